@@ -1,0 +1,1 @@
+"""Making a model ready to skip."""

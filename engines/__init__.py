@@ -1,0 +1,1 @@
+"""What a bundle is and how one engine runs."""

@@ -1,0 +1,82 @@
+"""The one tree of errors that skipdec raises on purpose.
+
+Every message reads ``subject | what is wrong, the value seen, what is allowed, what to do``.
+Problems of one subject are collected and raised together:
+
+>>> raise UsageError("SamplingParams", "top_p is 1.5; allowed: 0 < top_p <= 1", "n is 0; ...")
+Traceback (most recent call last):
+skipdec.engines.errors.UsageError: SamplingParams | 2 problems:
+  - top_p is 1.5; allowed: 0 < top_p <= 1
+  - n is 0; ...
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SkipDecError(Exception):
+    """Base of every error that skipdec raises on purpose.
+
+    ``subject`` names what was looked at (a file, a parameter, a layer); each problem says what is
+    wrong, the value seen, what is allowed and what to do. ``exit_code`` is the command line's.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, subject: str, *problems: str) -> None:
+        if not problems:
+            raise TypeError("an error needs at least one problem")
+        self.subject = subject
+        self.problems = problems
+        super().__init__(subject, *problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return f"{self.subject} | {self.problems[0]}"
+        lines = "".join(f"\n  - {problem}" for problem in self.problems)
+        return f"{self.subject} | {len(self.problems)} problems:{lines}"
+
+
+class UsageError(SkipDecError, ValueError):
+    """A value given by the caller is not allowed; nothing was started."""
+
+    exit_code = 2
+
+
+class ScheduleError(UsageError):
+    """An exit schedule is malformed, leaves a hole in a KV cache, or belongs to another depth."""
+
+
+class CapacityError(UsageError):
+    """A request needs more memory or positions than there are; the numbers are in the text."""
+
+
+class UnsupportedModelError(UsageError):
+    """A model's configuration has features that skipdec does not compile; all are listed."""
+
+
+class EnvironmentMismatchError(SkipDecError):
+    """This machine or installation can't do what was asked; both sides are named."""
+
+    exit_code = 3
+
+
+class MissingExtraError(EnvironmentMismatchError, ImportError):
+    """An optional dependency is not installed; the text holds the pip command."""
+
+
+class BundleError(SkipDecError):
+    """A bundle is missing, incomplete, corrupt, or in use by another writer."""
+
+
+class CheckpointError(SkipDecError):
+    """A checkpoint can't be read: a tensor or file is missing, or has another shape or type."""
+
+
+class VerificationError(SkipDecError):
+    """An engine does not compute what its reference does; the worst tensor is named."""
+
+
+class ClosedError(SkipDecError, RuntimeError):
+    """A generator or engine was used after it was closed."""

@@ -1,0 +1,43 @@
+"""Optional dependencies: which extra brings which modules."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from .errors import MissingExtraError, UsageError
+
+_MODULES = {
+    "cpu": ("onnxruntime",),
+    "gpu": ("onnxruntime", "tensorrt", "polygraphy"),
+    "export": (
+        "torch",
+        "transformers",
+        "safetensors",
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "huggingface_hub",
+        "onnxruntime",
+    ),
+    "plot": ("matplotlib",),
+}
+
+
+def missing_modules(extra: str) -> tuple[str, ...]:
+    """Return the modules of ``extra`` that can't be found, in the order of the extra's list."""
+    if extra not in _MODULES:
+        raise UsageError("extra", f"{extra!r} is unknown; allowed: {', '.join(_MODULES)}")
+    return tuple(module for module in _MODULES[extra] if find_spec(module) is None)
+
+
+def require_extra(extra: str, purpose: str) -> None:
+    """Raise MissingExtraError, with the pip command, unless all modules of ``extra`` are there.
+
+    ``purpose`` completes the sentence "... needs", e.g. ``"skipdec export"``.
+    """
+    missing = missing_modules(extra)
+    if missing:
+        raise MissingExtraError(
+            purpose,
+            f"needs {', '.join(missing)}, not installed here; run: pip install 'skipdec[{extra}]'",
+        )

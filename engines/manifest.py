@@ -1,0 +1,246 @@
+"""What a bundle holds: its model, precision, engines and files. The JSON of ``manifest.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import BundleError
+
+FORMAT_VERSION = 1
+
+DType = Literal["float32", "float16", "int64", "int32", "uint8", "int8", "bool"]
+FloatType = Literal["float32", "float16"]
+Quantization = Literal["none", "int8", "int8-block", "int4"]
+
+
+class EngineKind(StrEnum):
+    """The three kinds of engine: one embed, one per decoder layer, one head."""
+
+    EMBED = "embed"
+    LAYER = "layer"
+    HEAD = "head"
+
+
+class TensorRole(StrEnum):
+    """What a tensor means to the runtime, whatever the graph calls it.
+
+    Shapes: B rows, S tokens a row, E hidden size, N heads, T KV capacity, D head size,
+    R gathered positions, V vocabulary.
+    """
+
+    INPUT_IDS = "input_ids"  # int64 [B, S]
+    POSITION_IDS = "position_ids"  # int64 [B, S], 0 for a row's first token
+    HIDDEN_STATES = "hidden_states"  # float [B, S, E], input of layers and head
+    HIDDEN_STATES_OUT = "hidden_states_out"  # float [B, S, E], output of embed and layers
+    PAST_KEY = "past_key"  # float [B, N, T, D]
+    PAST_VALUE = "past_value"  # float [B, N, T, D]
+    PRESENT_KEY = "present_key"  # the same buffer as past_key
+    PRESENT_VALUE = "present_value"  # the same buffer as past_value
+    WRITE_INDICES = "write_indices"  # int64 [B], canonical: first position written
+    ATTENTION_MASK = "attention_mask"  # bool [B, 1, S, T], canonical
+    SEQLENS_K = "seqlens_k"  # int32 [B], GroupQueryAttention: total length - 1 of each row
+    TOTAL_SEQUENCE_LENGTH = "total_sequence_length"  # int32 scalar, the longest row's total
+    ROW_POSITIONS = "row_positions"  # int64 [R], flat index into B*S
+    LOGITS = "logits"  # float32 [R, V]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _inside_bundle(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "\\" in path:
+        raise ValueError(f"{path!r} leaves the bundle; allowed: a relative path without '..'")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class TensorSpec(_Model):
+    """One input or output of an engine. Dimensions are numbers or symbols (``"B"``, ``"T"``)."""
+
+    name: str
+    role: TensorRole
+    dtype: DType
+    shape: tuple[int | str, ...]
+
+
+class EngineSpec(_Model):
+    """One engine: its graph, its weights files and its inputs and outputs by role."""
+
+    name: str
+    kind: EngineKind
+    layer_index: int | None = None
+    graph: RelativePath
+    weights: tuple[RelativePath, ...] = ()
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    step_bytes: int = Field(ge=0, description="bytes of weights and scales read to run one token")
+
+    def tensor(self, role: TensorRole) -> TensorSpec:
+        """Return the input or output that plays ``role``; KeyError if this engine has none."""
+        for spec in (*self.inputs, *self.outputs):
+            if spec.role == role:
+                return spec
+        raise KeyError(role)
+
+    @property
+    def roles(self) -> frozenset[TensorRole]:
+        """All roles that this engine's inputs and outputs play."""
+        return frozenset(spec.role for spec in (*self.inputs, *self.outputs))
+
+
+class ModelSpec(_Model):
+    """The structure of an OPT model: everything that decides which graph is built."""
+
+    name: str = Field(description="hub id or directory name, for people")
+    num_layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    word_embed_proj_dim: int = Field(ge=1, description="!= hidden_size: project_in and project_out")
+    num_heads: int = Field(ge=1)
+    ffn_dim: int = Field(ge=1)
+    vocab_size: int = Field(ge=1)
+    max_position_embeddings: int = Field(ge=1, description="rows of the table less the offset 2")
+    max_seq_len: int = Field(ge=1, description="longest prompt + completion that is accepted")
+    do_layer_norm_before: bool = True
+    final_layer_norm: bool = Field(default=True, description="a norm after the last layer")
+    enable_bias: bool = True
+    layer_norm_elementwise_affine: bool = True
+    activation_function: Literal["relu", "gelu"] = "relu"
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+
+class PrecisionSpec(_Model):
+    """Number formats of a bundle: activations, KV cache and float weights; quantised weights."""
+
+    dtype: FloatType = "float32"
+    quantize: Quantization = "none"
+    head_quantize: Quantization = "none"
+    block_size: int | None = Field(default=None, description="int4 and int8-block only")
+    accuracy_level: int | None = Field(default=None, description="of MatMulNBits: 0 exact, 4 int8")
+    int8_weight_bits: Literal[7, 8] | None = Field(
+        default=None, description="int8 only: 7 where u8 x s8 products may saturate (no VNNI)"
+    )
+
+
+class FileRecord(_Model):
+    """One file of the bundle."""
+
+    path: RelativePath
+    size: int = Field(ge=0)
+    sha256: Sha256
+
+
+class Manifest(_Model):
+    """Everything in a bundle, without times, hosts or absolute paths: equal input, equal bytes."""
+
+    format_version: int = FORMAT_VERSION
+    target: str
+    model: ModelSpec
+    precision: PrecisionSpec
+    engines: tuple[EngineSpec, ...]
+    canonical: tuple[EngineSpec, ...] = Field(default=(), description="of --keep-canonical")
+    tokenizer: RelativePath | None = None
+    files: tuple[FileRecord, ...]
+    tool_versions: dict[str, str] = Field(default_factory=dict)
+    source: dict[str, str] = Field(
+        default_factory=dict, description="load format, revision and content hash of the checkpoint"
+    )
+    digest: str = ""
+
+    @model_validator(mode="after")
+    def _check_engines(self) -> Self:
+        names = [engine.name for engine in self.engines]
+        expected = ["embed", *(f"layer_{i:03d}" for i in range(self.model.num_layers)), "head"]
+        if names != expected:
+            raise ValueError(f"engines are {names}; expected: {expected}")
+        known = {record.path for record in self.files}
+        for engine in (*self.engines, *self.canonical):
+            for path in (engine.graph, *engine.weights):
+                if path not in known:
+                    raise ValueError(f"engine {engine.name} names {path}, not listed in files")
+        return self
+
+    @property
+    def embed(self) -> EngineSpec:
+        """The embedding engine."""
+        return self.engines[0]
+
+    @property
+    def layers(self) -> tuple[EngineSpec, ...]:
+        """The decoder layers' engines, lowest first."""
+        return self.engines[1:-1]
+
+    @property
+    def head(self) -> EngineSpec:
+        """The language-model head's engine."""
+        return self.engines[-1]
+
+    def with_digest(self) -> Manifest:
+        """Return a copy whose ``digest`` is that of its content."""
+        return self.model_copy(update={"digest": self.content_digest()})
+
+    def content_digest(self) -> str:
+        """SHA-256 of the canonical JSON without the ``digest`` field."""
+        return json_digest(self.model_dump(mode="json", exclude={"digest"}))
+
+    def to_json(self) -> str:
+        """The text of manifest.json: canonical key order, two spaces, a final newline."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, subject: str) -> Manifest:
+        """Parse and check manifest.json; ``subject`` names the file in errors.
+
+        Raises BundleError for JSON that is broken, of another format version, has unknown or
+        missing fields, or whose digest does not match its content.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise BundleError(subject, f"is not JSON ({error}); export the model again") from error
+        version = document.get("format_version") if isinstance(document, dict) else None
+        if version != FORMAT_VERSION:
+            raise BundleError(
+                subject,
+                f"has format version {version!r}; this skipdec reads {FORMAT_VERSION}; "
+                "export the model again or install the skipdec that wrote it",
+            )
+        try:
+            manifest = cls.model_validate(document)
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, item['loc'])) or 'manifest'}: {item['msg']}"
+                for item in error.errors()
+            ]
+            raise BundleError(subject, *problems) from error
+        if manifest.digest != manifest.content_digest():
+            raise BundleError(
+                subject,
+                f"digest is {manifest.digest[:12]}…, its content has "
+                f"{manifest.content_digest()[:12]}…; the file was changed, export again",
+            )
+        return manifest
+
+
+def json_digest(document: Any) -> str:  # noqa: ANN401  (any JSON value)
+    """SHA-256, in hexadecimal, of a JSON value's canonical form (sorted keys, no spaces)."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

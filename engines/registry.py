@@ -1,0 +1,43 @@
+"""Named choices that load on first use."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .errors import UsageError
+
+_PACKAGE = __name__.rsplit(".", 2)[0]
+
+
+class Registry(Mapping[str, str]):
+    """A read-only table of ``name -> "folder.module:Attribute"``, imported when asked for.
+
+    >>> backends = Registry("target", {"onnxruntime": "engines.ort:OrtBackend"})
+    >>> backends.load("onnxruntime")
+    <class 'skipdec.engines.ort.OrtBackend'>
+    """
+
+    def __init__(self, noun: str, entries: Mapping[str, str]) -> None:
+        self.noun = noun
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> str:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def load(self, name: str) -> Any:  # noqa: ANN401  (each registry documents what it holds)
+        """Import and return the attribute registered under ``name``.
+
+        Raises UsageError, naming the allowed values, for an unknown name.
+        """
+        if name not in self._entries:
+            raise UsageError(self.noun, f"{name!r} is unknown; allowed: {', '.join(self._entries)}")
+        module, _, attribute = self._entries[name].partition(":")
+        return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)

@@ -1,0 +1,1 @@
+"""From a checkpoint to a verified bundle of one engine per decoder layer."""

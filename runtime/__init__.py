@@ -1,0 +1,1 @@
+"""Exit schedules, KV cache, stitching, sampling and generation over a bundle's engines."""
