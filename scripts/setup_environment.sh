@@ -1,0 +1,25 @@
+# Sourced by test.sh, demo.sh and bench scripts: makes .venv from the pinned versions, or reuses it,
+# and puts it first on PATH. PYTHON names the interpreter (default: python3.11, else python3).
+
+repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+environment="$repository/.venv"
+constraints="$repository/scripts/constraints.txt"
+cd "$repository"
+
+python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "error: $("$python" --version) at $python; needed: 3.11 or newer; set PYTHON" >&2
+    exit 3
+}
+
+stamp="$({ echo "$repository"; "$python" -VV; cat "$constraints" pyproject.toml; } | sha256sum)"
+if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
+    echo "making $environment (a few minutes, once)" >&2
+    "$python" -m venv --clear "$environment"
+    install=("$environment/bin/python" -m pip install --quiet --constraint "$constraints")
+    # torch alone and first, so that pip takes a CPU build of it wherever one is configured
+    "${install[@]}" setuptools "$(grep '^torch==' "$constraints")"
+    "${install[@]}" --no-build-isolation --editable '.[cpu,export,plot,dev]'
+    echo "$stamp" >"$environment/stamp"
+fi
+export PATH="$environment/bin:$PATH"
