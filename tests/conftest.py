@@ -1,0 +1,58 @@
+"""Tiny checkpoints and the bundles exported from them, each made once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from transformers import OPTForCausalLM
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``checkpoint(structure)``: the directory of a tiny Hugging Face checkpoint."""
+
+    @cache
+    def write(structure: str) -> Path:
+        from tiny_models import write_checkpoint
+
+        return write_checkpoint(structure, tmp_path_factory.mktemp("checkpoint") / structure)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def reference_model() -> Callable[[str], OPTForCausalLM]:
+    """``reference_model(structure)``: the same weights in Hugging Face's own model."""
+
+    @cache
+    def build(structure: str) -> OPTForCausalLM:
+        from tiny_models import tiny_model
+
+        return tiny_model(structure)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def exported(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """``exported(structure, quantize=..., dtype=...)``: a bundle; treat it as read-only."""
+
+    @cache
+    def export_once(structure: str, **options: object) -> Path:
+        from skipdec.exporter.config import ExportConfig
+        from skipdec.exporter.pipeline import export
+
+        output = tmp_path_factory.mktemp("bundle") / structure
+        model = str(checkpoint(structure))
+        export(ExportConfig(model=model, output=output, verify=False, **options))
+        return output
+
+    return export_once

@@ -1,0 +1,95 @@
+"""What skipped decoding must compute, written down literally: no KV cache, one row, plain torch.
+
+Every position recomputes everything. Position p runs the layers ``depths[p]``; in each layer a
+token attends to itself and to the earlier tokens that run this layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from transformers import OPTForCausalLM
+
+Plan = Callable[[int], Sequence[int]]  # generated index i -> layers that run, ascending
+
+
+def linear_plan(
+    num_layers: int, maximum: int, minimum: int, warmup: int, horizon: int, placement: str = "top"
+) -> Plan:
+    """Linear decay from ``maximum`` to ``minimum`` layers over ``horizon`` generated tokens."""
+
+    def plan(index: int) -> list[int]:
+        if horizon == 1:
+            exact = float(maximum if index == 0 else minimum)
+        else:
+            exact = maximum - (maximum - minimum) * min(index, horizon - 1) / (horizon - 1)
+        budget = math.floor(exact + 0.5)
+        if placement == "bottom":
+            return list(range(budget))
+        return [*range(warmup), *range(num_layers - (budget - warmup), num_layers)]
+
+    return plan
+
+
+def full_plan(num_layers: int) -> Plan:
+    """Every layer, always."""
+    return lambda index: range(num_layers)
+
+
+@torch.no_grad()
+def reference_logits(
+    model: OPTForCausalLM, prompt: Sequence[int], generated: Sequence[int], plan: Plan
+) -> torch.Tensor:
+    """Logits [G + 1, V] after the prompt and after each of G generated tokens."""
+    decoder = model.model.decoder
+    token_ids = torch.tensor([*prompt, *generated])  # [P]
+    all_layers = range(len(decoder.layers))
+    depths = [all_layers] * len(prompt) + [plan(index) for index in range(len(generated))]
+
+    hidden = decoder.embed_tokens(token_ids)  # [P, W]
+    if decoder.project_in is not None:
+        hidden = decoder.project_in(hidden)
+    hidden = hidden + decoder.embed_positions.weight[torch.arange(len(token_ids)) + 2]  # [P, E]
+    for index, layer in enumerate(decoder.layers):
+        active = [position for position, depth in enumerate(depths) if index in depth]
+        causal = torch.full((len(active), len(active)), -torch.inf).triu(1)[None, None]
+        hidden[active] = layer(hidden[active][None], attention_mask=causal)[0]
+    if decoder.final_layer_norm is not None:
+        hidden = decoder.final_layer_norm(hidden)
+    if decoder.project_out is not None:
+        hidden = decoder.project_out(hidden)
+    return model.lm_head(hidden[len(prompt) - 1 :])  # [G + 1, V]
+
+
+def reference_greedy(
+    model: OPTForCausalLM, prompt: Sequence[int], plan: Plan, num_tokens: int
+) -> list[int]:
+    """Greedy continuation of ``num_tokens`` tokens; nothing stops it early."""
+    generated: list[int] = []
+    for _ in range(num_tokens):
+        generated.append(int(reference_logits(model, prompt, generated, plan)[-1].argmax()))
+    return generated
+
+
+def assert_same_greedy_tokens(
+    model: OPTForCausalLM,
+    prompt: Sequence[int],
+    plan: Plan,
+    actual: Sequence[int],
+    expected: Iterable[int],
+    tolerance: float = 1e-4,
+) -> None:
+    """Token equality, but for a tie: logits of the two candidates within ``tolerance``.
+
+    After a tie the rows read different texts, so the comparison ends there.
+    """
+    expected = list(expected)
+    assert len(actual) == len(expected)
+    for position, (token, wanted) in enumerate(zip(actual, expected, strict=True)):
+        if token != wanted:
+            logits = reference_logits(model, prompt, expected[:position], plan)[-1]
+            gap = float(logits[wanted] - logits[token])
+            assert abs(gap) < tolerance, f"token {position} is {token}, not {wanted}; gap {gap:.2e}"
+            return
