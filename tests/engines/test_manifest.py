@@ -1,0 +1,91 @@
+"""A manifest that is broken, foreign or inconsistent is refused with all reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import BundleError
+from skipdec.engines.manifest import FileRecord, Manifest, json_digest
+
+
+def edited(bundle: EngineBundle, edit: Callable[[dict[str, Any]], object]) -> str:
+    """The manifest's text after ``edit``, with a digest that matches."""
+    document = bundle.manifest.model_dump(mode="json", exclude={"digest"})
+    edit(document)
+    return json.dumps(document | {"digest": json_digest(document)})
+
+
+def test_text_and_back(bundle: EngineBundle) -> None:
+    text = bundle.manifest.to_json()
+    assert Manifest.from_json(text, "manifest.json") == bundle.manifest
+    assert Manifest.from_json(text, "manifest.json").to_json() == text
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 1"),
+        (lambda d: d.update(colour="red"), "colour: Extra inputs are not permitted"),
+        (lambda d: d.pop("model"), "model: Field required"),
+        (lambda d: d["engines"].pop(), "expected: .*'head'"),
+        (lambda d: d["files"].pop(0), "not listed in files"),
+        (lambda d: d["files"][0].update(path="../secret"), "leaves the bundle"),
+        (lambda d: d["files"][0].update(path="/etc/passwd"), "leaves the bundle"),
+        (lambda d: d["files"][0].update(sha256="short"), "files.0.sha256"),
+        (lambda d: d["engines"][0].update(graph="a/../../b"), "leaves the bundle"),
+    ],
+)
+def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
+    bundle: EngineBundle, edit: Callable[[dict[str, Any]], object], text: str
+) -> None:
+    with pytest.raises(BundleError, match=text):
+        Manifest.from_json(edited(bundle, edit), "manifest.json")
+    (bundle.path / "manifest.json").write_text(edited(bundle, edit))
+    with pytest.raises(BundleError, match=text):
+        EngineBundle.open(bundle.path)
+
+
+def test_all_problems_are_reported_at_once(bundle: EngineBundle) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        document["model"]["num_layers"] = 0
+        document["files"][0]["size"] = -1
+
+    with pytest.raises(BundleError) as raised:
+        Manifest.from_json(edited(bundle, edit), "manifest.json")
+    assert len(raised.value.problems) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff".encode(errors="surrogateescape")])
+def test_what_is_not_a_json_object_is_refused(text: str | bytes) -> None:
+    with pytest.raises(BundleError):
+        Manifest.from_json(text, "manifest.json")
+
+
+def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:
+    text = bundle.manifest.to_json().replace('"name": "tiny"', '"name": "huge"')
+    with pytest.raises(BundleError, match="digest"):
+        Manifest.from_json(text, "manifest.json")
+
+
+def test_the_manifest_says_nothing_about_place_or_time(
+    bundle: EngineBundle, tmp_path: Path
+) -> None:
+    assert str(tmp_path) not in bundle.manifest.to_json()
+
+
+def test_engines_by_kind(bundle: EngineBundle) -> None:
+    manifest = bundle.manifest
+    assert (manifest.embed.name, manifest.head.name) == ("embed", "head")
+    assert [engine.name for engine in manifest.layers] == ["layer_000", "layer_001"]
+
+
+@pytest.mark.parametrize("path", ["", "/a", "a/../..", "..", "a\\b"])
+def test_a_path_may_not_leave_the_bundle(path: str) -> None:
+    with pytest.raises(ValidationError, match="leaves the bundle"):
+        FileRecord(path=path, size=0, sha256="0" * 64)
