@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from skipdec.engines.errors import UnsupportedModelError, UsageError
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.cpu import processor_flags
+from skipdec.exporter.families import SHORT_NAMES, family_config, hub_id
+from skipdec.exporter.model_config import model_spec
+
+TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ExportConfig(model="opt-125m"),
+        ExportConfig(
+            model="me/opt",
+            output=Path("out/bundle"),
+            load_format="dummy",
+            dtype="float16",
+            quantize="int4",
+            head_quantize="int8",
+            block_size=32,
+            schedule="2x",
+            atol=1e-3,
+            jobs=2,
+        ),
+    ],
+)
+def test_json_round_trip(config: ExportConfig) -> None:
+    assert ExportConfig.from_json(config.to_json()) == config
+
+
+def test_every_bad_field_is_reported_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        ExportConfig(model="", dtype="float64", jobs=0, shedule="2x")
+    assert [problem.split()[0] for problem in caught.value.problems] == [
+        "model",
+        "dtype",
+        "jobs",
+        "shedule",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"block_size": 32}, "nothing is quantised in blocks"),
+        ({"block_size": 48, "quantize": "int4"}, "block_size is 48"),
+        ({"int8_weight_bits": 7}, "nothing is quantised to int8"),
+    ],
+)
+def test_contradictions_are_refused(values: dict[str, object], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        ExportConfig(model="opt-125m", **values)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model": 3}'])
+def test_broken_json_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError):
+        ExportConfig.from_json(text)
+
+
+def test_head_is_quantised_like_the_layers_unless_told() -> None:
+    alike = ExportConfig(model="m", quantize="int4").precision()
+    assert (alike.head_quantize, alike.block_size, alike.accuracy_level) == ("int4", 128, 4)
+    other = ExportConfig(model="m", quantize="int8", head_quantize="none").precision()
+    assert (other.head_quantize, other.block_size, other.accuracy_level) == ("none", None, None)
+
+
+def test_processor_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: sse2 avx2 avx_vnni\n")
+    assert processor_flags(cpuinfo) == {"sse2", "avx2", "avx_vnni"}
+
+
+@pytest.mark.parametrize("name", SHORT_NAMES)
+def test_every_published_size_is_supported(name: str) -> None:
+    config = family_config(name)
+    assert config is not None
+    spec = model_spec(config, hub_id(name))
+    assert spec.name == f"facebook/{name}"
+    assert spec.final_layer_norm == spec.do_layer_norm_before == (name != "opt-350m")
+    assert (spec.word_embed_proj_dim != spec.hidden_size) == (name == "opt-350m")
+
+
+def test_absent_fields_mean_what_transformers_assumes() -> None:
+    spec = model_spec({"model_type": "opt"}, "defaults")
+    assert (spec.num_layers, spec.hidden_size, spec.word_embed_proj_dim) == (12, 768, 768)
+    assert (spec.bos_token_id, spec.eos_token_id, spec.pad_token_id) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, True),
+        ({"_remove_final_layer_norm": True}, False),
+        ({"do_layer_norm_before": False}, False),
+        ({"do_layer_norm_before": False, "_remove_final_layer_norm": True}, False),
+    ],
+)
+def test_final_layer_norm_follows_transformers(flags: dict[str, bool], expected: bool) -> None:
+    assert model_spec({**TINY, **flags}, "tiny").final_layer_norm is expected
+
+
+def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
+    config = {
+        **TINY,
+        "model_type": "llama",
+        "architectures": ["OPTForSequenceClassification"],
+        "activation_function": "gelu_new",
+        "num_attention_heads": 7,
+        "ffn_dim": 0,
+        "enable_bias": "yes",
+        "eos_token_id": [2, 3],
+        "bos_token_id": 100,
+        "quantization_config": {"quant_method": "gptq"},
+    }
+    with pytest.raises(UnsupportedModelError) as caught:
+        model_spec(config, "odd", max_seq_len=4096)
+    text = str(caught.value)
+    for reason in (*(config.keys() - TINY.keys()), "model_type", "num_attention_heads", "4096"):
+        assert str(reason) in text
+    assert len(caught.value.problems) == 10
