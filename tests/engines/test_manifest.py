@@ -73,9 +73,7 @@ def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:
         Manifest.from_json(text, "manifest.json")
 
 
-def test_the_manifest_says_nothing_about_place_or_time(
-    bundle: EngineBundle, tmp_path: Path
-) -> None:
+def test_the_manifest_names_no_place(bundle: EngineBundle, tmp_path: Path) -> None:
     assert str(tmp_path) not in bundle.manifest.to_json()
 
 
