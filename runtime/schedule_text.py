@@ -1,0 +1,214 @@
+"""Schedules as text: ``full``, presets, ``linear:max=16,min=8,…``, JSON files."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from ..engines.errors import ScheduleError
+from ..engines.manifest import json_digest
+from .decay import DECAYS, round_half_up
+from .schedule import ExitSchedule
+
+_FIELDS = {
+    "max": "max_exit_layer",
+    "min": "min_exit_layer",
+    "warmup": "warmup_layers",
+    "horizon": "horizon",
+    "placement": "placement",
+    "power": "power",
+    "rate": "rate",
+    "steps": "steps",
+    "table": "table",
+}
+_INTEGERS = ("max", "min", "warmup", "horizon", "steps")
+_NUMBERS = ("power", "rate")
+_PRESET = re.compile(r"(\d+(?:\.\d+)?)x")
+_PRESET_OPTIONS = ("horizon", "placement")
+EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
+
+
+def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) -> ExitSchedule:
+    """Read a schedule for a model of ``num_layers`` from its text form.
+
+    ``horizon`` serves presets and decays whose text names none. Forms::
+
+        full                                         every token runs every layer
+        2x  3x:horizon=64  2x:placement=bottom       presets, see preset_budgets
+        linear:max=16,min=8,warmup=1,horizon=64      DECAY:max=,min=,warmup=,horizon=[,placement=]
+        power:max=16,min=8,horizon=64,power=2        and exponential: rate=, step: steps=
+        constant:max=12                              min and horizon are not needed
+        table:table=16/16/12/8                       nor max here
+        schedule.json                                an ExitSchedule's JSON, or a bundle's file
+
+    >>> parse_schedule("2x", num_layers=24, horizon=64).max_exit_layer
+    16
+
+    Raises ScheduleError, all problems at once.
+    """
+    name, _, rest = text.strip().partition(":")
+    if text.strip().endswith(".json"):
+        return read_schedule(Path(text.strip()), num_layers=num_layers)
+    if name == "full":
+        _options(text, rest, allowed=())
+        return ExitSchedule.full(num_layers)
+    if preset := _PRESET.fullmatch(name):
+        options = _options(text, rest, allowed=_PRESET_OPTIONS)
+        largest, smallest = preset_budgets(Fraction(preset[1]), num_layers)
+        values = {"max_exit_layer": largest, "min_exit_layer": smallest, **options}
+    elif name in DECAYS:
+        values = {"decay": name, **_options(text, rest, allowed=tuple(_FIELDS))}
+        values = {**_implied(name, values), **values}
+    else:
+        raise ScheduleError(f"schedule {text!r}", f"{name!r} is unknown; allowed: {EXAMPLES}")
+    values = {
+        "num_layers": num_layers,
+        **({} if horizon is None else {"horizon": horizon}),
+        **values,
+    }
+    _check_complete(text, values)
+    return ExitSchedule(**values)
+
+
+def format_schedule(schedule: ExitSchedule) -> str:
+    """Return the text form that ``parse_schedule`` reads back.
+
+    >>> format_schedule(parse_schedule("2x", num_layers=24, horizon=64))
+    'linear:max=16,min=8,warmup=1,horizon=64'
+    """
+    if schedule == ExitSchedule.full(schedule.num_layers):
+        return "full"
+    parts = {key: getattr(schedule, field) for key, field in _FIELDS.items()}
+    if schedule.placement == "top":
+        del parts["placement"]
+    if schedule.table is not None:
+        parts["table"] = "/".join(map(str, schedule.table))
+    options = ",".join(f"{key}={value}" for key, value in parts.items() if value is not None)
+    return f"{schedule.decay}:{options}"
+
+
+def preset_budgets(speedup: Fraction, num_layers: int) -> tuple[int, int]:
+    """Return (max, min) of skipdec's preset "k×": warm-up 1, mean depth about L/k.
+
+    min = 2·round(L/3k), max = round(2L/k) − min. 24 layers: 2x → (16, 8), 3x → (10, 6),
+    4x → (8, 4), 5x → (6, 4), really 4.8x. k leaves out the prompt, the embedding and the head.
+
+    Raises ScheduleError, naming the largest k, where min ≤ 1, max < min or max > L.
+    """
+    budgets = _preset_formula(speedup, num_layers)
+    if budgets is None:
+        possible = [k for k in range(1, num_layers + 1) if _preset_formula(Fraction(k), num_layers)]
+        allowed = f"largest possible: {possible[-1]}x" if possible else "no preset fits"
+        raise ScheduleError(
+            f"preset {float(speedup):g}x",
+            f"does not fit {num_layers} layers; {allowed}"
+            f"{f', smallest whole one: {possible[0]}x' if possible else ''}; "
+            "or name budgets, e.g. linear:max=4,min=2,horizon=64",
+        )
+    return budgets
+
+
+def default_horizon(schedule: ExitSchedule, max_tokens: int) -> int:
+    """Return the horizon of a preset that names none.
+
+    That of the bundle's own ``schedule``, else (constant, full) the call's largest ``max_tokens``.
+    """
+    return max_tokens if schedule.decay == "constant" else schedule.horizon
+
+
+def read_schedule(path: Path, *, num_layers: int) -> ExitSchedule:
+    """Read a JSON file: an ExitSchedule's object, or ``{"schedule": …, "digest": …}``.
+
+    Raises ScheduleError for a file that can't be read, a digest that does not match, or a
+    schedule of another depth.
+    """
+    subject = f"schedule {path}"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScheduleError(subject, f"can't be read as JSON ({error})") from error
+    if isinstance(document, dict) and "schedule" in document:
+        digest = json_digest(document["schedule"])
+        if document.get("digest") != digest:
+            raise ScheduleError(
+                subject,
+                f"digest is {document.get('digest')!r}, its schedule has {digest!r}; the file was "
+                "changed; keep only the inner object, or run skipdec schedule set",
+            )
+        document = document["schedule"]
+    schedule = ExitSchedule.from_document(document)
+    if schedule.num_layers != num_layers:
+        raise ScheduleError(
+            subject, f"is for {schedule.num_layers} layers; the model has {num_layers}"
+        )
+    return schedule
+
+
+def _preset_formula(speedup: Fraction, num_layers: int) -> tuple[int, int] | None:
+    if speedup <= 0:
+        return None
+    smallest = 2 * round_half_up(num_layers / (3 * speedup))
+    largest = round_half_up(2 * num_layers / speedup) - smallest
+    fits = 1 < smallest <= largest <= num_layers
+    return (largest, smallest) if fits else None
+
+
+def _options(text: str, rest: str, *, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """Parse ``key=value,…`` into an ExitSchedule's arguments."""
+    values: dict[str, Any] = {}
+    problems = []
+    for option in rest.split(",") if rest else []:
+        key, equals, value = (part.strip() for part in option.partition("="))
+        if not equals or key not in allowed:
+            listed = ", ".join(f"{name}=" for name in allowed) or "none"
+            problems.append(f"option {option!r} is unknown; allowed: {listed}")
+        elif _FIELDS[key] in values:
+            problems.append(f"option {key!r} is given twice")
+        else:
+            try:
+                values[_FIELDS[key]] = _value(key, value)
+            except ValueError:
+                problems.append(f"{key} is {value!r}; allowed: {_allowed_values(key)}")
+    if problems:
+        raise ScheduleError(f"schedule {text!r}", *problems)
+    return values
+
+
+def _value(key: str, value: str) -> Any:  # noqa: ANN401  (each field has its own type)
+    if key in _INTEGERS:
+        return int(value)
+    if key in _NUMBERS:
+        number = float(value)
+        return int(number) if number.is_integer() else number
+    if key == "table":
+        return tuple(int(entry) for entry in value.split("/"))
+    return value
+
+
+def _allowed_values(key: str) -> str:
+    if key == "table":
+        return "integers, e.g. 16/16/12/8"
+    return "an integer" if key in _INTEGERS else "a number"
+
+
+def _implied(decay: str, values: dict[str, Any]) -> dict[str, Any]:
+    """What a constant's or a table's text leaves out, because it follows from the rest."""
+    if decay == "constant" and "max_exit_layer" in values:
+        return {"min_exit_layer": values["max_exit_layer"], "horizon": 1}
+    if decay == "table" and values.get("table"):
+        table = values["table"]
+        return {"max_exit_layer": table[0], "min_exit_layer": table[-1], "horizon": len(table)}
+    return {}
+
+
+def _check_complete(text: str, values: dict[str, Any]) -> None:
+    examples = {"max": 8, "min": 4, "horizon": 64}
+    missing = [key for key in examples if _FIELDS[key] not in values]
+    if missing:
+        raise ScheduleError(
+            f"schedule {text!r}",
+            *(f"{key} is missing; add it, e.g. {key}={examples[key]}" for key in missing),
+        )

@@ -1,0 +1,15 @@
+"""The examples in the docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["decay", "schedule", "schedule_text"])
+def test_docstring_examples(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"skipdec.runtime.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0

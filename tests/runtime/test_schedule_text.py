@@ -1,0 +1,144 @@
+"""Schedules as text: presets of design section 1, every decay's form, files, refusals."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from skipdec.engines.errors import ScheduleError
+from skipdec.engines.manifest import json_digest
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import (
+    default_horizon,
+    format_schedule,
+    parse_schedule,
+    preset_budgets,
+)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "speedup", "budgets"),
+    [
+        (24, 2, (16, 8)),
+        (24, 3, (10, 6)),
+        (24, 4, (8, 4)),
+        (24, 5, (6, 4)),
+        (12, 2, (8, 4)),
+        (12, 4, (4, 2)),
+        (12, 6, (2, 2)),
+    ],
+)
+def test_presets(num_layers: int, speedup: int, budgets: tuple[int, int]) -> None:
+    assert preset_budgets(Fraction(speedup), num_layers) == budgets
+    schedule = parse_schedule(f"{speedup}x", num_layers=num_layers, horizon=64)
+    assert (schedule.max_exit_layer, schedule.min_exit_layer) == budgets
+    assert (schedule.warmup_layers, schedule.horizon) == (1, 64)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "text", "message"),
+    [
+        (12, "7x", "largest possible: 6x"),
+        (24, "100x", "largest possible: 13x"),
+        (12, "1x", "smallest whole one: 2x"),
+        (1, "2x", "no preset fits"),
+        (12, "0x", "largest possible: 6x"),
+    ],
+)
+def test_a_preset_that_does_not_fit_names_the_largest(
+    num_layers: int, text: str, message: str
+) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        parse_schedule(text, num_layers=num_layers, horizon=64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "full",
+        "linear:max=16,min=8,warmup=1,horizon=64",
+        "linear:max=16,min=8,warmup=0,horizon=64,placement=bottom",
+        "power:max=16,min=8,warmup=1,horizon=64,power=2",
+        "power:max=16,min=8,warmup=1,horizon=64,power=0.5",
+        "exponential:max=16,min=8,warmup=1,horizon=64,rate=3",
+        "cosine:max=16,min=8,warmup=2,horizon=64",
+        "step:max=16,min=8,warmup=1,horizon=64,steps=4",
+        "constant:max=12,min=12,warmup=1,horizon=1",
+        "table:max=16,min=8,warmup=1,horizon=3,table=16/12/8",
+    ],
+)
+def test_canonical_text_reads_back(text: str) -> None:
+    assert format_schedule(parse_schedule(text, num_layers=24)) == text
+
+
+@pytest.mark.parametrize(
+    ("short", "canonical"),
+    [
+        ("2x:horizon=32", "linear:max=16,min=8,warmup=1,horizon=32"),
+        ("2x:placement=bottom", "linear:max=16,min=8,warmup=1,horizon=99,placement=bottom"),
+        ("linear:max=9,min=4", "linear:max=9,min=4,warmup=1,horizon=99"),
+        ("constant:max=12", "constant:max=12,min=12,warmup=1,horizon=1"),
+        ("table:table=9/9/4", "table:max=9,min=4,warmup=1,horizon=3,table=9/9/4"),
+        ("linear: max = 9, min = 4", "linear:max=9,min=4,warmup=1,horizon=99"),
+    ],
+)
+def test_short_forms(short: str, canonical: str) -> None:
+    assert format_schedule(parse_schedule(short, num_layers=24, horizon=99)) == canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("twice", "'twice' is unknown; allowed: full, 2x"),
+        ("", "is unknown"),
+        ("full:max=3", "option 'max=3' is unknown; allowed: none"),
+        ("linear:maximum=16,min=8,horizon=4", "option 'maximum=16' is unknown"),
+        ("linear:max=16,max=8,min=4", "given twice"),
+        ("linear:max=many,min=8,horizon=4", "max is 'many'; allowed: an integer"),
+        ("linear:max=16", "min is missing"),
+        ("2x", "horizon is missing; add it, e.g. horizon=64"),
+        ("2x:max=3", "allowed: horizon=, placement="),
+        ("table:table=9-4", "allowed: integers, e.g. 16/16/12/8"),
+        ("linear:max=30,min=8,horizon=4", "max_exit_layer is 30"),
+    ],
+)
+def test_bad_text_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        parse_schedule(text, num_layers=24)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_files(tmp_path: Path, wrapped: bool) -> None:
+    schedule = parse_schedule("4x", num_layers=24, horizon=10)
+    document = schedule.to_document()
+    content = {"schedule": document, "digest": json_digest(document)} if wrapped else document
+    path = tmp_path / "schedule.json"
+    path.write_text(json.dumps(content))
+    assert parse_schedule(str(path), num_layers=24) == schedule
+    with pytest.raises(ScheduleError, match="for 24 layers; the model has 12"):
+        parse_schedule(str(path), num_layers=12)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "can't be read as JSON"),
+        (json.dumps({"schedule": {"num_layers": 3}, "digest": "0"}), "digest is '0'"),
+        (json.dumps({"num_layers": 3}), "'horizon' is missing"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "schedule.json"
+    path.write_text(content)
+    with pytest.raises(ScheduleError, match=message):
+        parse_schedule(str(path), num_layers=3)
+    with pytest.raises(ScheduleError, match="can't be read"):
+        parse_schedule(str(tmp_path / "absent.json"), num_layers=3)
+
+
+def test_default_horizon_is_the_bundles_unless_it_is_constant() -> None:
+    linear = parse_schedule("2x:horizon=48", num_layers=24)
+    assert default_horizon(linear, max_tokens=200) == 48
+    assert default_horizon(ExitSchedule.full(24), max_tokens=200) == 200
