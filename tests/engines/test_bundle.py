@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from skipdec.engines.bundle import EngineBundle, write_schedule
 from skipdec.engines.errors import BundleError
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from skipdec.engines import bundle_swap
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle_writer import BundleWriter, check_target

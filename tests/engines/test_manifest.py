@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError
 from skipdec.engines.manifest import FileRecord, Manifest, json_digest

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.cpu import processor_flags

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.decay import DECAYS, round_half_up
 from skipdec.runtime.schedule import ExitSchedule

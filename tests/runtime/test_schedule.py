@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule, realised_depth
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+
 from skipdec.engines.errors import ScheduleError
 from skipdec.engines.manifest import json_digest
 from skipdec.runtime.schedule import ExitSchedule
