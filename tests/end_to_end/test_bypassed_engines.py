@@ -1,0 +1,76 @@
+"""A bypassed layer is not run: neither its engine nor anything in its place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec.engines.manifest import TensorRole
+from skipdec.engines.ort import OrtSession
+from skipdec.engines.session import Array, Binding
+
+
+class CountingBinding(Binding):
+    """Counts the runs of the binding that it wraps, by engine name."""
+
+    def __init__(self, name: str, binding: Binding, runs: Counter[str]) -> None:
+        self.name, self.binding, self.runs = name, binding, runs
+
+    def run(self) -> None:
+        self.runs[self.name] += 1
+        self.binding.run()
+
+    def release(self) -> None:
+        self.binding.release()
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each engine ran, over all sessions."""
+    counter: Counter[str] = Counter()
+    bind = OrtSession._bind
+
+    def counting_bind(session: OrtSession, tensors: Mapping[TensorRole, Array]) -> Binding:
+        return CountingBinding(session.spec.name, bind(session, tensors), counter)
+
+    monkeypatch.setattr(OrtSession, "_bind", counting_bind)
+    return counter
+
+
+@pytest.mark.parametrize(
+    ("placement", "warmup", "expected"),
+    [
+        # six tokens: one from the prompt, then budgets 4 3 3 2 2
+        ("top", 1, {0: 6, 1: 1, 2: 1, 3: 2, 4: 4, 5: 6}),
+        ("bottom", 0, {0: 6, 1: 6, 2: 4, 3: 2, 4: 1, 5: 1}),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_each_engine_runs_as_often_as_the_schedule_says(
+    placement: str,
+    warmup: int,
+    expected: dict[int, int],
+    rows: int,
+    exported: Callable[..., Path],
+    runs: Counter[str],
+) -> None:
+    schedule = ExitSchedule(
+        num_layers=6,
+        max_exit_layer=4,
+        min_exit_layer=2,
+        warmup_layers=warmup,
+        horizon=4,
+        placement=placement,
+    )
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    with Generator.open(exported("pre_norm"), threads=1, schedule=schedule) as generator:
+        runs.clear()
+        generator.generate([[5, 6, 7]] * rows, params)
+    assert runs == {f"layer_{index:03d}": count for index, count in expected.items()} | {
+        "embed": 6,
+        "head": 6,
+    }

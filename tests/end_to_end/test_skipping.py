@@ -1,0 +1,114 @@
+"""Skipped decoding equals the literal reference: tokens, log-probabilities, layers run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reference import (
+    Plan,
+    assert_same_greedy_tokens,
+    linear_plan,
+    reference_greedy,
+    reference_logits,
+)
+from tiny_models import STRUCTURES
+from transformers import OPTForCausalLM
+
+from skipdec import CompletionOutput, ExitSchedule, Generator, SamplingParams
+
+NUM_LAYERS, NUM_TOKENS = 6, 14
+PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 13)]
+# maximum, minimum, warm-up, horizon, placement
+SCHEDULES = {
+    "worked-example": (4, 2, 1, 4, "top"),
+    "whole-depth-first": (6, 2, 1, 12, "top"),
+    "two-warm-up-layers": (5, 3, 2, 8, "top"),
+    "no-warm-up": (4, 1, 0, 9, "top"),
+    "one-step": (5, 2, 1, 1, "top"),
+    "constant": (3, 3, 1, 6, "top"),
+    "early-termination": (5, 2, 0, 8, "bottom"),
+    "early-termination-short": (3, 1, 0, 2, "bottom"),
+}
+
+
+def chosen_logprobs(output: CompletionOutput) -> list[float]:
+    assert output.logprobs is not None
+    pairs = zip(output.logprobs, output.token_ids, strict=True)
+    return [row[token].logprob for row, token in pairs]
+
+
+def schedule_and_plan(name: str) -> tuple[ExitSchedule, Plan]:
+    maximum, minimum, warmup, horizon, placement = SCHEDULES[name]
+    schedule = ExitSchedule(
+        num_layers=NUM_LAYERS,
+        max_exit_layer=maximum,
+        min_exit_layer=minimum,
+        warmup_layers=warmup,
+        horizon=horizon,
+        placement=placement,
+    )
+    return schedule, linear_plan(NUM_LAYERS, *SCHEDULES[name])
+
+
+@pytest.fixture(scope="module")
+def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
+    with Generator.open(exported("untied"), threads=1) as generator:
+        yield generator
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_tokens_and_depth_equal_the_reference(
+    name: str, generator: Generator, reference_model: Callable[[str], OPTForCausalLM]
+) -> None:
+    model, (schedule, plan) = reference_model("untied"), schedule_and_plan(name)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    results = generator.generate(PROMPTS, params, schedule=schedule)
+    depths = (NUM_LAYERS, *(len(plan(index)) for index in range(NUM_TOKENS - 1)))
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        output = result.outputs[0]
+        expected = reference_greedy(model, prompt, plan, NUM_TOKENS)
+        assert_same_greedy_tokens(model, prompt, plan, output.token_ids, expected)
+        assert output.layers_per_token == depths
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("name", ["worked-example", "early-termination"])
+def test_log_probabilities_equal_the_reference(
+    structure: str,
+    name: str,
+    exported: Callable[..., Path],
+    reference_model: Callable[[str], OPTForCausalLM],
+) -> None:
+    """Sampled tokens, so that the texts are varied; every chosen token's value is compared."""
+    model, (schedule, plan) = reference_model(structure), schedule_and_plan(name)
+    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=3, logprobs=0)
+    with Generator.open(exported(structure), threads=1) as generator:
+        results = generator.generate(PROMPTS, params, schedule=schedule)
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        output = result.outputs[0]
+        logits = reference_logits(model, prompt, output.token_ids[:-1], plan)  # [G, V]
+        expected = logits.log_softmax(-1)[range(NUM_TOKENS), list(output.token_ids)]
+        chosen = torch.tensor(chosen_logprobs(output))
+        torch.testing.assert_close(chosen, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("name", ["worked-example", "one-step", "early-termination"])
+def test_teacher_forcing_equals_decoding_step_by_step(
+    name: str, quantize: str, exported: Callable[..., Path]
+) -> None:
+    """int8 too: its products are exact sums of integers, the same for one token and for many."""
+    schedule, _ = schedule_and_plan(name)
+    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=5, logprobs=0)
+    with Generator.open(exported("pre_norm", quantize=quantize), threads=1) as generator:
+        results = generator.generate(PROMPTS, params, schedule=schedule)
+        for prompt, result in zip(PROMPTS, results, strict=True):
+            output = result.outputs[0]
+            scored = generator.score([prompt], [output.token_ids], schedule=schedule)[0]
+            chosen = chosen_logprobs(output)
+            np.testing.assert_allclose(scored.logprobs, chosen, rtol=0, atol=2e-5)
+            assert scored.layers_per_token == output.layers_per_token
