@@ -1,0 +1,90 @@
+"""What generation returns, in vLLM's shape: RequestOutput, CompletionOutput, Logprob.
+
+One request (a prompt) has ``SamplingParams.n`` completions:
+
+>>> request = generator.generate(["name[Alimentum], food["], SamplingParams(max_tokens=3))[0]
+>>> request.outputs[0].token_ids, request.outputs[0].layers_per_token
+((84, 269, 12), (12, 8, 8))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of one token under the raw distribution: no penalty, mask or temperature."""
+
+    logprob: float
+    rank: int | None = None  # 1 is the most probable token
+    decoded_token: str | None = None  # the token's own text; None without a tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall-clock seconds of one completion."""
+
+    time_to_first_token: float  # from the call of generate to the first output token
+    step_seconds: tuple[float, ...] = ()  # one for each later token: the step that produced it
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Mean of ``step_seconds``; 0.0 if the completion has one token only."""
+        return sum(self.step_seconds) / len(self.step_seconds) if self.step_seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One completion of one request."""
+
+    index: int  # 0 … n-1 within its request
+    text: str  # "" without a tokenizer
+    token_ids: tuple[int, ...]  # with the end-of-text or stop token, where one was produced
+    cumulative_logprob: float | None = None  # sum over token_ids; None unless logprobs were asked
+    logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token, the chosen one in it
+    finish_reason: FinishReason | None = None  # None while it runs
+    stop_reason: int | str | None = None  # the stop token or string; None for end of text
+    layers_per_token: tuple[int, ...] = ()  # decoder layers run to produce each token
+    timings: Timings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """One request: its prompt and all of its completions."""
+
+    request_id: str
+    prompt: str | None  # None if token ids were given
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDelta:
+    """What one step added to one completion."""
+
+    request_index: int  # position of the prompt in the call
+    index: int  # of the completion within its request
+    token_ids: tuple[int, ...]
+    text: str  # whole characters; "" while a character or a possible stop string is incomplete
+    finish_reason: FinishReason | None  # set on the completion's last delta
+    layers: int  # decoder layers run to produce the token
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOutput:
+    """Log-probabilities of a given continuation of a prompt."""
+
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]  # the continuation
+    logprobs: tuple[float, ...]  # of each continuation token, given all before it
+    layers_per_token: tuple[int, ...]
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """Sum of ``logprobs``: log-probability of the whole continuation."""
+        return sum(self.logprobs)

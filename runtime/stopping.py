@@ -1,0 +1,124 @@
+"""StopChecker: when a completion ends, and which of its text may be shown."""
+
+from __future__ import annotations
+
+from ..engines.errors import UsageError
+from .outputs import FinishReason
+from .sampling import SamplingParams
+from .tokenizer import IncrementalDecoder
+
+
+class StopChecker:
+    """Follows the output tokens of one sequence and decides where it ends.
+
+    After each ``push``, ``finish_reason`` is None (go on), "stop" (end of text, a stop token or a
+    stop string) or "length"; ``stop_reason`` is the stop token or string, None for end of text.
+    The first ``min_tokens`` tokens stop nothing, and a stop string must end after them.
+
+    Text that may be the beginning of a stop string is held back. Stop string "END", tokens
+    "an E", "N", "g END it": push returns "an ", "", "ENg " and the text ends there; with
+    ``include_stop_str_in_output`` it returns "an E", "N", "g END".
+
+    A stop token's own text is left out, unless ``include_stop_str_in_output``. Of several stop
+    strings the one that is complete first counts, of those the longest.
+
+    ``max_tokens`` is the request's limit after the model's own has been applied. ``decoder`` is
+    None without a tokenizer: text stays empty, and stop strings are refused with a UsageError.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        max_tokens: int,
+        eos_token_id: int | None,
+        decoder: IncrementalDecoder | None,
+    ) -> None:
+        if params.stop and decoder is None:
+            raise UsageError(
+                "SamplingParams",
+                f"stop is {list(params.stop)}, but the bundle has no tokenizer; use stop_token_ids",
+            )
+        self._params = params
+        self._max_tokens = max_tokens
+        self._eos_token_id = None if params.ignore_eos else eos_token_id
+        self._stop_token_ids = frozenset(params.stop_token_ids)
+        self._decoder = decoder
+        self._num_tokens = 0
+        self._pieces: list[str] = []  # text returned so far
+        self._tail = ""  # end of the text that may begin a stop string
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text returned so far."""
+        return "".join(self._pieces)
+
+    def push(self, token_id: int) -> str:
+        """Take the next output token and return the text that it adds for good; may be ""."""
+        assert self.finish_reason is None, "the sequence has ended"
+        self._num_tokens += 1
+        may_stop = self._num_tokens > self._params.min_tokens
+        if may_stop and token_id == self._eos_token_id:
+            self.finish_reason = "stop"
+        elif may_stop and token_id in self._stop_token_ids:
+            self.finish_reason, self.stop_reason = "stop", token_id
+        elif self._num_tokens >= self._max_tokens:
+            self.finish_reason = "length"
+        shown = self.finish_reason != "stop" or self._params.include_stop_str_in_output
+        piece = self._decoder.push(token_id) if self._decoder and shown else ""
+        if self.finish_reason and self._decoder:
+            piece += self._decoder.flush()
+        return self._return(piece, may_stop)
+
+    def abort(self) -> str:
+        """End the sequence as cancelled and return the text held back."""
+        if self.finish_reason is not None:
+            return ""
+        self.finish_reason = "abort"
+        return self._return(self._decoder.flush() if self._decoder else "", may_stop=False)
+
+    def _return(self, piece: str, may_stop: bool) -> str:
+        if self._params.stop:
+            piece = self._up_to_stop_string(piece, may_stop)
+        if piece:
+            self._pieces.append(piece)
+        return piece
+
+    def _up_to_stop_string(self, piece: str, may_stop: bool) -> str:
+        """Cut ``piece`` at a stop string, or hold back the end that may begin one."""
+        included = self._params.include_stop_str_in_output
+        text = self._tail + piece  # any stop string that ends in piece begins in here
+        already_returned = len(self._tail) if included else 0
+        found = self._stop_string_in(text, len(self._tail)) if may_stop else None
+        if found is not None:
+            stop, start = found
+            self.finish_reason, self.stop_reason, self._tail = "stop", stop, ""
+            return text[already_returned : start + len(stop) if included else start]
+        if self.finish_reason is not None:
+            self._tail = ""
+            return text[already_returned:]
+        self._tail = text[len(text) - self._beginning_length(text) :]
+        return text[already_returned:] if included else text[: len(text) - len(self._tail)]
+
+    def _stop_string_in(self, text: str, num_old: int) -> tuple[str, int] | None:
+        """Return the stop string that ends first beyond ``num_old`` characters, and its start."""
+        matches = []
+        for stop in self._params.stop:
+            start = text.find(stop, max(0, num_old - len(stop) + 1))
+            if start >= 0:
+                matches.append((start + len(stop), start, stop))
+        if not matches:
+            return None
+        _, start, stop = min(matches)
+        return stop, start
+
+    def _beginning_length(self, text: str) -> int:
+        """Return how many of the last characters are the longest beginning of a stop string."""
+        longest = max(map(len, self._params.stop)) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            ending = text[-length:]
+            if any(len(stop) > length and stop.startswith(ending) for stop in self._params.stop):
+                return length
+        return 0

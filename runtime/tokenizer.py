@@ -1,0 +1,175 @@
+"""Tokenizer of a bundle, and text from tokens as they come."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import tokenizers
+
+from ..engines.errors import BundleError
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # of tokenizers with byte fallback
+_REPLACEMENT = "\ufffd"
+
+
+class IncrementalDecoder(Protocol):
+    """Text of one sequence, token by token.
+
+    The pieces that ``push`` and the final ``flush`` return, joined, are ``Tokenizer.decode`` of all
+    tokens. ``push`` returns whole characters only: "é" as bytes C3, A9 in two tokens gives "",
+    then "é".
+    """
+
+    def push(self, token_id: int) -> str:
+        """Take the next token and return the text that is certain by now; may be ""."""
+
+    def flush(self) -> str:
+        """End the sequence and return what was held back: U+FFFD for an incomplete character."""
+
+
+class Tokenizer:
+    """Text to token ids and back, by a ``tokenizer.json`` of the tokenizers library."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._special_ids = frozenset(
+            token_id
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        )
+        self._byte_level = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
+        self._bytes_of: dict[int, bytes] = {}  # byte-level only, filled as tokens come
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Read a ``tokenizer.json``. Raises BundleError if it is missing or malformed."""
+        path = Path(path)
+        if not path.is_file():
+            raise BundleError(str(path), "does not exist; export the model again")
+        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+
+    @classmethod
+    def from_json(cls, text: str, subject: str) -> Tokenizer:
+        """Parse the text of a ``tokenizer.json``; ``subject`` names it in a BundleError."""
+        try:
+            tokenizer = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library's own type of error
+            raise BundleError(
+                subject, f"is no tokenizer ({error}); export the model again"
+            ) from error
+        return cls(tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included; a model's vocabulary may be padded beyond."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of ``text``, with the special tokens of the post-processor."""
+        return self._tokenizer.encode(text).ids
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of ``token_ids``; ids that are no token are left out."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token_id: int) -> str:
+        """Return the text of one token alone, also a special one; U+FFFD for half a character."""
+        return self.decode([token_id], skip_special_tokens=False)
+
+    def incremental_decoder(self, skip_special_tokens: bool = True) -> IncrementalDecoder:
+        """Return a decoder for one new sequence."""
+        kind = _ByteLevelDecoder if self._byte_level else _WindowDecoder
+        return kind(self, skip_special_tokens)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether ``skip_special_tokens`` leaves this token out."""
+        return token_id in self._special_ids
+
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the token is one byte of byte fallback, ``<0x00>`` … ``<0xFF>``."""
+        token = self._tokenizer.id_to_token(token_id)
+        return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return what a token of a byte-level tokenizer stands for; b"" if it is no token."""
+        known = self._bytes_of.get(token_id)
+        if known is None:
+            token = self._tokenizer.id_to_token(token_id) or ""
+            table = _byte_of_character()
+            outside = any(character not in table for character in token)
+            known = token.encode() if outside else bytes(table[character] for character in token)
+            self._bytes_of[token_id] = known
+        return known
+
+
+class _ByteLevelDecoder:
+    """Tokens are byte strings, so UTF-8 is decoded as it comes, whatever the length so far."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        if self._skip_special_tokens and self._tokenizer.is_special(token_id):
+            return ""
+        return self._utf8.decode(self._tokenizer.token_bytes(token_id))
+
+    def flush(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+
+class _WindowDecoder:
+    """Decodes a short window again and again, since a token's text may depend on those before it.
+
+    A leading space is dropped at the start of a text only, so the window keeps the tokens of the
+    last piece as context. ``▁Hel lo ▁you``: window [▁Hel] "Hel" → [▁Hel, lo] "Hello" gives "lo",
+    window becomes [lo] → [lo, ▁you] "lo you" gives " you".
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._window: list[int] = []  # tokens of the last piece, then tokens held back
+        self._held_from = 0  # first place of the window whose text was not returned
+        self._returned = ""  # text of window[:held_from]
+
+    def push(self, token_id: int) -> str:
+        if self._skip_special_tokens and self._tokenizer.is_special(token_id):
+            return ""
+        self._window.append(token_id)
+        if self._tokenizer.is_byte(token_id):
+            return ""  # a run of bytes is decoded as a whole
+        text = self._decode(self._window)
+        if text.endswith(_REPLACEMENT) or len(text) <= len(self._returned):
+            return ""
+        piece = text[len(self._returned) :]
+        self._window = self._window[self._held_from :]
+        self._held_from = len(self._window)
+        self._returned = self._decode(self._window)
+        return piece
+
+    def flush(self) -> str:
+        return self._decode(self._window)[len(self._returned) :]
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, self._skip_special_tokens)
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """Map the printable stand-ins of byte-level BPE back to bytes.
+
+    Printable bytes of Latin-1 stand for themselves; the others, in order, for U+0100, U+0101, …
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(0x100 + place): byte for place, byte in enumerate(others)}
