@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,21 @@ def format_schedule(schedule: ExitSchedule) -> str:
         parts["table"] = "/".join(map(str, schedule.table))
     options = ",".join(f"{key}={value}" for key, value in parts.items() if value is not None)
     return f"{schedule.decay}:{options}"
+
+
+def format_layers(layers: Iterable[int]) -> str:
+    """Return ascending layer indices as ranges.
+
+    >>> format_layers((0, 9, 10, 11))
+    '0, 9–11'
+    """
+    ranges: list[list[int]] = []
+    for layer in layers:
+        if ranges and layer == ranges[-1][-1] + 1:
+            ranges[-1][-1] = layer
+        else:
+            ranges.append([layer, layer])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in ranges)
 
 
 def preset_budgets(speedup: Fraction, num_layers: int) -> tuple[int, int]:

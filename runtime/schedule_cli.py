@@ -1,0 +1,146 @@
+"""``skipdec schedule show | plot | set``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..engines.console import print_json, reports_errors
+
+if TYPE_CHECKING:
+    from .schedule import ExitSchedule
+
+_FORMS = (
+    "Schedules: full | 2x, 3x, … | 2x:horizon=64,placement=bottom | "
+    "linear:max=16,min=8,warmup=1,horizon=64 | power:…,power=2 | exponential:…,rate=3 | "
+    "cosine:… | step:…,steps=4 | constant:max=12 | table:table=16/12/8 | a file.json"
+)
+
+Spec = Annotated[str, typer.Argument(metavar="SCHEDULE", help="e.g. 2x; see below for all forms")]
+Layers = Annotated[int, typer.Option("--layers", min=1, help="decoder layers of the model")]
+Horizon = Annotated[
+    int | None,
+    typer.Option("--horizon", min=1, help="tokens of the decay, where SCHEDULE names none"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the ``schedule`` commands to ``app``."""
+    commands = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+    for name, command, example in (
+        ("show", show, "show 2x --layers 24"),
+        ("plot", plot, "plot 4x --layers 24 --horizon 64 -o 4x.svg"),
+        ("set", set_schedule, "set opt-1.3b.skipdec 2x:horizon=64"),
+    ):
+        epilog = f"{_FORMS}\n\nExample: skipdec schedule {example}"
+        commands.command(name, epilog=epilog)(command)
+    app.add_typer(commands, name="schedule", help="Show, draw or change an exit schedule.")
+
+
+@reports_errors
+def show(
+    schedule: Spec,
+    layers: Layers,
+    horizon: Horizon = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Print how many layers, and which, each generated token runs."""
+    from .schedule_text import parse_schedule
+
+    parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
+    if as_json:
+        print_json(_describe(parsed))
+    else:
+        _print_table(parsed)
+
+
+@reports_errors
+def plot(
+    schedule: Spec,
+    layers: Layers,
+    output: Annotated[Path, typer.Option("-o", "--output", help="picture, .png or .svg")],
+    horizon: Horizon = 64,
+    tokens: Annotated[int | None, typer.Option(min=1, help="generated tokens to draw")] = None,
+) -> None:
+    """Draw layers × positions as a PNG or SVG picture."""
+    from .schedule_plot import plot_schedule
+    from .schedule_text import parse_schedule
+
+    parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
+    plot_schedule(parsed, output, num_tokens=tokens)
+    typer.echo(output)
+
+
+@reports_errors
+def set_schedule(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")],
+    schedule: Spec,
+    horizon: Horizon = None,
+) -> None:
+    """Change the schedule that a bundle runs by default; no engine is rebuilt."""
+    from ..engines.bundle import EngineBundle, write_schedule
+    from .schedule import ExitSchedule
+    from .schedule_text import format_schedule, parse_schedule
+
+    opened = EngineBundle.open(bundle)
+    before = ExitSchedule.from_document(opened.schedule_document)
+    if horizon is None and before.decay != "constant":
+        horizon = before.horizon
+    num_layers = opened.manifest.model.num_layers
+    after = parse_schedule(schedule, num_layers=num_layers, horizon=horizon)
+    write_schedule(opened.path, after.to_document())
+    typer.echo(format_schedule(after))
+
+
+def _describe(schedule: ExitSchedule) -> dict[str, Any]:
+    """The JSON of ``schedule show``."""
+    from .schedule_text import format_schedule
+
+    return {
+        "text": format_schedule(schedule),
+        "schedule": schedule.to_document(),
+        "average_budget": schedule.average_budget(),
+        "segments": [
+            {
+                "start": segment.start,
+                "stop": segment.stop,
+                "budget": len(segment.plan),
+                "layers": list(segment.plan.layers),
+            }
+            for segment in schedule.segments
+        ],
+        "prompt_only_layers": _prompt_only(schedule),
+    }
+
+
+def _print_table(schedule: ExitSchedule) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .schedule_text import format_layers, format_schedule
+
+    table = Table()
+    table.add_column("token")
+    table.add_column("layers run", justify="right")
+    table.add_column("which")
+    table.add_row("prompt", str(schedule.num_layers), format_layers(schedule.full_plan.layers))
+    for segment in schedule.segments:
+        stop = "" if segment.stop is None else segment.stop - 1
+        tokens = str(segment.start) if stop == segment.start else f"{segment.start}–{stop}"
+        table.add_row(tokens, str(len(segment.plan)), format_layers(segment.plan.layers))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(format_schedule(schedule))
+    console.print(table)
+    mean = schedule.average_budget()
+    console.print(
+        f"mean over {schedule.horizon} tokens: {mean:.2f} of {schedule.num_layers} layers, "
+        f"{schedule.num_layers / mean:.2f}× fewer (prompt, embedding and head left out)"
+    )
+    if prompt_only := _prompt_only(schedule):
+        console.print(f"only in the prompt, no KV cache kept: {format_layers(prompt_only)}")
+
+
+def _prompt_only(schedule: ExitSchedule) -> list[int]:
+    return [layer for layer in range(schedule.num_layers) if schedule.last_index(layer) == -1]

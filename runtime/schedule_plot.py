@@ -1,0 +1,78 @@
+"""A picture of a schedule: which layers run at which generated token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..engines.errors import UsageError
+from ..engines.extras import require_extra
+from .schedule import ExitSchedule
+from .schedule_text import format_schedule
+
+FORMATS = (".png", ".svg")
+_PROMPT, _WARMUP, _RUN = 1, 2, 3  # what a cell shows; 0: bypassed
+_COLOURS = ("#ffffff", "#c9ced6", "#f2a65a", "#3b6ea5")
+_LABELS = ("bypassed", "prompt", "warm-up", "runs")
+
+
+def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None = None) -> None:
+    """Draw layers × positions to ``path``, PNG or SVG by its ending.
+
+    Columns are the prompt, then generated tokens 0 … ``num_tokens`` − 1 (default: the horizon and
+    a tenth more). Equal schedules give equal bytes. Raises UsageError for another ending,
+    MissingExtraError where matplotlib is not installed.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
+    require_extra("plot", "skipdec schedule plot")
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    count = num_tokens or schedule.horizon + max(1, schedule.horizon // 10)
+    cells = schedule_cells(schedule, count)  # [L, 1 + count]
+    with matplotlib.rc_context({"svg.hashsalt": "skipdec"}):
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        axes.imshow(
+            cells,
+            origin="lower",
+            aspect="auto",
+            interpolation="nearest",
+            cmap=ListedColormap(_COLOURS),
+            vmin=0,
+            vmax=len(_COLOURS) - 1,
+            extent=(-1.5, count - 0.5, -0.5, schedule.num_layers - 0.5),
+        )
+        mean = schedule.average_budget(count)
+        axes.set_title(
+            f"{format_schedule(schedule)}\nmean {mean:.2f} of {schedule.num_layers} layers "
+            f"over {count} tokens"
+        )
+        axes.set_xlabel("generated token (left of 0: the prompt)")
+        axes.set_ylabel("layer")
+        axes.legend(
+            handles=[
+                Patch(facecolor=colour, edgecolor="#888888", label=label)
+                for colour, label in zip(_COLOURS, _LABELS, strict=True)
+            ],
+            loc="center left",
+            bbox_to_anchor=(1, 0.5),
+        )
+        undated = {"Date": None} if path.suffix.lower() == ".svg" else None
+        figure.savefig(path, dpi=150, metadata=undated)
+
+
+def schedule_cells(schedule: ExitSchedule, num_tokens: int) -> np.ndarray:
+    """What the picture shows, uint8 [num_layers, 1 + num_tokens]; column 0 is the prompt."""
+    cells = np.zeros((schedule.num_layers, 1 + num_tokens), np.uint8)
+    cells[:, 0] = _PROMPT
+    for index in range(num_tokens):
+        layers = list(schedule.plan(index).layers)
+        cells[layers, 1 + index] = _RUN
+        warmup = [layer for layer in layers if layer < schedule.warmup_layers]
+        cells[warmup, 1 + index] = _WARMUP
+    return cells

@@ -1,0 +1,69 @@
+"""``skipdec schedule``: JSON and table on stdout, pictures, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from skipdec.cli import build_app
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_plot import schedule_cells
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), ["schedule", *arguments])
+
+
+def test_show_json_describes_every_segment() -> None:
+    result = run("show", "linear:max=4,min=2,horizon=4", "--layers", "6", "--json")
+    shown = json.loads(result.stdout)
+    assert [(run["start"], run["stop"], run["layers"]) for run in shown["segments"]] == [
+        (0, 1, [0, 3, 4, 5]),
+        (1, 3, [0, 4, 5]),
+        (3, None, [0, 5]),
+    ]
+    assert shown["prompt_only_layers"] == [1, 2]
+    assert ExitSchedule.from_document(shown["schedule"]).num_layers == 6
+
+
+def test_show_prints_a_table() -> None:
+    result = run("show", "2x", "--layers", "24")
+    assert result.exit_code == 0
+    assert "linear:max=16,min=8,warmup=1,horizon=64" in result.stdout
+    assert "0, 9–23" in result.stdout
+    assert "12.00 of 24 layers" in result.stdout
+
+
+def test_a_bad_schedule_exits_2_with_the_reason_on_stderr() -> None:
+    result = run("show", "9x", "--layers", "12")
+    assert result.exit_code == 2
+    assert "largest possible: 6x" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_plot_writes_the_same_picture_twice(tmp_path: Path, ending: str, magic: bytes) -> None:
+    pictures = [tmp_path / f"{name}.{ending}" for name in ("first", "second")]
+    for picture in pictures:
+        assert run("plot", "2x", "--layers", "12", "-o", str(picture)).exit_code == 0
+    assert pictures[0].read_bytes().startswith(magic)
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
+
+
+def test_plot_refuses_other_formats(tmp_path: Path) -> None:
+    result = run("plot", "2x", "--layers", "12", "-o", str(tmp_path / "picture.bmp"))
+    assert result.exit_code == 2
+    assert "allowed: .png, .svg" in result.stderr
+
+
+def test_cells_show_prompt_warmup_and_running_layers() -> None:
+    schedule = ExitSchedule(num_layers=4, max_exit_layer=3, min_exit_layer=2, horizon=2)
+    assert schedule_cells(schedule, 3).tolist() == [
+        [1, 2, 2, 2],
+        [1, 0, 0, 0],
+        [1, 3, 0, 0],
+        [1, 3, 3, 3],
+    ]
