@@ -1,0 +1,191 @@
+"""The other end-to-end tests can fail: each single mistake moves log-probabilities visibly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from mutations import copy_bundle, edit_graph, edit_parameters
+from numpy.typing import NDArray
+from reference import linear_plan, reference_logits
+from transformers import OPTForCausalLM
+
+from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec.runtime import placement
+from skipdec.runtime.kv_cache import KVCache
+from skipdec.runtime.stitcher import StepBuffers
+
+Array = NDArray[Any]
+PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 11)]
+NUM_TOKENS = 12
+VISIBLE = 1e-3  # fifty times the tolerance of the tests that compare with the reference
+
+
+@pytest.fixture
+def deviation(
+    reference_model: Callable[[str], OPTForCausalLM],
+) -> Callable[[Path, str], float]:
+    """Largest difference of a chosen token's log-probability from the reference's."""
+
+    def measure(bundle: Path, structure: str) -> float:
+        schedule = ExitSchedule(num_layers=6, max_exit_layer=5, min_exit_layer=3, horizon=8)
+        params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=1, logprobs=0)
+        with Generator.open(bundle, threads=1, schedule=schedule) as generator:
+            outputs = [result.outputs[0] for result in generator.generate(PROMPTS, params)]
+        plan, worst = linear_plan(6, 5, 3, 1, 8), 0.0
+        for prompt, output in zip(PROMPTS, outputs, strict=True):
+            logits = reference_logits(
+                reference_model(structure), prompt, output.token_ids[:-1], plan
+            )
+            expected = logits.log_softmax(-1)  # [G, V]
+            for index, token in enumerate(output.token_ids):
+                actual = output.logprobs[index][token].logprob
+                worst = max(worst, abs(actual - float(expected[index, token])))
+        return worst
+
+    return measure
+
+
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
+def test_an_unchanged_bundle_does_not_deviate(
+    structure: str, exported: Callable[..., Path], deviation: Callable[[Path, str], float]
+) -> None:
+    assert deviation(exported(structure), structure) < VISIBLE / 50
+
+
+def zeros(values: Array) -> tuple[Array]:
+    return (np.zeros_like(values),)
+
+
+def ones(values: Array) -> tuple[Array]:
+    return (np.ones_like(values),)
+
+
+def swap(first: Array, second: Array) -> tuple[Array, Array]:
+    return second, first
+
+
+def later_position(table: Array) -> tuple[Array]:
+    """Rows moved down by one: position p reads what belongs to p - 1, as with an offset of 1."""
+    return (np.roll(table, 1, axis=0),)
+
+
+def zero_third(third: int) -> Callable[[Array], tuple[Array]]:
+    """Zero the query's (0), key's (1) or value's (2) share of a packed bias."""
+
+    def edit(packed: Array) -> tuple[Array]:
+        share = len(packed) // 3
+        packed[third * share : (third + 1) * share] = 0
+        return (packed,)
+
+    return edit
+
+
+LAYER = "layer_004"  # runs for some generated tokens and not for others
+PARAMETER_MISTAKES = {
+    "position offset": ("embed", ("embed_positions.weight",), later_position),
+    "query bias dropped": (LAYER, ("self_attn.qkv_proj.bias",), zero_third(0)),
+    "value bias dropped": (LAYER, ("self_attn.qkv_proj.bias",), zero_third(2)),
+    "output bias dropped": (LAYER, ("self_attn.out_proj.bias",), zeros),
+    "fc1 bias dropped": (LAYER, ("fc1.bias",), zeros),
+    "fc2 bias dropped": (LAYER, ("fc2.bias",), zeros),
+    "attention norm weight dropped": (LAYER, ("self_attn_layer_norm.weight",), ones),
+    "attention norm bias dropped": (LAYER, ("self_attn_layer_norm.bias",), zeros),
+    "final norm weight dropped": (LAYER, ("final_layer_norm.weight",), ones),
+    "final norm bias dropped": (LAYER, ("final_layer_norm.bias",), zeros),
+    "norms swapped": (LAYER, ("self_attn_layer_norm.weight", "final_layer_norm.weight"), swap),
+}
+
+
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm"])
+@pytest.mark.parametrize("mistake", PARAMETER_MISTAKES)
+def test_a_wrong_parameter_is_visible(
+    mistake: str,
+    structure: str,
+    exported: Callable[..., Path],
+    deviation: Callable[[Path, str], float],
+    tmp_path: Path,
+) -> None:
+    engine, names, edit = PARAMETER_MISTAKES[mistake]
+    bundle = copy_bundle(exported(structure), tmp_path)
+    edit_parameters(bundle, engine, names, edit)
+    assert deviation(bundle, structure) > VISIBLE
+
+
+@pytest.mark.parametrize(("parameter", "edit"), [("weight", ones), ("bias", zeros)])
+def test_a_wrong_last_norm_is_visible(
+    parameter: str,
+    edit: Callable[[Array], tuple[Array]],
+    exported: Callable[..., Path],
+    deviation: Callable[[Path, str], float],
+    tmp_path: Path,
+) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    edit_parameters(bundle, "head", (f"final_layer_norm.{parameter}",), edit)
+    assert deviation(bundle, "pre_norm") > VISIBLE
+
+
+def test_the_key_bias_alone_cancels_in_the_softmax(
+    exported: Callable[..., Path], deviation: Callable[[Path, str], float], tmp_path: Path
+) -> None:
+    """It adds the same number to all of a query's scores: the counter-example to the above."""
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    edit_parameters(bundle, LAYER, ("self_attn.qkv_proj.bias",), zero_third(1))
+    assert deviation(bundle, "pre_norm") < VISIBLE / 50
+
+
+def forget_distant_tokens(graph: onnx.GraphProto) -> None:
+    """A mask that shows each token only itself and the one before."""
+    (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
+    attention.attribute.append(onnx.helper.make_attribute("local_window_size", 2))
+
+
+def test_a_wrong_mask_is_visible(
+    exported: Callable[..., Path], deviation: Callable[[Path, str], float], tmp_path: Path
+) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    edit_graph(bundle, LAYER, forget_distant_tokens)
+    assert deviation(bundle, "pre_norm") > VISIBLE
+
+
+def test_a_length_off_by_one_is_visible(
+    exported: Callable[..., Path],
+    deviation: Callable[[Path, str], float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each generated token overwrites the one before in the cache."""
+    set_positions = StepBuffers.set_positions
+
+    def one_short(self: StepBuffers, positions: list[int]) -> None:
+        set_positions(self, positions)
+        self.seqlens_k[: len(positions)] -= 1
+
+    monkeypatch.setattr(StepBuffers, "set_positions", one_short)
+    assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE
+
+
+def test_a_wrong_placement_is_visible(
+    exported: Callable[..., Path],
+    deviation: Callable[[Path, str], float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement.Top, "layers", placement.Bottom.layers)
+    assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE
+
+
+def test_another_layers_cache_is_visible(
+    exported: Callable[..., Path],
+    deviation: Callable[[Path, str], float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = KVCache.rows
+
+    def shared_rows(self: KVCache, layer: int, start: int, stop: int) -> tuple[Array, Array]:
+        return rows(self, 5 if layer == 0 else layer, start, stop)
+
+    monkeypatch.setattr(KVCache, "rows", shared_rows)
+    assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE

@@ -1,0 +1,75 @@
+"""Deliberate damage: copies of bundles with one parameter or one graph changed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from skipdec.engines.bundle import file_record
+from skipdec.engines.manifest import Manifest
+
+Array = NDArray[Any]
+
+
+def copy_bundle(bundle: Path, directory: Path) -> Path:
+    """A copy that may be changed; float32 bundles of tiny models take milliseconds."""
+    return Path(shutil.copytree(bundle, directory / bundle.name))
+
+
+def _graph_path(bundle: Path, engine: str) -> Path:
+    manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
+    return bundle / next(spec.graph for spec in manifest.engines if spec.name == engine)
+
+
+def edit_parameters(
+    bundle: Path, engine: str, names: tuple[str, ...], edit: Callable[..., tuple[Array, ...]]
+) -> None:
+    """Replace float32 parameters of ``engine`` by ``edit(*values)``, in its weights file.
+
+    ``open`` does not hash weights, so the changed bundle opens.
+    """
+    path = _graph_path(bundle, engine)
+    graph = onnx.load(path, load_external_data=False).graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    views = []
+    for name in names:
+        location = {entry.key: entry.value for entry in tensors[name].external_data}
+        views.append(
+            np.memmap(
+                path.parent / location["location"],
+                np.float32,
+                "r+",
+                offset=int(location["offset"]),
+                shape=tuple(tensors[name].dims),
+            )
+        )
+    values = edit(*(view.copy() for view in views))
+    for view, value in zip(views, values, strict=True):
+        assert not np.array_equal(view, value), "the mutation changes nothing"
+        view[...] = value
+        view.flush()
+
+
+def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None]) -> None:
+    """Apply ``edit`` to the graph of ``engine`` and make the manifest agree."""
+    path = _graph_path(bundle, engine)
+    model = onnx.load(path, load_external_data=False)
+    before = model.SerializeToString()
+    edit(model.graph)
+    assert model.SerializeToString() != before, "the mutation changes nothing"
+    path.write_bytes(model.SerializeToString())
+
+    manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
+    relative = path.relative_to(bundle).as_posix()
+    files = tuple(
+        file_record(bundle, relative) if record.path == relative else record
+        for record in manifest.files
+    )
+    changed = manifest.model_copy(update={"files": files}).with_digest()
+    (bundle / "manifest.json").write_text(changed.to_json())
