@@ -71,9 +71,9 @@ class Tokenizer:
         """Number of tokens, added ones included; a model's vocabulary may be padded beyond."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of ``text``, with the special tokens of the post-processor."""
-        return self._tokenizer.encode(text).ids
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of ``text``, by default with the post-processor's special tokens."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``token_ids``; ids that are no token are left out."""

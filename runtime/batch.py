@@ -1,0 +1,107 @@
+"""Rows that start together and decode in step; finished rows leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+
+from ..engines.session import Array
+from .batching import prefill_groups
+from .kv_cache import KVCache
+from .outputs import StreamDelta
+from .schedule import ExitSchedule
+from .sequence import RunningSequence
+from .stitcher import Stitcher
+
+
+class Batch:
+    """One batch from its prompts to its last token.
+
+    All rows have generated equally many tokens at any time, so one plan serves them all. Rows
+    0 … n-1 of the cache belong to the n unfinished sequences; when a row finishes, the last row
+    moves into its gap.
+
+    ``max_prefill_tokens``: prompts run in groups of at most that many padded tokens (one prompt
+    may be longer), which bounds activation memory.
+    """
+
+    def __init__(
+        self,
+        stitcher: Stitcher,
+        cache: KVCache,
+        schedule: ExitSchedule,
+        sequences: Sequence[RunningSequence],
+        max_prefill_tokens: int,
+    ) -> None:
+        self._stitcher = stitcher
+        self._cache = cache
+        self._schedule = schedule
+        self._max_prefill_tokens = max_prefill_tokens
+        first_rows = {row.request_index: row for row in reversed(sequences)}
+        self._prompt_rows = [row for row in sequences if first_rows[row.request_index] is row]
+        siblings = [row for row in sequences if first_rows[row.request_index] is not row]
+        self._rows = [*self._prompt_rows, *siblings]
+
+    def run(self, cancelled: Callable[[], bool]) -> Iterator[list[StreamDelta]]:
+        """Yield what each step adds, one delta a row, until every row has finished.
+
+        ``cancelled`` is asked between steps; once true, unfinished rows end with "abort".
+        """
+        try:
+            yield self._prefill()
+            index = 0
+            while self._rows:
+                if cancelled():
+                    yield [row.abort() for row in self._rows]
+                    return
+                yield self._step(index)
+                index += 1
+        finally:
+            self._stitcher.unbind()
+
+    def _prefill(self) -> list[StreamDelta]:
+        """Run each distinct prompt once; further completions of it copy its cache."""
+        lengths = [len(row.prompt_token_ids) for row in self._prompt_rows]
+        logits: dict[int, Array] = {}  # request -> float32 [V]
+        for start, stop in prefill_groups(lengths, self._max_prefill_tokens):
+            group = self._prompt_rows[start:stop]
+            group_logits = self._stitcher.prefill(
+                self._cache, start, [row.prompt_token_ids for row in group]
+            )
+            logits |= {row.request_index: group_logits[i] for i, row in enumerate(group)}
+        self._cache.release_scratch()
+        sources = {row.request_index: index for index, row in enumerate(self._prompt_rows)}
+        for target in range(len(self._prompt_rows), len(self._rows)):
+            row = self._rows[target]
+            self._cache.copy_row(sources[row.request_index], target, len(row.prompt_token_ids))
+        row_logits = [logits[row.request_index] for row in self._rows]
+        return self._accept(row_logits, self._schedule.num_layers, step_start=None)
+
+    def _step(self, index: int) -> list[StreamDelta]:
+        """Feed generated token ``index`` of every row back and sample the next one."""
+        start = perf_counter()
+        plan = self._schedule.plan(index)
+        self._stitcher.retire(self._cache, plan)
+        buffers = self._stitcher.buffers
+        buffers.input_ids[: len(self._rows), 0] = [row.token_ids[-1] for row in self._rows]
+        buffers.set_positions([row.num_positions for row in self._rows])
+        logits = self._stitcher.decode(self._cache, plan, len(self._rows))
+        return self._accept(logits, len(plan), step_start=start)
+
+    def _accept(
+        self, logits: Sequence[Array] | Array, layers: int, step_start: float | None
+    ) -> list[StreamDelta]:
+        """Sample a token for every row and let finished rows leave."""
+        deltas = [row.accept(logits[index], layers) for index, row in enumerate(self._rows)]
+        for row in self._rows:
+            row.record_time(step_start)
+        for index in reversed(range(len(self._rows))):
+            if self._rows[index].finish_reason is not None:
+                self._leave(index)
+        return deltas
+
+    def _leave(self, index: int) -> None:
+        last = self._rows.pop()
+        if index < len(self._rows):
+            self._cache.copy_row(len(self._rows), index, last.num_positions)
+            self._rows[index] = last

@@ -1,0 +1,140 @@
+"""Scoring: log-probabilities of a given continuation, at the depth of each of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..engines.errors import CapacityError, UsageError
+from ..engines.manifest import ModelSpec
+from ..engines.session import Array
+from .kv_cache import BufferPool, KVCache, KVLayout, KVPlan, pooled_size
+from .outputs import ScoreOutput
+from .requests import Prompt, as_prompt_list, checked_token_ids
+from .schedule import ExitSchedule
+from .stitcher import Stitcher
+from .tokenizer import Tokenizer
+
+# Logits rows at a time: 64 of OPT's vocabulary are 13 MB.
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """One prompt and the continuation to score, as token ids."""
+
+    index: int
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+
+
+def make_score_requests(
+    prompts: Prompt | Sequence[Prompt],
+    continuations: Prompt | Sequence[Prompt],
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+) -> list[ScoreRequest]:
+    """Pair prompts with continuations, tokenize and check them; all problems in one UsageError."""
+    prompt_list = as_prompt_list(prompts)
+    continuation_list = as_prompt_list(continuations)
+    if len(prompt_list) != len(continuation_list):
+        raise UsageError(
+            "score",
+            f"there are {len(prompt_list)} prompts and {len(continuation_list)} continuations; "
+            "give one continuation a prompt",
+        )
+    requests = []
+    problems: list[str] = []
+    for index, (prompt, continuation) in enumerate(
+        zip(prompt_list, continuation_list, strict=True)
+    ):
+        found, prompt_ids = checked_token_ids(prompt, f"prompt {index}", model, tokenizer)
+        more, token_ids = checked_token_ids(
+            continuation, f"continuation {index}", model, tokenizer, add_special_tokens=False
+        )
+        found += more
+        length = len(prompt_ids) + len(token_ids)
+        if not found and length > model.max_seq_len:
+            found.append(
+                f"prompt {index} and its continuation have {length} tokens; the bundle holds "
+                f"{model.max_seq_len} positions"
+            )
+        problems += found
+        requests.append(ScoreRequest(index, prompt_ids, token_ids))
+    if problems:
+        raise UsageError("score", *problems)
+    return requests
+
+
+class Scorer:
+    """Scores requests one by one: one row's active tokens are a prefix in every layer."""
+
+    def __init__(
+        self, stitcher: Stitcher, pool: BufferPool, layout: KVLayout, schedule: ExitSchedule
+    ) -> None:
+        self._stitcher = stitcher
+        self._pool = pool
+        self._layout = layout
+        self._schedule = schedule
+
+    def check(self, requests: Sequence[ScoreRequest], kv_limit: int) -> int:
+        """Return the bytes of KV cache that the longest request needs; CapacityError if too many.
+
+        Keys and values of a layer are needed only while it runs: one pair serves all layers.
+        """
+        longest = max(requests, key=_num_fed)
+        needed = 2 * pooled_size(self._layout.nbytes(1, _num_fed(longest)))
+        if needed > kv_limit:
+            raise CapacityError(
+                f"prompt {longest.index}",
+                f"{_num_fed(longest)} tokens need {needed:,} bytes of KV cache; kv_memory allows "
+                f"{kv_limit:,}; raise it or shorten the text",
+            )
+        return needed
+
+    def score(self, request: ScoreRequest) -> ScoreOutput:
+        """Score one checked request."""
+        prompt_length = len(request.prompt_token_ids)
+        num_tokens = len(request.token_ids)
+        tokens = (*request.prompt_token_ids, *request.token_ids[:-1])
+        positions = range(prompt_length - 1, prompt_length - 1 + num_tokens)
+        plan = KVPlan(self._layout, 1, (), scratch_rows=1, scratch_capacity=len(tokens))
+        logprobs: list[float] = []
+        with KVCache(self._pool, plan) as cache:
+            chunks = self._stitcher.score(
+                tokens, self._active_lengths(request), cache.scratch(1), positions, _CHUNK
+            )
+            for logits in chunks:  # float32 [<= _CHUNK, V]
+                chosen = request.token_ids[len(logprobs) : len(logprobs) + len(logits)]
+                logprobs += _chosen_logprobs(logits, chosen)
+        budgets = (self._schedule.budget(index) for index in range(num_tokens - 1))
+        return ScoreOutput(
+            prompt_token_ids=request.prompt_token_ids,
+            token_ids=request.token_ids,
+            logprobs=tuple(logprobs),
+            layers_per_token=(self._schedule.num_layers, *budgets),
+        )
+
+    def _active_lengths(self, request: ScoreRequest) -> list[int]:
+        """For each layer, how many of the fed tokens run it: always the first ones."""
+        lengths = []
+        for layer in range(self._schedule.num_layers):
+            last = self._schedule.last_index(layer)
+            fed = len(request.token_ids) - 1
+            steps = fed if last is None else min(fed, last + 1)
+            lengths.append(len(request.prompt_token_ids) + steps)
+        return lengths
+
+
+def _num_fed(request: ScoreRequest) -> int:
+    return len(request.prompt_token_ids) + len(request.token_ids) - 1
+
+
+def _chosen_logprobs(logits: Array, token_ids: Sequence[int]) -> list[float]:
+    """Log-softmax of each row of ``logits`` float32 [R, V] at one token a row."""
+    best = logits.max(axis=1)  # [R]
+    log_totals = best + np.log(np.exp(logits - best[:, None]).sum(axis=1, dtype=np.float64))  # [R]
+    chosen = logits[np.arange(len(token_ids)), list(token_ids)]  # [R]
+    return [float(value) for value in chosen - log_totals]

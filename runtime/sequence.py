@@ -1,0 +1,108 @@
+"""One completion while it runs: its tokens, sampler, stop checker, depths and times."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from ..engines.manifest import ModelSpec
+from ..engines.session import Array
+from .batching import Row
+from .outputs import CompletionOutput, FinishReason, Logprob, StreamDelta, Timings
+from .sampler import Sampler
+from .stopping import StopChecker
+from .tokenizer import Tokenizer
+
+
+class RunningSequence:
+    """The state of one row between its prompt and its last token.
+
+    ``call_start``: ``perf_counter`` seconds at which the caller began to wait.
+    """
+
+    def __init__(
+        self, row: Row, model: ModelSpec, tokenizer: Tokenizer | None, call_start: float
+    ) -> None:
+        request = row.request
+        self.request_index = request.index
+        self.output_index = row.output_index
+        self.prompt_token_ids = request.prompt_token_ids
+        self.token_ids: list[int] = []
+        self._layers: list[int] = []
+        self._logprobs: list[dict[int, Logprob]] = []
+        self._call_start = call_start
+        self._time_to_first_token = 0.0
+        self._step_seconds: list[float] = []
+        self._sampler = Sampler(
+            request.params,
+            request.prompt_token_ids,
+            model.vocab_size,
+            row.output_index,
+            eos_token_id=model.eos_token_id,
+            token_text=tokenizer.token_text if tokenizer else None,
+        )
+        self._stop_checker = StopChecker(
+            request.params,
+            max_tokens=request.max_tokens,
+            eos_token_id=model.eos_token_id,
+            decoder=tokenizer.incremental_decoder(request.params.skip_special_tokens)
+            if tokenizer
+            else None,
+        )
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """None while the sequence runs."""
+        return self._stop_checker.finish_reason
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the KV cache that hold this row: the last token was not fed back yet."""
+        return len(self.prompt_token_ids) + len(self.token_ids) - 1
+
+    def accept(self, logits: Array, layers: int) -> StreamDelta:
+        """Sample the next token from ``logits`` float32 [V], made by ``layers`` layers."""
+        token = self._sampler.sample(logits)
+        self.token_ids.append(token.token_id)
+        self._layers.append(layers)
+        if token.logprobs is not None:
+            self._logprobs.append(token.logprobs)
+        return self._delta((token.token_id,), self._stop_checker.push(token.token_id), layers)
+
+    def abort(self) -> StreamDelta:
+        """End the sequence as cancelled."""
+        return self._delta((), self._stop_checker.abort(), 0)
+
+    def record_time(self, step_start: float | None) -> None:
+        """Note when the last token was there; ``step_start`` is None for the first one."""
+        now = perf_counter()
+        if step_start is None:
+            self._time_to_first_token = now - self._call_start
+        else:
+            self._step_seconds.append(now - step_start)
+
+    def output(self) -> CompletionOutput:
+        """Return what there is so far."""
+        chosen = zip(self.token_ids, self._logprobs, strict=False)
+        return CompletionOutput(
+            index=self.output_index,
+            text=self._stop_checker.text,
+            token_ids=tuple(self.token_ids),
+            cumulative_logprob=sum(logprobs[token].logprob for token, logprobs in chosen)
+            if self._logprobs
+            else None,
+            logprobs=tuple(self._logprobs) if self._logprobs else None,
+            finish_reason=self.finish_reason,
+            stop_reason=self._stop_checker.stop_reason,
+            layers_per_token=tuple(self._layers),
+            timings=Timings(self._time_to_first_token, tuple(self._step_seconds)),
+        )
+
+    def _delta(self, token_ids: tuple[int, ...], text: str, layers: int) -> StreamDelta:
+        return StreamDelta(
+            request_index=self.request_index,
+            index=self.output_index,
+            token_ids=token_ids,
+            text=text,
+            finish_reason=self.finish_reason,
+            layers=layers,
+        )
