@@ -11,7 +11,7 @@ from typing import Protocol
 
 import tokenizers
 
-from ..engines.errors import BundleError
+from ..engines.errors import BundleError, UsageError
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # of tokenizers with byte fallback
 _REPLACEMENT = "\ufffd"
@@ -53,14 +53,14 @@ class Tokenizer:
         path = Path(path)
         if not path.is_file():
             raise BundleError(str(path), "does not exist; export the model again")
-        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+        return cls.parse(path.read_bytes(), str(path))
 
     @classmethod
-    def from_json(cls, text: str, subject: str) -> Tokenizer:
-        """Parse the text of a ``tokenizer.json``; ``subject`` names it in a BundleError."""
+    def parse(cls, document: bytes, subject: str) -> Tokenizer:
+        """Parse the bytes of a ``tokenizer.json``; ``subject`` names it in a BundleError."""
         try:
-            tokenizer = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library's own type of error
+            tokenizer = tokenizers.Tokenizer.from_buffer(document)
+        except ValueError as error:
             raise BundleError(
                 subject, f"is no tokenizer ({error}); export the model again"
             ) from error
@@ -72,8 +72,14 @@ class Tokenizer:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of ``text``, by default with the post-processor's special tokens."""
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        """Return the token ids of ``text``, by default with the post-processor's special tokens.
+
+        Raises UsageError for text with lone surrogates, which no encoding has.
+        """
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError as error:
+            raise UsageError("prompt", f"{text!r:.80} is no Unicode text") from error
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``token_ids``; ids that are no token are left out."""

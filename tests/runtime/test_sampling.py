@@ -1,0 +1,99 @@
+"""SamplingParams: vLLM's defaults, and every bad value named in one error."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.sampling import SamplingParams
+
+
+def test_defaults_sample_sixteen_tokens_from_the_plain_distribution() -> None:
+    params = SamplingParams()
+    assert (params.temperature, params.top_p, params.top_k, params.min_p) == (1.0, 1.0, 0, 0.0)
+    assert (params.n, params.max_tokens, params.min_tokens, params.seed) == (1, 16, 0, None)
+    assert params.repetition_penalty == 1.0
+    assert not params.greedy
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 0),
+        ("n", True),
+        ("n", 1.0),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("temperature", "0.7"),
+        ("temperature", True),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("top_k", -2),
+        ("top_k", 3.0),
+        ("min_p", 1.5),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -2.5),
+        ("seed", -1),
+        ("max_tokens", 0),
+        ("min_tokens", -1),
+        ("stop", [""]),
+        ("stop", 3),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [True]),
+        ("ignore_eos", 1),
+        ("logprobs", -1),
+        ("best_of", 2),
+    ],
+)
+def test_bad_value_is_refused_with_its_name_and_value(field: str, value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        SamplingParams(**{field: value})
+    assert len(caught.value.problems) == 1
+    assert field in str(caught.value)
+    assert field == "best_of" or repr(value) in str(caught.value)
+
+
+def test_all_problems_come_in_one_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        SamplingParams(top_p=2.0, stop=["", 1], colour="red", min_tokens=20, max_tokens=10)
+    problems = caught.value.problems
+    assert len(problems) == 4
+    assert any("min_tokens is 20" in problem and "10" in problem for problem in problems)
+
+
+def test_greedy_with_several_completions_is_refused() -> None:
+    with pytest.raises(UsageError, match="greedy completions are all alike"):
+        SamplingParams(temperature=0, n=2)
+
+
+def test_one_stop_string_or_a_list_are_both_taken() -> None:
+    assert SamplingParams(stop="END").stop == ("END",)
+    assert SamplingParams(stop=["a", "b"], stop_token_ids=[3]).stop == ("a", "b")
+    assert SamplingParams(stop=None, stop_token_ids=None).stop_token_ids == ()
+
+
+def test_updated_copy_is_checked_and_leaves_the_original() -> None:
+    params = SamplingParams(temperature=0)
+    assert params.updated(top_k=5) == SamplingParams(temperature=0, top_k=5)
+    assert params.top_k == 0
+    with pytest.raises(UsageError, match="top_k is -9"):
+        params.updated(top_k=-9)
+
+
+def test_params_are_immutable() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        SamplingParams().n = 2
+
+
+def test_json_round_trip() -> None:
+    params = SamplingParams(stop=["x"], stop_token_ids=[2], seed=7, max_tokens=None)
+    assert SamplingParams.model_validate_json(params.model_dump_json()) == params
+
+
+def test_tokens_beyond_the_vocabulary_are_named() -> None:
+    problems = SamplingParams(stop_token_ids=[9, 10], logprobs=11).vocabulary_problems(10)
+    assert len(problems) == 2
+    assert "stop_token_ids has 10; allowed: 0 to 9" in problems[0]

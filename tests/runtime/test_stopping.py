@@ -1,0 +1,181 @@
+"""StopChecker: reasons, stop strings across tokens, and text held back while it may be one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.stopping import StopChecker
+
+EOS = 0
+
+
+class WordDecoder:
+    """Token i is the i-th word; ``held`` is text that only ``flush`` returns."""
+
+    def __init__(self, words: list[str], held: str = "") -> None:
+        self._words = words
+        self._held = held
+
+    def push(self, token_id: int) -> str:
+        return self._words[token_id]
+
+    def flush(self) -> str:
+        return self._held
+
+
+def checker(
+    words: list[str], *, held: str = "", max_tokens: int = 100, **fields: object
+) -> StopChecker:
+    params = SamplingParams(max_tokens=max_tokens, **fields)
+    decoder = WordDecoder(["<eos>", *words], held)
+    return StopChecker(params, max_tokens=max_tokens, eos_token_id=EOS, decoder=decoder)
+
+
+def run(stop_checker: StopChecker, token_ids: list[int]) -> list[str]:
+    pieces = []
+    for token_id in token_ids:
+        pieces.append(stop_checker.push(token_id))
+        if stop_checker.finish_reason:
+            break
+    assert stop_checker.text == "".join(pieces)
+    return pieces
+
+
+def test_end_of_text_stops_without_its_text() -> None:
+    ended = checker(["a", "b"])
+    assert run(ended, [1, 2, EOS]) == ["a", "b", ""]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", None)
+
+
+def test_ignored_end_of_text_does_not_stop() -> None:
+    going = checker(["a"], ignore_eos=True)
+    assert run(going, [1, EOS, 1]) == ["a", "<eos>", "a"]
+    assert going.finish_reason is None
+
+
+@pytest.mark.parametrize(("included", "last"), [(False, ""), (True, "b")])
+def test_stop_token_is_the_reason_and_shown_only_if_asked(included: bool, last: str) -> None:
+    ended = checker(["a", "b"], stop_token_ids=[2], include_stop_str_in_output=included)
+    assert run(ended, [1, 2]) == ["a", last]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", 2)
+
+
+def test_length_ends_at_max_tokens_and_shows_all() -> None:
+    ended = checker(["a", "b"], max_tokens=2, held="\ufffd")
+    assert run(ended, [1, 2, 1]) == ["a", "b\ufffd"]
+    assert (ended.finish_reason, ended.stop_reason) == ("length", None)
+
+
+def test_stop_string_across_tokens_is_cut_and_its_beginning_held_back() -> None:
+    ended = checker(["an E", "N", "g END it"], stop="END")
+    assert run(ended, [1, 2, 3]) == ["an ", "", "ENg "]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", "END")
+
+
+def test_included_stop_string_is_shown_and_nothing_is_held_back() -> None:
+    ended = checker(["an E", "N", "g END it"], stop="END", include_stop_str_in_output=True)
+    assert run(ended, [1, 2, 3]) == ["an E", "N", "g END"]
+
+
+def test_stop_string_on_the_last_token_wins_over_length() -> None:
+    ended = checker(["x;"], stop=";", max_tokens=1)
+    assert run(ended, [1]) == ["x"]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", ";")
+
+
+def test_text_held_back_is_shown_when_the_length_ends_it() -> None:
+    ended = checker(["a E"], stop="END", max_tokens=1)
+    assert run(ended, [1]) == ["a E"]
+
+
+def test_text_held_back_is_shown_at_end_of_text() -> None:
+    ended = checker(["a E"], stop="END")
+    assert run(ended, [1, EOS]) == ["a ", "E"]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", None)
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason", "text"),
+    [
+        (["c", "b"], "b", "a"),  # complete first, whatever the order
+        (["bcd", "c"], "c", "ab"),
+        (["c", "abc"], "abc", ""),  # complete at once: the longest
+    ],
+)
+def test_of_several_stop_strings_the_first_complete_counts(
+    stop: list[str], reason: str, text: str
+) -> None:
+    ended = checker(["abcd"], stop=stop)
+    assert "".join(run(ended, [1])) == text
+    assert ended.stop_reason == reason
+
+
+def test_min_tokens_stop_nothing() -> None:
+    ended = checker(["a;", "b"], stop=";", stop_token_ids=[2], min_tokens=3)
+    assert "".join(run(ended, [1, 2, EOS, 2])) == "a;b<eos>"
+    assert ended.stop_reason == 2
+
+
+def test_stop_string_that_ends_after_min_tokens_counts() -> None:
+    ended = checker(["aE", "ND"], stop="END", min_tokens=1)
+    assert "".join(run(ended, [1, 2])) == "a"
+
+
+def test_without_a_tokenizer_tokens_stop_and_strings_are_refused() -> None:
+    params = SamplingParams(stop_token_ids=[4])
+    ended = StopChecker(params, max_tokens=9, eos_token_id=None, decoder=None)
+    assert [ended.push(3), ended.push(4)] == ["", ""]
+    assert ended.stop_reason == 4
+    with pytest.raises(UsageError, match="no tokenizer; use stop_token_ids"):
+        StopChecker(SamplingParams(stop="x"), max_tokens=9, eos_token_id=None, decoder=None)
+
+
+def test_abort_shows_what_was_held_back_once() -> None:
+    cancelled = checker(["a E"], stop="END", held="\ufffd")
+    cancelled.push(1)
+    assert [cancelled.abort(), cancelled.abort()] == ["E\ufffd", ""]
+    assert cancelled.finish_reason == "abort"
+
+
+def first_stop(text: str, stops: list[str], shown_from: int) -> tuple[int, int, str] | None:
+    """End, start and string of the first complete stop string, character by character."""
+    for end in range(shown_from + 1, len(text) + 1):
+        endings = [stop for stop in stops if text[:end].endswith(stop)]
+        if endings:
+            longest = max(endings, key=len)
+            return end, end - len(longest), longest
+    return None
+
+
+short_text = st.text(alphabet="ab", min_size=1, max_size=4)
+
+
+@given(
+    words=st.lists(short_text, min_size=1, max_size=12),
+    stops=st.lists(short_text, min_size=1, max_size=3),
+    included=st.booleans(),
+    min_tokens=st.integers(0, 4),
+)
+def test_stopping_does_not_depend_on_how_the_text_is_cut_into_tokens(
+    words: list[str], stops: list[str], included: bool, min_tokens: int
+) -> None:
+    stop_checker = checker(
+        words,
+        stop=stops,
+        include_stop_str_in_output=included,
+        min_tokens=min_tokens,
+        max_tokens=len(words) + 10,
+    )
+    shown = "".join(run(stop_checker, list(range(1, len(words) + 1))))
+    found = first_stop("".join(words), stops, len("".join(words[:min_tokens])))
+    if found is None:
+        assert stop_checker.finish_reason is None
+        assert shown + stop_checker.abort() == "".join(words)
+    else:
+        end, start, stop = found
+        assert shown == "".join(words)[: end if included else start]
+        assert stop_checker.stop_reason == stop

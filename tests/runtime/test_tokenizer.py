@@ -1,0 +1,182 @@
+"""Tokenizer and incremental decoding: the pieces joined are the whole, in whole characters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from skipdec.engines.errors import BundleError, UsageError
+from skipdec.runtime.tokenizer import Tokenizer
+
+
+def byte_level() -> Tokenizer:
+    """OPT's kind: </s> before every text, all 256 bytes, a few merges, two plain added tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<pad>": 0, "</s>": 1} | {char: 2 + place for place, char in enumerate(alphabet)}
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "he"), ("Ã", "©")]  # the last is é
+    vocabulary |= {"".join(merge): 258 + place for place, merge in enumerate(merges)}
+    inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens(["<pad>", "</s>"])
+    inner.add_tokens([AddedToken("[中 é]"), AddedToken("[é]")])
+    inner.post_processor = processors.TemplateProcessing(
+        single="</s> $A", special_tokens=[("</s>", 1)]
+    )
+    return Tokenizer.parse(inner.to_str().encode(), "test")
+
+
+def leading_space() -> Tokenizer:
+    """SentencePiece's kind: ▁ for a space, none before the first word, bytes for the rest."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", "▁he", "llo", "▁world", "a", "é", "▁▁", "h", "e", "l", "o"]
+    inner = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={piece: place for place, piece in enumerate(pieces)},
+            merges=[],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
+    inner.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    inner.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    inner.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return Tokenizer.parse(inner.to_str().encode(), "test")
+
+
+KINDS = {"byte_level": byte_level(), "leading_space": leading_space()}
+
+
+@pytest.fixture(params=list(KINDS))
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return KINDS[request.param]
+
+
+def pieces_of(tokenizer: Tokenizer, token_ids: list[int], skip: bool = True) -> list[str]:
+    decoder = tokenizer.incremental_decoder(skip)
+    return [*(decoder.push(token_id) for token_id in token_ids), decoder.flush()]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@given(data=st.data())
+def test_pieces_of_any_tokens_joined_are_the_decoded_whole(kind: str, data: st.DataObject) -> None:
+    tokenizer = KINDS[kind]
+    token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 2), max_size=40))
+    skip = data.draw(st.booleans())
+    assert "".join(pieces_of(tokenizer, token_ids, skip)) == tokenizer.decode(token_ids, skip)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@given(text=st.text(max_size=30))
+def test_no_piece_of_a_text_has_half_a_character(kind: str, text: str) -> None:
+    tokenizer = KINDS[kind]
+    text = text.replace("\ufffd", "")
+    pieces = pieces_of(tokenizer, tokenizer.encode(text))
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert "".join(pieces) == text
+
+
+def test_character_of_several_tokens_comes_with_its_last(tokenizer: Tokenizer) -> None:
+    pieces = pieces_of(tokenizer, tokenizer.encode("a€a"))
+    assert "".join(pieces) == "a€a"
+    assert all(piece in ("", "a", "€", "€a") for piece in pieces)
+
+
+def test_incomplete_character_at_the_end_is_flushed_as_a_replacement() -> None:
+    tokenizer = KINDS["byte_level"]
+    pieces = pieces_of(tokenizer, tokenizer.encode("h€")[:-1])
+    assert pieces[-1] == "\ufffd"
+    assert "".join(pieces) == "h\ufffd"
+
+
+def test_space_between_words_survives_a_skipped_special_token() -> None:
+    tokenizer = KINDS["leading_space"]
+    hello, world = tokenizer.encode("hello"), tokenizer.encode(" world")[1:]
+    token_ids = [1, *hello, 2, 1, *world]
+    assert "".join(pieces_of(tokenizer, token_ids)) == tokenizer.decode(token_ids) == "hello world"
+
+
+@pytest.mark.parametrize("token_id", [0, 5, 200])
+def test_window_stays_short(tokenizer: Tokenizer, token_id: int) -> None:
+    """A thousandth token costs what the tenth does, even if the text never becomes valid."""
+    lengths: list[int] = []
+    decode = tokenizer.decode
+
+    class Counting(Tokenizer):
+        def decode(self, token_ids: object, skip_special_tokens: bool = True) -> str:
+            lengths.append(len(list(token_ids)))  # type: ignore[call-overload]
+            return decode(token_ids, skip_special_tokens)  # type: ignore[arg-type]
+
+    counting = Counting(tokenizer._tokenizer)
+    decoder = counting.incremental_decoder()
+    for _ in range(50):
+        decoder.push(token_id)
+        decoder.push(counting.encode("a")[-1])
+    assert max(lengths, default=0) <= 6
+
+
+def test_encode_adds_the_post_processors_tokens() -> None:
+    tokenizer = KINDS["byte_level"]
+    token_ids = tokenizer.encode("hello")
+    assert token_ids[0] == 1
+    assert tokenizer.decode(token_ids) == "hello"
+    assert tokenizer.decode(token_ids, skip_special_tokens=False) == "</s>hello"
+
+
+def test_text_that_no_encoding_has_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"ud800.*no Unicode text"):
+        KINDS["byte_level"].encode("a\ud800")
+
+
+def test_text_of_one_token() -> None:
+    tokenizer = KINDS["byte_level"]
+    assert tokenizer.token_text(1) == "</s>"
+    assert tokenizer.token_text(261) == " he"
+    assert tokenizer.token_text(9999) == ""
+
+
+def test_truncation_and_padding_of_the_file_are_switched_off() -> None:
+    inner = tokenizers.Tokenizer.from_str(KINDS["byte_level"]._tokenizer.to_str())
+    inner.enable_truncation(2)
+    inner.enable_padding(length=64)
+    tokenizer = Tokenizer.parse(inner.to_str().encode(), "test")
+    assert tokenizer.encode("hello") == KINDS["byte_level"].encode("hello")
+
+
+def test_load_reads_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(KINDS["byte_level"]._tokenizer.to_str(), encoding="utf-8")
+    assert Tokenizer.load(path).vocab_size == KINDS["byte_level"].vocab_size == 265
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: None,
+        lambda path: path.write_text("{"),
+        lambda path: path.write_text(json.dumps({"model": 3})),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+    ],
+    ids=["missing", "broken", "malformed", "binary"],
+)
+def test_unreadable_file_is_named(write: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    write(path)
+    with pytest.raises(BundleError, match=r"tokenizer\.json.*export the model again"):
+        Tokenizer.load(path)
