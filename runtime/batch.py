@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 
 from ..engines.session import Array
@@ -42,7 +42,7 @@ class Batch:
         siblings = [row for row in sequences if first_rows[row.request_index] is not row]
         self._rows = [*self._prompt_rows, *siblings]
 
-    def run(self, cancelled: Callable[[], bool]) -> Iterator[list[StreamDelta]]:
+    def run(self, cancelled: Callable[[], bool]) -> Generator[list[StreamDelta], None, None]:
         """Yield what each step adds, one delta a row, until every row has finished.
 
         ``cancelled`` is asked between steps; once true, unfinished rows end with "abort".
