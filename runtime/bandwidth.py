@@ -1,0 +1,169 @@
+"""How fast this machine reads memory: the yardstick of decode steps at small batches.
+
+A probe that is too weak makes every engine look good. This one reads 1 GiB, far more than any
+cache, with as many threads as the engine has, by the strongest of two readers: numpy's int32
+maximum, which uses the widest vectors the CPU has, and the C library's memcmp, which follows two
+streams at a time. Which one wins depends on the machine and its page sizes.
+
+Memory bandwidth drifts, most of all on shared hosts (80 and 50 GB/s were seen a minute apart), so
+a comparison takes the best of at least ten passes that are interleaved with what is measured.
+A fraction of the bandwidth above 1.0 says that the probe, not the engine, needs work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from ..engines.errors import CapacityError, UsageError
+
+PROBE_BYTES = 2**30
+PASSES = 10
+_HUGE_PAGE = 2**21
+
+Reader = Callable[[int, int], None]
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class BandwidthProbe:
+    """Reads ``nbytes`` of memory with ``threads`` threads as often as it is asked to.
+
+    >>> with BandwidthProbe(threads=2) as probe:
+    ...     for _ in range(10):
+    ...         run_the_engine()
+    ...         probe.measure()
+    ...     probe.best
+    80.9e9
+
+    Holds ``nbytes`` until closed. Raises UsageError for a size below 64 KiB a thread or no
+    threads, CapacityError if the memory can't be had.
+    """
+
+    def __init__(self, threads: int, nbytes: int = PROBE_BYTES) -> None:
+        if threads < 1 or nbytes < threads * 2**16:
+            raise UsageError(
+                "bandwidth probe",
+                f"threads is {threads} and nbytes {nbytes:,}; allowed: 1 thread or more, "
+                "65,536 bytes a thread or more",
+            )
+        self.threads = threads
+        self._memory = _resident_memory(nbytes)
+        self._slices = _thread_slices(nbytes, threads)
+        self._readers = _readers(self._memory)
+        self._executor = ThreadPoolExecutor(threads)
+        self.samples: list[float] = []  # bytes a second, one a pass, the strongest reader's
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def best(self) -> float:
+        """The highest bandwidth of all passes so far, bytes a second."""
+        assert self.samples, "measure() first"
+        return max(self.samples)
+
+    def measure(self) -> float:
+        """Read all the memory once with each reader; return the faster one's bytes a second."""
+        total = sum(size for _, size in self._slices)
+        seconds = min(self._pass_seconds(reader) for reader in self._readers)
+        self.samples.append(total / seconds)
+        return self.samples[-1]
+
+    def close(self) -> None:
+        """Stop the threads and free the memory."""
+        self._executor.shutdown()
+        self._readers = ()
+        self._memory = np.empty(0, np.uint8)
+
+    def _pass_seconds(self, reader: Reader) -> float:
+        start = time.perf_counter()
+        for future in [self._executor.submit(reader, *part) for part in self._slices]:
+            future.result()
+        return time.perf_counter() - start
+
+
+def measure_bandwidth(threads: int, nbytes: int = PROBE_BYTES) -> float:
+    """Return the best of ten passes over ``nbytes`` with ``threads`` threads, bytes a second."""
+    with BandwidthProbe(threads, nbytes) as probe:
+        for _ in range(PASSES):
+            probe.measure()
+        return probe.best
+
+
+def _resident_memory(nbytes: int) -> np.ndarray:
+    """Equal bytes in fresh memory, uint8 [nbytes]: in huge pages where allowed, all touched."""
+    try:
+        mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE)
+    except OSError as error:
+        raise CapacityError(
+            "bandwidth probe", f"can't get {nbytes:,} bytes ({error}); free some memory"
+        ) from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapping, np.uint8)
+    start = -memory.ctypes.data % _HUGE_PAGE
+    memory = memory[start : start + nbytes]
+    memory[:] = 1
+    return memory
+
+
+def _thread_slices(nbytes: int, threads: int) -> list[tuple[int, int]]:
+    """(offset, size) of each thread's part: equal sizes, multiples of 4 KiB."""
+    size = nbytes // threads // 4096 * 4096
+    return [(thread * size, size) for thread in range(threads)]
+
+
+def _readers(memory: np.ndarray) -> tuple[Reader, ...]:
+    """Functions that read ``size`` bytes at ``offset`` without holding Python's lock."""
+
+    def maximum(offset: int, size: int) -> None:
+        memory[offset : offset + size].view(np.int32).max()
+
+    compare = _memcmp()
+    if compare is None:
+        return (maximum,)
+    base = memory.ctypes.data
+
+    def compare_halves(offset: int, size: int) -> None:
+        half = size // 2  # the halves are equal, so memcmp reads both to their ends
+        differs = compare(base + offset, base + offset + half, half)
+        assert differs == 0, "the probe's memory was written to"
+
+    return (maximum, compare_halves)
+
+
+def _memcmp() -> Callable[[int, int, int], int] | None:
+    """The C library's memcmp(left, right, size), or None where it can't be loaded."""
+    try:
+        function = ctypes.CDLL(None).memcmp
+    except (OSError, TypeError, AttributeError):  # Windows has no library of the process itself
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    function.restype = ctypes.c_int
+
+    def memcmp(left: int, right: int, size: int) -> int:
+        return int(function(left, right, size))
+
+    return memcmp
