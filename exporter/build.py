@@ -1,0 +1,125 @@
+"""Binds a checkpoint's weights to a lowered graph and writes one engine, tensor by tensor."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ..engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
+from .dtypes import check_dtypes
+from .lowering import TARGETS, LoweredEngine, Lowering
+from .weights import POSITION_OFFSET, Parameter, TensorReader, engine_name, engine_parameters
+from .weights_file import WeightsFile
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """One engine on disk; paths are relative to the directory it was built in."""
+
+    spec: EngineSpec
+    files: tuple[FileRecord, ...]
+
+
+def build_engine(
+    graph: ir.Model,
+    kind: EngineKind,
+    layer_index: int | None,
+    model: ModelSpec,
+    precision: PrecisionSpec,
+    target: str,
+    reader: TensorReader,
+    directory: Path,
+) -> BuiltEngine:
+    """Write ``engines/<target>/<engine>.onnx`` and ``.weights`` under ``directory``.
+
+    ``graph`` is the canonical graph of ``trace_engine``; it is not changed. Files of the same name
+    are replaced, never overwritten. Both are on disk (fsync) on return. The peak of memory is
+    about one weight and, where it is quantised, its quantised copy.
+
+    Raises CheckpointError for weights that can't be quantised and VerificationError if the graph
+    that was written does not have the inputs, outputs and dtypes that were asked for.
+    """
+    lowering: Lowering = TARGETS.load(target)
+    lowered = lowering(graph, kind, model, precision)
+    name = engine_name(kind, layer_index)
+    folder = Path("engines") / target
+    (directory / folder).mkdir(parents=True, exist_ok=True)
+    graph_path, weights_path = folder / f"{name}.onnx", folder / f"{name}.weights"
+    with WeightsFile(directory / weights_path) as weights:
+        stored_bytes = {
+            parameter.name: _store(parameter, lowered, reader, weights)
+            for parameter in engine_parameters(kind, model, layer_index)
+        }
+    graph_bytes = ir.to_proto(lowered.graph).SerializeToString(deterministic=True)
+    _write_new(directory / graph_path, graph_bytes)
+    spec = EngineSpec(
+        name=name,
+        kind=kind,
+        layer_index=layer_index,
+        graph=str(graph_path),
+        weights=(str(weights_path),),
+        inputs=lowered.signature.inputs,
+        outputs=lowered.signature.outputs,
+        step_bytes=_step_bytes(stored_bytes, model),
+    )
+    written = onnx.load(directory / graph_path, load_external_data=False)
+    check_dtypes(written.graph, spec, model, lowered.precision)
+    graph_sha256 = hashlib.sha256(graph_bytes).hexdigest()
+    records = (
+        FileRecord(path=spec.graph, size=len(graph_bytes), sha256=graph_sha256),
+        FileRecord(path=spec.weights[0], size=weights.size, sha256=weights.sha256),
+    )
+    return BuiltEngine(spec, records)
+
+
+def _store(
+    parameter: Parameter, lowered: LoweredEngine, reader: TensorReader, weights: WeightsFile
+) -> int:
+    """Write one parameter's tensors, point the graph's initialisers at them; return the bytes."""
+    array = parameter.load(reader)
+    tensors = {parameter.name: array}
+    if parameter.name in lowered.quantizers:
+        encoded = lowered.quantizers[parameter.name].encode(array)
+        tensors = {f"{parameter.name}.{suffix}": tensor for suffix, tensor in encoded.items()}
+    del array
+    stored_bytes = 0
+    for name, tensor in tensors.items():
+        value = lowered.graph.graph.initializers[name]
+        assert value.dtype is not None, name
+        assert value.shape is not None, name
+        assert tuple(value.shape) == tensor.shape, (name, value.shape, tensor.shape)
+        extent = weights.append(tensor, value.dtype.numpy())
+        value.const_value = ir.ExternalTensor(
+            weights.path.name,
+            extent.offset,
+            extent.length,
+            value.dtype,
+            shape=ir.Shape(tensor.shape),
+            name=name,
+            base_dir=weights.path.parent,
+        )
+        stored_bytes += extent.length
+    return stored_bytes
+
+
+def _step_bytes(stored_bytes: dict[str, int], model: ModelSpec) -> int:
+    """Bytes read to run one token: everything, but only one row of each embedding table."""
+    table_rows = {
+        "embed_tokens.weight": model.vocab_size,
+        "embed_positions.weight": model.max_position_embeddings + POSITION_OFFSET,
+    }
+    return sum(size // table_rows.get(name, 1) for name, size in stored_bytes.items())
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    """Write a new file, on disk on return, in place of an older one of that name."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,69 @@
+"""Holds a written graph against what was asked for: what was asked is what was built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from ..engines.errors import VerificationError
+from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
+from .quantize import QUANTIZED_PARAMETERS, weight_quantizer
+from .weights import engine_parameters
+
+
+def check_dtypes(
+    graph: onnx.GraphProto, spec: EngineSpec, model: ModelSpec, precision: PrecisionSpec
+) -> None:
+    """Check inputs, outputs and weights of a graph that was read back from its file.
+
+    ``precision`` is what was asked; a canonical engine's is without quantisation. Raises
+    VerificationError naming every tensor that is missing, unexpected or of another dtype.
+    """
+    wanted = {
+        **{f"input {tensor.name}": str(tensor.dtype) for tensor in spec.inputs},
+        **{f"output {tensor.name}": str(tensor.dtype) for tensor in spec.outputs},
+        **_weight_dtypes(spec.kind, model, precision),
+    }
+    seen = {
+        **{f"input {value.name}": _value_dtype(value) for value in graph.input},
+        **{f"output {value.name}": _value_dtype(value) for value in graph.output},
+        **{f"weight {name}": dtype for name, dtype in _external_dtypes(graph.initializer)},
+    }
+    problems = [
+        f"{name} is {seen.get(name, 'missing')}; asked for: {wanted.get(name, 'nothing')}"
+        for name in sorted(seen.keys() | wanted.keys())
+        if seen.get(name) != wanted.get(name)
+    ]
+    if problems:
+        raise VerificationError(f"engine {spec.name}", *problems)
+
+
+def _weight_dtypes(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) -> dict[str, str]:
+    quantizer = weight_quantizer(kind, precision)
+    layer_index = 0 if kind is EngineKind.LAYER else None  # dtypes are the same for all layers
+    dtypes: dict[str, str] = {}
+    for parameter in engine_parameters(kind, model, layer_index):
+        name = f"weight {parameter.name}"
+        if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
+            in_size, out_size = parameter.shape
+            for suffix, (dtype, _) in quantizer.layout((in_size, out_size)).items():
+                dtypes[f"{name}.{suffix}"] = dtype
+        else:
+            dtypes[name] = "float32" if parameter.keeps_float32 else precision.dtype
+    return dtypes
+
+
+def _value_dtype(value: onnx.ValueInfoProto) -> str:
+    return _dtype_name(value.type.tensor_type.elem_type)
+
+
+def _external_dtypes(tensors: Iterable[onnx.TensorProto]) -> Iterable[tuple[str, str]]:
+    """Names and dtypes of the weights; small constants lie in the graph itself."""
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield tensor.name, _dtype_name(tensor.data_type)
+
+
+def _dtype_name(elem_type: int) -> str:
+    return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))

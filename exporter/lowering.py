@@ -1,0 +1,78 @@
+"""Rewrites a canonical graph for one target: the registry of targets and what they share.
+
+A lowering works on graphs without data; ``build.py`` binds the weights afterwards. No torch here:
+a machine that only builds engines has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ..engines.registry import Registry
+from .quantize import WeightQuantizer
+from .signature import Signature, canonical_signature
+
+TARGETS = Registry(
+    "target",
+    {
+        "onnxruntime": "exporter.lowering_onnxruntime:lower",
+        "canonical": "exporter.lowering:keep_canonical",
+    },
+)
+"""Functions ``(canonical graph, kind, model, precision) -> LoweredEngine``."""
+
+
+@dataclass(frozen=True)
+class LoweredEngine:
+    """A target's graph, without data, its precision, and how its quantised weights are made.
+
+    ``quantizers`` maps a parameter's name to the quantiser of its weight; the graph then holds the
+    quantiser's tensors, named ``<parameter>.<tensor>``, in place of the parameter.
+    """
+
+    graph: ir.Model
+    signature: Signature
+    precision: PrecisionSpec
+    quantizers: Mapping[str, WeightQuantizer] = field(default_factory=dict)
+
+
+Lowering = Callable[[ir.Model, EngineKind, ModelSpec, PrecisionSpec], LoweredEngine]
+
+
+def keep_canonical(
+    graph: ir.Model, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
+) -> LoweredEngine:
+    """The canonical graph itself, with float weights whatever ``precision.quantize`` says."""
+    signature = canonical_signature(kind, model, precision.dtype)
+    return LoweredEngine(graph.clone(), signature, PrecisionSpec(dtype=precision.dtype))
+
+
+def the_node(graph: ir.Graph, op_type: str) -> ir.Node:
+    """The only node of ``op_type``."""
+    (node,) = (node for node in graph if node.op_type == op_type)
+    return node
+
+
+def producer(value: ir.Value | None) -> ir.Node:
+    """The node that makes ``value``, which must not be an input or initialiser."""
+    assert value is not None
+    node = value.producer()
+    assert node is not None, value.name
+    return node
+
+
+def consumer(value: ir.Value) -> ir.Node:
+    """The only node that uses ``value``."""
+    (use,) = value.uses()
+    return use.node
+
+
+def initializer(graph: ir.Graph, name: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
+    """Register an initialiser without data."""
+    value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
+    graph.initializers[name] = value
+    return value

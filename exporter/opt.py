@@ -1,0 +1,236 @@
+"""OPT as three kinds of small torch modules: embedding, decoder layer, head.
+
+The modules are what is traced (trace.py) and what engines are verified against. Weights are
+``torch.empty`` parameters of shape [in, out]: never touched while tracing, so not resident.
+Structure follows Hugging Face's ``OPTForCausalLM``; shapes as in ``engines.manifest.TensorRole``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..engines.manifest import EngineKind, ModelSpec
+from .weights import LAYER_NORM_EPSILON, POSITION_OFFSET
+
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+CachedAttention = Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+
+def cached_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past_key: Tensor,
+    past_value: Tensor,
+    write_indices: Tensor,
+    attention_mask: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write key and value into copies of the caches, then attend over them; eager torch.
+
+    Query, key and value are [B, N, S, D]; row b is written at ``write_indices[b]`` and on
+    (operator TensorScatter, axis 2). Returns attention [B, N, S, D], present_key, present_value.
+    Unused cache positions must be finite: their weight is 0, and 0 times NaN is NaN.
+    """
+    rows = torch.arange(key.shape[0])[:, None]  # [B, 1]
+    positions = write_indices[:, None] + torch.arange(key.shape[2])  # [B, S]
+    present_key, present_value = past_key.clone(), past_value.clone()
+    present_key[rows, :, positions] = key.transpose(1, 2)
+    present_value[rows, :, positions] = value.transpose(1, 2)
+    attended = F.scaled_dot_product_attention(
+        query, present_key, present_value, attn_mask=attention_mask
+    )
+    return attended, present_key, present_value
+
+
+class Projection(nn.Module):
+    """``x @ weight + bias`` with the weight stored as [in, out]."""
+
+    def __init__(self, in_size: int, out_size: int, *, bias: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_size, out_size, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_size, dtype=dtype)) if bias else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., in] → [..., out]."""
+        product = torch.matmul(inputs, self.weight)
+        return product if self.bias is None else product + self.bias
+
+
+class Table(nn.Module):
+    """A table of embeddings [rows, size], looked up by row."""
+
+    def __init__(self, rows: int, size: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, size, dtype=dtype))
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """[B, S] → [B, S, size]."""
+        return F.embedding(indices, self.weight)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation in float32, parameters included, whatever the dtype of its input.
+
+    Without affine parameters the weight stays, as ones: the ONNX operator requires it.
+    """
+
+    def __init__(self, size: int, *, affine: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(size, dtype=torch.float32)) if affine else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., E] → [..., E]."""
+        normalised = F.layer_norm(
+            inputs.float(), self.weight.shape, self.weight, self.bias, LAYER_NORM_EPSILON
+        )
+        return normalised.to(inputs.dtype)
+
+
+class Embedding(nn.Module):
+    """Token embedding, projected to the hidden size where it is narrower, plus position."""
+
+    def __init__(self, model: ModelSpec, dtype: torch.dtype) -> None:
+        super().__init__()
+        width, hidden_size = model.word_embed_proj_dim, model.hidden_size
+        positions = model.max_position_embeddings + POSITION_OFFSET
+        self.embed_tokens = Table(model.vocab_size, width, dtype=dtype)
+        self.embed_positions = Table(positions, hidden_size, dtype=dtype)
+        self.project_in = None
+        if width != hidden_size:
+            self.project_in = Projection(width, hidden_size, bias=False, dtype=dtype)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """input_ids and position_ids [B, S] → hidden states [B, S, E]."""
+        embedded: Tensor = self.embed_tokens(input_ids)  # [B, S, P]
+        if self.project_in is not None:
+            embedded = self.project_in(embedded)  # [B, S, E]
+        positions: Tensor = self.embed_positions(position_ids + POSITION_OFFSET)
+        return embedded + positions
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention over a cache, with query, key and value packed in one product."""
+
+    def __init__(self, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention) -> None:
+        super().__init__()
+        size, bias = model.hidden_size, model.enable_bias
+        self.num_heads, self.head_dim = model.num_heads, model.head_dim
+        self.attention = attention
+        self.qkv_proj = Projection(size, 3 * size, bias=bias, dtype=dtype)
+        self.out_proj = Projection(size, size, bias=bias, dtype=dtype)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        past_key: Tensor,
+        past_value: Tensor,
+        write_indices: Tensor,
+        attention_mask: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden_states [B, S, E] → attention output [B, S, E], present_key, present_value."""
+        packed = self.qkv_proj(hidden_states)  # [B, S, 3E]
+        query, key, value = (self._split_heads(part) for part in packed.chunk(3, dim=-1))
+        attended, present_key, present_value = self.attention(
+            query, key, value, past_key, past_value, write_indices, attention_mask
+        )
+        merged = attended.transpose(1, 2).flatten(2)  # [B, S, E]
+        return self.out_proj(merged), present_key, present_value
+
+    def _split_heads(self, states: Tensor) -> Tensor:
+        """[B, S, E] → [B, N, S, D]."""
+        heads = states.reshape(*states.shape[:2], self.num_heads, self.head_dim)
+        return heads.transpose(1, 2)
+
+
+class DecoderLayer(nn.Module):
+    """One decoder layer; norms before attention and feed-forward, or after (350m)."""
+
+    def __init__(
+        self, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention = cached_attention
+    ) -> None:
+        super().__init__()
+        size, bias = model.hidden_size, model.enable_bias
+        affine = model.layer_norm_elementwise_affine
+        self.norm_before = model.do_layer_norm_before
+        self.activation = ACTIVATIONS[model.activation_function]()
+        self.self_attn = SelfAttention(model, dtype, attention)
+        self.self_attn_layer_norm = LayerNorm(size, affine=affine)
+        self.fc1 = Projection(size, model.ffn_dim, bias=bias, dtype=dtype)
+        self.fc2 = Projection(model.ffn_dim, size, bias=bias, dtype=dtype)
+        self.final_layer_norm = LayerNorm(size, affine=affine)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        past_key: Tensor,
+        past_value: Tensor,
+        write_indices: Tensor,
+        attention_mask: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The canonical layer contract: hidden_states_out, present_key, present_value."""
+        cache = (past_key, past_value, write_indices, attention_mask)
+        if self.norm_before:
+            attended, *present = self.self_attn(self.self_attn_layer_norm(hidden_states), *cache)
+            hidden_states = hidden_states + attended
+            hidden_states = hidden_states + self._feed_forward(self.final_layer_norm(hidden_states))
+        else:
+            attended, *present = self.self_attn(hidden_states, *cache)
+            hidden_states = self.self_attn_layer_norm(hidden_states + attended)
+            hidden_states = self.final_layer_norm(hidden_states + self._feed_forward(hidden_states))
+        return hidden_states, present[0], present[1]
+
+    def _feed_forward(self, states: Tensor) -> Tensor:
+        projected: Tensor = self.fc2(self.activation(self.fc1(states)))
+        return projected
+
+
+class Head(nn.Module):
+    """Final norm, projection and vocabulary product of chosen rows."""
+
+    def __init__(self, model: ModelSpec, dtype: torch.dtype) -> None:
+        super().__init__()
+        width, hidden_size = model.word_embed_proj_dim, model.hidden_size
+        self.final_layer_norm = self.project_out = None
+        if model.final_layer_norm:
+            affine = model.layer_norm_elementwise_affine
+            self.final_layer_norm = LayerNorm(hidden_size, affine=affine)
+        if width != hidden_size:
+            self.project_out = Projection(hidden_size, width, bias=False, dtype=dtype)
+        self.lm_head = Projection(width, model.vocab_size, bias=False, dtype=dtype)
+
+    def forward(self, hidden_states: Tensor, row_positions: Tensor) -> Tensor:
+        """hidden_states [B, S, E], row_positions [R] into B*S → float32 logits [R, V]."""
+        rows = hidden_states.flatten(0, 1).index_select(0, row_positions)  # [R, E]
+        if self.final_layer_norm is not None:
+            rows = self.final_layer_norm(rows)
+        if self.project_out is not None:
+            rows = self.project_out(rows)  # [R, P]
+        logits: Tensor = self.lm_head(rows)  # [R, V]
+        return logits.float()
+
+
+def engine_module(
+    kind: EngineKind,
+    model: ModelSpec,
+    dtype: torch.dtype = torch.float32,
+    attention: CachedAttention = cached_attention,
+) -> nn.Module:
+    """The module of one engine, weights uninitialised, in evaluation mode without gradients.
+
+    Its parameter names and shapes are those of ``weights.engine_parameters``; inputs and outputs
+    are the canonical graph's, in order.
+    """
+    match kind:
+        case EngineKind.EMBED:
+            module: nn.Module = Embedding(model, dtype)
+        case EngineKind.LAYER:
+            module = DecoderLayer(model, dtype, attention)
+        case EngineKind.HEAD:
+            module = Head(model, dtype)
+    return module.eval().requires_grad_(False)

@@ -1,0 +1,183 @@
+"""Quantised weights: how they are made, what they stand for, and the exact int8 product.
+
+numpy only, no graph: ``lowering_products.py`` builds the nodes that use these tensors, and the
+verification recomputes them with the functions here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.errors import CheckpointError
+from ..engines.manifest import EngineKind, PrecisionSpec
+
+Array = NDArray[Any]
+FloatArray = NDArray[np.float32]
+
+ACTIVATION_ZERO_POINT = 128  # activations are uint8: int8 ones fall to a kernel 40 times slower
+ACTIVATION_MAXIMUM = 127
+
+QUANTIZED_PARAMETERS: Mapping[EngineKind, tuple[str, ...]] = {
+    EngineKind.EMBED: (),
+    EngineKind.LAYER: (
+        "self_attn.qkv_proj.weight",
+        "self_attn.out_proj.weight",
+        "fc1.weight",
+        "fc2.weight",
+    ),
+    EngineKind.HEAD: ("lm_head.weight",),
+}
+
+_BLOCK_ELEMENTS = 1 << 22  # columns are quantised this many weights at a time: 16 MiB of float32
+
+
+class WeightQuantizer(ABC):
+    """Turns a weight [K, N] (in, out) into the tensors that a quantised product reads."""
+
+    @abstractmethod
+    def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtype and shape of every tensor made of a weight of ``shape``, by tensor name."""
+
+    @abstractmethod
+    def encode(self, weight: Array) -> dict[str, Array]:
+        """Quantise ``weight`` [K, N], float16 or float32; memory: the result and one block.
+
+        Raises CheckpointError if a weight is not finite.
+        """
+
+    @abstractmethod
+    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
+        """The float32 weight [K, N] that ``tensors`` stand for."""
+
+    def dequantized(self, weight: Array) -> FloatArray:
+        """``weight`` [K, N] as its quantised form represents it."""
+        return self.decode(self.encode(weight))[: weight.shape[0]]
+
+
+@dataclass(frozen=True)
+class ChannelQuantizer(WeightQuantizer):
+    """int8, symmetric, one scale per output channel (column), for int8 (W8A8) products.
+
+    ``scale[n] = max|w[:, n]| / maximum`` with maximum 127 for 8 bits and 63 for 7, where
+    ``2 * 255 * 63`` fits the 16-bit sums of CPUs without VNNI. Worked: the column
+    (-1.0, 0.5, 0.3) has scale 1/127 and quantises to (-127, 64, 38).
+    """
+
+    bits: int
+
+    @property
+    def maximum(self) -> int:
+        """Largest quantised magnitude."""
+        return (1 << (self.bits - 1)) - 1
+
+    def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """``quantized`` int8 [K, N] and ``scale`` float32 [N]."""
+        return {"quantized": ("int8", shape), "scale": ("float32", shape[1:])}
+
+    def encode(self, weight: Array) -> dict[str, Array]:
+        """See the class."""
+        quantized = np.empty(weight.shape, np.int8)
+        scale = np.empty(weight.shape[1], np.float32)
+        for columns, block in _column_blocks(weight):
+            peak = np.abs(block).max(axis=1)  # [n]
+            scale[columns] = np.where(peak > 0, peak, 1) / np.float32(self.maximum)
+            block /= scale[columns, None]
+            quantized[:, columns] = np.rint(block, out=block).T
+        return {"quantized": quantized, "scale": _finite(scale)}
+
+    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
+        """``quantized * scale``."""
+        return np.multiply(tensors["quantized"], tensors["scale"], dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class BlockQuantizer(WeightQuantizer):
+    """int4 or int8, symmetric, one scale per ``block_size`` inputs of a column: MatMulNBits.
+
+    Layout of the operator: ``quantized`` uint8 [N, blocks, block_size * bits / 8], low nibble
+    first, zero point ``2 ** (bits - 1)``; ``scale`` float32 [N, blocks]. The element of largest
+    magnitude maps to the lowest code, so all codes are used. Worked, 4 bits: the block
+    (0.5, -1.0, 0.25) has scale -1.0 / -8 = 0.125 and codes (12, 0, 10).
+    """
+
+    bits: int
+    block_size: int
+
+    @property
+    def zero_point(self) -> int:
+        """The code of 0.0."""
+        return 1 << (self.bits - 1)
+
+    def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """See the class."""
+        in_size, out_size = shape
+        blocks = -(-in_size // self.block_size)
+        codes = (out_size, blocks, self.block_size * self.bits // 8)
+        return {"quantized": ("uint8", codes), "scale": ("float32", (out_size, blocks))}
+
+    def encode(self, weight: Array) -> dict[str, Array]:
+        """See the class. Inputs beyond K in the last block count as 0."""
+        in_size = weight.shape[0]
+        (_, codes_shape), (_, scale_shape) = self.layout(weight.shape).values()
+        quantized, scale = np.empty(codes_shape, np.uint8), np.empty(scale_shape, np.float32)
+        padding = scale_shape[1] * self.block_size - in_size
+        for columns, block in _column_blocks(weight):
+            if padding:
+                block = np.pad(block, ((0, 0), (0, padding)))
+            blocked = block.reshape(len(block), -1, self.block_size)  # [n, blocks, block_size]
+            high, low = blocked.max(axis=2), blocked.min(axis=2)
+            peak = np.where(high > -low, high, low) / np.float32(-self.zero_point)
+            scale[columns] = np.where(peak == 0, 1, peak)
+            blocked /= scale[columns, :, None]
+            np.rint(blocked, out=blocked)
+            blocked += self.zero_point
+            np.clip(blocked, 0, 2 * self.zero_point - 1, out=blocked)
+            codes = blocked.astype(np.uint8)
+            quantized[columns] = (
+                codes if self.bits == 8 else codes[..., ::2] | (codes[..., 1::2] << 4)
+            )
+        return {"quantized": quantized, "scale": _finite(scale)}
+
+    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
+        """``(code - zero_point) * scale``; [blocks * block_size, N], padding included."""
+        codes = tensors["quantized"]
+        if self.bits == 4:
+            codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(*codes.shape[:2], -1)
+        centred = codes.astype(np.float32) - np.float32(self.zero_point)
+        weight = centred * tensors["scale"][..., None]  # [N, blocks, block_size]
+        return weight.reshape(len(weight), -1).T
+
+
+def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
+    """The quantiser of the products of an engine of ``kind``; None leaves them float."""
+    choice = precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
+    match choice:
+        case "none":
+            return None
+        case "int8":
+            assert precision.int8_weight_bits is not None
+            return ChannelQuantizer(precision.int8_weight_bits)
+        case "int8-block" | "int4":
+            assert precision.block_size is not None
+            return BlockQuantizer(4 if choice == "int4" else 8, precision.block_size)
+
+
+def _column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield (columns, float32 copy [n, K] of those columns, transposed)."""
+    in_size, out_size = weight.shape
+    step = max(1, _BLOCK_ELEMENTS // in_size)
+    for start in range(0, out_size, step):
+        columns = slice(start, start + step)
+        yield columns, np.array(weight[:, columns].T, np.float32, order="C")
+
+
+def _finite(scale: FloatArray) -> FloatArray:
+    if not np.isfinite(scale).all():
+        raise CheckpointError("weight", "holds NaN or infinity; export a checkpoint without them")
+    return scale

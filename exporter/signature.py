@@ -1,0 +1,57 @@
+"""Inputs and outputs of the canonical engines, by role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..engines.manifest import DType, EngineKind, FloatType, ModelSpec, TensorRole, TensorSpec
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of one engine's graph, in order; every tensor is named as its role."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def tensor_spec(role: TensorRole, dtype: DType, *shape: int | str) -> TensorSpec:
+    """A tensor named as its role."""
+    return TensorSpec(name=role.value, role=role, dtype=dtype, shape=shape)
+
+
+def canonical_signature(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
+    """The signature of a canonical graph; ``dtype`` is that of hidden states and KV cache."""
+    role = TensorRole
+    hidden_states = tensor_spec(role.HIDDEN_STATES, dtype, "B", "S", model.hidden_size)
+    hidden_states_out = tensor_spec(role.HIDDEN_STATES_OUT, dtype, "B", "S", model.hidden_size)
+    match kind:
+        case EngineKind.EMBED:
+            return Signature(
+                inputs=(
+                    tensor_spec(role.INPUT_IDS, "int64", "B", "S"),
+                    tensor_spec(role.POSITION_IDS, "int64", "B", "S"),
+                ),
+                outputs=(hidden_states_out,),
+            )
+        case EngineKind.LAYER:
+            cache = ("B", model.num_heads, "T", model.head_dim)
+            return Signature(
+                inputs=(
+                    hidden_states,
+                    tensor_spec(role.PAST_KEY, dtype, *cache),
+                    tensor_spec(role.PAST_VALUE, dtype, *cache),
+                    tensor_spec(role.WRITE_INDICES, "int64", "B"),
+                    tensor_spec(role.ATTENTION_MASK, "bool", "B", 1, "S", "T"),
+                ),
+                outputs=(
+                    hidden_states_out,
+                    tensor_spec(role.PRESENT_KEY, dtype, *cache),
+                    tensor_spec(role.PRESENT_VALUE, dtype, *cache),
+                ),
+            )
+        case EngineKind.HEAD:
+            return Signature(
+                inputs=(hidden_states, tensor_spec(role.ROW_POSITIONS, "int64", "R")),
+                outputs=(tensor_spec(role.LOGITS, "float32", "R", model.vocab_size),),
+            )
