@@ -1,0 +1,211 @@
+"""A checkpoint: its model's structure, its tensors, its tokenizer and its schedule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..engines.errors import CheckpointError
+from ..engines.manifest import ModelSpec, json_digest
+from .bin_file import map_bin
+from .config import ExportConfig, LoadFormat
+from .dummy import DummyReader
+from .families import family_config, hub_id
+from .hub import CheckpointDirectory, locate
+from .model_config import model_spec
+from .reader import CheckpointReader, MappedReader, StoredTensor
+from .safetensors_file import map_safetensors
+from .tokenizer_files import byte_level_tokenizer, read_tokenizer
+from .weights import expected_tensors
+
+_TIED_HEAD, _EMBEDDING = "lm_head.weight", "decoder.embed_tokens.weight"
+_IGNORED = frozenset({"decoder.version"})  # a buffer of old fairseq conversions
+_SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
+_FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]] = {
+    "safetensors": ("model.safetensors", map_safetensors),
+    "bin": ("pytorch_model.bin", map_bin),
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint. ``warnings`` are for people, one sentence each."""
+
+    model: ModelSpec
+    reader: CheckpointReader
+    load_format: LoadFormat
+    revision: str | None = None
+    tokenizer_json: bytes | None = None
+    schedule_document: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+    def source(self) -> dict[str, str]:
+        """Where the weights come from, for the manifest; reads every tensor once to hash it.
+
+        ``content`` is the same for the same tensors in every format and sharding.
+        """
+        content = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
+        source = {"load_format": str(self.load_format), "content": json_digest(content)}
+        return source if self.revision is None else {**source, "revision": self.revision}
+
+
+def open_checkpoint(config: ExportConfig) -> Checkpoint:
+    """Find and open ``config.model``, downloading it if need be; no tensor is read.
+
+    Raises UnsupportedModelError for a model that can't be compiled, and CheckpointError with all
+    tensors that are missing, unexpected, or of another shape.
+    """
+    if config.load_format == "dummy":
+        return _open_dummy(config)
+    directory = locate(config)
+    model = model_spec(_read_config(directory.path), directory.name, config.max_seq_len)
+    load_format, files = _weight_files(directory.path, config.load_format)
+    reader = MappedReader(_canonical(files, _FORMATS[load_format][1]))
+    if problems := _tensor_problems(reader, model):
+        raise CheckpointError(config.model, *problems)
+    tokenizer = read_tokenizer(directory.path)
+    warnings = () if tokenizer else ("no tokenizer files: the bundle runs on token ids",)
+    return Checkpoint(
+        model=model,
+        reader=reader,
+        load_format=load_format,
+        revision=directory.revision,
+        tokenizer_json=tokenizer,
+        schedule_document=_read_schedule(directory.path),
+        warnings=warnings,
+    )
+
+
+def _open_dummy(config: ExportConfig) -> Checkpoint:
+    """Random weights in a published architecture, or in that of a directory's config.json."""
+    family = None if Path(config.model).is_dir() else family_config(config.model)
+    if family is None:
+        directory = locate(config)
+        document = _read_config(directory.path)
+        schedule = _read_schedule(directory.path)
+    else:
+        directory = CheckpointDirectory(hub_id(config.model), Path(), None)
+        document, schedule = family, None
+    model = model_spec(document, directory.name, config.max_seq_len)
+    tokenizer = byte_level_tokenizer(model)
+    warnings = ["weights are random (load format dummy): texts will make no sense"]
+    if tokenizer is None:
+        warnings.append(
+            f"vocab_size {model.vocab_size} is too small for a byte-level tokenizer: "
+            "the bundle runs on token ids"
+        )
+    return Checkpoint(
+        model=model,
+        reader=DummyReader(expected_tensors(model), config.seed),
+        load_format="dummy",
+        tokenizer_json=tokenizer,
+        schedule_document=schedule,
+        warnings=tuple(warnings),
+    )
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if not path.is_file():
+        raise CheckpointError(str(directory), "has no config.json; not a checkpoint directory")
+    return _read_object(path)
+
+
+def _read_schedule(directory: Path) -> dict[str, Any] | None:
+    """The ExitSchedule's JSON object, plain or as a bundle wraps it; None if there is none."""
+    for name in _SCHEDULE_FILES:
+        if (path := directory / name).is_file():
+            document = _read_object(path)
+            wrapped = document.get("schedule")
+            return wrapped if isinstance(wrapped, dict) else document
+    return None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CheckpointError(str(path), f"is not JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(str(path), f"is a JSON {type(document).__name__}; expected an object")
+    return document
+
+
+def _weight_files(directory: Path, load_format: LoadFormat) -> tuple[LoadFormat, list[Path]]:
+    """The format found and its files: a single one, or all that an index names."""
+    formats = tuple(_FORMATS) if load_format == "auto" else (load_format,)
+    looked_for = []
+    for candidate in formats:
+        single = directory / _FORMATS[candidate][0]
+        index = single.with_name(f"{single.name}.index.json")
+        if single.is_file():
+            return candidate, [single]
+        if index.is_file():
+            return candidate, _shards(index)
+        looked_for += [single.name, index.name]
+    raise CheckpointError(
+        str(directory),
+        f"has none of {', '.join(looked_for)}; download the weights, choose another "
+        "--load-format, or use --load-format dummy for random ones",
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    weight_map = _read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(str(index), "has no weight_map; download it again")
+    names = sorted({str(name) for name in weight_map.values()})
+    outside = [f"names {name!r}, not a file beside it" for name in names if "/" in name]
+    missing = [
+        f"names {name}, which is missing; download it again"
+        for name in names
+        if "/" not in name and not (index.parent / name).is_file()
+    ]
+    if problems := (*outside, *missing):
+        raise CheckpointError(str(index), *problems)
+    return [index.parent / name for name in names]
+
+
+def _canonical(
+    files: list[Path], map_file: Callable[[Path], dict[str, StoredTensor]]
+) -> dict[str, StoredTensor]:
+    """All files' tensors by canonical name; problems of all files are raised at once."""
+    tensors: dict[str, StoredTensor] = {}
+    problems = []
+    for path in files:
+        try:
+            mapped = map_file(path)
+        except CheckpointError as error:
+            problems += [f"{path.name}: {problem}" for problem in error.problems]
+            continue
+        for stored_name, tensor in mapped.items():
+            name = stored_name.removeprefix("model.")
+            if name in tensors:
+                problems.append(f"{path.name}: {stored_name} is there twice, as {name}")
+            tensors[name] = tensor
+    if problems:
+        raise CheckpointError(str(files[0].parent), *problems)
+    return tensors
+
+
+def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
+    expected = expected_tensors(model)
+    names = reader.names() - _IGNORED
+    problems = [f"{name} is missing" for name in sorted(expected.keys() - names)]
+    for name in sorted(names - expected.keys()):
+        if not (name == _TIED_HEAD and model.tie_word_embeddings):
+            problems.append(f"{name} is unexpected in this structure")
+        elif _EMBEDDING in names and reader.content_id(name) != reader.content_id(_EMBEDDING):
+            problems.append(
+                f"{name} differs from {_EMBEDDING} although tie_word_embeddings is true; set it "
+                "to false in config.json to use the head's own weights"
+            )
+    problems += [
+        f"{name} is {list(reader.shape(name))}; expected {list(expected[name])} by config.json"
+        for name in sorted(expected.keys() & names)
+        if reader.shape(name) != expected[name]
+    ]
+    return problems

@@ -1,0 +1,104 @@
+"""Finds a checkpoint's files: in a local directory, or downloaded from the Hugging Face hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..engines.errors import CheckpointError
+from .config import ExportConfig, LoadFormat
+from .families import SHORT_NAMES, hub_id
+
+_SMALL_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "schedule.json",
+    "training_schedule.json",
+)
+_WEIGHT_FILES: dict[LoadFormat, tuple[str, ...]] = {
+    "safetensors": ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
+    "bin": ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
+    "dummy": (),
+}
+
+
+@dataclass(frozen=True)
+class CheckpointDirectory:
+    """Where a checkpoint lies; ``revision`` is the hub's commit, None for a local directory."""
+
+    name: str
+    path: Path
+    revision: str | None
+
+
+def locate(config: ExportConfig) -> CheckpointDirectory:
+    """Return the directory of ``config.model``, downloading it if it is a hub id.
+
+    An existing directory comes first, then the short names, then the hub. With
+    ``load_format="auto"`` safetensors are preferred, and ``.bin`` files are downloaded only where
+    there are none. Raises CheckpointError with what can be done about it.
+    """
+    local = Path(config.model).expanduser()
+    if local.is_dir():
+        return CheckpointDirectory(local.resolve().name, local.resolve(), None)
+    if local.exists() or config.model.startswith(("/", "./", "../", "~")):
+        raise CheckpointError(
+            config.model,
+            "is not a directory; give a directory with config.json, a hub id, "
+            f"or one of {', '.join(SHORT_NAMES)}",
+        )
+    formats: list[LoadFormat] = (
+        ["safetensors", "bin"] if config.load_format == "auto" else [config.load_format]
+    )
+    for load_format in formats:
+        path = _download(config, (*_SMALL_FILES, *_WEIGHT_FILES[load_format]))
+        if any(any(path.glob(pattern)) for pattern in _WEIGHT_FILES[load_format]):
+            break
+    return CheckpointDirectory(hub_id(config.model), path, path.name)
+
+
+def _download(config: ExportConfig, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    model = hub_id(config.model)
+    try:
+        path = snapshot_download(
+            model,
+            revision=config.revision,
+            local_files_only=config.local_files_only,
+            allow_patterns=list(patterns),
+        )
+    except HFValidationError as error:
+        problem = (
+            "is neither a directory nor a hub id; give a directory with config.json, a hub id "
+            f"like me/my-opt, or one of {', '.join(SHORT_NAMES)}"
+        )
+        raise CheckpointError(config.model, problem) from error
+    except GatedRepoError as error:
+        problem = "is gated on the hub; accept its terms there and run: hf auth login"
+        raise CheckpointError(model, problem) from error
+    except RevisionNotFoundError as error:
+        problem = f"has no revision {config.revision!r} on the hub"
+        raise CheckpointError(model, problem) from error
+    except RepositoryNotFoundError as error:
+        problem = "is not a directory here, and not found on the hub (or private: hf auth login)"
+        raise CheckpointError(model, problem) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        problem = (
+            "is not in the local cache and the hub can't be reached; give a local directory with "
+            "config.json and weights, or use --load-format dummy for random weights"
+        )
+        raise CheckpointError(model, problem) from error
+    return Path(path)

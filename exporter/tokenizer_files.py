@@ -1,0 +1,76 @@
+"""The tokenizer of a checkpoint as one ``tokenizer.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ..engines.errors import CheckpointError
+from ..engines.manifest import ModelSpec
+
+_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def read_tokenizer(directory: Path) -> bytes | None:
+    """Return the content of tokenizer.json, None if the checkpoint has no tokenizer files.
+
+    A checkpoint with only ``vocab.json`` and ``merges.txt``, as the original OPT repositories,
+    is converted by transformers, which also adds the ``</s>`` that OPT puts before every text.
+    Raises CheckpointError for a file that can't be read.
+    """
+    path = directory / "tokenizer.json"
+    if path.is_file():
+        return _checked(path.read_bytes(), path)
+    if all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
+        return _converted(directory)
+    return None
+
+
+def _checked(content: bytes, path: Path) -> bytes:
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_str(content.decode())
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise CheckpointError(str(path), f"can't be read ({error})") from error
+    return content
+
+
+def _converted(directory: Path) -> bytes:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(
+            str(directory), f"vocab.json and merges.txt can't be converted ({error})"
+        ) from error
+    text: str = tokenizer.backend_tokenizer.to_str(pretty=False)
+    return text.encode()
+
+
+def byte_level_tokenizer(model: ModelSpec) -> bytes | None:
+    """Return a tokenizer.json with one token per byte, made on the spot for dummy weights.
+
+    Ids as OPT's: ``<s>`` 0, ``<pad>`` 1, ``</s>`` 2, ``<unk>`` 3, then the 256 bytes; the model's
+    ``bos_token_id`` goes before every text if it is one of those. None if the vocabulary is
+    smaller than 260.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if model.vocab_size < len(_SPECIAL_TOKENS) + len(alphabet):
+        return None
+    vocab = {token: index for index, token in enumerate((*_SPECIAL_TOKENS, *alphabet))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.add_special_tokens(list(_SPECIAL_TOKENS))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    bos = model.bos_token_id
+    if bos is not None and bos < len(_SPECIAL_TOKENS):
+        token = _SPECIAL_TOKENS[bos]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, bos)]
+        )
+    document = json.loads(tokenizer.to_str())
+    return json.dumps(document, sort_keys=True, ensure_ascii=False).encode()

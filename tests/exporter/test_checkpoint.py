@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from skipdec.engines.errors import CheckpointError, UnsupportedModelError
+from skipdec.exporter.checkpoint import Checkpoint, open_checkpoint
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.reader import CheckpointReader
+from skipdec.exporter.weights import expected_tensors
+
+Tensors = dict[str, torch.Tensor]
+SCHEDULE = {
+    "num_layers": 6,
+    "decay": "linear",
+    "placement": "top",
+    "max_exit_layer": 4,
+    "min_exit_layer": 2,
+    "warmup_layers": 1,
+    "horizon": 8,
+}
+
+
+@pytest.fixture
+def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of the tiny pre-norm checkpoint that a test may change."""
+    return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
+
+
+def open_directory(directory: Path, **options: object) -> Checkpoint:
+    return open_checkpoint(ExportConfig(model=str(directory), **options))
+
+
+def rewrite(directory: Path, file_format: str, tensors: Tensors) -> None:
+    """Store ``tensors`` in ``directory`` instead of what it holds."""
+    weights = directory / "model.safetensors"
+    weights.unlink(missing_ok=True)
+    kind, _, sharded = file_format.partition(" ")
+    names = sorted(tensors)
+    shards = {"only": names} if not sharded else {"1": names[::2], "2": names[1::2]}
+    suffix = "safetensors" if kind == "safetensors" else "bin"
+    stem = "model" if kind == "safetensors" else "pytorch_model"
+    weight_map = {}
+    for label, members in shards.items():
+        file = f"{stem}-0000{label}-of-00002.{suffix}" if sharded else f"{stem}.{suffix}"
+        part = {name: tensors[name].contiguous() for name in members}
+        (save_file if kind == "safetensors" else torch.save)(part, directory / file)
+        weight_map |= dict.fromkeys(members, file)
+    if sharded:
+        index = directory / f"{stem}.{suffix}.index.json"
+        index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def stored(directory: Path) -> Tensors:
+    return load_file(directory / "model.safetensors")
+
+
+def contents(reader: CheckpointReader) -> dict[str, str]:
+    return {name: reader.content_id(name) for name in sorted(reader.names())}
+
+
+FORMATS = ("safetensors", "safetensors sharded", "bin", "bin sharded")
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_format_gives_identical_arrays(
+    directory: Path, file_format: str, prefix: str
+) -> None:
+    original = open_directory(directory)
+    tensors = stored(directory)
+    rewrite(
+        directory, file_format, {prefix + k.removeprefix("model."): v for k, v in tensors.items()}
+    )
+    reopened = open_directory(directory)
+    assert reopened.load_format == file_format.split()[0]
+    assert contents(reopened.reader) == contents(original.reader)
+    for name in reopened.reader.names():
+        array = reopened.reader.read(name)
+        assert np.array_equal(array, tensors[f"model.{name}"].numpy())
+        assert np.array_equal(reopened.reader.read_rows(name, 1, 3), array[1:3])
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_bfloat16_is_widened_exactly(directory: Path, file_format: str) -> None:
+    tensors = {name: tensor.bfloat16() for name, tensor in stored(directory).items()}
+    rewrite(directory, file_format, tensors)
+    reader = open_directory(directory).reader
+    for name in reader.names():
+        assert reader.read(name).dtype == np.float32
+        assert np.array_equal(reader.read(name), tensors[f"model.{name}"].float().numpy())
+
+
+@pytest.mark.parametrize("file_format", ["safetensors", "bin"])
+def test_float16_stays_float16(directory: Path, file_format: str) -> None:
+    rewrite(directory, file_format, {k: v.half() for k, v in stored(directory).items()})
+    reader = open_directory(directory).reader
+    assert {reader.read(name).dtype for name in reader.names()} == {np.dtype(np.float16)}
+
+
+@pytest.mark.parametrize(
+    "structure", ["pre_norm", "post_norm", "no_bias", "untied", "no_final_norm"]
+)
+def test_every_structure_holds_exactly_what_is_expected(
+    checkpoint: Callable[[str], Path], structure: str
+) -> None:
+    opened = open_directory(checkpoint(structure))
+    assert opened.reader.names() == expected_tensors(opened.model).keys()
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_listed_together(directory: Path) -> None:
+    tensors = stored(directory)
+    del tensors["model.decoder.layers.3.fc1.bias"]
+    tensors["model.decoder.layers.9.fc1.bias"] = torch.zeros(3)
+    tensors["model.decoder.embed_positions.weight"] = torch.zeros(64, 32)
+    rewrite(directory, "safetensors", tensors)
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(directory)
+    assert caught.value.problems == (
+        "decoder.layers.3.fc1.bias is missing",
+        "decoder.layers.9.fc1.bias is unexpected in this structure",
+        "decoder.embed_positions.weight is [64, 32]; expected [66, 32] by config.json",
+    )
+
+
+def test_tied_head_may_be_stored_but_not_differ(directory: Path) -> None:
+    tensors = stored(directory)
+    tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"].clone()
+    rewrite(directory, "safetensors", tensors)
+    assert open_directory(directory).model.tie_word_embeddings
+    tensors["lm_head.weight"][0, 0] += 1
+    rewrite(directory, "safetensors", tensors)
+    with pytest.raises(CheckpointError, match=r"differs from decoder\.embed_tokens\.weight"):
+        open_directory(directory)
+
+
+@pytest.mark.parametrize("file_format", ["safetensors", "bin"])
+def test_other_dtypes_are_refused(directory: Path, file_format: str) -> None:
+    rewrite(directory, file_format, {k: v.double() for k, v in stored(directory).items()})
+    with pytest.raises(CheckpointError, match=r"decoder\.final_layer_norm\.bias is .*64; allowed"):
+        open_directory(directory)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_truncated_file_is_refused(directory: Path, file_format: str) -> None:
+    rewrite(directory, file_format, stored(directory))
+    suffix = file_format.split()[0]
+    victim = max(directory.glob(f"*.{suffix}"))
+    victim.write_bytes(victim.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=victim.name):
+        open_directory(directory)
+
+
+def test_all_missing_shards_are_named(directory: Path) -> None:
+    rewrite(directory, "safetensors sharded", stored(directory))
+    for shard in directory.glob("*.safetensors"):
+        shard.unlink()
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(directory)
+    assert len(caught.value.problems) == 2
+
+
+def test_shard_outside_the_directory_is_refused(directory: Path) -> None:
+    rewrite(directory, "bin sharded", stored(directory))
+    index = directory / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../other.bin"}}))
+    with pytest.raises(CheckpointError, match="not a file beside it"):
+        open_directory(directory)
+
+
+def test_pickled_code_is_not_run(directory: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (exec, ("raise SystemExit",))
+
+    (directory / "model.safetensors").unlink()
+    torch.save({"a": Evil()}, directory / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="never run"):
+        open_directory(directory)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "error", "text"),
+    [
+        (lambda path: (path / "config.json").unlink(), CheckpointError, "no config.json"),
+        (lambda path: (path / "config.json").write_text("{"), CheckpointError, "not JSON"),
+        (lambda path: (path / "config.json").write_text("{}"), UnsupportedModelError, "model_type"),
+        (lambda path: (path / "model.safetensors").unlink(), CheckpointError, "has none of"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"x"), CheckpointError, "1 bytes"),
+        (lambda path: (path / "schedule.json").write_text("[]"), CheckpointError, "JSON list"),
+        (lambda path: (path / "tokenizer.json").write_text("{}"), CheckpointError, "tokenizer"),
+    ],
+)
+def test_broken_directories_are_refused_with_the_file_named(
+    directory: Path, break_it: Callable[[Path], object], error: type[Exception], text: str
+) -> None:
+    break_it(directory)
+    with pytest.raises(error, match=text):
+        open_directory(directory)
+
+
+@pytest.mark.parametrize("name", ["schedule.json", "training_schedule.json"])
+@pytest.mark.parametrize("document", [SCHEDULE, {"schedule": SCHEDULE, "digest": "0" * 64}])
+def test_schedule_is_picked_up_plain_or_wrapped(
+    directory: Path, name: str, document: dict[str, object]
+) -> None:
+    (directory / name).write_text(json.dumps(document))
+    assert open_directory(directory).schedule_document == SCHEDULE
+
+
+def test_no_tokenizer_files_is_a_warning(directory: Path) -> None:
+    opened = open_directory(directory)
+    assert opened.tokenizer_json is None
+    assert "token ids" in opened.warnings[0]
+
+
+def test_vocab_and_merges_are_converted_and_keep_opts_leading_token(directory: Path) -> None:
+    from tokenizers import Tokenizer
+
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocab = [*specials, *map(chr, range(33, 127)), "Ġ", "ab"]
+    (directory / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(vocab)}))
+    (directory / "merges.txt").write_text("#version: 0.2\na b\n")
+    options = {
+        "bos_token": "</s>",
+        "eos_token": "</s>",
+        "unk_token": "</s>",
+        "pad_token": "<pad>",
+        "add_bos_token": True,
+        "tokenizer_class": "GPT2Tokenizer",
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(options))
+    content = open_directory(directory).tokenizer_json
+    assert content is not None
+    tokenizer = Tokenizer.from_str(content.decode())
+    assert tokenizer.encode("ab a").tokens == ["</s>", "ab", "Ġ", "a"]
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "a/b/c", "facebook/opt-125m"])
+def test_unknown_or_unreachable_model_says_what_can_be_done(
+    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    config = ExportConfig(model=model, local_files_only=True)
+    with pytest.raises(CheckpointError, match="directory"):
+        open_checkpoint(config)
+
+
+def test_dummy_takes_the_architecture_from_a_directory_or_the_family(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    assert open_directory(directory, load_format="dummy").model.hidden_size == 32
+    opened = open_checkpoint(ExportConfig(model="opt-66b", load_format="dummy"))
+    assert (opened.model.name, opened.model.num_layers) == ("facebook/opt-66b", 64)
+    assert opened.tokenizer_json is not None
