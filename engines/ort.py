@@ -33,13 +33,14 @@ _LOAD_ERRORS = (_native.Fail, _native.InvalidProtobuf, _native.InvalidGraph, _na
 
 
 @dataclass
-class _SharedThreadPool:
+class _ProcessWide:
     """What this process told ONNX Runtime, which can't be asked."""
 
-    size: int | None = None
+    threads: int | None = None
+    has_arena: bool = False
 
 
-_shared_pool = _SharedThreadPool()
+_process_wide = _ProcessWide()
 
 
 def use_shared_thread_pool(threads: int) -> None:
@@ -54,12 +55,12 @@ def use_shared_thread_pool(threads: int) -> None:
     """
     if threads < 1:
         raise UsageError("shared thread pool", f"threads is {threads}; allowed: 1 or more")
-    if _shared_pool.size == threads:
+    if _process_wide.threads == threads:
         return
-    if _shared_pool.size is not None:
+    if _process_wide.threads is not None:
         raise UsageError(
             "shared thread pool",
-            f"asked for {threads} threads, this process already shares {_shared_pool.size}; "
+            f"asked for {threads} threads, this process already shares {_process_wide.threads}; "
             "the pool can't be resized, use one number everywhere",
         )
     try:
@@ -70,12 +71,12 @@ def use_shared_thread_pool(threads: int) -> None:
             f"ONNX Runtime refused it ({error}); call use_shared_thread_pool before anything "
             "else in the process uses onnxruntime",
         ) from error
-    _shared_pool.size = threads
+    _process_wide.threads = threads
 
 
 def shared_thread_pool_size() -> int | None:
     """The threads of the process-wide pool, or None if sessions own their pools."""
-    return _shared_pool.size
+    return _process_wide.threads
 
 
 class OrtBinding(Binding):
@@ -124,12 +125,13 @@ class OrtBackend(EngineBackend):
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise UsageError("threads", f"is {threads}; allowed: 1 or more")
-        if _shared_pool.size is not None and threads not in (None, _shared_pool.size):
+        if _process_wide.threads is not None and threads not in (None, _process_wide.threads):
             raise UsageError(
                 "threads",
-                f"is {threads}, but this process shares a pool of {_shared_pool.size}; "
+                f"is {threads}, but this process shares a pool of {_process_wide.threads}; "
                 "leave it out or use the same number",
             )
+        _share_arena()
         self._options = _session_options(threads)
 
     def load(self, bundle: EngineBundle, spec: EngineSpec) -> OrtSession:
@@ -155,11 +157,27 @@ class OrtBackend(EngineBackend):
         """Nothing: sessions free their own memory."""
 
 
+def _share_arena() -> None:
+    """Let all sessions take activations from one arena: each engine of a step reuses the last's.
+
+    With an arena a session, 12 layers of opt-125m hold 1.0 GB more after a prompt of 8 x 512.
+    """
+    if _process_wide.has_arena:
+        return
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    defaults = onnxruntime.OrtArenaCfg(0, -1, -1, -1)
+    onnxruntime.create_and_register_allocator(memory, defaults)
+    _process_wide.has_arena = True
+
+
 def _session_options(threads: int | None) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
-    if _shared_pool.size is not None:
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    if _process_wide.threads is not None:
         options.use_per_session_threads = False
         return options
     if threads is not None:
