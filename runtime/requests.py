@@ -41,26 +41,40 @@ def make_requests(
     requests = []
     problems: list[str] = []
     for index, (prompt, params) in enumerate(zip(prompt_list, params_list, strict=True)):
-        found, token_ids = checked_token_ids(prompt, f"prompt {index}", model, tokenizer)
-        found += [
-            f"prompt {index}: {text}" for text in params.vocabulary_problems(model.vocab_size)
-        ]
-        if params.stop and tokenizer is None:
-            found.append(f"prompt {index}: stop strings need a tokenizer; use stop_token_ids")
-        room = model.max_seq_len - len(token_ids)
-        max_tokens = params.max_tokens if params.max_tokens is not None else room
-        if not found and (room < 1 or max_tokens > room):
-            found.append(
-                f"prompt {index} has {len(token_ids)} tokens and max_tokens is "
-                f"{params.max_tokens}; the bundle holds {model.max_seq_len} positions; "
-                "shorten the prompt or lower max_tokens"
-            )
-        problems += found
-        text = prompt if isinstance(prompt, str) else None
-        requests.append(Request(index, text, token_ids, params, max_tokens))
+        try:
+            subject = f"prompt {index}"
+            requests.append(make_request(index, prompt, params, model, tokenizer, subject))
+        except UsageError as error:
+            problems += error.problems
     if problems:
         raise UsageError("generate", *problems)
     return requests
+
+
+def make_request(
+    index: int,
+    prompt: Prompt,
+    params: SamplingParams,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+    subject: str,
+) -> Request:
+    """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError."""
+    problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
+    problems += [f"{subject}: {text}" for text in params.vocabulary_problems(model.vocab_size)]
+    if params.stop and tokenizer is None:
+        problems.append(f"{subject}: stop strings need a tokenizer; use stop_token_ids")
+    room = model.max_seq_len - len(token_ids)
+    max_tokens = params.max_tokens if params.max_tokens is not None else room
+    if not problems and (room < 1 or max_tokens > room):
+        problems.append(
+            f"{subject} has {len(token_ids)} tokens and max_tokens is {params.max_tokens}; the "
+            f"bundle holds {model.max_seq_len} positions; shorten the prompt or lower max_tokens"
+        )
+    if problems:
+        raise UsageError("generate", *problems)
+    text = prompt if isinstance(prompt, str) else None
+    return Request(index, text, token_ids, params, max_tokens)
 
 
 def as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
