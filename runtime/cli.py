@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from . import schedule_cli
+from . import inspect_cli, schedule_cli
 
 
 def register(app: typer.Typer) -> None:
     """Add the runtime's commands to ``app``."""
+    inspect_cli.register(app)
     schedule_cli.register(app)

@@ -116,15 +116,31 @@ def preset_budgets(speedup: Fraction, num_layers: int) -> tuple[int, int]:
     """
     budgets = _preset_formula(speedup, num_layers)
     if budgets is None:
-        possible = [k for k in range(1, num_layers + 1) if _preset_formula(Fraction(k), num_layers)]
-        allowed = f"largest possible: {possible[-1]}x" if possible else "no preset fits"
+        presets = fitting_presets(num_layers)
+        allowed = (
+            f"largest possible: {presets[-1]}, smallest whole one: {presets[0]}"
+            if presets
+            else "no preset fits"
+        )
         raise ScheduleError(
             f"preset {float(speedup):g}x",
-            f"does not fit {num_layers} layers; {allowed}"
-            f"{f', smallest whole one: {possible[0]}x' if possible else ''}; "
+            f"does not fit {num_layers} layers; {allowed}; "
             "or name budgets, e.g. linear:max=4,min=2,horizon=64",
         )
     return budgets
+
+
+def fitting_presets(num_layers: int) -> tuple[str, ...]:
+    """Return the whole presets that a model of ``num_layers`` can run.
+
+    >>> fitting_presets(12)
+    ('2x', '3x', '4x', '5x', '6x')
+    """
+    return tuple(
+        f"{speedup}x"
+        for speedup in range(1, num_layers + 1)
+        if _preset_formula(Fraction(speedup), num_layers)
+    )
 
 
 def default_horizon(schedule: ExitSchedule, max_tokens: int) -> int:

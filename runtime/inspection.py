@@ -1,0 +1,154 @@
+"""What a bundle is made of, as JSON objects: engines, tensors, memory, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..engines.bundle import EngineBundle
+from ..engines.manifest import EngineSpec, TensorRole, TensorSpec
+from .cost import CostModel
+from .kv_cache import KVLayout, plan_kv_cache
+from .schedule import ExitSchedule
+from .schedule_text import default_horizon, fitting_presets, format_schedule, parse_schedule
+
+PRESETS = ("2x", "3x", "4x", "5x")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The batch that memory and speed are predicted for."""
+
+    batch_size: int = 1
+    prompt_length: int = 128
+    num_tokens: int = 64
+
+    @property
+    def prompt_lengths(self) -> list[int]:
+        """One length a row."""
+        return [self.prompt_length] * self.batch_size
+
+
+def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
+    """Model, precision, target and tool versions."""
+    manifest = bundle.manifest
+    return {
+        "path": str(bundle.path),
+        "target": manifest.target,
+        "model": manifest.model.model_dump(mode="json"),
+        "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
+        "schedule": format_schedule(ExitSchedule.from_document(bundle.schedule_document)),
+        "tool_versions": manifest.tool_versions,
+        "source": manifest.source,
+        "digest": manifest.digest,
+    }
+
+
+def describe_engines(bundle: EngineBundle) -> list[dict[str, Any]]:
+    """Name, kind, files in bytes and bytes read a token, of each engine in running order."""
+    sizes = {record.path: record.size for record in bundle.manifest.files}
+    return [
+        {
+            "name": engine.name,
+            "kind": engine.kind.value,
+            "graph": engine.graph,
+            "graph_bytes": sizes[engine.graph],
+            "weights": list(engine.weights),
+            "weights_bytes": sum(sizes[path] for path in engine.weights),
+            "step_bytes": engine.step_bytes,
+        }
+        for engine in bundle.manifest.engines
+    ]
+
+
+def describe_tensors(bundle: EngineBundle) -> list[dict[str, Any]]:
+    """Inputs and outputs by role; engines of equal tensors are one entry."""
+    groups: dict[tuple[Any, ...], list[EngineSpec]] = {}
+    for engine in bundle.manifest.engines:
+        groups.setdefault((engine.kind, engine.inputs, engine.outputs), []).append(engine)
+    return [
+        {
+            "engines": [engine.name for engine in engines],
+            "inputs": [_describe_tensor(tensor) for tensor in engines[0].inputs],
+            "outputs": [_describe_tensor(tensor) for tensor in engines[0].outputs],
+        }
+        for engines in groups.values()
+    ]
+
+
+def describe_memory(
+    bundle: EngineBundle, schedules: Sequence[ExitSchedule], workload: Workload
+) -> dict[str, Any]:
+    """Weights on disk and KV caches of ``workload`` under each schedule, in bytes."""
+    sizes = {record.path: record.size for record in bundle.manifest.files}
+    weights = {path for engine in bundle.manifest.engines for path in engine.weights}
+    layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
+    cost = CostModel(bundle.manifest)
+    return {
+        "weights_bytes": sum(sizes[path] for path in weights),
+        "kv_bytes_per_token_and_layer": cost.kv_bytes_per_position,
+        "kv_bytes_per_token": cost.kv_bytes_per_position * bundle.manifest.model.num_layers,
+        "batch_size": workload.batch_size,
+        "prompt_length": workload.prompt_length,
+        "num_tokens": workload.num_tokens,
+        "kv_cache": [
+            {
+                "schedule": format_schedule(schedule),
+                "bytes": plan_kv_cache(
+                    layout,
+                    schedule,
+                    workload.prompt_lengths,
+                    [workload.num_tokens] * workload.batch_size,
+                    scratch_rows=workload.batch_size,
+                ).nbytes,
+            }
+            for schedule in schedules
+        ],
+    }
+
+
+def describe_schedules(
+    bundle: EngineBundle, schedules: Sequence[ExitSchedule], workload: Workload
+) -> list[dict[str, Any]]:
+    """Mean depth, bytes a step and the speed-up that the bytes predict, of each schedule."""
+    cost = CostModel(bundle.manifest)
+    steps = workload.num_tokens - 1
+    rows = []
+    for schedule in schedules:
+        decode = cost.decode(schedule, workload.prompt_lengths, workload.num_tokens)
+        rows.append(
+            {
+                "schedule": format_schedule(schedule),
+                "realised_depth": schedule.average_budget(steps),
+                "weight_bytes_per_step": decode.weights // steps,
+                "kv_bytes_per_step": decode.kv // steps,
+                "predicted_speedup": cost.speedup(
+                    schedule, workload.prompt_lengths, workload.num_tokens
+                ),
+            }
+        )
+    return rows
+
+
+def schedules_of_interest(
+    bundle: EngineBundle, texts: Sequence[str], num_tokens: int
+) -> list[ExitSchedule]:
+    """Full depth, the bundle's own schedule, then ``texts``, or the common presets if none."""
+    num_layers = bundle.manifest.model.num_layers
+    own = ExitSchedule.from_document(bundle.schedule_document)
+    horizon = default_horizon(own, num_tokens)
+    named = [
+        parse_schedule(text, num_layers=num_layers, horizon=horizon)
+        for text in texts or [preset for preset in PRESETS if preset in fitting_presets(num_layers)]
+    ]
+    return list(dict.fromkeys([ExitSchedule.full(num_layers), own, *named]))
+
+
+def _describe_tensor(tensor: TensorSpec) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "role": tensor.role.value,
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+    }

@@ -1,0 +1,56 @@
+"""Bytes of decode steps, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hollow_bundles import EMBED_BYTES, HEAD_BYTES, LAYER_BYTES, hollow_manifest
+
+from skipdec.runtime.cost import CostModel
+from skipdec.runtime.schedule import ExitSchedule
+
+KV_POSITION = 2 * 2 * 4 * 4  # key and value, 2 heads of 4 float32
+ENDS = EMBED_BYTES + HEAD_BYTES
+
+
+def test_weights_are_read_once_and_caches_by_every_row() -> None:
+    cost = CostModel(hollow_manifest(6))
+    plan = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4).plan(0)
+    step = cost.step(plan, [10, 20])
+    assert step.weights == ENDS + 4 * LAYER_BYTES
+    assert step.kv == 4 * (10 + 20) * KV_POSITION
+    assert step.total == step.weights + step.kv
+
+
+def test_decode_adds_the_steps_after_the_prompt() -> None:
+    cost = CostModel(hollow_manifest(6))
+    schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
+    decode = cost.decode(schedule, [10], num_tokens=4)  # steps of 4, 3 and 3 layers
+    assert decode.weights == 3 * ENDS + 10 * LAYER_BYTES
+    assert decode.kv == (4 * 11 + 3 * 12 + 3 * 13) * KV_POSITION
+
+
+def test_the_head_limits_the_predicted_speedup() -> None:
+    cost = CostModel(hollow_manifest(24))
+    constant = ExitSchedule(
+        num_layers=24, max_exit_layer=6, min_exit_layer=6, horizon=1, decay="constant"
+    )
+    full = 24 * LAYER_BYTES + ENDS + 24 * 2 * KV_POSITION
+    kept = 6 * LAYER_BYTES + ENDS + 6 * 2 * KV_POSITION
+    assert cost.speedup(constant, [1], num_tokens=2) == pytest.approx(full / kept)
+    assert cost.speedup(ExitSchedule.full(24), [9], num_tokens=5) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("precision", "layer", "head"),
+    [
+        ({"dtype": "float16"}, 2, 2),
+        ({"dtype": "float16", "quantize": "int8"}, 1, 2),
+        ({"dtype": "float32", "quantize": "int4", "head_quantize": "int4"}, 1, 1),
+    ],
+)
+def test_float16_matrices_are_read_as_float32_on_a_cpu(
+    precision: dict[str, str], layer: int, head: int
+) -> None:
+    cost = CostModel(hollow_manifest(3, **precision))
+    step = cost.step(ExitSchedule.full(3).plan(0), [0])
+    assert step.weights == EMBED_BYTES + head * HEAD_BYTES + 3 * layer * LAYER_BYTES

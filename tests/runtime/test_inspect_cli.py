@@ -1,0 +1,72 @@
+"""``skipdec inspect`` and ``skipdec schedule set`` on a bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hollow_bundles import write_hollow_bundle
+from typer.testing import CliRunner, Result
+
+from skipdec.cli import build_app
+from skipdec.engines.bundle import EngineBundle
+from skipdec.runtime.schedule import ExitSchedule
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    schedule = ExitSchedule(num_layers=12, max_exit_layer=9, min_exit_layer=3, horizon=32)
+    return write_hollow_bundle(tmp_path / "bundle", schedule).path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
+
+
+def test_json_has_every_section_that_was_asked_for(bundle: Path) -> None:
+    sections = [f"--show={name}" for name in ("engines", "io", "memory", "schedule")]
+    shown = json.loads(run("inspect", bundle, *sections, "--json").stdout)
+    assert [engine["name"] for engine in shown["engines"]][:2] == ["embed", "layer_000"]
+    assert [len(group["engines"]) for group in shown["io"]] == [1, 12, 1]
+    texts = [entry["schedule"] for entry in shown["schedule"]]
+    assert texts[:3] == [
+        "full",
+        "linear:max=9,min=3,warmup=1,horizon=32",
+        "linear:max=8,min=4,warmup=1,horizon=32",
+    ]
+    assert shown["schedule"][0]["predicted_speedup"] == 1.0
+    assert all(entry["predicted_speedup"] > 1 for entry in shown["schedule"][1:])
+    caches = [entry["bytes"] for entry in shown["memory"]["kv_cache"]]
+    assert caches[0] == max(caches) > min(caches)
+
+
+def test_tables_name_the_schedules(bundle: Path) -> None:
+    result = run("inspect", bundle, "--schedule", "constant:max=6", "--show", "schedule")
+    assert result.exit_code == 0
+    assert "constant:max=6" in result.stdout
+    assert "memory" not in result.stdout
+
+
+def test_unknown_sections_and_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:
+    assert run("inspect", bundle, "--show", "weather").exit_code == 2
+    missing = run("inspect", tmp_path / "absent")
+    assert missing.exit_code == 1
+    assert "does not exist" in missing.stderr
+
+
+def test_set_changes_only_the_schedule(bundle: Path) -> None:
+    before = EngineBundle.open(bundle)
+    result = run("schedule", "set", bundle, "2x")
+    assert result.stdout == "linear:max=8,min=4,warmup=1,horizon=32\n"  # the old one's horizon
+    after = EngineBundle.open(bundle)
+    assert after.manifest == before.manifest
+    assert ExitSchedule.from_document(after.schedule_document).max_exit_layer == 8
+
+
+def test_set_refuses_a_preset_without_any_horizon(bundle: Path) -> None:
+    assert run("schedule", "set", bundle, "full").exit_code == 0
+    result = run("schedule", "set", bundle, "2x")
+    assert result.exit_code == 2
+    assert "horizon is missing" in result.stderr
+    assert run("schedule", "set", bundle, "2x", "--horizon", 20).exit_code == 0
