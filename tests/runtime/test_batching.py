@@ -1,0 +1,76 @@
+"""Requests are cut into batches that fit, before any work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skipdec.engines.errors import CapacityError
+from skipdec.runtime.batching import PlannedBatch, plan_batches, prefill_groups
+from skipdec.runtime.kv_cache import KVLayout
+from skipdec.runtime.requests import Request
+from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.schedule import ExitSchedule
+
+LAYOUT = KVLayout(num_heads=2, head_dim=8, dtype=np.dtype("float32"))
+
+
+def requests(*lengths: int, n: int = 1, max_tokens: int = 10) -> list[Request]:
+    params = SamplingParams(n=n, max_tokens=max_tokens)
+    return [
+        Request(index, None, (5,) * length, params, max_tokens)
+        for index, length in enumerate(lengths)
+    ]
+
+
+def plan(
+    wanted: list[Request], *, max_batch_size: int = 8, kv_limit: int = 2**40
+) -> list[PlannedBatch]:
+    return plan_batches(
+        wanted,
+        ExitSchedule.full(2),
+        LAYOUT,
+        max_batch_size=max_batch_size,
+        max_prefill_tokens=100,
+        kv_limit=kv_limit,
+    )
+
+
+def test_rows_of_like_length_stand_together() -> None:
+    batches = plan(requests(3, 90, 4, 80), max_batch_size=2)
+    lengths = [[len(row.request.prompt_token_ids) for row in batch.rows] for batch in batches]
+    assert lengths == [[90, 80], [4, 3]]
+
+
+def test_every_completion_is_planned_once() -> None:
+    batches = plan(requests(5, 5, 5, n=3), max_batch_size=4)
+    rows = [(row.request.index, row.output_index) for batch in batches for row in batch.rows]
+    assert sorted(rows) == [(i, j) for i in range(3) for j in range(3)]
+    assert max(len(batch.rows) for batch in batches) == 4
+
+
+def test_memory_limits_a_batch_before_its_size_does() -> None:
+    alone = plan(requests(100))[0].kv_plan.nbytes
+    batches = plan(requests(100, 100, 100, 100, 100), kv_limit=int(2.3 * alone))
+    assert [len(batch.rows) for batch in batches] == [2, 2, 1]
+    assert all(batch.kv_plan.nbytes <= 2.3 * alone for batch in batches)
+
+
+def test_one_row_too_large_is_refused_with_the_numbers() -> None:
+    with pytest.raises(CapacityError, match=r"prompt 1 .* 500 tokens and max_tokens 10 .* 9,000"):
+        plan(requests(5, 500), kv_limit=9000)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "groups"),
+    [
+        ([5], [(0, 1)]),
+        ([5, 5, 5, 20, 3], [(0, 2), (2, 3), (3, 4), (4, 5)]),
+        ([1] * 12, [(0, 12)]),
+        ([13, 1], [(0, 1), (1, 2)]),
+    ],
+)
+def test_prompts_run_in_groups_of_bounded_padded_size(
+    lengths: list[int], groups: list[tuple[int, int]]
+) -> None:
+    assert prefill_groups(lengths, max_tokens=12) == groups

@@ -1,0 +1,121 @@
+"""KV memory is planned exactly, pooled, shared by prompt-only layers and retired."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skipdec.engines.errors import CapacityError
+from skipdec.runtime.kv_cache import (
+    BufferPool,
+    KVCache,
+    KVLayout,
+    KVPlan,
+    plan_kv_cache,
+    pooled_size,
+)
+from skipdec.runtime.schedule import ExitSchedule
+
+LAYOUT = KVLayout(num_heads=2, head_dim=4, dtype=np.dtype("float32"))
+
+
+def allocate(nbytes: int) -> np.ndarray:
+    return np.empty(nbytes, np.uint8)
+
+
+def worked_example() -> ExitSchedule:
+    """Budgets 4 3 3 2 2 …: layers 0 and 5 always, 4 up to index 2, 3 at index 0 only."""
+    return ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
+
+
+def test_capacity_of_a_layer_ends_where_the_schedule_retires_it() -> None:
+    plan = plan_kv_cache(LAYOUT, worked_example(), [10], [8], scratch_rows=1)
+    assert plan.capacities == (17, 0, 0, 11, 13, 17)
+    assert (plan.scratch_rows, plan.scratch_capacity) == (1, 10)
+
+
+def test_capacity_covers_the_longest_row_not_the_longest_prompt() -> None:
+    plan = plan_kv_cache(LAYOUT, worked_example(), [10, 4], [1, 20], scratch_rows=2)
+    assert plan.capacities == (23, 0, 0, 10, 10, 23)
+
+
+def test_one_token_needs_no_cache_but_the_scratch_pair() -> None:
+    plan = plan_kv_cache(LAYOUT, ExitSchedule.full(6), [10], [1], scratch_rows=1)
+    assert plan.capacities == (0,) * 6
+    assert plan.nbytes == 2 * pooled_size(LAYOUT.nbytes(1, 10))
+
+
+def test_full_depth_has_no_scratch() -> None:
+    plan = plan_kv_cache(LAYOUT, ExitSchedule.full(6), [10], [8], scratch_rows=1)
+    assert plan.scratch_capacity == 0
+    assert plan.capacities == (17,) * 6
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_planned_bytes_are_what_the_pool_gives(rows: int) -> None:
+    plan = plan_kv_cache(LAYOUT, worked_example(), [300] * rows, [80] * rows, scratch_rows=rows)
+    pool = BufferPool(allocate)
+    with KVCache(pool, plan):
+        assert pool.in_use_bytes == plan.nbytes
+    assert pool.in_use_bytes == 0
+    assert pool.peak_bytes == plan.nbytes
+
+
+def test_retired_layers_and_scratch_return_to_the_pool() -> None:
+    pool = BufferPool(allocate)
+    with KVCache(pool, KVPlan(LAYOUT, 1, (2000, 0, 1000), 1, 500)) as cache:
+        cache.release_scratch()
+        assert pool.in_use_bytes == 2 * sum(pooled_size(LAYOUT.nbytes(1, n)) for n in (2000, 1000))
+        cache.retire(0)
+        assert not cache.is_live(0)
+        assert pool.in_use_bytes == 2 * pooled_size(LAYOUT.nbytes(1, 1000))
+
+
+def test_a_released_buffer_serves_the_next_call_of_its_size() -> None:
+    pool = BufferPool(allocate)
+    first = pool.acquire(100_000)
+    pool.release(first)
+    assert pool.acquire(99_000) is first
+
+
+def test_limit_is_kept_by_freeing_idle_buffers_first() -> None:
+    pool = BufferPool(allocate, limit=100_000)
+    pool.release(pool.acquire(60_000))
+    pool.acquire(90_000)
+    assert pool.idle_bytes == 0
+    with pytest.raises(CapacityError, match="limit of 100,000"):
+        pool.acquire(20_000)
+
+
+def test_a_cache_that_does_not_fit_takes_nothing() -> None:
+    pool = BufferPool(allocate, limit=3 * pooled_size(LAYOUT.nbytes(1, 1000)))
+    with pytest.raises(CapacityError):
+        KVCache(pool, KVPlan(LAYOUT, 1, (1000, 1000)))
+    assert pool.in_use_bytes == 0
+
+
+def test_trim_frees_what_is_idle() -> None:
+    pool = BufferPool(allocate)
+    pool.release(pool.acquire(5000))
+    pool.trim()
+    assert pool.idle_bytes == 0
+
+
+def test_copy_row_moves_written_positions_in_live_layers_only() -> None:
+    with KVCache(BufferPool(allocate), KVPlan(LAYOUT, 3, (5, 0, 2), 3, 5)) as cache:
+        key, value = cache.rows(0, 0, 3)
+        key[:], value[:] = 0, 0
+        key[2], value[2] = 7, 8
+        cache.copy_row(source=2, target=0, length=3)
+        assert (key[0, :, :3] == 7).all()
+        assert (value[0, :, :3] == 8).all()
+        assert (key[0, :, 3:] == 0).all()
+        assert (key[1] == 0).all()
+
+
+@pytest.mark.parametrize("nbytes", [1, 4096, 4097, 5120, 5121, 10**6, 2**30 + 1])
+def test_size_classes_cost_at_most_a_quarter(nbytes: int) -> None:
+    size = pooled_size(nbytes)
+    assert size >= nbytes
+    assert size <= max(4096, 1.25 * nbytes)
+    assert pooled_size(size) == size
