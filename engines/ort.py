@@ -51,7 +51,7 @@ def use_shared_thread_pool(threads: int) -> None:
     with the same number does nothing.
 
     Raises UsageError for another number than the first, or one below 1;
-    EnvironmentMismatchError if ONNX Runtime's pool was set, or a session made, by someone else.
+    EnvironmentMismatchError if someone else has set ONNX Runtime's pool.
     """
     if threads < 1:
         raise UsageError("shared thread pool", f"threads is {threads}; allowed: 1 or more")
@@ -68,10 +68,15 @@ def use_shared_thread_pool(threads: int) -> None:
     except (RuntimeError, *_LOAD_ERRORS) as error:
         raise EnvironmentMismatchError(
             "shared thread pool",
-            f"ONNX Runtime refused it ({error}); call use_shared_thread_pool before anything "
-            "else in the process uses onnxruntime",
+            f"ONNX Runtime refused it ({error}); call skipdec.use_shared_thread_pool in place of "
+            "onnxruntime.set_global_thread_pool_sizes",
         ) from error
     _process_wide.threads = threads
+
+
+def execution_providers() -> list[str]:
+    """The execution providers that the installed ONNX Runtime was built with."""
+    return list(onnxruntime.get_available_providers())
 
 
 def shared_thread_pool_size() -> int | None:
@@ -144,6 +149,12 @@ class OrtBackend(EngineBackend):
         except _LOAD_ERRORS as error:
             raise BundleError(
                 f"engine {spec.name} ({path})", f"ONNX Runtime can't load it: {error}"
+            ) from error
+        except RuntimeError as error:  # what the bindings raise where a pool is already shared
+            raise EnvironmentMismatchError(
+                f"engine {spec.name}",
+                f"ONNX Runtime refused the session ({error}); if this process shares a thread "
+                "pool, share it through skipdec.use_shared_thread_pool",
             ) from error
         return OrtSession(spec, session)
 
