@@ -22,6 +22,8 @@ _MODULES = {
     "plot": ("matplotlib",),
 }
 
+EXTRAS = tuple(_MODULES)
+
 
 def missing_modules(extra: str) -> tuple[str, ...]:
     """Return the modules of ``extra`` that can't be found, in the order of the extra's list."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 from typing import Literal
+
+from ..engines.cpu import processor_flags
 
 _EXACT_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
 
@@ -18,14 +19,3 @@ def int8_weight_bits() -> Literal[7, 8]:
     if platform.machine() not in ("x86_64", "AMD64"):
         return 8
     return 8 if processor_flags() & _EXACT_INTEGER_PRODUCTS else 7
-
-
-def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Instruction-set flags of the first processor; empty where the system has no cpuinfo."""
-    if not cpuinfo.exists():
-        return frozenset()
-    for line in cpuinfo.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "flags":
-            return frozenset(value.split())
-    return frozenset()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from . import inspect_cli, schedule_cli
+from . import doctor_cli, inspect_cli, schedule_cli
 
 
 def register(app: typer.Typer) -> None:
     """Add the runtime's commands to ``app``."""
+    doctor_cli.register(app)
     inspect_cli.register(app)
     schedule_cli.register(app)

@@ -1,0 +1,61 @@
+"""``skipdec doctor``: versions, hardware, bandwidth, and how to get what is missing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..engines.console import print_json, reports_errors
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``doctor`` to ``app``."""
+    app.command("doctor", epilog="Examples: skipdec doctor\n\nskipdec doctor --threads 2 --json")(
+        doctor
+    )
+
+
+@reports_errors
+def doctor(
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="of the bandwidth measurement; default: all cores")
+    ] = None,
+    bandwidth: Annotated[
+        bool, typer.Option(help="measure memory bandwidth: a second or two, 1 GiB")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show what this machine and installation can do, and how to get what is missing."""
+    from .doctor import examine_machine
+
+    report = examine_machine(threads=threads, bandwidth=bandwidth)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    table.add_row("python", f"{report['python']}, {report['platform']}")
+    installed = [f"{name} {seen}" for name, seen in report["packages"].items() if seen]
+    table.add_row("packages", ", ".join(installed))
+    table.add_row("execution providers", ", ".join(report["execution_providers"]) or "none")
+    table.add_row("processor", f"{report['processor']}, {report['cores']} cores usable")
+    table.add_row("instruction sets", ", ".join(report["instruction_sets"]) or "not known")
+    table.add_row("int8 weights", f"{report['int8_weight_bits']} bits")
+    if bandwidth := report["bandwidth"]:
+        speed = bandwidth["bytes_per_second"] / 1e9
+        table.add_row("memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads")
+    for gpu in report["gpus"]:
+        table.add_row("GPU", ", ".join(gpu.values()))
+    if not report["gpus"]:
+        table.add_row("GPU", "none that the NVIDIA driver knows")
+    for missing in report["missing"]:
+        reason = f"needs {', '.join(missing['modules'])}: {missing['install']}"
+        table.add_row(f"missing: {missing['extra']}", reason, style="yellow")
+    Console(highlight=False, markup=False).print(table)
