@@ -14,6 +14,7 @@ STRUCTURES: dict[str, dict[str, object]] = {
         "do_layer_norm_before": False,
         "word_embed_proj_dim": 24,
         "hidden_size": 48,
+        "num_attention_heads": 3,
         "ffn_dim": 80,
     },
     "no_bias": {  # Galactica: no biases, norms without weights, GELU
