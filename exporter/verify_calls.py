@@ -1,0 +1,129 @@
+"""One way to call an engine and the torch module that it is held against."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..engines.manifest import TensorRole
+from ..engines.session import Array, EngineSession
+
+
+class EngineCalls(ABC):
+    """Runs one engine, or its reference, on numpy arrays; shapes as in ``TensorRole``."""
+
+    @abstractmethod
+    def embed(self, input_ids: Array, position_ids: Array) -> Array:
+        """int64 [B, S] twice → hidden states [B, S, E]."""
+
+    @abstractmethod
+    def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
+        """Run a layer on [B, S, E], row b standing at positions ``starts[b]`` and on.
+
+        ``starts`` is int64 [B]. Key and value [B, N, T, D] hold what was before and are updated in
+        place. With S > 1 all starts are 0: a prompt, padded on the right; a padded position's
+        output means nothing. Returns hidden states [B, S, E].
+        """
+
+    @abstractmethod
+    def head(self, hidden_states: Array, row_positions: Array) -> Array:
+        """[B, S, E], int64 [R] into B*S → float32 logits [R, V]."""
+
+
+class ModuleCalls(EngineCalls):
+    """A module of ``opt.engine_module`` with its weights; float32 throughout."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def embed(self, input_ids: Array, position_ids: Array) -> Array:
+        """See EngineCalls."""
+        return self._run(input_ids, position_ids)[0]
+
+    def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
+        """See EngineCalls."""
+        mask = causal_mask(starts, hidden_states.shape[1], key.shape[2])
+        output, key[...], value[...] = self._run(hidden_states, key, value, starts, mask)
+        return output
+
+    def head(self, hidden_states: Array, row_positions: Array) -> Array:
+        """See EngineCalls."""
+        return self._run(hidden_states, row_positions)[0]
+
+    def _run(self, *arrays: Array) -> list[Array]:
+        with torch.inference_mode():
+            result = self._module(*(torch.from_numpy(_as_float32(array)) for array in arrays))
+        return [tensor.numpy() for tensor in (result if isinstance(result, tuple) else (result,))]
+
+
+class SessionCalls(EngineCalls):
+    """An engine as the runtime binds it: the cache updated in place, tensors given by role."""
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+
+    def embed(self, input_ids: Array, position_ids: Array) -> Array:
+        """See EngineCalls."""
+        spec = self._session.spec.tensor(TensorRole.HIDDEN_STATES_OUT)
+        output = np.empty((*input_ids.shape, int(spec.shape[-1])), spec.dtype)  # [B, S, E]
+        self._run(
+            {
+                TensorRole.INPUT_IDS: input_ids,
+                TensorRole.POSITION_IDS: position_ids,
+                TensorRole.HIDDEN_STATES_OUT: output,
+            }
+        )
+        return output
+
+    def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
+        """See EngineCalls."""
+        num_tokens = hidden_states.shape[1]
+        output = np.empty_like(hidden_states)  # [B, S, E]
+        self._run(
+            {
+                TensorRole.HIDDEN_STATES: hidden_states,
+                TensorRole.HIDDEN_STATES_OUT: output,
+                TensorRole.PAST_KEY: key,
+                TensorRole.PRESENT_KEY: key,
+                TensorRole.PAST_VALUE: value,
+                TensorRole.PRESENT_VALUE: value,
+                TensorRole.WRITE_INDICES: starts,
+                TensorRole.ATTENTION_MASK: causal_mask(starts, num_tokens, key.shape[2]),
+                TensorRole.SEQLENS_K: (starts + num_tokens - 1).astype(np.int32),
+                TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(starts.max() + num_tokens, np.int32),
+            }
+        )
+        return output
+
+    def head(self, hidden_states: Array, row_positions: Array) -> Array:
+        """See EngineCalls."""
+        vocab_size = int(self._session.spec.tensor(TensorRole.LOGITS).shape[-1])
+        logits = np.empty((len(row_positions), vocab_size), np.float32)  # [R, V]
+        self._run(
+            {
+                TensorRole.HIDDEN_STATES: hidden_states,
+                TensorRole.ROW_POSITIONS: row_positions,
+                TensorRole.LOGITS: logits,
+            }
+        )
+        return logits
+
+    def _run(self, tensors: Mapping[TensorRole, Array]) -> None:
+        wanted = self._session.spec.roles
+        binding = self._session.bind({r: a for r, a in tensors.items() if r in wanted})
+        binding.run()
+        binding.release()
+
+
+def causal_mask(starts: Array, num_tokens: int, capacity: int) -> Array:
+    """bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``."""
+    last_seen = starts[:, None] + np.arange(num_tokens)  # [B, S]
+    return (np.arange(capacity) <= last_seen[..., None])[:, None]
+
+
+def _as_float32(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype == np.float16 else array

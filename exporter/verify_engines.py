@@ -1,0 +1,174 @@
+"""Holds one engine against its torch module, on seeded random inputs, and its weights exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+
+from ..engines.bundle import EngineBundle
+from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec, TensorRole
+from ..engines.session import Array
+from .verify_calls import EngineCalls
+from .verify_report import EngineCheck
+
+# A ragged prompt, padded on the right, then single tokens; room is left unused behind them.
+_PROMPT_LENGTHS = (7, 1, 4)
+_DECODE_STEPS = 2
+_UNUSED_POSITIONS = 3
+_HEAD_SHAPE = (3, 5)  # [B, S] of the head's hidden states
+_HEAD_ROWS = (14, 0, 7, 7)  # gathered out of order and twice
+_EMBED_TOKENS = 4096  # embedded at once, in two rows
+
+# A pair of named tensors to compare: what the engine made and what it should have made.
+Comparison = tuple[str, Array, Array]
+
+
+def engine_tolerance(precision: PrecisionSpec, kind: EngineKind) -> float:
+    """Largest difference allowed, as a fraction of the tensor's max |reference|.
+
+    float32 0.0001, float16 0.005. int8 0.005: where float rounding moves an activation over the
+    edge of its 8-bit code, one code differs. MatMulNBits at accuracy level 4 quantises
+    activations, which the reference does not: 0.03.
+    """
+    quantize = precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
+    tolerance = 1e-4 if precision.dtype == "float32" else 5e-3
+    if quantize == "int8":
+        return max(tolerance, 5e-3 if precision.dtype == "float32" else 1e-2)
+    if quantize != "none" and precision.accuracy_level == 4:
+        return 3e-2
+    return tolerance
+
+
+def check_engine(
+    spec: EngineSpec,
+    engine: EngineCalls,
+    reference: EngineCalls,
+    model: ModelSpec,
+    tolerance: float,
+    seed: int,
+    weights_differ: tuple[str, ...],
+) -> EngineCheck:
+    """Run both on the same inputs and report the worst tensor.
+
+    Every row of the embedding tables and every column of the head is covered.
+    """
+    rng = np.random.default_rng([seed, spec.layer_index or 0])
+    compare: dict[EngineKind, Callable[[], Iterator[Comparison]]] = {
+        EngineKind.EMBED: lambda: _compare_embed(engine, reference, model),
+        EngineKind.LAYER: lambda: _compare_layer(engine, reference, spec, rng),
+        EngineKind.HEAD: lambda: _compare_head(engine, reference, spec, rng),
+    }
+    worst_tensor, worst = "", -1.0
+    for name, actual, expected in compare[spec.kind]():
+        error = relative_error(actual, expected)
+        if not error <= worst:  # NaN too
+            worst_tensor, worst = name, error
+        if np.isnan(error):
+            break
+    return EngineCheck(
+        engine=spec.name,
+        worst_tensor=worst_tensor,
+        error=worst,
+        tolerance=tolerance,
+        weights_differ=weights_differ,
+    )
+
+
+def relative_error(actual: Array, expected: Array) -> float:
+    """max |actual - expected| / max |expected|; NaN if either holds NaN, 0.0 for equal zeros."""
+    difference = float(np.abs(np.subtract(actual, expected, dtype=np.float32)).max())
+    scale = float(np.abs(expected).max())
+    return difference / scale if difference else difference
+
+
+def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Array | None]:
+    """Return a function that reads an initialiser of the engine's graph; None if it has none."""
+    path = bundle.file(spec.graph)
+    graph = onnx.load(path, load_external_data=False).graph
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+
+    def read(name: str) -> Array | None:
+        if name not in initializers:
+            return None
+        return onnx.numpy_helper.to_array(initializers[name], base_dir=str(path.parent))
+
+    return read
+
+
+def weight_problem(name: str, stored: Array | None, expected: Array) -> str | None:
+    """Say how a stored tensor differs from what the checkpoint gives, bit for bit; else None."""
+    if stored is None:
+        return f"{name} is missing from the graph"
+    if stored.shape != expected.shape:
+        return f"{name} is {stored.shape}; expected {expected.shape}"
+    if stored.dtype != expected.dtype:
+        return f"{name} is {stored.dtype}; expected {expected.dtype}"
+    differing = np.flatnonzero(_bits(stored) != _bits(expected))
+    if not differing.size:
+        return None
+    first = tuple(int(index) for index in np.unravel_index(differing[0], stored.shape))
+    return (
+        f"{name} differs from the checkpoint in {differing.size:,} of {stored.size:,} values; "
+        f"the first is {list(first)}: {stored[first]}; expected {expected[first]}"
+    )
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
+
+
+def _compare_embed(
+    engine: EngineCalls, reference: EngineCalls, model: ModelSpec
+) -> Iterator[Comparison]:
+    """Every token and every position at least once."""
+    total = max(model.vocab_size, model.max_position_embeddings)
+    for start in range(0, total, _EMBED_TOKENS):
+        count = min(_EMBED_TOKENS, total - start)
+        indices = np.arange(start, start + count + count % 2).reshape(2, -1)  # [2, S]
+        input_ids = indices % model.vocab_size
+        position_ids = indices % model.max_position_embeddings
+        actual, expected = (each.embed(input_ids, position_ids) for each in (engine, reference))
+        yield "hidden_states_out", actual, expected
+
+
+def _compare_layer(
+    engine: EngineCalls, reference: EngineCalls, spec: EngineSpec, rng: np.random.Generator
+) -> Iterator[Comparison]:
+    """A ragged prompt, then single tokens; hidden states ~ N(0, 1); then what the caches hold."""
+    hidden = spec.tensor(TensorRole.HIDDEN_STATES)
+    size, dtype = int(hidden.shape[-1]), np.dtype(hidden.dtype)
+    lengths = np.array(_PROMPT_LENGTHS)  # [B]
+    rows, padded = len(lengths), int(lengths.max())
+    _, num_heads, _, head_dim = spec.tensor(TensorRole.PAST_KEY).shape
+    shape = (rows, int(num_heads), padded + _DECODE_STEPS + _UNUSED_POSITIONS, int(head_dim))
+    unused = np.nan if TensorRole.SEQLENS_K in spec.roles else 0.0  # what nobody may read
+    key, value = np.full(shape, unused, dtype), np.full(shape, unused, dtype)
+    wanted_key, wanted_value = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+
+    for step in range(1 + _DECODE_STEPS):
+        num_tokens = 1 if step else padded
+        states = rng.standard_normal((rows, num_tokens, size)).astype(dtype)  # [B, S, E]
+        starts = lengths + step - 1 if step else np.zeros(rows, np.int64)
+        actual = engine.layer(states, key, value, starts)
+        expected = reference.layer(states, wanted_key, wanted_value, starts)
+        valid = slice(None) if step else np.arange(padded) < lengths[:, None]
+        stage = f"decode step {step}" if step else "prompt"
+        yield f"hidden_states_out ({stage})", actual[valid], expected[valid]
+    written = np.arange(shape[2]) < lengths[:, None] + _DECODE_STEPS  # [B, T]
+    for name, cache, wanted in (
+        ("present_key", key, wanted_key),
+        ("present_value", value, wanted_value),
+    ):
+        yield name, cache.swapaxes(1, 2)[written], wanted.swapaxes(1, 2)[written]
+
+
+def _compare_head(
+    engine: EngineCalls, reference: EngineCalls, spec: EngineSpec, rng: np.random.Generator
+) -> Iterator[Comparison]:
+    hidden = spec.tensor(TensorRole.HIDDEN_STATES)
+    states = rng.standard_normal((*_HEAD_SHAPE, int(hidden.shape[-1]))).astype(hidden.dtype)
+    row_positions = np.array(_HEAD_ROWS)
+    actual, expected = (each.head(states, row_positions) for each in (engine, reference))
+    yield "logits", actual, expected

@@ -1,0 +1,112 @@
+"""The torch modules that engines are held against, with the weights that a bundle must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ..engines.session import Array
+from .opt import Projection, engine_module
+from .quantize import (
+    ACTIVATION_MAXIMUM,
+    QUANTIZED_PARAMETERS,
+    ChannelQuantizer,
+    weight_quantizer,
+)
+from .weights import Parameter, TensorReader, engine_parameters
+
+# Sums of so many products of two numbers of at most 127 are exact in float32 in any order:
+# 1024 * 127 * 127 < 2 ** 24.
+_EXACT_INPUTS = 1024
+
+
+class IntegerProjection(nn.Module):
+    """The int8 product: one activation scale per token, one weight scale per output channel.
+
+    ``weight`` int8 [K, N], ``scale`` float32 [N]. Integer sums are exact, so a token's result does
+    not depend on what else is in the batch.
+    """
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight, self.scale, self.bias = weight, scale, bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., K] → [..., N]."""
+        peak = inputs.abs().amax(-1, keepdim=True)  # [..., 1]
+        token_scale = torch.where(peak > 0, peak, 1) / ACTIVATION_MAXIMUM
+        codes = torch.round(inputs / token_scale)  # [..., K]
+        sums = torch.zeros(*inputs.shape[:-1], self.weight.shape[1], dtype=torch.float64)
+        for start in range(0, len(self.weight), _EXACT_INPUTS):
+            chunk = slice(start, start + _EXACT_INPUTS)
+            sums += codes[..., chunk] @ self.weight[chunk].float()  # [..., N]
+        product = sums.float() * token_scale * self.scale
+        return product if self.bias is None else product + self.bias
+
+
+class Reference:
+    """Makes the reference of one engine after another: one engine's weights in memory at a time.
+
+    Weights are float32 but have gone through what ``precision`` does to them: rounded to float16,
+    or quantised and, but for int8, turned back.
+    """
+
+    def __init__(self, model: ModelSpec, precision: PrecisionSpec, reader: TensorReader) -> None:
+        self.model = model
+        self.precision = precision
+        self._reader = reader
+
+    def stored_tensors(self, parameter: Parameter, kind: EngineKind) -> dict[str, Array]:
+        """The tensors that an engine's graph holds for ``parameter``, by name."""
+        weight = parameter.load(self._reader)
+        quantizer = weight_quantizer(kind, self.precision)
+        if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
+            return {f"{parameter.name}.{k}": v for k, v in quantizer.encode(weight).items()}
+        dtype = "float32" if parameter.keeps_float32 else self.precision.dtype
+        return {parameter.name: np.array(weight, dtype, order="C")}
+
+
+class ReferenceBuilder:
+    """Fills one engine's module and shows each tensor on the way, so that it is made only once."""
+
+    def __init__(self, reference: Reference, kind: EngineKind, layer_index: int | None) -> None:
+        self.module = engine_module(kind, reference.model)
+        self._reference = reference
+        self._kind = kind
+        self._parameters = engine_parameters(kind, reference.model, layer_index)
+
+    def tensors(self) -> Iterator[tuple[str, Array]]:
+        """Yield the name and content of every tensor that the engine's graph must hold.
+
+        Once exhausted, ``module`` is ready.
+        """
+        integers: dict[str, dict[str, Array]] = {}
+        quantizer = weight_quantizer(self._kind, self._reference.precision)
+        for parameter in self._parameters:
+            stored = self._reference.stored_tensors(parameter, self._kind)
+            yield from stored.items()
+            if parameter.name in stored:
+                self._set(parameter.name, stored[parameter.name])
+                continue
+            assert quantizer is not None
+            tensors = {name.rpartition(".")[2]: array for name, array in stored.items()}
+            if isinstance(quantizer, ChannelQuantizer):
+                integers[parameter.name.removesuffix(".weight")] = tensors
+            else:
+                self._set(parameter.name, quantizer.decode(tensors)[: parameter.shape[0]])
+        for path, tensors in integers.items():
+            projection = self.module.get_submodule(path)
+            assert isinstance(projection, Projection)
+            weight = torch.from_numpy(tensors["quantized"])
+            scale = torch.from_numpy(tensors["scale"])
+            self.module.set_submodule(path, IntegerProjection(weight, scale, projection.bias))
+
+    def _set(self, name: str, array: Array) -> None:
+        tensor = torch.from_numpy(np.ascontiguousarray(array, np.float32))
+        parameter = self.module.get_parameter(name)
+        assert parameter.shape == tensor.shape, (name, parameter.shape, tensor.shape)
+        parameter.data = tensor

@@ -1,0 +1,131 @@
+"""What a verification is asked, reports while it runs, and finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..engines.errors import VerificationError
+from ..engines.manifest import PrecisionSpec
+from .config import ExportConfig
+
+_REPORTED_PROBLEMS = 10
+
+Stage = Literal["engines", "tokens"]
+TokenReference = Literal["Hugging Face", "layer by layer"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class VerificationRequest(_Model):
+    """Hold the bundle in ``directory`` against the checkpoint that ``config`` names.
+
+    ``precision`` is what was asked for: the bundle must be exactly that. Of ``config`` the
+    checkpoint's fields, ``seed``, ``atol`` and ``verify_memory`` count.
+    """
+
+    directory: Path
+    config: ExportConfig
+    precision: PrecisionSpec
+
+
+class Progress(_Model):
+    """``item`` is being verified, number ``done`` (from 0) of ``total`` in ``stage``."""
+
+    stage: Stage
+    item: str
+    done: int
+    total: int
+
+
+class EngineCheck(_Model):
+    """One engine against its torch module. Errors are fractions of the tensor's max |reference|."""
+
+    engine: str
+    worst_tensor: str
+    error: float
+    tolerance: float
+    weights_differ: tuple[str, ...] = Field(
+        default=(), description="stored tensors that are not the checkpoint's"
+    )
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the engine, worst first; empty if it passed."""
+        problems = []
+        if not self.error <= self.tolerance:  # NaN is not
+            problems.append(
+                f"engine {self.engine}: {self.worst_tensor} is off by {self.error:.2g} of its "
+                f"largest value; allowed: {self.tolerance:.2g}"
+            )
+        return problems + [f"engine {self.engine}: weights: {text}" for text in self.weights_differ]
+
+
+class TokenCheck(_Model):
+    """The bundle's greedy tokens at full depth against the reference, position by position.
+
+    The reference reads the bundle's own tokens, so one difference does not hide the next. A token
+    that differs is a tie if the reference's logits for the two are less than ``tolerance`` apart.
+    ``required`` is False for a quantised bundle, which is held against the unquantised model.
+    """
+
+    reference: TokenReference
+    compared: int
+    equal: int
+    ties: int
+    worst_gap: float = Field(description="largest gap of a differing token, in logits")
+    worst_logprob_error: float
+    tolerance: float = Field(description="in logits")
+    required: bool
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong; empty if it passed or was not required to."""
+        if not self.required:
+            return []
+        problems = []
+        differing = self.compared - self.equal - self.ties
+        if differing:
+            problems.append(
+                f"{differing} of {self.compared} greedy tokens differ from {self.reference}'s, by "
+                f"up to {self.worst_gap:.2g} in logits; allowed: ties below {self.tolerance:.2g}"
+            )
+        if not self.worst_logprob_error <= self.tolerance:
+            problems.append(
+                f"log-probabilities are off by {self.worst_logprob_error:.2g} from "
+                f"{self.reference}'s; allowed: {self.tolerance:.2g}"
+            )
+        return problems
+
+
+class VerificationReport(_Model):
+    """All that a verification found. Without ``tokens`` it stopped at broken engines."""
+
+    engines: tuple[EngineCheck, ...]
+    tokens: TokenCheck | None
+    seconds: float
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that failed: engines worst first, then tokens."""
+        worst_first = sorted(self.engines, key=_excess, reverse=True)
+        problems = [problem for check in worst_first for problem in check.problems]
+        return problems + (self.tokens.problems if self.tokens is not None else [])
+
+    def raise_if_failed(self, subject: str) -> None:
+        """Raise VerificationError with the worst problems if anything failed."""
+        problems = self.problems
+        if len(problems) > _REPORTED_PROBLEMS:
+            more = f"and {len(problems) - _REPORTED_PROBLEMS} more"
+            problems = [*problems[:_REPORTED_PROBLEMS], more]
+        if problems:
+            raise VerificationError(subject, *problems)
+
+
+def _excess(check: EngineCheck) -> float:
+    """How many times the tolerance the error is; infinite for NaN."""
+    return check.error / check.tolerance if check.error == check.error else float("inf")

@@ -1,0 +1,218 @@
+"""End to end: the bundle's greedy tokens at full depth, read by a reference position by position.
+
+The reference is Hugging Face's own model where it fits in memory, else our torch modules, one
+engine's weights at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..engines.bundle import EngineBundle
+from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ..runtime.generator import Generator
+from ..runtime.sampling import SamplingParams
+from .verify_calls import EngineCalls
+from .verify_report import TokenCheck, TokenReference
+from .weights import TensorReader
+
+_PROMPT_LENGTHS = (1, 12, 5, 8)
+_GENERATED_TOKENS = 16
+_REPORTED_LOGPROBS = 5
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class GreedyText:
+    """One prompt and how the bundle continued it.
+
+    ``logprobs[i]`` maps the likeliest tokens at generated index i, and the chosen one, to their
+    log-probabilities.
+    """
+
+    prompt: tuple[int, ...]
+    generated: tuple[int, ...]
+    logprobs: tuple[dict[int, float], ...]
+
+    @property
+    def read_tokens(self) -> tuple[int, ...]:
+        """What was fed to the model: all but the last token."""
+        return self.prompt + self.generated[:-1]
+
+
+def token_tolerance(precision: PrecisionSpec) -> float:
+    """Largest difference of logits allowed, as a fraction of the reference's max |logit|."""
+    return 1e-3 if precision.dtype == "float32" else 2e-2
+
+
+def random_prompts(model: ModelSpec, seed: int) -> list[list[int]]:
+    """Ragged prompts of seeded random tokens; shorter where the model's positions are few."""
+    rng = np.random.default_rng(seed)
+    longest = max(1, model.max_seq_len - _generated_tokens(model))
+    lengths = [min(length, longest) for length in _PROMPT_LENGTHS]
+    return [rng.integers(0, model.vocab_size, length).tolist() for length in lengths]
+
+
+def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
+    """Continue random prompts, as one ragged batch, the way a user would: with Generator."""
+    model = bundle.manifest.model
+    prompts = random_prompts(model, seed)
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=_generated_tokens(model),
+        ignore_eos=True,
+        logprobs=min(_REPORTED_LOGPROBS, model.vocab_size),
+    )
+    with Generator.open(bundle.path, schedule="full") as generator:
+        outputs = generator.generate(prompts, params)
+    texts = []
+    for prompt, output in zip(prompts, outputs, strict=True):
+        completion = output.outputs[0]
+        assert completion.logprobs is not None
+        logprobs = tuple({k: v.logprob for k, v in at.items()} for at in completion.logprobs)
+        texts.append(GreedyText(tuple(prompt), completion.token_ids, logprobs))
+    return texts
+
+
+def text_from_logits(tokens: Sequence[int], logits: FloatArray) -> GreedyText:
+    """What a bundle that is too large to generate would choose after each of ``tokens``.
+
+    ``logits`` is [len(tokens), V]. Every position counts as generated but nothing is fed back.
+    """
+    logprobs = log_softmax(logits)
+    likeliest = np.argsort(-logits, axis=1)[:, :_REPORTED_LOGPROBS]
+    reported = tuple(
+        {int(token): float(row[token]) for token in best}
+        for row, best in zip(logprobs, likeliest, strict=True)
+    )
+    return GreedyText(tuple(tokens), tuple(int(best[0]) for best in likeliest), reported)
+
+
+def streamed_logits(
+    rows: Sequence[Sequence[int]],
+    model: ModelSpec,
+    dtype: str,
+    load: Callable[[EngineKind, int | None], EngineCalls],
+) -> list[FloatArray]:
+    """Read rows of tokens with all engines, one loaded at a time; logits [len(row), V] of each.
+
+    ``load(kind, layer_index)`` loads an engine or its reference; ``dtype`` is its KV cache's.
+    """
+    padded = max(map(len, rows))
+    input_ids = np.array([[*row, *[0] * (padded - len(row))] for row in rows])  # [B, S]
+    position_ids = np.tile(np.arange(padded), (len(rows), 1))
+    hidden_states = load(EngineKind.EMBED, None).embed(input_ids, position_ids)  # [B, S, E]
+    key, value = (
+        np.zeros((len(rows), model.num_heads, padded, model.head_dim), dtype) for _ in range(2)
+    )
+    starts = np.zeros(len(rows), np.int64)
+    for layer_index in range(model.num_layers):
+        layer = load(EngineKind.LAYER, layer_index)
+        hidden_states = layer.layer(hidden_states, key, value, starts)
+    head = load(EngineKind.HEAD, None)
+    return [
+        head.head(hidden_states, np.arange(len(row)) + index * padded)
+        for index, row in enumerate(rows)
+    ]
+
+
+def hugging_face_logits(
+    rows: Sequence[Sequence[int]], model: ModelSpec, dtype: str, reader: TensorReader
+) -> list[FloatArray]:
+    """Logits [len(row), V] of each row by ``OPTForCausalLM``, weights rounded to ``dtype``."""
+    reference = hugging_face_model(model, dtype, reader)
+    with torch.inference_mode():
+        return [reference(torch.tensor([list(row)])).logits[0].numpy() for row in rows]
+
+
+def hugging_face_model(model: ModelSpec, dtype: str, reader: TensorReader) -> Any:  # noqa: ANN401
+    """``transformers.OPTForCausalLM`` in float32, its weights read one at a time."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
+        word_embed_proj_dim=model.word_embed_proj_dim,
+        num_hidden_layers=model.num_layers,
+        num_attention_heads=model.num_heads,
+        ffn_dim=model.ffn_dim,
+        max_position_embeddings=model.max_position_embeddings,
+        do_layer_norm_before=model.do_layer_norm_before,
+        _remove_final_layer_norm=model.do_layer_norm_before and not model.final_layer_norm,
+        enable_bias=model.enable_bias,
+        layer_norm_elementwise_affine=model.layer_norm_elementwise_affine,
+        activation_function=model.activation_function,
+        tie_word_embeddings=model.tie_word_embeddings,
+        bos_token_id=model.bos_token_id,
+        eos_token_id=model.eos_token_id,
+        pad_token_id=model.pad_token_id,
+    )
+    with torch.device("meta"):
+        reference = OPTForCausalLM(config)
+    weights: dict[str, torch.Tensor] = {}
+    for name in reference.state_dict():
+        if model.tie_word_embeddings and name == "lm_head.weight":
+            weights[name] = weights["model.decoder.embed_tokens.weight"]
+        else:
+            rounded = reader.read(name.removeprefix("model.")).astype(dtype)
+            weights[name] = torch.from_numpy(rounded.astype(np.float32, copy=False))
+    reference.load_state_dict(weights, assign=True)
+    reference.tie_weights()
+    return reference.eval()
+
+
+def compare_tokens(
+    texts: Sequence[GreedyText],
+    reference_logits: Sequence[FloatArray],
+    reference: TokenReference,
+    relative_tolerance: float,
+    *,
+    required: bool,
+) -> TokenCheck:
+    """Compare each generated token with the reference's choice at its position.
+
+    ``reference_logits[r]`` is [tokens read of row r, V].
+    """
+    compared = equal = ties = 0
+    worst_gap = worst_error = 0.0
+    tolerance = relative_tolerance * max(float(np.abs(each).max()) for each in reference_logits)
+    for text, logits in zip(texts, reference_logits, strict=True):
+        generated = logits[-len(text.generated) :]  # [G, V]
+        for chosen, row, logprobs in zip(text.generated, generated, text.logprobs, strict=True):
+            compared += 1
+            gap = float(row.max() - row[chosen])
+            equal += gap == 0.0
+            ties += 0.0 < gap <= tolerance
+            expected = log_softmax(row)
+            errors = [abs(expected[token] - logprob) for token, logprob in logprobs.items()]
+            # np.maximum, unlike max, keeps NaN.
+            worst_gap = float(np.maximum(worst_gap, gap))
+            worst_error = float(np.maximum(worst_error, np.max(errors)))
+    return TokenCheck(
+        reference=reference,
+        compared=compared,
+        equal=equal,
+        ties=ties,
+        worst_gap=worst_gap,
+        worst_logprob_error=worst_error,
+        tolerance=tolerance,
+        required=required,
+    )
+
+
+def log_softmax(logits: FloatArray) -> FloatArray:
+    """Log-probabilities along the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    normalised: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return normalised
+
+
+def _generated_tokens(model: ModelSpec) -> int:
+    return min(_GENERATED_TOKENS, max(1, model.max_seq_len - 1))
