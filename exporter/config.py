@@ -33,7 +33,9 @@ class ExportConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = Field(min_length=1, description="opt-125m ... opt-66b, a hub id or a directory")
-    output: Path | None = Field(default=None, description="bundle directory; default: see CLI")
+    output: Path | None = Field(
+        default=None, description="None: named after the model, see output_path"
+    )
     load_format: LoadFormat = "auto"
     revision: str | None = Field(default=None, description="branch, tag or commit on the hub")
     local_files_only: bool = False
@@ -49,7 +51,6 @@ class ExportConfig(BaseModel):
     max_seq_len: int | None = Field(default=None, ge=1, description="None: the model's positions")
     schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
     keep_canonical: bool = False
-    dry_run: bool = False
     force: bool = False
     resume: bool = True
     verify: bool = True

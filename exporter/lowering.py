@@ -76,3 +76,13 @@ def initializer(graph: ir.Graph, name: str, dtype: ir.DataType, shape: tuple[int
     value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
     graph.initializers[name] = value
     return value
+
+
+def parameters_as_inputs(model: ir.Model) -> ir.Model:
+    """A copy whose initialisers without data are inputs, so that it can be serialised."""
+    copy = model.clone()
+    for name, value in list(copy.graph.initializers.items()):
+        if value.const_value is None:
+            copy.graph.initializers.pop(name)
+            copy.graph.inputs.append(value)
+    return copy

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from ..engines.manifest import EngineKind, FloatType, ModelSpec, TensorSpec
+from .lowering import parameters_as_inputs
 from .opt import engine_module
 from .signature import Signature, canonical_signature
 
@@ -136,10 +137,4 @@ def _declare(graph: ir.Graph, signature: Signature) -> None:
 
 def _check(traced: ir.Model) -> None:
     """Run onnx.checker on the graph with its parameters declared as inputs: they have no data."""
-    checked = traced.clone()
-    graph = checked.graph
-    for name, value in list(graph.initializers.items()):
-        if value.const_value is None:
-            graph.initializers.pop(name)
-            graph.inputs.append(value)
-    onnx.checker.check_model(ir.to_proto(checked), full_check=True)
+    onnx.checker.check_model(ir.to_proto(parameters_as_inputs(traced)), full_check=True)

@@ -1,0 +1,146 @@
+"""From a checkpoint to a published bundle: check, trace, build, verify, publish."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ..engines.bundle_swap import TOKENIZER_NAME
+from ..engines.bundle_writer import BundleWriter
+from ..engines.extras import require_extra
+from ..engines.manifest import EngineKind, FileRecord, Manifest
+from ..runtime.schedule_text import format_schedule
+from .config import ExportConfig
+from .events import ExportEvents, Stage
+from .memory import PeakMemory
+from .plan import ExportPlan, plan_export
+from .report import ExportReport
+from .verify_report import Progress, VerificationReport
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from .engine_builds import FinishedEngine
+
+
+def export(config: ExportConfig, events: ExportEvents | None = None) -> ExportReport:
+    """Export ``config.model`` as a bundle, verified unless ``config.verify`` is off.
+
+    Equal configs give equal bundles, byte for byte, on machines alike. Nothing is visible at the
+    output before all has passed; what an interrupted export has built lies in ``.<name>.partial``
+    beside it and is used by the next one.
+
+    Raises, before any work, one error with every problem of config, model, checkpoint, schedule,
+    output and disk space; VerificationError if an engine does not compute what it should;
+    BundleError if another process is writing the same bundle.
+    """
+    require_extra("export", "skipdec export")
+    with PeakMemory() as memory:
+        return _Export(config, events or ExportEvents(), memory).run()
+
+
+class _Export:
+    def __init__(self, config: ExportConfig, events: ExportEvents, memory: PeakMemory) -> None:
+        self._config = config
+        self._events = events
+        self._memory = memory
+        self._stage_seconds: dict[str, float] = {}
+
+    def run(self) -> ExportReport:
+        with self._stage("check", 1):
+            plan = plan_export(self._config)
+        for text in plan.warnings:
+            self._events.warning(text)
+        with BundleWriter(
+            plan.output, force=self._config.force, resume=self._config.resume
+        ) as writer:
+            engines = self._build(plan, self._trace(plan), writer.directory)
+            manifest = _manifest(self._config, plan, engines)
+            schedule, tokenizer = plan.schedule.to_document(), plan.checkpoint.tokenizer_json
+            verification = None
+            if self._config.verify:
+                writer.stage(manifest, schedule, tokenizer)
+                verification = self._verify(plan, writer.directory)
+            with self._stage("publish", 1):
+                bundle = writer.publish(manifest, schedule, tokenizer)
+        return ExportReport(
+            output=bundle.path,
+            digest=bundle.manifest.digest,
+            model=plan.checkpoint.model.name,
+            target=self._config.target,
+            precision=plan.precision,
+            schedule=format_schedule(plan.schedule),
+            engines=tuple(engine.report for engine in engines),
+            size=sum(record.size for record in manifest.files),
+            stage_seconds=self._stage_seconds,
+            peak_memory=self._memory.peak,
+            verification=verification,
+            warnings=plan.warnings,
+        )
+
+    def _trace(self, plan: ExportPlan) -> dict[EngineKind, ir.Model]:
+        """The canonical graph of each kind of engine; all layers share one."""
+        with self._stage("trace", len(EngineKind)):
+            from .trace import trace_engine
+
+            graphs = {}
+            for kind in EngineKind:
+                graphs[kind] = trace_engine(kind, plan.checkpoint.model, plan.precision.dtype)
+                self._events.item_finished("trace", str(kind))
+        return graphs
+
+    def _build(
+        self, plan: ExportPlan, graphs: dict[EngineKind, ir.Model], directory: Path
+    ) -> list[FinishedEngine]:
+        """All engines, in the manifest's order."""
+        from .engine_builds import EngineBuilds
+
+        finished = {}
+        with self._stage("build", len(plan.engines)):
+            builds = EngineBuilds(plan, graphs, self._config.target, directory)
+            for engine in builds.run(self._config.jobs):
+                finished[engine.spec.name] = engine
+                self._events.engine_finished(engine.report)
+        return [finished[engine.name] for engine in plan.engines]
+
+    def _verify(self, plan: ExportPlan, directory: Path) -> VerificationReport:
+        from .verify import run_verification
+
+        def on_progress(progress: Progress) -> None:
+            self._events.item_finished("verify", progress.item)
+
+        with self._stage("verify", len(plan.engines)):
+            return run_verification(directory, self._config, plan.precision, on_progress)
+
+    @contextmanager
+    def _stage(self, stage: Stage, items: int) -> Iterator[None]:
+        self._events.stage_started(stage, items)
+        start = perf_counter()
+        yield
+        self._stage_seconds[stage] = perf_counter() - start
+        self._events.stage_finished(stage, self._stage_seconds[stage])
+
+
+def _manifest(config: ExportConfig, plan: ExportPlan, engines: list[FinishedEngine]) -> Manifest:
+    from .content_key import tool_versions
+
+    files = [record for engine in engines for record in engine.files]
+    tokenizer = plan.checkpoint.tokenizer_json
+    if tokenizer is not None:
+        digest = hashlib.sha256(tokenizer).hexdigest()
+        files.append(FileRecord(path=TOKENIZER_NAME, size=len(tokenizer), sha256=digest))
+    return Manifest(
+        target=config.target,
+        model=plan.checkpoint.model,
+        precision=plan.precision,
+        engines=tuple(engine.spec for engine in engines),
+        canonical=tuple(engine.canonical for engine in engines if engine.canonical is not None),
+        tokenizer=None if tokenizer is None else TOKENIZER_NAME,
+        files=tuple(files),
+        tool_versions=tool_versions(),
+        source=plan.checkpoint.source(),
+    ).with_digest()
