@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from . import doctor_cli, inspect_cli, schedule_cli
+from . import bench_cli, doctor_cli, generate_cli, inspect_cli, schedule_cli
 
 
 def register(app: typer.Typer) -> None:
     """Add the runtime's commands to ``app``."""
+    bench_cli.register(app)
     doctor_cli.register(app)
+    generate_cli.register(app)
     inspect_cli.register(app)
     schedule_cli.register(app)

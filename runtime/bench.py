@@ -1,0 +1,242 @@
+"""Measures generation as a user calls it: schedules side by side, repetitions interleaved.
+
+Speed drifts while a benchmark runs, so each repetition runs every schedule once and reads memory
+once; ratios are taken within a repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..engines.errors import UsageError
+from .bandwidth import PASSES, BandwidthProbe
+from .cost import CostModel
+from .generator import Generator
+from .sampling import SamplingParams
+from .schedule import ExitSchedule, realised_depth
+from .schedule_text import format_schedule
+
+_WARMUP_TOKENS = 4
+_SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
+
+Progress = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """What to measure. ``schedules`` are texts; full depth is always measured, as reference."""
+
+    batch_sizes: tuple[int, ...] = (1,)
+    prompt_length: int = 128
+    num_tokens: int = 64
+    schedules: tuple[str, ...] = ()
+    repetitions: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"batch size {size} is not possible; allowed: 1 or more"
+            for size in self.batch_sizes
+            if size < 1
+        ]
+        if not self.batch_sizes:
+            problems.append("no batch size; give one, e.g. 1")
+        bounds = (("prompt_length", 1), ("num_tokens", 2), ("repetitions", 1))
+        problems += [
+            f"{name} is {getattr(self, name)}; allowed: {low} or more"
+            for name, low in bounds
+            if getattr(self, name) < low
+        ]
+        if problems:
+            raise UsageError("bench", *problems)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of ``Generator.generate``."""
+
+    wall_seconds: float
+    time_to_first_token: float  # of the row that waited longest
+    step_seconds: tuple[float, ...]
+    layers_per_token: tuple[int, ...]
+
+    @property
+    def decode_seconds(self) -> float:
+        """All steps after the prompt."""
+        return sum(self.step_seconds)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One schedule at one batch size. Speed-ups are over full depth, medians of repetitions."""
+
+    batch_size: int
+    schedule: str
+    realised_depth: float
+    time_to_first_token: float  # median, seconds
+    step_milliseconds_p50: float  # over all steps of all repetitions
+    step_milliseconds_p95: float
+    tokens_per_second: float  # of all rows, whole call, median
+    wall_seconds: float  # whole call, median
+    speedup: float  # whole call, prompt included
+    decode_speedup: float  # steps after the prompt
+    predicted_speedup: float  # of those steps, from bytes
+    bytes_per_step: int  # mean, weights, scales and KV
+    bandwidth_fraction: float  # bytes / bandwidth / time, each at its best
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All measurements of one run, and the bandwidth that was measured in between."""
+
+    measurements: tuple[Measurement, ...]
+    bandwidth: float  # bytes a second, best pass
+    bandwidth_passes: int
+
+    @property
+    def probe_is_valid(self) -> bool:
+        """Whether no measurement beat the probe; where one did, no fraction means anything."""
+        return all(entry.bandwidth_fraction <= 1 for entry in self.measurements)
+
+
+def run_benchmark(
+    generator: Generator, config: BenchConfig, probe: BandwidthProbe, progress: Progress = _silent
+) -> BenchReport:
+    """Measure every schedule of ``config`` at every batch size, and the bandwidth in between.
+
+    ``probe`` should have as many threads as the engines. ``progress`` is told what runs next.
+    Raises what ``Generator.generate`` raises, e.g. UsageError for a prompt that is too long.
+    """
+    schedules = _schedules(generator, config)
+    runs = {
+        size: _measure_batch(generator, config, size, schedules, probe, progress)
+        for size in config.batch_sizes
+    }
+    while len(probe.samples) < PASSES:
+        probe.measure()
+    cost = CostModel(generator.bundle.manifest)
+    return BenchReport(
+        measurements=tuple(
+            _summarise(config, cost, size, schedule, runs[size], probe.best)
+            for size in config.batch_sizes
+            for schedule in schedules
+        ),
+        bandwidth=probe.best,
+        bandwidth_passes=len(probe.samples),
+    )
+
+
+def random_prompts(
+    vocab_size: int, *, batch_size: int, prompt_length: int, seed: int
+) -> list[list[int]]:
+    """Token ids [batch_size][prompt_length] without OPT's special tokens, by ``seed``."""
+    low = min(_SPECIAL_TOKENS, vocab_size - 1)
+    generator = np.random.default_rng(seed)
+    rows: list[list[int]] = generator.integers(
+        low, vocab_size, size=(batch_size, prompt_length)
+    ).tolist()
+    return rows
+
+
+def timed_run(
+    generator: Generator,
+    prompts: Sequence[Sequence[int]],
+    schedule: ExitSchedule,
+    num_tokens: int,
+) -> Run:
+    """Generate exactly ``num_tokens`` greedily for each prompt, in one batch, and time it."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    start = perf_counter()
+    outputs = generator.generate(list(prompts), params, schedule=schedule)
+    wall_seconds = perf_counter() - start
+    completions = [request.outputs[0] for request in outputs]
+    timings = [completion.timings for completion in completions if completion.timings]
+    return Run(
+        wall_seconds=wall_seconds,
+        time_to_first_token=max(timing.time_to_first_token for timing in timings),
+        step_seconds=timings[0].step_seconds,
+        layers_per_token=completions[0].layers_per_token,
+    )
+
+
+def _schedules(generator: Generator, config: BenchConfig) -> list[ExitSchedule]:
+    """Full depth first, then what was asked for, each once."""
+    named = [
+        generator.resolve_schedule(text, max_tokens=config.num_tokens) for text in config.schedules
+    ]
+    return list(dict.fromkeys([ExitSchedule.full(generator.model.num_layers), *named]))
+
+
+def _measure_batch(
+    generator: Generator,
+    config: BenchConfig,
+    batch_size: int,
+    schedules: Sequence[ExitSchedule],
+    probe: BandwidthProbe,
+    progress: Progress,
+) -> dict[ExitSchedule, list[Run]]:
+    prompts = random_prompts(
+        generator.model.vocab_size,
+        batch_size=batch_size,
+        prompt_length=config.prompt_length,
+        seed=config.seed,
+    )
+    for schedule in schedules:
+        timed_run(generator, prompts, schedule, _WARMUP_TOKENS)
+    runs: dict[ExitSchedule, list[Run]] = {schedule: [] for schedule in schedules}
+    for repetition in range(config.repetitions):
+        for schedule in schedules:
+            progress(
+                f"batch {batch_size}, repetition {repetition + 1}, {format_schedule(schedule)}"
+            )
+            runs[schedule].append(timed_run(generator, prompts, schedule, config.num_tokens))
+            probe.measure()
+    return runs
+
+
+def _summarise(
+    config: BenchConfig,
+    cost: CostModel,
+    batch_size: int,
+    schedule: ExitSchedule,
+    runs: dict[ExitSchedule, list[Run]],
+    bandwidth: float,
+) -> Measurement:
+    own, full = runs[schedule], runs[ExitSchedule.full(schedule.num_layers)]
+    pairs = list(zip(full, own, strict=True))
+    steps = [seconds * 1e3 for run in own for seconds in run.step_seconds]
+    lengths = [config.prompt_length] * batch_size
+    decode_bytes = cost.decode(schedule, lengths, config.num_tokens).total
+    wall_seconds = median(run.wall_seconds for run in own)
+    depth = realised_depth(own[0].layers_per_token)
+    assert depth is not None, "BenchConfig asks for two tokens or more"
+    return Measurement(
+        batch_size=batch_size,
+        schedule=format_schedule(schedule),
+        realised_depth=depth,
+        time_to_first_token=median(run.time_to_first_token for run in own),
+        step_milliseconds_p50=_percentile(steps, 50),
+        step_milliseconds_p95=_percentile(steps, 95),
+        tokens_per_second=batch_size * config.num_tokens / wall_seconds,
+        wall_seconds=wall_seconds,
+        speedup=median(full.wall_seconds / own.wall_seconds for full, own in pairs),
+        decode_speedup=median(full.decode_seconds / own.decode_seconds for full, own in pairs),
+        predicted_speedup=cost.speedup(schedule, lengths, config.num_tokens),
+        bytes_per_step=decode_bytes // (config.num_tokens - 1),
+        bandwidth_fraction=decode_bytes / bandwidth / min(run.decode_seconds for run in own),
+    )
+
+
+def _percentile(values: Sequence[float], percent: float) -> float:
+    result: Any = np.percentile(values, percent)
+    return float(result)

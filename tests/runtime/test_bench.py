@@ -1,0 +1,122 @@
+"""The benchmark's arithmetic and order, on a generator that reports invented times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hollow_bundles import hollow_manifest
+
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.bandwidth import PASSES
+from skipdec.runtime.bench import BenchConfig, BenchReport, random_prompts, run_benchmark
+from skipdec.runtime.cost import CostModel
+from skipdec.runtime.outputs import CompletionOutput, RequestOutput, Timings
+from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import parse_schedule
+
+SECONDS_PER_LAYER = 0.01
+
+
+class InventedGenerator:
+    """Takes 10 ms a layer and row, by its own account."""
+
+    def __init__(self, num_layers: int) -> None:
+        self.bundle = SimpleNamespace(manifest=hollow_manifest(num_layers))
+        self.model = self.bundle.manifest.model
+        self.calls: list[tuple[int, bool, int | None]] = []
+
+    def resolve_schedule(self, schedule: str, *, max_tokens: int) -> ExitSchedule:
+        return parse_schedule(schedule, num_layers=self.model.num_layers, horizon=max_tokens)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
+    ) -> list[RequestOutput]:
+        self.calls.append((len(prompts), schedule.is_full, params.max_tokens))
+        assert params.max_tokens is not None
+        layers = [schedule.budget(index) for index in range(params.max_tokens - 1)]
+        timings = Timings(0.5, tuple(SECONDS_PER_LAYER * len(prompts) * n for n in layers))
+        completion = CompletionOutput(
+            index=0,
+            text="",
+            token_ids=(5,) * params.max_tokens,
+            layers_per_token=(schedule.num_layers, *layers),
+            timings=timings,
+        )
+        return [RequestOutput("0", None, tuple(row), (completion,), True) for row in prompts]
+
+
+class InventedProbe:
+    def __init__(self, bandwidth: float) -> None:
+        self.best = bandwidth
+        self.samples: list[float] = []
+
+    def measure(self) -> None:
+        self.samples.append(self.best)
+
+
+def run(bandwidth: float = 1e6, **config: Any) -> tuple[InventedGenerator, BenchReport]:  # noqa: ANN401
+    generator, probe = InventedGenerator(12), InventedProbe(bandwidth)
+    report = run_benchmark(generator, BenchConfig(**config), probe)  # type: ignore[arg-type]
+    assert report.bandwidth_passes == len(probe.samples) >= PASSES
+    return generator, report
+
+
+def test_schedules_take_turns_and_full_depth_is_the_reference() -> None:
+    generator, _ = run(schedules=("4x",), num_tokens=8, repetitions=3)
+    warmup = [(1, True, 4), (1, False, 4)]
+    assert generator.calls == warmup + [(1, True, 8), (1, False, 8)] * 3
+
+
+def test_full_depth_is_measured_once_even_if_asked_for() -> None:
+    _, report = run(schedules=("full", "2x", "full"), batch_sizes=(1, 2))
+    assert [(entry.batch_size, entry.schedule.split(":")[0]) for entry in report.measurements] == [
+        (1, "full"),
+        (1, "linear"),
+        (2, "full"),
+        (2, "linear"),
+    ]
+
+
+def test_numbers_follow_from_the_times() -> None:
+    _, report = run(schedules=("constant:max=3",), num_tokens=9, prompt_length=4)
+    full, skipping = report.measurements
+    assert skipping.realised_depth == 3
+    assert skipping.decode_speedup == pytest.approx(12 / 3)
+    assert skipping.step_milliseconds_p50 == pytest.approx(30)
+    assert skipping.time_to_first_token == 0.5
+    assert full.speedup == full.decode_speedup == full.predicted_speedup == 1.0
+
+
+def test_fraction_is_bytes_over_bandwidth_over_time() -> None:
+    _, report = run(bandwidth=1e6, schedules=(), num_tokens=9, prompt_length=4)
+    (full,) = report.measurements
+    cost = CostModel(hollow_manifest(12)).decode(ExitSchedule.full(12), [4], 9)
+    seconds = 8 * 12 * SECONDS_PER_LAYER
+    assert full.bandwidth_fraction == pytest.approx(cost.total / 1e6 / seconds)
+    assert full.bytes_per_step == cost.total // 8
+    assert report.probe_is_valid
+
+
+def test_a_probe_that_an_engine_beats_is_invalid() -> None:
+    _, report = run(bandwidth=10.0)
+    assert report.measurements[0].bandwidth_fraction > 1
+    assert not report.probe_is_valid
+
+
+def test_all_bad_settings_are_refused_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        BenchConfig(batch_sizes=(0,), num_tokens=1, prompt_length=0, repetitions=0)
+    assert len(caught.value.problems) == 4
+    with pytest.raises(UsageError, match="no batch size"):
+        BenchConfig(batch_sizes=())
+
+
+def test_prompts_are_reproducible_and_hold_no_special_tokens() -> None:
+    prompts = random_prompts(50, batch_size=3, prompt_length=40, seed=1)
+    assert prompts == random_prompts(50, batch_size=3, prompt_length=40, seed=1)
+    assert [len(row) for row in prompts] == [40, 40, 40]
+    assert all(4 <= token < 50 for row in prompts for token in row)
