@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BundleError, EnvironmentMismatchError, UsageError
+from .errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from .extras import require_extra
 from .manifest import EngineSpec, TensorRole
 from .session import Array, Binding, EngineBackend, EngineSession
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SPIN_MICROSECONDS = "50"
 _ALIGNMENT = 64
 _LOAD_ERRORS = (_native.Fail, _native.InvalidProtobuf, _native.InvalidGraph, _native.NoSuchFile)
+_RUN_ERRORS = (_native.Fail, _native.InvalidArgument, _native.RuntimeException)
 
 
 @dataclass
@@ -91,6 +92,7 @@ class OrtBinding(Binding):
         self, session: onnxruntime.InferenceSession, spec: EngineSpec, tensors: Mapping[Any, Array]
     ) -> None:
         self._session = session
+        self._engine = spec.name
         self._io_binding = session.io_binding()
         for tensor in spec.inputs:
             value = onnxruntime.OrtValue.ortvalue_from_numpy(tensors[tensor.role])
@@ -100,8 +102,16 @@ class OrtBinding(Binding):
             self._io_binding.bind_ortvalue_output(tensor.name, value)
 
     def run(self) -> None:
-        """Run the session on the bound memory; about 3 us beside the kernels' own time."""
-        self._session.run_with_iobinding(self._io_binding)
+        """Run the session on the bound memory; about 3 us beside the kernels' own time.
+
+        Raises SkipDecError, with ONNX Runtime's words, if a kernel refuses what it is given.
+        """
+        try:
+            self._session.run_with_iobinding(self._io_binding)
+        except _RUN_ERRORS as error:
+            raise SkipDecError(
+                f"engine {self._engine}", f"ONNX Runtime failed to run it: {error}"
+            ) from error
 
     def release(self) -> None:
         """Clear the binding, so that the arrays can be freed or reused."""

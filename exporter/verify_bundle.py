@@ -87,12 +87,13 @@ class Verification:
     def check_engines(self) -> tuple[EngineCheck, ...]:
         """Every engine against its module; canonical ones, which are never quantised, too."""
         manifest = self._bundle.manifest
-        jobs = [(spec, self._quantized) for spec in manifest.engines]
-        jobs += [(spec, self._float) for spec in manifest.canonical]
+        jobs = [(spec.name, spec, self._quantized) for spec in manifest.engines]
+        jobs += [(f"canonical {spec.name}", spec, self._float) for spec in manifest.canonical]
         checks = []
-        for number, (spec, reference) in enumerate(jobs):
-            self._report("engines", spec.graph, number, len(jobs))
-            checks.append(self._check_engine(spec, reference))
+        for number, (label, spec, reference) in enumerate(jobs):
+            self._report("engines", label, number, len(jobs))
+            check = self._check_engine(spec, reference)
+            checks.append(check.model_copy(update={"engine": label}))
         return tuple(checks)
 
     def _check_engine(self, spec: EngineSpec, reference: Reference) -> EngineCheck:

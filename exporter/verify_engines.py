@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from ..engines.bundle import EngineBundle
+from ..engines.errors import SkipDecError
 from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec, TensorRole
 from ..engines.session import Array
 from .verify_calls import EngineCalls
@@ -60,19 +61,23 @@ def check_engine(
         EngineKind.LAYER: lambda: _compare_layer(engine, reference, spec, rng),
         EngineKind.HEAD: lambda: _compare_head(engine, reference, spec, rng),
     }
-    worst_tensor, worst = "", -1.0
-    for name, actual, expected in compare[spec.kind]():
-        error = relative_error(actual, expected)
-        if not error <= worst:  # NaN too
-            worst_tensor, worst = name, error
-        if np.isnan(error):
-            break
+    worst_tensor, worst, failure = "", 0.0, None
+    try:
+        for name, actual, expected in compare[spec.kind]():
+            error = relative_error(actual, expected)
+            if not error < worst:  # NaN too
+                worst_tensor, worst = name, error
+            if np.isnan(error):
+                break
+    except SkipDecError as raised:
+        failure = "; ".join(raised.problems)
     return EngineCheck(
         engine=spec.name,
         worst_tensor=worst_tensor,
         error=worst,
         tolerance=tolerance,
         weights_differ=weights_differ,
+        failure=failure,
     )
 
 

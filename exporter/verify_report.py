@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ TokenReference = Literal["Hugging Face", "layer by layer"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 class VerificationRequest(_Model):
@@ -52,17 +53,21 @@ class EngineCheck(_Model):
     weights_differ: tuple[str, ...] = Field(
         default=(), description="stored tensors that are not the checkpoint's"
     )
+    failure: str | None = Field(default=None, description="why the engine did not run")
 
     @property
     def problems(self) -> list[str]:
         """What is wrong with the engine, worst first; empty if it passed."""
         problems = []
+        if self.failure is not None:
+            problems.append(self.failure)
         if not self.error <= self.tolerance:  # NaN is not
             problems.append(
-                f"engine {self.engine}: {self.worst_tensor} is off by {self.error:.2g} of its "
-                f"largest value; allowed: {self.tolerance:.2g}"
+                f"{self.worst_tensor} is off by {self.error:.2g} of its largest value; "
+                f"allowed: {self.tolerance:.2g}"
             )
-        return problems + [f"engine {self.engine}: weights: {text}" for text in self.weights_differ]
+        problems += [f"weights: {text}" for text in self.weights_differ]
+        return [f"engine {self.engine}: {problem}" for problem in problems]
 
 
 class TokenCheck(_Model):
@@ -101,6 +106,15 @@ class TokenCheck(_Model):
             )
         return problems
 
+    def summary(self) -> str:
+        """One line for people."""
+        against = self.reference if self.required else f"{self.reference}, not quantised"
+        return (
+            f"{self.equal} of {self.compared} greedy tokens equal the model's ({against}), "
+            f"{self.ties} are ties; log-probabilities are off by up to "
+            f"{self.worst_logprob_error:.1e}"
+        )
+
 
 class VerificationReport(_Model):
     """All that a verification found. Without ``tokens`` it stopped at broken engines."""
@@ -116,6 +130,15 @@ class VerificationReport(_Model):
         problems = [problem for check in worst_first for problem in check.problems]
         return problems + (self.tokens.problems if self.tokens is not None else [])
 
+    def summary(self) -> list[str]:
+        """Lines for people about a bundle that passed."""
+        worst = max(self.engines, key=_excess)
+        lines = [
+            f"{len(self.engines)} engines equal their torch modules; the worst is {worst.engine}, "
+            f"{worst.worst_tensor}, off by {worst.error:.1e} of {worst.tolerance:.0e} allowed"
+        ]
+        return lines if self.tokens is None else [*lines, self.tokens.summary()]
+
     def raise_if_failed(self, subject: str) -> None:
         """Raise VerificationError with the worst problems if anything failed."""
         problems = self.problems
@@ -127,5 +150,7 @@ class VerificationReport(_Model):
 
 
 def _excess(check: EngineCheck) -> float:
-    """How many times the tolerance the error is; infinite for NaN."""
-    return check.error / check.tolerance if check.error == check.error else float("inf")
+    """How many times the tolerance the error is; infinite if the engine failed or gave NaN."""
+    if check.failure is not None or math.isnan(check.error):
+        return math.inf
+    return check.error / check.tolerance

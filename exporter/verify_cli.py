@@ -1,0 +1,105 @@
+"""``skipdec verify``: is a bundle whole, and does it compute what its model does?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..engines.console import print_json, reports_errors, stderr_console
+
+if TYPE_CHECKING:
+    from ..engines.bundle import EngineBundle
+    from .verify_report import VerificationReport
+
+
+class LoadFormat(StrEnum):
+    """What ``--load-format`` may be."""
+
+    AUTO = "auto"
+    SAFETENSORS = "safetensors"
+    BIN = "bin"
+    DUMMY = "dummy"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``verify`` to ``app``."""
+    app.command(
+        "verify",
+        epilog="Examples: skipdec verify opt-1.3b-int8.skipdec\n\n"
+        "skipdec verify opt-1.3b-int8.skipdec --reference facebook/opt-1.3b\n\n"
+        "skipdec verify opt-1.3b.skipdec --reference opt-1.3b --load-format dummy --seed 0 --json",
+    )(verify)
+
+
+@reports_errors
+def verify(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")],
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="the checkpoint it was made of; default: hashes only"),
+    ] = None,
+    load_format: Annotated[LoadFormat, typer.Option(help="of the reference")] = LoadFormat.AUTO,
+    revision: Annotated[str | None, typer.Option(help="of the reference on the hub")] = None,
+    local_files_only: Annotated[bool, typer.Option(help="never use the network")] = False,
+    atol: Annotated[
+        float | None,
+        typer.Option(
+            help="largest difference, as a fraction of the largest value; default: by precision"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of dummy weights and test prompts")] = 0,
+    verify_memory: Annotated[
+        float | None, typer.Option(metavar="GIB", help="memory for a whole reference model")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Check every byte of BUNDLE and, with --reference, every engine and the greedy tokens."""
+    from ..engines.bundle import EngineBundle
+
+    if reference is None:
+        opened = EngineBundle.open(bundle, verify="full")
+        _print(opened, None, as_json)
+        return
+    from .config import GIB, ExportConfig
+    from .verify import run_verification
+
+    opened = EngineBundle.open(bundle)
+    values = {
+        "model": reference,
+        "load_format": load_format.value,
+        "revision": revision,
+        "local_files_only": local_files_only,
+        "atol": atol,
+        "seed": seed,
+    }
+    if verify_memory is not None:
+        values["verify_memory"] = int(verify_memory * GIB)
+    config = ExportConfig(**values)
+    with stderr_console().status("verifying") as status:
+        report = run_verification(
+            opened.path,
+            config,
+            opened.manifest.precision,
+            lambda progress: status.update(f"verifying {progress.item}"),
+        )
+    _print(opened, report, as_json)
+
+
+def _print(bundle: EngineBundle, report: VerificationReport | None, as_json: bool) -> None:
+    files = len(bundle.manifest.files)
+    if as_json:
+        document = {
+            "bundle": str(bundle.path),
+            "digest": bundle.manifest.digest,
+            "files": files,
+            "report": None if report is None else report.model_dump(mode="json"),
+        }
+        print_json(document)
+        return
+    typer.echo(f"{bundle.path}: all {files} files are as manifest.json says")
+    if report is not None:
+        for line in report.summary():
+            typer.echo(line)
