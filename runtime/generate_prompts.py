@@ -1,0 +1,104 @@
+"""``skipdec generate -p``: completions of a few prompts, for people or as one JSON value."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from ..engines.console import print_json, stderr_console
+from .generate_options import GenerateOptions
+from .generation_progress import GenerationProgress
+from .generator import Generator
+from .interruption import Interruption
+from .jsonl import result_line, to_bytes
+from .outputs import RequestOutput, StreamDelta
+from .requests import make_requests
+from .schedule import ExitSchedule
+
+
+def run_prompts(options: GenerateOptions) -> None:
+    """Generate, print the results on stdout and the figures on stderr.
+
+    Ctrl-C prints what there is so far and exits with 130.
+    """
+    console = stderr_console()
+    with options.open_generator() as generator, Interruption() as interruption:
+        requests = make_requests(
+            options.prompts, options.params, generator.model, generator.tokenizer
+        )
+        longest = max(request.max_tokens for request in requests)
+        schedule = generator.resolve_schedule(options.schedule, max_tokens=longest)
+        total = len(options.prompts) * options.params.n
+        shown = not (options.quiet or options.stream)
+        outputs: list[RequestOutput] = []
+        with GenerationProgress(console, schedule, total, shown=shown) as progress:
+            if options.stream:
+                _stream(options, generator, schedule, interruption, progress)
+            else:
+                outputs = generator.generate(
+                    options.prompts,
+                    options.params,
+                    schedule=schedule,
+                    cancelled=interruption.is_requested,
+                    on_progress=progress.update,
+                )
+        if outputs and options.as_json:
+            print_json(_document(outputs, progress))
+        elif outputs:
+            _print_texts(outputs)
+        if not options.quiet:
+            console.print(progress.summary_text(), soft_wrap=True)
+    if interruption.requested:
+        raise KeyboardInterrupt
+
+
+def _stream(
+    options: GenerateOptions,
+    generator: Generator,
+    schedule: ExitSchedule,
+    interruption: Interruption,
+    progress: GenerationProgress,
+) -> None:
+    deltas = generator.stream(
+        options.prompts, options.params, schedule=schedule, cancelled=interruption.is_requested
+    )
+    with closing(deltas):  # type: ignore[type-var]  # a generator, which has close
+        for delta in deltas:
+            progress.update([delta])
+            if options.as_json:
+                sys.stdout.buffer.write(to_bytes(_delta_line(delta)))
+                sys.stdout.buffer.flush()
+            elif delta.text:
+                sys.stdout.write(delta.text)
+                sys.stdout.flush()
+    if not options.as_json:
+        sys.stdout.write("\n")
+
+
+def _delta_line(delta: StreamDelta) -> dict[str, Any]:
+    return {
+        "id": delta.request_index,
+        "index": delta.index,
+        "text": delta.text,
+        "token_ids": delta.token_ids,
+        "finish_reason": delta.finish_reason,
+        "layers": delta.layers,
+    }
+
+
+def _document(outputs: Sequence[RequestOutput], progress: GenerationProgress) -> dict[str, Any]:
+    results = [result_line(place, output.outputs) for place, output in enumerate(outputs)]
+    return progress.summary() | {"results": results}
+
+
+def _print_texts(outputs: Sequence[RequestOutput]) -> None:
+    """One completion as it is; several under a heading each."""
+    if len(outputs) == 1 and len(outputs[0].outputs) == 1:
+        print(outputs[0].outputs[0].text)
+        return
+    for request in outputs:
+        for completion in request.outputs:
+            number = f" [{completion.index}]" if len(request.outputs) > 1 else ""
+            print(f"# {request.prompt}{number}\n{completion.text}\n")

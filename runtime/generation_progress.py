@@ -1,0 +1,127 @@
+"""GenerationProgress: what ``skipdec generate`` shows on stderr while and after it works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from .outputs import StreamDelta
+from .schedule import ExitSchedule
+from .schedule_text import format_schedule
+
+_SECONDS_BETWEEN_UPDATES = 0.1
+
+
+class GenerationProgress:
+    """Counts tokens, layers and completions, with a bar where stderr is a terminal.
+
+    ``total``: completions to come. ``shown=False`` counts only.
+    """
+
+    def __init__(
+        self, console: Console, schedule: ExitSchedule, total: int, *, shown: bool
+    ) -> None:
+        self._schedule = schedule
+        self._bar = Progress(
+            TextColumn("generating"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[speed]:.1f} tokens/s"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._bar.add_task("generating", total=total, speed=0.0)
+        self._start = perf_counter()
+        self._last_update = 0.0
+        self._end: float | None = None
+        self.num_tokens = 0
+        self.num_finished = 0
+        self._num_later_tokens = 0  # all but the first of each completion
+        self._layers_of_later_tokens = 0
+        self._begun: set[tuple[int, int]] = set()  # completions of this call with a first token
+
+    def __enter__(self) -> GenerationProgress:
+        self._bar.start()
+        self._start = perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end = perf_counter()
+        self._bar.stop()
+
+    def update(self, deltas: Sequence[StreamDelta]) -> None:
+        """Count one step."""
+        for delta in deltas:
+            self._count(delta)
+        now = perf_counter()
+        if now - self._last_update >= _SECONDS_BETWEEN_UPDATES:
+            self._last_update = now
+            self._bar.update(self._task, completed=self.num_finished, speed=self.tokens_per_second)
+
+    def _count(self, delta: StreamDelta) -> None:
+        row = (delta.request_index, delta.index)
+        if delta.token_ids:
+            self.num_tokens += len(delta.token_ids)
+            if row in self._begun:
+                self._num_later_tokens += len(delta.token_ids)
+                self._layers_of_later_tokens += delta.layers * len(delta.token_ids)
+            else:
+                self._begun.add(row)
+        if delta.finish_reason is not None:
+            self._begun.discard(row)  # the next call numbers its requests from 0 again
+            self.num_finished += delta.finish_reason != "abort"
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time from the beginning of work, prompts included."""
+        return (self._end or perf_counter()) - self._start
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens over ``seconds``."""
+        return self.num_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def realised_depth(self) -> float | None:
+        """Mean layers of all output tokens but the first of each completion."""
+        if not self._num_later_tokens:
+            return None
+        return self._layers_of_later_tokens / self._num_later_tokens
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as a JSON object."""
+        return {
+            "schedule": format_schedule(self._schedule),
+            "horizon": self._schedule.horizon,
+            "num_layers": self._schedule.num_layers,
+            "realised_depth": self.realised_depth,
+            "completions": self.num_finished,
+            "tokens": self.num_tokens,
+            "seconds": self.seconds,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+    def summary_text(self) -> str:
+        """Return the figures in two lines."""
+        depth = self.realised_depth
+        realised = "no second token" if depth is None else f"realised depth {depth:.2f}"
+        return (
+            f"schedule {format_schedule(self._schedule)}, horizon {self._schedule.horizon}: "
+            f"{realised} of {self._schedule.num_layers} layers\n"
+            f"{self.num_tokens} tokens in {self.seconds:.2f} s, "
+            f"{self.tokens_per_second:.1f} tokens/s, prompts included"
+        )

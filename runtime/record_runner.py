@@ -1,0 +1,130 @@
+"""RecordRunner: many records through a generator, in order, one bad one never stopping the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..engines.errors import CapacityError, UsageError
+from .generator import Generator
+from .jsonl import BadRecord, Record, error_line, result_line
+from .outputs import RequestOutput, StreamDelta
+from .requests import Request, make_request
+from .schedule import ExitSchedule
+
+Progress = Callable[[Sequence[StreamDelta]], None]
+
+BATCHES_PER_CHUNK = 8  # more: better batches of like length; fewer: less is lost by a kill
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A record whose prompt the bundle accepts."""
+
+    record: Record
+    request: Request
+
+
+class RecordRunner:
+    """Runs records in chunks and yields their lines, results and errors, in the input's order.
+
+    ``schedule`` and its horizon are fixed once for all records. ``cancelled`` ends the running
+    chunk between two steps; what it has finished is still yielded.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        records: Sequence[Record | BadRecord],
+        schedule: str | None,
+        *,
+        chunk_size: int,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._generator = generator
+        self._chunk_size = chunk_size
+        self._cancelled = cancelled
+        self._checked = [self._check(record) for record in records]
+        limits = [item.request.max_tokens for item in self._checked if isinstance(item, Checked)]
+        self.schedule: ExitSchedule = generator.resolve_schedule(
+            schedule, max_tokens=max(limits, default=1)
+        )
+
+    @property
+    def num_completions(self) -> int:
+        """Completions that all good records ask for."""
+        return sum(item.request.params.n for item in self._checked if isinstance(item, Checked))
+
+    def run(self, on_progress: Progress) -> Iterator[list[dict[str, Any]]]:
+        """Yield the lines of each chunk. ``on_progress`` gets the deltas of each step."""
+        for start in range(0, len(self._checked), self._chunk_size):
+            if self._cancelled():
+                return
+            chunk = self._checked[start : start + self._chunk_size]
+            good = [item for item in chunk if isinstance(item, Checked)]
+            outputs = self._generate(good, on_progress)
+            lines = [_line_of(item, outputs) for item in chunk]
+            yield [line for line in lines if line is not None]
+
+    def _check(self, record: Record | BadRecord) -> Checked | BadRecord:
+        if isinstance(record, BadRecord):
+            return record
+        generator = self._generator
+        try:
+            request = make_request(
+                record.line,
+                record.prompt,
+                record.params,
+                generator.model,
+                generator.tokenizer,
+                "prompt",
+            )
+        except UsageError as error:
+            return BadRecord(record.line, record.record_id, "; ".join(error.problems))
+        return Checked(record, request)
+
+    def _generate(
+        self, items: Sequence[Checked], on_progress: Progress
+    ) -> dict[int, RequestOutput | BadRecord]:
+        """Return by input line what each record gave.
+
+        A row too large for the KV memory refuses its whole call, so the call is cut in halves
+        until that row stands alone.
+        """
+        if not items:
+            return {}
+        try:
+            outputs = self._generator.generate(
+                [item.request.prompt_token_ids for item in items],
+                [item.request.params for item in items],
+                schedule=self.schedule,
+                cancelled=self._cancelled,
+                on_progress=on_progress,
+            )
+        except CapacityError as error:
+            if len(items) > 1:
+                middle = len(items) // 2
+                first = self._generate(items[:middle], on_progress)
+                return first | self._generate(items[middle:], on_progress)
+            record = items[0].record
+            text = "; ".join(error.problems)
+            return {record.line: BadRecord(record.line, record.record_id, text)}
+        pairs = zip(items, outputs, strict=True)
+        return {item.record.line: output for item, output in pairs}
+
+
+def _line_of(
+    item: Checked | BadRecord, outputs: dict[int, RequestOutput | BadRecord]
+) -> dict[str, Any] | None:
+    """Return the line of one record, None if it was cancelled."""
+    if isinstance(item, BadRecord):
+        return error_line(item)
+    output = outputs[item.record.line]
+    if isinstance(output, BadRecord):
+        return error_line(output)
+    return result_line(item.record.record_id, output.outputs) if _is_finished(output) else None
+
+
+def _is_finished(output: RequestOutput) -> bool:
+    return all(completion.finish_reason != "abort" for completion in output.outputs)
