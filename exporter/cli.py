@@ -1,9 +1,13 @@
-"""The exporter's commands."""
+"""The exporter's commands: one module a command, mounted here."""
 
 from __future__ import annotations
 
 import typer
 
+from . import export_cli, verify_cli
+
 
 def register(app: typer.Typer) -> None:
     """Add the exporter's commands to ``app``."""
+    export_cli.register(app)
+    verify_cli.register(app)

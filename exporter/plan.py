@@ -174,7 +174,7 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) 
     quantizer = weight_quantizer(kind, precision)
     size = _GRAPH_BYTES
     for parameter in engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None):
-        dtype = "float32" if parameter.keeps_float32 else precision.dtype
+        dtype: str = "float32" if parameter.keeps_float32 else precision.dtype
         stored: dict[str, tuple[str, tuple[int, ...]]] = {"": (dtype, parameter.shape)}
         if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
             in_size, out_size = parameter.shape
