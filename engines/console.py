@@ -23,6 +23,14 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def result_console() -> Console:
+    """A rich console on stdout for tables; as wide in a pipe as they need, so nothing is cut."""
+    from rich.console import Console
+
+    plain = not sys.stdout.isatty()
+    return Console(highlight=False, markup=False, soft_wrap=True, width=140 if plain else None)
+
+
 def print_json(document: Any) -> None:  # noqa: ANN401  (any JSON value)
     """Print one JSON value, indented, on stdout."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

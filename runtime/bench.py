@@ -6,7 +6,7 @@ once; ratios are taken within a repetition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -81,7 +81,8 @@ class Measurement:
     """One schedule at one batch size. Speed-ups are over full depth, medians of repetitions."""
 
     batch_size: int
-    schedule: str
+    name: str  # the schedule as it was asked for
+    schedule: str  # its text in full
     realised_depth: float
     time_to_first_token: float  # median, seconds
     step_milliseconds_p50: float  # over all steps of all repetitions
@@ -127,9 +128,9 @@ def run_benchmark(
     cost = CostModel(generator.bundle.manifest)
     return BenchReport(
         measurements=tuple(
-            _summarise(config, cost, size, schedule, runs[size], probe.best)
+            _summarise(config, cost, size, name, schedule, runs[size], probe.best)
             for size in config.batch_sizes
-            for schedule in schedules
+            for schedule, name in schedules.items()
         ),
         bandwidth=probe.best,
         bandwidth_passes=len(probe.samples),
@@ -169,19 +170,20 @@ def timed_run(
     )
 
 
-def _schedules(generator: Generator, config: BenchConfig) -> list[ExitSchedule]:
-    """Full depth first, then what was asked for, each once."""
-    named = [
-        generator.resolve_schedule(text, max_tokens=config.num_tokens) for text in config.schedules
-    ]
-    return list(dict.fromkeys([ExitSchedule.full(generator.model.num_layers), *named]))
+def _schedules(generator: Generator, config: BenchConfig) -> dict[ExitSchedule, str]:
+    """Full depth first, then what was asked for, each once, under the name that was given."""
+    schedules = {ExitSchedule.full(generator.model.num_layers): "full"}
+    for text in config.schedules:
+        schedule = generator.resolve_schedule(text, max_tokens=config.num_tokens)
+        schedules.setdefault(schedule, text)
+    return schedules
 
 
 def _measure_batch(
     generator: Generator,
     config: BenchConfig,
     batch_size: int,
-    schedules: Sequence[ExitSchedule],
+    schedules: Mapping[ExitSchedule, str],
     probe: BandwidthProbe,
     progress: Progress,
 ) -> dict[ExitSchedule, list[Run]]:
@@ -208,6 +210,7 @@ def _summarise(
     config: BenchConfig,
     cost: CostModel,
     batch_size: int,
+    name: str,
     schedule: ExitSchedule,
     runs: dict[ExitSchedule, list[Run]],
     bandwidth: float,
@@ -222,6 +225,7 @@ def _summarise(
     assert depth is not None, "BenchConfig asks for two tokens or more"
     return Measurement(
         batch_size=batch_size,
+        name=name,
         schedule=format_schedule(schedule),
         realised_depth=depth,
         time_to_first_token=median(run.time_to_first_token for run in own),

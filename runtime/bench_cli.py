@@ -7,10 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.console import print_json, reports_errors, stderr_console
+from ..engines.console import print_json, reports_errors, result_console, stderr_console
 
 if TYPE_CHECKING:
     from .bench import BenchConfig, BenchReport
+
+_HEADINGS = (
+    "layers\nrun",
+    "first\nms",
+    "token\np50 ms",
+    "\np95 ms",
+    "tokens\na second",
+    "whole\ncall s",
+    "speed-up\nof call",
+    "\nof steps",
+    "\npredicted",
+    "of band-\nwidth",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -109,35 +122,25 @@ def _document(model: str, threads: int, config: BenchConfig, report: BenchReport
 
 
 def _print_report(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     config = document["config"]
-    console = Console(highlight=False, soft_wrap=True)
+    console = result_console()
     console.print(
         f"{document['model']}, {document['threads']} threads, prompt {config['prompt_length']}, "
         f"{config['num_tokens']} tokens a row, median of {config['repetitions']}"
     )
-    table = Table("batch", "schedule")
-    for name in (
-        "depth",
-        "first token",
-        "ms/token p50",
-        "p95",
-        "tokens/s",
-        "seconds",
-        "speed-up",
-        "of steps",
-        "predicted",
-        "of bandwidth",
-    ):
-        table.add_column(name, justify="right")
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("batch", justify="right")
+    table.add_column("schedule", no_wrap=True)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right")
     for entry in document["measurements"]:
         table.add_row(
             str(entry["batch_size"]),
-            entry["schedule"],
+            entry["name"],
             f"{entry['realised_depth']:.2f}",
-            f"{entry['time_to_first_token'] * 1e3:.1f} ms",
+            f"{entry['time_to_first_token'] * 1e3:.1f}",
             f"{entry['step_milliseconds_p50']:.2f}",
             f"{entry['step_milliseconds_p95']:.2f}",
             f"{entry['tokens_per_second']:.1f}",
@@ -148,6 +151,11 @@ def _print_report(document: dict[str, Any]) -> None:
             f"{entry['bandwidth_fraction']:.2f}",
         )
     console.print(table)
+    for name, text in {
+        entry["name"]: entry["schedule"] for entry in document["measurements"]
+    }.items():
+        if name != text:
+            console.print(f"{name}: {text}")
     bandwidth = document["bandwidth_bytes_per_second"] / 1e9
     console.print(f"memory reads: {bandwidth:.1f} GB/s, best of {document['bandwidth_passes']}")
     if not document["probe_is_valid"]:

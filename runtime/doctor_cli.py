@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engines.console import print_json, reports_errors
+from ..engines.console import print_json, reports_errors, result_console
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +37,6 @@ def doctor(
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
@@ -58,4 +57,4 @@ def _print_report(report: dict[str, Any]) -> None:
     for missing in report["missing"]:
         reason = f"needs {', '.join(missing['modules'])}: {missing['install']}"
         table.add_row(f"missing: {missing['extra']}", reason, style="yellow")
-    Console(highlight=False, markup=False).print(table)
+    result_console().print(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.console import print_json, reports_errors
+from ..engines.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,14 +72,13 @@ def inspect(
 
 
 def _print_sections(document: dict[str, Any]) -> None:
-    from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = result_console()
     model, precision = document["model"], document["precision"]
     console.print(
         f"{model['name']}: {model['num_layers']} layers, hidden {model['hidden_size']}, "
         f"{document['target']}, {precision['dtype']}, quantize {precision['quantize']}, "
-        f"schedule {document['schedule']}"
+        f"schedule {document['bundle_schedule']}"
     )
     tables: dict[Section, Callable[[Any], Table]] = {
         Section.ENGINES: _engines_table,
@@ -151,7 +150,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     for name in numbers:
         table.add_column(name, justify="right")
     return table

@@ -38,7 +38,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "target": manifest.target,
         "model": manifest.model.model_dump(mode="json"),
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
-        "schedule": format_schedule(ExitSchedule.from_document(bundle.schedule_document)),
+        "bundle_schedule": format_schedule(ExitSchedule.from_document(bundle.schedule_document)),
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
         "digest": manifest.digest,

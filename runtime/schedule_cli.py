@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.console import print_json, reports_errors
+from ..engines.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
     from .schedule import ExitSchedule
@@ -116,7 +116,6 @@ def _describe(schedule: ExitSchedule) -> dict[str, Any]:
 
 
 def _print_table(schedule: ExitSchedule) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from .schedule_text import format_layers, format_schedule
@@ -130,7 +129,7 @@ def _print_table(schedule: ExitSchedule) -> None:
         stop = "" if segment.stop is None else segment.stop - 1
         tokens = str(segment.start) if stop == segment.start else f"{segment.start}–{stop}"
         table.add_row(tokens, str(len(segment.plan)), format_layers(segment.plan.layers))
-    console = Console(highlight=False, soft_wrap=True)
+    console = result_console()
     console.print(format_schedule(schedule))
     console.print(table)
     mean = schedule.average_budget()

@@ -73,11 +73,11 @@ def test_schedules_take_turns_and_full_depth_is_the_reference() -> None:
 
 def test_full_depth_is_measured_once_even_if_asked_for() -> None:
     _, report = run(schedules=("full", "2x", "full"), batch_sizes=(1, 2))
-    assert [(entry.batch_size, entry.schedule.split(":")[0]) for entry in report.measurements] == [
+    assert [(entry.batch_size, entry.name) for entry in report.measurements] == [
         (1, "full"),
-        (1, "linear"),
+        (1, "2x"),
         (2, "full"),
-        (2, "linear"),
+        (2, "2x"),
     ]
 
 
