@@ -43,7 +43,8 @@ def test_help_loads_no_numeric_library(arguments: list[str]) -> None:
 
 def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from skipdec.engines import extras
+    from skipdec.engines.errors import MissingExtraError
 
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(extras.MissingExtraError, match=r"torch.*pip install 'skipdec\[export\]'"):
+    with pytest.raises(MissingExtraError, match=r"torch.*pip install 'skipdec\[export\]'"):
         extras.require_extra("export", "skipdec export")

@@ -35,7 +35,7 @@ def hugging_face_greedy(
     output = model.generate(
         padded, attention_mask=mask, max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=PAD
     )
-    rows = output[:, longest:].tolist()
+    rows: list[list[int]] = output[:, longest:].tolist()
     if eos_token_id is None:
         return rows
     return [row[: row.index(eos_token_id) + 1] if eos_token_id in row else row for row in rows]

@@ -42,6 +42,7 @@ def deviation(
                 reference_model(structure), prompt, output.token_ids[:-1], plan
             )
             expected = logits.log_softmax(-1)  # [G, V]
+            assert output.logprobs is not None
             for index, token in enumerate(output.token_ids):
                 actual = output.logprobs[index][token].logprob
                 worst = max(worst, abs(actual - float(expected[index, token])))
@@ -86,7 +87,7 @@ def zero_third(third: int) -> Callable[[Array], tuple[Array]]:
 
 
 LAYER = "layer_004"  # runs for some generated tokens and not for others
-PARAMETER_MISTAKES = {
+PARAMETER_MISTAKES: dict[str, tuple[str, tuple[str, ...], Callable[..., tuple[Array, ...]]]] = {
     "position offset": ("embed", ("embed_positions.weight",), later_position),
     "query bias dropped": (LAYER, ("self_attn.qkv_proj.bias",), zero_third(0)),
     "value bias dropped": (LAYER, ("self_attn.qkv_proj.bias",), zero_third(2)),

@@ -49,13 +49,13 @@ def layer_tensors(spec: EngineSpec, rows: int, step: int, past: int = 0) -> dict
     random = np.random.default_rng(0)
     tensors: dict[TensorRole, Array] = {}
     for tensor in (*spec.inputs, *spec.outputs):
-        shape = [sizes.get(size, size) for size in tensor.shape]
+        shape = [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
         tensors[tensor.role] = random.standard_normal(shape).astype(tensor.dtype)
     for role in (TensorRole.PAST_KEY, TensorRole.PAST_VALUE):
         tensors[role][:, :, past:] = 7
     tensors[TensorRole.PRESENT_KEY] = tensors[TensorRole.PAST_KEY]
     tensors[TensorRole.PRESENT_VALUE] = tensors[TensorRole.PAST_VALUE]
-    lengths = {
+    lengths: dict[TensorRole, Array] = {
         TensorRole.SEQLENS_K: np.full(rows, past + step - 1, np.int32),
         TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(past + step, np.int32),
         TensorRole.WRITE_INDICES: np.full(rows, past, np.int64),

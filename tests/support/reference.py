@@ -60,7 +60,8 @@ def reference_logits(
         hidden = decoder.final_layer_norm(hidden)
     if decoder.project_out is not None:
         hidden = decoder.project_out(hidden)
-    return model.lm_head(hidden[len(prompt) - 1 :])  # [G + 1, V]
+    logits: torch.Tensor = model.lm_head(hidden[len(prompt) - 1 :])  # [G + 1, V]
+    return logits
 
 
 def reference_greedy(
