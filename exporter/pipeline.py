@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..engines.bundle_swap import TOKENIZER_NAME
 from ..engines.bundle_writer import BundleWriter
 from ..engines.extras import require_extra
-from ..engines.manifest import EngineKind, FileRecord, Manifest
+from ..engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
 from ..runtime.schedule_text import format_schedule
 from .config import ExportConfig
 from .events import ExportEvents, Stage
@@ -85,11 +86,9 @@ class _Export:
     def _trace(self, plan: ExportPlan) -> dict[EngineKind, ir.Model]:
         """The canonical graph of each kind of engine; all layers share one."""
         with self._stage("trace", len(EngineKind)):
-            from .trace import trace_engine
-
             graphs = {}
             for kind in EngineKind:
-                graphs[kind] = trace_engine(kind, plan.checkpoint.model, plan.precision.dtype)
+                graphs[kind] = _canonical_graph(kind, plan.checkpoint.model, plan.precision.dtype)
                 self._events.item_finished("trace", str(kind))
         return graphs
 
@@ -123,6 +122,14 @@ class _Export:
         yield
         self._stage_seconds[stage] = perf_counter() - start
         self._events.stage_finished(stage, self._stage_seconds[stage])
+
+
+@lru_cache(maxsize=2 * len(EngineKind))
+def _canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
+    """``trace_engine``, remembered: a model is often exported in several precisions in a row."""
+    from .trace import trace_engine
+
+    return trace_engine(kind, model, dtype)
 
 
 def _manifest(config: ExportConfig, plan: ExportPlan, engines: list[FinishedEngine]) -> Manifest:

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import SkipDecError, VerificationError
+from skipdec.exporter import verify
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.events import ExportEvents
+from skipdec.exporter.pipeline import export
+from skipdec.exporter.report import EngineReport, ExportReport
+
+FORK = multiprocessing.get_context("fork")
+RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head"}
+
+
+@pytest.fixture(scope="session")
+def model(checkpoint: Callable[[str], Path]) -> str:
+    return str(checkpoint("pre_norm"))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of a bundle whose export ran through, and the traces in this process's memory."""
+    output = tmp_path_factory.mktemp("undisturbed") / "bundle"
+    export_to(output, model)
+    return files(output)
+
+
+def export_to(output: Path, model: str, **options: object) -> ExportReport:
+    return export(ExportConfig(model=model, output=output, **{"verify": False, **options}))
+
+
+def files(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+class Resumed(ExportEvents):
+    """Collects the names of engines taken from an interrupted run; interrupts after some."""
+
+    def __init__(self, interrupt_after: int | None = None) -> None:
+        self.resumed: set[str] = set()
+        self._left = interrupt_after
+
+    def engine_finished(self, engine: EngineReport) -> None:
+        if engine.resumed:
+            self.resumed.add(engine.name)
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked process, which inherits the traces; return its exit code."""
+    child = FORK.Process(target=work)
+    child.start()
+    child.join(60)
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def count_calls(work: Callable[[], object], kill_at: int | None = None) -> int:
+    """Run ``work`` and count its function calls; SIGKILL this process at the ``kill_at``-th."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+        if calls == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.fixture(scope="session")
+def calls_of_an_export(
+    model: str, undisturbed: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> int:
+    output = tmp_path_factory.mktemp("counted") / "bundle"
+    receiver, sender = FORK.Pipe(duplex=False)
+    assert in_child(lambda: sender.send(count_calls(lambda: export_to(output, model)))) == 0
+    return int(receiver.recv())
+
+
+@pytest.mark.parametrize("moment", range(20))
+def test_killed_at_any_moment_and_resumed_is_as_if_undisturbed(
+    moment: int, model: str, undisturbed: dict[str, str], calls_of_an_export: int, tmp_path: Path
+) -> None:
+    output = tmp_path / "bundle"
+    kill_at = 1 + calls_of_an_export * (2 * moment + 1) // 40
+    killed = in_child(lambda: count_calls(lambda: export_to(output, model), kill_at))
+    assert killed == -signal.SIGKILL
+    if output.exists():
+        EngineBundle.open(output, verify="full")
+    assert in_child(lambda: export_to(output, model, force=output.exists())) == 0
+    assert files(output) == undisturbed
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.93, 0.96, 0.99])
+def test_killed_while_replacing_leaves_the_old_bundle_or_the_new(
+    share: float, model: str, undisturbed: dict[str, str], calls_of_an_export: int, tmp_path: Path
+) -> None:
+    output = tmp_path / "bundle"
+    export_to(output, model, schedule="2x:horizon=8")
+    old = files(output)
+    kill_at = int(calls_of_an_export * share)
+    in_child(lambda: count_calls(lambda: export_to(output, model, force=True), kill_at))
+    EngineBundle.open(output, verify="full")
+    assert files(output) in (old, undisturbed)
+
+
+def test_interrupted_export_publishes_nothing_and_continues(
+    model: str, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
+    with pytest.raises(KeyboardInterrupt):
+        export(config, Resumed(interrupt_after=3))
+    assert not config.output.exists()
+    events = Resumed()
+    export(config, events)
+    assert events.resumed == {"embed", "layer_000", "layer_001"}
+    assert files(config.output) == undisturbed
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"resume": False}])
+def test_engines_of_another_request_are_not_taken(
+    options: dict[str, object], model: str, tmp_path: Path
+) -> None:
+    config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
+    with pytest.raises(KeyboardInterrupt):
+        export(config, Resumed(interrupt_after=5))
+    events = Resumed()
+    export(config.model_copy(update=options), events)
+    assert events.resumed == set()
+
+
+def test_engine_damaged_between_two_runs_is_built_again(
+    model: str, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
+    with pytest.raises(KeyboardInterrupt):
+        export(config, Resumed(interrupt_after=4))
+    weights = tmp_path / ".bundle.partial/engines/onnxruntime/layer_001.weights"
+    content = bytearray(weights.read_bytes())
+    content[100] ^= 1
+    weights.write_bytes(content)
+    events = Resumed()
+    export(config, events)
+    assert events.resumed == {"embed", "layer_000", "layer_002"}
+    assert files(config.output) == undisturbed
+
+
+def test_changed_weights_of_one_layer_rebuild_that_layer_alone(model: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    directory = Path(shutil.copytree(model, tmp_path / "pre_norm"))
+    config = ExportConfig(model=str(directory), output=tmp_path / "bundle", verify=False)
+    with pytest.raises(KeyboardInterrupt):
+        export(config, Resumed(interrupt_after=8))
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.decoder.layers.2.fc1.bias"] += 1
+    save_file(tensors, directory / "model.safetensors")
+    events = Resumed()
+    export(config, events)
+    assert events.resumed == RESUMABLE - {"layer_002"}
+
+
+@pytest.mark.parametrize("options", [{"jobs": 3}, {"keep_canonical": True}])
+def test_engines_do_not_depend_on_how_they_were_built(
+    options: dict[str, object], model: str, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    output = tmp_path / "elsewhere"
+    export_to(output, model, **options)
+    engines = {path for path in undisturbed if path.startswith("engines/")}
+    assert {path: files(output)[path] for path in engines} == {
+        path: undisturbed[path] for path in engines
+    }
+
+
+def test_bin_and_safetensors_give_the_same_engines(
+    model: str, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(model, tmp_path / "pre_norm"))
+    weights = directory / "model.safetensors"
+    torch.save(load_file(weights), directory / "pytorch_model.bin")
+    weights.unlink()
+    output = tmp_path / "bundle"
+    export_to(output, str(directory))
+    assert {k for k, v in files(output).items() if undisturbed[k] != v} == {"manifest.json"}
+    source = EngineBundle.open(output).manifest.source
+    assert source["load_format"] == "bin"
+
+
+def test_bundle_names_no_path_of_this_machine(model: str, tmp_path: Path) -> None:
+    output = tmp_path / "bundle"
+    export_to(output, model, keep_canonical=True)
+    for path in output.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert str(tmp_path).encode() not in content
+            assert model.encode() not in content
+
+
+def test_canonical_engines_are_kept_on_request_and_share_equal_weights(
+    model: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "bundle"
+    export_to(output, model, keep_canonical=True)
+    bundle = EngineBundle.open(output, verify="full")
+    assert {spec.name for spec in bundle.manifest.canonical} == RESUMABLE
+    kept, used = (
+        output / f"engines/{folder}/head.weights" for folder in ("canonical", "onnxruntime")
+    )
+    assert kept.samefile(used)
+
+
+def test_failed_verification_publishes_nothing(
+    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(directory: Path, *arguments: object) -> None:
+        EngineBundle.open(directory)  # whole, only not visible
+        raise VerificationError("bundle", "layer_003 is off")
+
+    monkeypatch.setattr(verify, "run_verification", fail)
+    output = tmp_path / "bundle"
+    with pytest.raises(VerificationError, match="layer_003"):
+        export_to(output, model, verify=True)
+    assert not output.exists()
+
+
+def test_two_exports_to_one_place_do_not_mix(model: str, tmp_path: Path) -> None:
+    config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
+
+    class Second(ExportEvents):
+        def engine_finished(self, engine: EngineReport) -> None:
+            if engine.name == "layer_000":
+                with pytest.raises(SkipDecError, match="is being written by process"):
+                    export(config)
+
+    export(config, Second())
+    EngineBundle.open(tmp_path / "bundle", verify="full")
+
+
+def test_report_tells_what_was_built(model: str, tmp_path: Path) -> None:
+    report = export_to(tmp_path / "bundle", model)
+    bundle = EngineBundle.open(tmp_path / "bundle")
+    assert [engine.name for engine in report.engines] == [e.name for e in bundle.manifest.engines]
+    assert report.digest == bundle.manifest.digest
+    assert report.size == sum(record.size for record in bundle.manifest.files)
+    assert report.peak_memory > 1 << 20
+    assert ExportReport.model_validate_json(report.model_dump_json()) == report

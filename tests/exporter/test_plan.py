@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import CapacityError, ScheduleError, SkipDecError, UnsupportedModelError
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.plan import output_path, plan_export
+
+PRECISIONS = [
+    {},
+    {"dtype": "float16"},
+    {"quantize": "int8"},
+    {"quantize": "int8-block", "block_size": 32},
+    {"quantize": "int4", "block_size": 16, "head_quantize": "int8"},
+]
+
+
+@pytest.fixture
+def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
+
+
+@pytest.mark.parametrize("options", PRECISIONS)
+def test_planned_sizes_are_those_built(
+    exported: Callable[..., Path], checkpoint: Callable[[str], Path], options: dict[str, object]
+) -> None:
+    manifest = EngineBundle.open(exported("post_norm", **options)).manifest
+    config = ExportConfig(model=str(checkpoint("post_norm")), output=Path("unused"), **options)
+    sizes = {record.path: record.size for record in manifest.files}
+    for planned, built in zip(plan_export(config).engines, manifest.engines, strict=True):
+        actual = sizes[built.graph] + sizes[built.weights[0]]
+        assert actual <= planned.size <= actual + (1 << 16) + 4096
+
+
+def test_planning_a_huge_model_is_quick_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = ExportConfig(model="opt-13b", load_format="dummy", quantize="int4")
+    plan = plan_export(config)
+    assert [plan.engines[0].name, plan.engines[-2].name] == ["embed", "layer_039"]
+    assert plan.kv_bytes_per_token == 2 * 40 * 5120 * 4
+    assert plan.estimated_seconds > 10
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"model": "opt-1.3b"}, "opt-1.3b.skipdec"),
+        ({"model": "facebook/opt-1.3b", "dtype": "float16"}, "opt-1.3b-fp16.skipdec"),
+        ({"model": "opt-1.3b", "quantize": "int8"}, "opt-1.3b-int8.skipdec"),
+    ],
+)
+def test_output_is_named_after_model_and_precision(values: dict[str, str], name: str) -> None:
+    assert output_path(ExportConfig(**values)).name == name
+
+
+def test_every_problem_is_listed_before_any_work(directory: Path, tmp_path: Path) -> None:
+    (directory / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    occupied = tmp_path / "occupied"
+    occupied.mkdir()
+    (occupied / "thesis.tex").touch()
+    config = ExportConfig(model=str(directory), output=occupied, target="npu")
+    with pytest.raises(SkipDecError) as caught:
+        plan_export(config)
+    text = str(caught.value)
+    assert all(word in text for word in ("npu", "not a bundle", "model_type", "gpt2"))
+    assert [path.name for path in occupied.iterdir()] == ["thesis.tex"]
+
+
+def test_a_single_problem_keeps_its_own_type(directory: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="max_seq_len is 65; allowed: 1 to 64"):
+        plan_export(ExportConfig(model=str(directory), max_seq_len=65))
+
+
+def test_full_disk_is_noticed_before_any_work(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10**9, 10**9, 1000))
+    with pytest.raises(CapacityError, match="are free on that disk"):
+        plan_export(ExportConfig(model=str(directory)))
+
+
+@pytest.mark.parametrize("spec", ["linear:max=7,min=2,horizon=8", "9x:horizon=8", "nonsense"])
+def test_schedule_must_fit_the_model(directory: Path, spec: str) -> None:
+    with pytest.raises(ScheduleError):
+        plan_export(ExportConfig(model=str(directory), schedule=spec))
+
+
+def test_own_schedule_is_used_unless_another_is_asked_for(directory: Path) -> None:
+    own = plan_export(ExportConfig(model=str(directory), schedule="2x:horizon=8")).schedule
+    assert plan_export(ExportConfig(model=str(directory))).schedule.is_full
+    (directory / "training_schedule.json").write_text(json.dumps(own.to_document()))
+    assert plan_export(ExportConfig(model=str(directory))).schedule == own
+    assert plan_export(ExportConfig(model=str(directory), schedule="full")).schedule.is_full
+    preset = plan_export(ExportConfig(model=str(directory), schedule="2x")).schedule
+    assert preset.horizon == own.horizon
+
+
+def test_own_schedule_of_another_depth_is_refused(directory: Path) -> None:
+    own = plan_export(ExportConfig(model=str(directory), schedule="full")).schedule.to_document()
+    deeper = {**own, "num_layers": 12, "max_exit_layer": 12, "min_exit_layer": 12}
+    (directory / "schedule.json").write_text(json.dumps(deeper))
+    with pytest.raises(ScheduleError, match="12 layers; the model has 6"):
+        plan_export(ExportConfig(model=str(directory)))
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"dtype": "float16"}, True),
+        ({"dtype": "float16", "quantize": "int8"}, False),
+        ({"quantize": "int8"}, False),
+    ],
+)
+def test_float16_on_a_cpu_is_warned_of_once(
+    directory: Path, options: dict[str, str], warned: bool
+) -> None:
+    warnings = plan_export(ExportConfig(model=str(directory), **options)).warnings
+    assert sum("--quantize int8" in text for text in warnings) == warned
