@@ -118,10 +118,10 @@ class GenerationProgress:
     def summary_text(self) -> str:
         """Return the figures in two lines."""
         depth = self.realised_depth
-        realised = "no second token" if depth is None else f"realised depth {depth:.2f}"
+        num_layers = self._schedule.num_layers
+        realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
         return (
-            f"schedule {format_schedule(self._schedule)}, horizon {self._schedule.horizon}: "
-            f"{realised} of {self._schedule.num_layers} layers\n"
-            f"{self.num_tokens} tokens in {self.seconds:.2f} s, "
+            f"schedule {format_schedule(self._schedule)}, horizon {self._schedule.horizon}"
+            f"{realised}\n{self.num_tokens} tokens in {self.seconds:.2f} s, "
             f"{self.tokens_per_second:.1f} tokens/s, prompts included"
         )

@@ -82,7 +82,7 @@ class ResultFile:
         kept: dict[RecordId, dict[str, Any]] = {}
         for number, line in enumerate(whole.splitlines(), start=1):
             document = _parsed(line)
-            if document is None or not ("error" in document or "id" in document):
+            if document is None or not ("error" in document or _has_id(document)):
                 raise UsageError(
                     str(self._path), f"line {number} is no result of skipdec generate; remove it"
                 )
@@ -96,6 +96,10 @@ class ResultFile:
                 )
             kept[document["id"]] = document
         return list(kept.values())
+
+
+def _has_id(document: dict[str, Any]) -> bool:
+    return isinstance(document.get("id"), str | int)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

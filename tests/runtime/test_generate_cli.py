@@ -1,0 +1,218 @@
+"""``skipdec generate``: what goes to stdout, what to stderr, which exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.engines.bundle import EngineBundle
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline import export
+from skipdec.exporter.tokenizer_files import byte_level_tokenizer
+from skipdec.runtime import generate_options
+
+GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
+
+
+@pytest.fixture(scope="module")
+def bundle(
+    checkpoint: Callable[[str], Path],
+    exported: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A tiny bundle with a tokenizer of bytes."""
+    tokenizer = byte_level_tokenizer(EngineBundle.open(exported("no_bias")).manifest.model)
+    assert tokenizer is not None
+    directory = tmp_path_factory.mktemp("text") / "checkpoint"
+    shutil.copytree(checkpoint("no_bias"), directory)
+    (directory / "tokenizer.json").write_bytes(tokenizer)
+    output = directory.with_name("bundle")
+    export(ExportConfig(model=str(directory), output=output, verify=False))
+    return output
+
+
+@pytest.fixture
+def run(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """``run("-p", "text", …, stdin=b"…")``: the command in this process, without a shared pool."""
+    monkeypatch.setattr(generate_options, "use_shared_thread_pool", lambda threads: None)
+
+    def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(
+            build_app(), ["generate", str(bundle), *arguments], input=stdin, prog_name="skipdec"
+        )
+
+    return invoke
+
+
+def records(count: int, **fields: object) -> bytes:
+    lines = [{"id": place, "prompt": "abc"[: place % 3 + 1], **fields} for place in range(count)]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def parsed(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.split("\n") if line]
+
+
+def test_one_prompt_prints_its_text_alone(run: Callable[..., Result]) -> None:
+    as_json = json.loads(run("-p", "ab", *GREEDY, "--json").stdout)
+    result = run("-p", "ab", *GREEDY)
+    assert result.exit_code == 0
+    assert result.stdout == as_json["results"][0]["text"] + "\n"
+    assert "schedule full" in result.stderr
+    assert "6 tokens in" in result.stderr
+
+
+def test_several_prompts_print_under_headings(run: Callable[..., Result]) -> None:
+    result = run("-p", "ab", "-p", "c", *GREEDY)
+    assert "# ab\n" in result.stdout
+    assert "# c\n" in result.stdout
+
+
+def test_json_has_results_and_figures(run: Callable[..., Result]) -> None:
+    document = json.loads(run("-p", "ab", "-p", "c", *GREEDY, "--schedule", "2x", "--json").stdout)
+    assert [result["id"] for result in document["results"]] == [0, 1]
+    depths = [result["layers_per_token"] for result in document["results"]]
+    assert depths[0][0] == 6
+    assert document["realised_depth"] == pytest.approx(sum(map(sum, depths)) / 10 - 6 * 2 / 10)
+    assert document["horizon"] == 6
+
+
+def test_stream_prints_the_same_text(run: Callable[..., Result]) -> None:
+    whole = run("-p", "ab", *GREEDY)
+    assert run("-p", "ab", *GREEDY, "--stream").stdout == whole.stdout
+    deltas = parsed(run("-p", "ab", *GREEDY, "--stream", "--json").stdout)
+    assert "".join(delta["text"] for delta in deltas) + "\n" == whole.stdout
+    assert [delta["finish_reason"] for delta in deltas] == [None] * 5 + ["length"]
+
+
+def test_quiet_prints_nothing_on_stderr(run: Callable[..., Result]) -> None:
+    assert run("-p", "ab", *GREEDY, "-q").stderr == ""
+
+
+def test_lines_from_stdin_go_to_stdout(run: Callable[..., Result]) -> None:
+    result = run("--input", "-", *GREEDY, stdin=records(5))
+    assert result.exit_code == 0
+    lines = parsed(result.stdout)
+    assert [line["id"] for line in lines] == list(range(5))
+    assert list(lines[0]) == ["id", "text", "token_ids", "finish_reason", "layers_per_token"]
+
+
+def test_seed_gives_a_line_the_same_result_in_any_company(run: Callable[..., Result]) -> None:
+    sampled = ("--seed", "3", "--max-tokens", "6", "--ignore-eos")
+    together = parsed(run("--input", "-", *sampled, stdin=records(4)).stdout)
+    alone = parsed(run("--input", "-", *sampled, stdin=records(1)).stdout)
+    assert together[0] == alone[0]
+
+
+def test_bad_line_is_an_error_line_and_exit_code_1(run: Callable[..., Result]) -> None:
+    result = run("--input", "-", *GREEDY, stdin=records(1) + b"{\n" + b'{"id": 9, "prompt": "a"}')
+    assert result.exit_code == 1
+    assert ["error" in line for line in parsed(result.stdout)] == [False, True, False]
+    assert "1 of 3 lines could not be run" in result.stderr
+
+
+def test_resume_after_any_cut_gives_the_same_file(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    source, whole, cut = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "cut.jsonl"))
+    source.write_bytes(records(7) + b"bad\n")
+    assert run("--input", str(source), "--output", str(whole), *GREEDY).exit_code == 1
+    cut.write_bytes(whole.read_bytes()[:333])
+    resumed = run("--input", str(source), "--output", str(cut), "--resume", *GREEDY)
+    assert "of 8 lines are done already" in resumed.stderr
+    assert cut.read_bytes() == whole.read_bytes()
+
+
+def test_nothing_left_to_do_opens_no_bundle(run: Callable[..., Result], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(records(1))
+    output.write_bytes(b'{"id": 0}\n')
+    result = run("--input", str(source), "--output", str(output), "--resume", "--kv-memory", "1")
+    assert result.exit_code == 0
+    assert output.read_bytes() == b'{"id": 0}\n'
+
+
+def test_empty_input_gives_an_empty_file(run: Callable[..., Result], tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    result = run("--input", "-", "--output", str(output), stdin=b"\n")
+    assert result.exit_code == 0
+    assert output.read_bytes() == b""
+
+
+def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    result = run("--input", "-", "--output", str(output), "--json", *GREEDY, stdin=records(3))
+    figures = json.loads(result.stdout)
+    assert (figures["completions"], figures["tokens"], figures["errors"]) == (3, 18, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "give either -p or --input"),
+        (("-p", "a", "--input", "-"), "give either -p or --input"),
+        (("-p", "a", "--output", "x"), "--output needs --input"),
+        (("--input", "-", "--resume"), "--resume and --force need --output"),
+        (("--input", "-", "--output", "x", "--resume", "--force"), "exclude each other"),
+        (("--input", "-", "--stream"), "--stream needs -p"),
+        (("-p", "a", "-p", "b", "--stream"), "add --json for more"),
+        (("-p", "a", "--temperature", "-1", "--top-p", "2"), "2 problems"),
+        (("-p", "a", "--kv-memory", "much"), "'much' is no size"),
+        (("-p", "a", "--schedule", "9x"), "does not fit 6 layers"),
+        (("-p", "a", "--max-tokens", "99"), "64 positions"),
+        (("--input", "missing.jsonl"), "missing.jsonl is no file"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_says_why(
+    arguments: tuple[str, ...], problem: str, run: Callable[..., Result]
+) -> None:
+    result = run(*arguments, stdin=b"")
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.fixture
+def writing(bundle: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a process of its own, with more output than a pipe holds: it can't end."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(records(3000))
+    program = "from skipdec.cli import main; main()"
+    arguments = ["generate", str(bundle), "--input", str(source), "--threads", "1", *GREEDY]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        yield process
+        process.kill()
+
+
+def test_ctrl_c_keeps_whole_lines_and_exits_with_130(writing: subprocess.Popen[bytes]) -> None:
+    assert writing.stdout is not None
+    assert writing.stderr is not None
+    first = writing.stdout.readline()
+    writing.send_signal(signal.SIGINT)
+    lines = parsed((first + writing.stdout.read()).decode())
+    assert b"Traceback" not in writing.stderr.read()
+    assert writing.wait() == 130
+    assert [line["id"] for line in lines] == sorted(line["id"] for line in lines)
+    assert 0 < len(lines) < 3000
+
+
+def test_closed_pipe_ends_quietly(writing: subprocess.Popen[bytes]) -> None:
+    assert writing.stdout is not None
+    assert writing.stderr is not None
+    writing.stdout.readline()
+    writing.stdout.close()
+    assert b"Traceback" not in writing.stderr.read()
+    assert writing.wait() == 1

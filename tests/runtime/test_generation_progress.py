@@ -1,0 +1,45 @@
+"""GenerationProgress: realised depth leaves out first tokens, over several calls."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from skipdec.runtime.generation_progress import GenerationProgress
+from skipdec.runtime.outputs import FinishReason, StreamDelta
+from skipdec.runtime.schedule import ExitSchedule
+
+
+def delta(request: int, layers: int, reason: FinishReason | None = None) -> StreamDelta:
+    return StreamDelta(request, 0, (7,), "x", reason, layers)
+
+
+def progress(shown: bool = False) -> GenerationProgress:
+    console = Console(file=io.StringIO(), force_terminal=shown)
+    return GenerationProgress(console, ExitSchedule.full(6), total=3, shown=shown)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_figures_are_those_of_the_deltas(shown: bool) -> None:
+    counted = progress(shown)
+    with counted:
+        counted.update([delta(0, 6), delta(1, 6)])
+        counted.update([delta(0, 4), delta(1, 4, "stop")])
+        counted.update([delta(0, 3, "length")])
+        counted.update([delta(0, 6)])  # the next call
+        counted.update([StreamDelta(0, 0, (), "", "abort", 0)])
+    summary = counted.summary()
+    assert (summary["tokens"], summary["completions"]) == (6, 2)
+    assert summary["realised_depth"] == pytest.approx((4 + 4 + 3) / 3)
+    assert "realised depth 3.67 of 6 layers" in counted.summary_text()
+    assert summary["tokens_per_second"] == pytest.approx(6 / summary["seconds"])
+
+
+def test_single_tokens_have_no_realised_depth() -> None:
+    counted = progress()
+    with counted:
+        counted.update([delta(0, 6, "length")])
+    assert counted.realised_depth is None
+    assert "realised depth" not in counted.summary_text()

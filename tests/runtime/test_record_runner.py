@@ -1,0 +1,113 @@
+"""RecordRunner: order, one schedule for all chunks, bad records alone, cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.jsonl import BadRecord, Record
+from skipdec.runtime.outputs import StreamDelta
+from skipdec.runtime.record_runner import RecordRunner
+from skipdec.runtime.sampling import SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
+    with Generator.open(exported("pre_norm"), threads=1, max_batch_size=2) as opened:
+        yield opened
+
+
+def record(line: int, length: int, params: SamplingParams = GREEDY) -> Record:
+    token_ids = [4 + (line * 7 + position * 3) % 120 for position in range(length)]
+    return Record(line, f"r{line}", token_ids, params)
+
+
+def run(
+    generator: Generator,
+    records: Sequence[Record | BadRecord],
+    *,
+    schedule: str | None = None,
+    chunk_size: int = 3,
+    cancelled: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Sequence[StreamDelta]], None] = lambda deltas: None,
+) -> list[list[dict[str, Any]]]:
+    runner = RecordRunner(generator, records, schedule, chunk_size=chunk_size, cancelled=cancelled)
+    return list(runner.run(on_progress))
+
+
+def test_lines_come_in_order_by_chunk_and_equal_single_calls(generator: Generator) -> None:
+    records = [record(line, length) for line, length in enumerate([3, 9, 1, 5, 2], start=1)]
+    chunks = run(generator, records)
+    assert [[line["id"] for line in chunk] for chunk in chunks] == [
+        ["r1", "r2", "r3"],
+        ["r4", "r5"],
+    ]
+    for one, line in zip(records, [line for chunk in chunks for line in chunk], strict=True):
+        (alone,) = generator.generate([one.prompt], GREEDY)
+        assert line["token_ids"] == alone.outputs[0].token_ids
+
+
+def test_horizon_is_that_of_the_longest_record_in_every_chunk(generator: Generator) -> None:
+    long = GREEDY.updated(max_tokens=12)
+    records = [record(1, 3, long), record(2, 3, long), record(3, 3), record(4, 3, long)]
+    lines = [
+        line for chunk in run(generator, records, schedule="2x", chunk_size=1) for line in chunk
+    ]
+    depths = [line["layers_per_token"] for line in lines]
+    assert depths[0] == depths[1] == depths[3]
+    assert depths[2] == depths[0][:4]
+
+
+def test_bad_records_become_errors_and_the_rest_runs(generator: Generator) -> None:
+    records = [
+        BadRecord(1, None, "is not JSON"),
+        record(2, 3),
+        Record(3, "text", "no tokenizer here", GREEDY),
+        Record(4, "outside", [4, 999], GREEDY),
+        record(5, 62),  # 64 positions in all
+        record(6, 3, GREEDY.updated(stop_token_ids=[500])),
+        record(7, 1),
+    ]
+    lines = [line for chunk in run(generator, records) for line in chunk]
+    errors = {line["line"]: line["error"] for line in lines if "error" in line}
+    assert list(errors) == [1, 3, 4, 5, 6]
+    for line, text in {3: "no tokenizer", 4: "id 999 at 1", 5: "62 tokens", 6: "has 500"}.items():
+        assert text in errors[line]
+    assert [line["id"] for line in lines if "error" not in line] == ["r2", "r7"]
+
+
+def test_record_too_large_for_the_memory_is_refused_alone(exported: Callable[..., Path]) -> None:
+    records = [record(1, 3), record(2, 40, GREEDY.updated(max_tokens=20)), record(3, 3)]
+    with Generator.open(exported("pre_norm"), threads=1, kv_memory=60_000) as small:
+        (lines,) = run(small, records)
+    assert ["error" in line for line in lines] == [False, True, False]
+    assert "kv_memory allows 60,000" in lines[1]["error"]
+
+
+def test_cancelling_yields_what_is_finished(generator: Generator) -> None:
+    records = [
+        record(1, 3, GREEDY.updated(max_tokens=30)),
+        record(2, 3, GREEDY.updated(max_tokens=2)),  # in the second batch of two
+        record(3, 3),
+        record(4, 3),
+    ]
+    steps: list[object] = []
+    chunks = run(
+        generator, records, chunk_size=3, cancelled=lambda: len(steps) > 4, on_progress=steps.append
+    )
+    assert [[line["id"] for line in chunk] for chunk in chunks] == [["r3"]]
+
+
+def test_completions_are_counted_for_good_records_only(generator: Generator) -> None:
+    several = SamplingParams(n=3, max_tokens=2)
+    records = [record(1, 3, several), record(2, 3), BadRecord(3, None, "bad"), record(4, 64)]
+    runner = RecordRunner(generator, records, None, chunk_size=9, cancelled=lambda: False)
+    assert runner.num_completions == 4
+    (lines,) = runner.run(lambda deltas: None)
+    assert len(lines[0]["outputs"]) == 3

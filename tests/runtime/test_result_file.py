@@ -1,0 +1,124 @@
+"""ResultFile: whatever a kill leaves behind, resuming ends in the undisturbed file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.result_file import ResultFile
+
+LINE_OF: dict[str | int, int] = {"a": 1, "b": 2, 3: 4, "d": 5}
+LINES: list[dict[str, Any]] = [
+    {"id": "a", "text": "é"},
+    {"id": "b", "text": ""},
+    {"line": 3, "error": "bad"},
+    {"id": 3, "text": "x\u2028y"},
+    {"id": "d", "text": "z"},
+]
+
+
+def write(path: Path, lines: list[dict[str, Any]], **options: bool) -> None:
+    with ResultFile(path, LINE_OF, **{"resume": False, "force": False, **options}) as file:
+        for line in lines:
+            file.write([line])
+
+
+def resume(path: Path) -> None:
+    """What a second run does: everything that is not done, in order."""
+    file = ResultFile(path, LINE_OF, resume=True, force=False)
+    with file:
+        file.write([line for line in LINES if line.get("id") not in file.done])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "out.jsonl"
+    write(path, LINES)
+    return path.read_bytes()
+
+
+def test_lines_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with ResultFile(path, LINE_OF, resume=False, force=False) as file:
+        file.write(LINES[:2])
+        assert [json.loads(line) for line in path.read_bytes().splitlines()] == LINES[:2]
+
+
+@given(cut=st.integers(0, 200))
+def test_resuming_after_a_kill_at_any_byte_gives_the_same_file(
+    cut: int, whole: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "out.jsonl"
+    path.write_bytes(whole[:cut])
+    resume(path)
+    assert path.read_bytes() == whole
+
+
+def test_resuming_after_gaps_puts_lines_in_order(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    write(path, [LINES[4], LINES[1]])
+    resume(path)
+    assert path.read_bytes() == whole
+
+
+def test_results_stay_and_errors_run_again(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(whole)
+    assert ResultFile(path, LINE_OF, resume=True, force=False).done == {"a", "b", 3, "d"}
+    assert b"error" not in path.read_bytes()
+
+
+def test_resuming_without_a_file_starts_one(whole: bytes, tmp_path: Path) -> None:
+    resume(tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_bytes() == whole
+
+
+def test_existing_file_is_refused_unless_replaced(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(b"old\n")
+    with pytest.raises(UsageError, match="--resume continues it, --force replaces it"):
+        write(path, LINES)
+    assert path.read_bytes() == b"old\n"
+    write(path, LINES, force=True)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"text\n", "line 1 is no result"),
+        (b'{"id": "a"}\n[]\n', "line 2 is no result"),
+        (b'{"name": "a"}\n', "line 1 is no result"),
+        (b'{"id": ["a"]}\n', "line 1 is no result"),
+        (b'{"id": "other"}\n', "has id 'other', which the input does not have"),
+    ],
+)
+def test_file_of_something_else_is_refused_and_left_alone(
+    content: bytes, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=problem):
+        resume(path)
+    assert path.read_bytes() == content
+
+
+def write_and_interrupt(path: Path) -> None:
+    with ResultFile(path, LINE_OF, resume=False, force=False) as file:
+        file.write([LINES[1], LINES[0]])
+        raise KeyboardInterrupt
+
+
+def test_an_error_inside_keeps_what_was_written(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        write_and_interrupt(path)
+    assert len(path.read_bytes().splitlines()) == 2
+    resume(path)
+    assert path.read_bytes() == whole
