@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
 from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ..engines.registry import Registry
 from .quantize import WeightQuantizer
 from .signature import Signature, canonical_signature
+
+CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's own operators
 
 TARGETS = Registry(
     "target",
@@ -71,11 +74,19 @@ def consumer(value: ir.Value) -> ir.Node:
     return use.node
 
 
-def initializer(graph: ir.Graph, name: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
-    """Register an initialiser without data."""
-    value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
+def initializer(graph: ir.Graph, name: str, dtype: str, shape: tuple[int, ...]) -> ir.Value:
+    """Register an initialiser without data; ``dtype`` is numpy's name of it."""
+    element_type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
+    value = ir.Value(name=name, shape=ir.Shape(shape), type=element_type)
     graph.initializers[name] = value
     return value
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Let ``new`` take the place, name, type and shape of ``old``, as a graph output too."""
+    new.type, new.shape = old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    new.name, old.name = old.name, None
 
 
 def parameters_as_inputs(model: ir.Model) -> ir.Model:

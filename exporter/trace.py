@@ -38,6 +38,7 @@ def trace_engine(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Mod
     """
     signature = canonical_signature(kind, model, dtype)
     module = engine_module(kind, model, getattr(torch, dtype), _symbolic_attention)
+    _tell_apart(module)
     with _quiet_exporter():
         program = torch.onnx.export(
             module,
@@ -90,6 +91,15 @@ def _symbolic_attention(
     return attended, present_key, present_value
 
 
+def _tell_apart(module: torch.nn.Module) -> None:
+    """Give each parameter a first element of its own; the rest stays untouched memory.
+
+    The exporter's optimiser merges initialisers of equal content, as fresh memory may well be.
+    """
+    for index, parameter in enumerate(module.parameters()):
+        parameter.view(-1)[0] = index + 2
+
+
 def _example(spec: TensorSpec) -> Tensor:
     sizes = [_EXAMPLE_SIZES[size] if isinstance(size, str) else size for size in spec.shape]
     return torch.zeros(sizes, dtype=getattr(torch, spec.dtype))
@@ -117,6 +127,7 @@ def _strip(traced: ir.Model, parameter_names: set[str]) -> None:
     """Drop what varies between machines and runs: paths, doc strings, symbol names, data."""
     ClearMetadataAndDocStringPass()(traced)
     traced.producer_name, traced.producer_version = "skipdec", None
+    assert parameter_names <= traced.graph.initializers.keys()
     for node in traced.graph:
         for value in node.outputs:
             value.shape = None

@@ -1,0 +1,170 @@
+"""Replaces MatMul nodes with quantised products.
+
+int8 (W8A8), for x [..., K], W int8 [K, N], one scale per row of x and per column of W:
+
+    row_scale = max|x| / 127                        [..., 1]
+    q         = uint8(round(x / row_scale) + 128)   QuantizeLinear, one block of K per row
+    y         = float32(q · W) * scale * row_scale  MatMulInteger with zero point 128
+
+Sums are integers, so a row's result does not depend on the other rows. A row of zeros has
+row_scale 0 and q undefined but finite: y is 0. Never DynamicQuantizeMatMul, whose one scale per
+tensor lets rows disturb each other; ONNX Runtime's optimiser does not rewrite this form into it.
+
+int4 and int8-block are the operator MatMulNBits, which quantises activations by itself at
+``accuracy_level`` 4 and computes in float32 at 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ..engines.manifest import EngineKind, PrecisionSpec
+from .lowering import CONTRIB_DOMAIN, initializer, replace_value
+from .quantize import (
+    ACTIVATION_MAXIMUM,
+    ACTIVATION_ZERO_POINT,
+    QUANTIZED_PARAMETERS,
+    BlockQuantizer,
+    WeightQuantizer,
+    weight_quantizer,
+)
+
+
+def quantize_products(
+    graph: ir.Graph, kind: EngineKind, precision: PrecisionSpec
+) -> dict[str, WeightQuantizer]:
+    """Quantise the products of an engine of ``kind`` in place, as ``precision`` asks.
+
+    Returns the quantiser of each parameter whose product was replaced. Products compute in
+    float32, with casts around them in a float16 engine.
+    """
+    quantizer = weight_quantizer(kind, precision)
+    if quantizer is None:
+        return {}
+    writer = _ProductWriter(graph, kind, precision)
+    products = {
+        node.inputs[1].name: node
+        for node in graph
+        if node.op_type == "MatMul" and node.inputs[1] is not None
+    }
+    for name in QUANTIZED_PARAMETERS[kind]:
+        writer.replace(products[name], quantizer)
+    return dict.fromkeys(QUANTIZED_PARAMETERS[kind], quantizer)
+
+
+class _ProductWriter:
+    """Replaces one MatMul after another in a graph; constants are made once."""
+
+    def __init__(self, graph: ir.Graph, kind: EngineKind, precision: PrecisionSpec) -> None:
+        self.graph = graph
+        self.precision = precision
+        # Scaling columns inside the product is faster where [R, V] exceeds the caches, slower for
+        # one row of a layer; the result is the same.
+        self.scales_inside = kind is EngineKind.HEAD
+        self._position: ir.Node | None = None
+        self._zero_points: ir.Value | None = None
+
+    def replace(self, product: ir.Node, quantizer: WeightQuantizer) -> None:
+        """Replace ``product``, a MatMul whose second input is the initialiser of a weight."""
+        inputs, weight = product.inputs
+        assert inputs is not None
+        assert weight is not None
+        assert weight.name is not None
+        assert weight.shape is not None
+        in_size, out_size = (int(size) for size in weight.shape.numpy())
+        tensors = {
+            suffix: initializer(self.graph, f"{weight.name}.{suffix}", dtype, shape)
+            for suffix, (dtype, shape) in quantizer.layout((in_size, out_size)).items()
+        }
+        self._position = product
+        is_float16 = inputs.dtype == ir.DataType.FLOAT16
+        if is_float16:
+            inputs = self._node("Cast", [inputs], to=ir.DataType.FLOAT)
+        if isinstance(quantizer, BlockQuantizer):
+            result = self._block_product(inputs, tensors, quantizer, (in_size, out_size))
+        else:
+            result = self._integer_product(inputs, tensors, in_size)
+        if is_float16:
+            result = self._node("Cast", [result], to=ir.DataType.FLOAT16)
+        replace_value(product.outputs[0], result)
+        self.graph.remove(product, safe=True)
+        del self.graph.initializers[weight.name]
+
+    def _block_product(
+        self,
+        inputs: ir.Value,
+        weight: dict[str, ir.Value],
+        quantizer: BlockQuantizer,
+        shape: tuple[int, int],
+    ) -> ir.Value:
+        in_size, out_size = shape
+        return self._node(
+            "MatMulNBits",
+            [inputs, weight["quantized"], weight["scale"]],
+            domain=CONTRIB_DOMAIN,
+            K=in_size,
+            N=out_size,
+            bits=quantizer.bits,
+            block_size=quantizer.block_size,
+            accuracy_level=self.precision.accuracy_level,
+        )
+
+    def _integer_product(
+        self, inputs: ir.Value, weight: dict[str, ir.Value], in_size: int
+    ) -> ir.Value:
+        row_scale = self._row_scale(inputs)  # [..., 1]
+        quantized = self._node(
+            "QuantizeLinear",
+            [inputs, row_scale, self._zero_points_like(row_scale)],
+            axis=-1,
+            block_size=in_size,
+        )
+        zero_point = self._constant("activation_zero_point", np.uint8(ACTIVATION_ZERO_POINT))
+        if self.scales_inside:
+            one = self._constant("one", np.float32(1))
+            operands = [quantized, weight["quantized"], one, weight["scale"], zero_point]
+            scaled = self._node("MatMulIntegerToFloat", operands, domain=CONTRIB_DOMAIN)
+        else:
+            sums = self._node("MatMulInteger", [quantized, weight["quantized"], zero_point])
+            sums = self._node("Cast", [sums], to=ir.DataType.FLOAT)
+            scaled = self._node("Mul", [sums, weight["scale"]])
+        return self._node("Mul", [scaled, row_scale])
+
+    def _row_scale(self, inputs: ir.Value) -> ir.Value:
+        """max|x| / 127 of each row; a Relu's output needs no Abs."""
+        producer = inputs.producer()
+        if producer is None or producer.op_type != "Relu":
+            inputs = self._node("Abs", [inputs])
+        last_axis = self._constant("last_axis", np.array([-1], np.int64))
+        peak = self._node("ReduceMax", [inputs, last_axis], keepdims=1)
+        # A product with 1/127 and a quotient by 127 differ in the last bit; references divide.
+        return self._node("Div", [peak, self._constant("maximum", np.float32(ACTIVATION_MAXIMUM))])
+
+    def _zero_points_like(self, row_scale: ir.Value) -> ir.Value:
+        """The zero point once per row, as QuantizeLinear wants it; all products share the rows."""
+        if self._zero_points is None:
+            value = ir.tensor(np.array([ACTIVATION_ZERO_POINT], np.uint8))
+            self._zero_points = self._node(
+                "ConstantOfShape", [self._node("Shape", [row_scale])], value=value
+            )
+        return self._zero_points
+
+    def _constant(self, name: str, value: np.generic | np.ndarray) -> ir.Value:
+        if name not in self.graph.initializers:
+            tensor = ir.tensor(np.asarray(value), name=name)
+            self.graph.register_initializer(ir.val(name, const_value=tensor))
+        return self.graph.initializers[name]
+
+    def _node(
+        self,
+        op_type: str,
+        inputs: list[ir.Value],
+        domain: str = "",
+        **attributes: int | ir.TensorProtocol | None,
+    ) -> ir.Value:
+        """Insert a node of one output before the product that is being replaced."""
+        node = ir.node(op_type, inputs, attributes, domain=domain)
+        assert self._position is not None
+        self.graph.insert_before(self._position, node)
+        return node.outputs[0]
