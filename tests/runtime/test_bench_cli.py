@@ -1,0 +1,46 @@
+"""``skipdec bench`` on a real bundle, in a process of its own: it sets the shared thread pool."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()", "bench"]
+SMALL = ["--prompt-len", "9", "--gen-len", "6", "--repetitions", "2", "--threads", "2"]
+
+
+def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_bench_measures_every_schedule_at_every_batch_size(exported: Callable[..., Path]) -> None:
+    result = bench(exported("pre_norm"), "-b", "1,3", "--schedule", "2x", *SMALL, "--json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["bandwidth_passes"] >= 10
+    entries = document["measurements"]
+    assert [(entry["batch_size"], entry["name"]) for entry in entries] == [
+        (1, "full"),
+        (1, "2x"),
+        (3, "full"),
+        (3, "2x"),
+    ]
+    assert [entry["realised_depth"] for entry in entries] == [6.0, 3.2, 6.0, 3.2]
+    assert all(entry["time_to_first_token"] <= entry["wall_seconds"] for entry in entries)
+
+
+def test_bad_values_end_with_usage_errors(exported: Callable[..., Path]) -> None:
+    bundle = exported("pre_norm")
+    for arguments, message in (
+        (["-b", "one"], "--batch-sizes | is 'one'"),
+        (["--schedule", "9x"], "largest possible: 3x"),
+        (["--gen-len", "1000"], "prompt"),
+    ):
+        result = bench(bundle, *arguments)
+        assert result.returncode == 2, arguments
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
