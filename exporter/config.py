@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..engines.cpu import int8_weight_bits
 from ..engines.errors import UsageError
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
-from .cpu import int8_weight_bits
 
 LoadFormat = Literal["auto", "safetensors", "bin", "dummy"]
 

@@ -8,7 +8,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ..engines.cpu import available_cores, processor_flags, processor_name
+from ..engines.cpu import available_cores, int8_weight_bits, processor_flags, processor_name
 from ..engines.extras import EXTRAS, missing_modules
 from .bandwidth import measure_bandwidth
 
@@ -24,7 +24,6 @@ _RELEVANT_FLAGS = (
     "asimddp",
     "i8mm",
 )
-_VNNI_FLAGS = frozenset({"avx_vnni", "avx512_vnni"})
 _DISTRIBUTIONS = (
     "skipdec",
     "numpy",
@@ -55,7 +54,6 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
     """
     flags = processor_flags()
     used = threads or available_cores()
-    x86 = platform.machine() in ("x86_64", "AMD64")
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -64,7 +62,7 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         "processor": processor_name() or platform.processor(),
         "cores": available_cores(),
         "instruction_sets": [flag for flag in _RELEVANT_FLAGS if flag in flags],
-        "int8_weight_bits": 7 if x86 and not flags & _VNNI_FLAGS else 8,
+        "int8_weight_bits": int8_weight_bits(),
         "gpus": _gpus(),
         "bandwidth": {"threads": used, "bytes_per_second": measure_bandwidth(used)}
         if bandwidth

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from skipdec.engines.cpu import processor_flags
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.cpu import processor_flags
 from skipdec.exporter.families import SHORT_NAMES, family_config, hub_id
 from skipdec.exporter.model_config import model_spec
 
