@@ -125,6 +125,10 @@ def test_stop_string_that_ends_after_min_tokens_counts() -> None:
     assert "".join(run(ended, [1, 2])) == "a"
 
 
+def test_whole_stop_string_before_min_tokens_is_not_held_back() -> None:
+    assert run(checker(["a", "b"], stop=["a", "xyz"], min_tokens=1), [1]) == ["a"]
+
+
 def test_without_a_tokenizer_tokens_stop_and_strings_are_refused() -> None:
     params = SamplingParams(stop_token_ids=[4])
     ended = StopChecker(params, max_tokens=9, eos_token_id=None, decoder=None)
