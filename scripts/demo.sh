@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From nothing to skipped decoding: export a model, generate with and without skipping, measure.
-# No GPU and no model hub: the weights of this opt-125m are random, so its text is noise. Its size,
-# its engines and the times below are real.
+# No GPU and no model hub: this opt-125m has random weights, so what it generates makes no sense.
+# Its size, its engines and the times below are real.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 
@@ -14,11 +14,11 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 say "1. Export: one int8 engine per decoder layer, verified against PyTorch"
 skipdec export opt-125m --load-format dummy --quantize int8 -o "$bundle"
 
-say "2. Generate (random weights: noise, but the same noise each time)"
+say "2. Generate: token ids (random weights make no text) and the layers that each token ran"
 for schedule in full 2x 4x; do
-    echo "--schedule $schedule"
-    skipdec generate "$bundle" -p "The restaurant by the river" --schedule "$schedule" \
-        --temperature 0 --max-tokens 16 --ignore-eos --json
+    printf '{"id": "%s", "prompt": "The restaurant by the river"}\n' "$schedule" |
+        skipdec generate "$bundle" --input - --schedule "$schedule" \
+            --temperature 0 --max-tokens 16 --ignore-eos
 done
 
 say "3. Which layers each token runs at 2x"
