@@ -28,12 +28,10 @@ def run_lines(options: GenerateOptions) -> None:
     console = stderr_console()
     records = _read(options)
     file = _result_file(options, records)
-    if file is not None:
-        todo = [record for record in records if not _is_done(record, file)]
-        if not options.quiet and len(todo) < len(records):
-            console.print(f"{len(records) - len(todo)} of {len(records)} lines are done already")
-        records = todo
-    if not records:
+    num_done = 0 if file is None else len(file.done)
+    if num_done and not options.quiet:
+        console.print(f"{num_done} of {len(records)} lines are done already")
+    if num_done == len(records):
         with _opened(file):  # an empty input gives an empty file
             return
     _run(options, records, file)
@@ -48,6 +46,7 @@ def _run(options: GenerateOptions, records: Records, file: ResultFile | None) ->
             records,
             options.schedule,
             chunk_size=BATCHES_PER_CHUNK * options.max_batch_size,
+            done=frozenset() if file is None else file.done,
             cancelled=interruption.is_requested,
         )
         with (
@@ -89,10 +88,6 @@ def _result_file(options: GenerateOptions, records: Records) -> ResultFile | Non
         record.record_id: record.line for record in records if isinstance(record, Record)
     }
     return ResultFile(options.output, line_of, resume=options.resume, force=options.force)
-
-
-def _is_done(record: Record | BadRecord, file: ResultFile) -> bool:
-    return isinstance(record, Record) and record.record_id in file.done
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ..engines.errors import CapacityError, UsageError
 from .generator import Generator
-from .jsonl import BadRecord, Record, error_line, result_line
+from .jsonl import BadRecord, Record, RecordId, error_line, result_line
 from .outputs import RequestOutput, StreamDelta
 from .requests import Request, make_request
 from .schedule import ExitSchedule
@@ -29,8 +29,9 @@ class Checked:
 class RecordRunner:
     """Runs records in chunks and yields their lines, results and errors, in the input's order.
 
-    ``schedule`` and its horizon are fixed once for all records. ``cancelled`` ends the running
-    chunk between two steps; what it has finished is still yielded.
+    Records whose ids are in ``done`` are left out, yet count where a horizon is taken from the
+    largest ``max_tokens``: the schedule is one for all records and all resumed runs.
+    ``cancelled`` ends the running chunk between two steps; what it has finished is still yielded.
     """
 
     def __init__(
@@ -40,28 +41,34 @@ class RecordRunner:
         schedule: str | None,
         *,
         chunk_size: int,
+        done: Set[RecordId] = frozenset(),
         cancelled: Callable[[], bool],
     ) -> None:
         self._generator = generator
         self._chunk_size = chunk_size
         self._cancelled = cancelled
-        self._checked = [self._check(record) for record in records]
-        limits = [item.request.max_tokens for item in self._checked if isinstance(item, Checked)]
+        checked = [self._check(record) for record in records]
+        limits = [item.request.max_tokens for item in checked if isinstance(item, Checked)]
         self.schedule: ExitSchedule = generator.resolve_schedule(
             schedule, max_tokens=max(limits, default=1)
         )
+        self._todo = [
+            item
+            for record, item in zip(records, checked, strict=True)
+            if not _is_done(record, done)
+        ]
 
     @property
     def num_completions(self) -> int:
-        """Completions that all good records ask for."""
-        return sum(item.request.params.n for item in self._checked if isinstance(item, Checked))
+        """Completions to come."""
+        return sum(item.request.params.n for item in self._todo if isinstance(item, Checked))
 
     def run(self, on_progress: Progress) -> Iterator[list[dict[str, Any]]]:
         """Yield the lines of each chunk. ``on_progress`` gets the deltas of each step."""
-        for start in range(0, len(self._checked), self._chunk_size):
+        for start in range(0, len(self._todo), self._chunk_size):
             if self._cancelled():
                 return
-            chunk = self._checked[start : start + self._chunk_size]
+            chunk = self._todo[start : start + self._chunk_size]
             good = [item for item in chunk if isinstance(item, Checked)]
             outputs = self._generate(good, on_progress)
             lines = [_line_of(item, outputs) for item in chunk]
@@ -112,6 +119,10 @@ class RecordRunner:
             return {record.line: BadRecord(record.line, record.record_id, text)}
         pairs = zip(items, outputs, strict=True)
         return {item.record.line: output for item, output in pairs}
+
+
+def _is_done(record: Record | BadRecord, done: Set[RecordId]) -> bool:
+    return isinstance(record, Record) and record.record_id in done
 
 
 def _line_of(

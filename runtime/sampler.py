@@ -115,9 +115,7 @@ class Sampler:
         weights *= np.float32(1.0 / params.temperature)
         np.exp(weights, out=weights)
         if params.top_p < 1:
-            nucleus = _nucleus(weights, params.top_p)
-            ids = _narrowed(ids, nucleus)
-            weights = weights[nucleus]
+            _keep_nucleus(weights, params.top_p)
         place = _place_of_share(weights, self._random.random(), side="right")
         return place if ids is None else int(ids[place])
 
@@ -225,17 +223,17 @@ def _place_of_share(weights: Logits, share: float, side: Literal["left", "right"
     return int(starts[block]) + min(place, last)
 
 
-def _nucleus(weights: Logits, top_p: float) -> NDArray[np.intp]:
-    """Return the places of the fewest largest weights that hold ``top_p`` of the total, ascending.
+def _keep_nucleus(weights: Logits, top_p: float) -> None:
+    """Set to 0 all but the fewest largest weights that hold ``top_p`` of the total.
 
     Of equal weights at the border the lower places stay.
     """
     descending = np.sort(weights)[::-1]
     count = _place_of_share(descending, top_p, side="left") + 1
     border = descending[count - 1]
-    kept = np.flatnonzero(weights >= border)
-    surplus = kept.size - count
+    kept = weights >= border
+    surplus = int(np.count_nonzero(kept)) - count
     if surplus:
-        ties = np.flatnonzero(weights[kept] == border)
-        kept = np.delete(kept, ties[ties.size - surplus :])
-    return kept
+        ties = np.flatnonzero(weights == border)
+        kept[ties[ties.size - surplus :]] = False
+    weights *= kept

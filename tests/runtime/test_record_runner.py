@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.jsonl import BadRecord, Record
+from skipdec.runtime.jsonl import BadRecord, Record, RecordId
 from skipdec.runtime.outputs import StreamDelta
 from skipdec.runtime.record_runner import RecordRunner
 from skipdec.runtime.sampling import SamplingParams
@@ -34,10 +34,13 @@ def run(
     *,
     schedule: str | None = None,
     chunk_size: int = 3,
+    done: Set[RecordId] = frozenset(),
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: Callable[[Sequence[StreamDelta]], None] = lambda deltas: None,
 ) -> list[list[dict[str, Any]]]:
-    runner = RecordRunner(generator, records, schedule, chunk_size=chunk_size, cancelled=cancelled)
+    runner = RecordRunner(
+        generator, records, schedule, chunk_size=chunk_size, done=done, cancelled=cancelled
+    )
     return list(runner.run(on_progress))
 
 
@@ -62,6 +65,13 @@ def test_horizon_is_that_of_the_longest_record_in_every_chunk(generator: Generat
     depths = [line["layers_per_token"] for line in lines]
     assert depths[0] == depths[1] == depths[3]
     assert depths[2] == depths[0][:4]
+
+
+def test_done_records_are_left_out_but_the_horizon_stays(generator: Generator) -> None:
+    records = [record(1, 3), record(2, 3, GREEDY.updated(max_tokens=12)), BadRecord(3, None, "x")]
+    whole = run(generator, records, schedule="2x")
+    rest = run(generator, records, schedule="2x", done={"r2"})
+    assert rest == [[whole[0][0], whole[0][2]]]
 
 
 def test_bad_records_become_errors_and_the_rest_runs(generator: Generator) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skipdec.engines.errors import SkipDecError, UsageError
-from skipdec.runtime.sampler import Sampler, _nucleus, _place_of_share
+from skipdec.runtime.sampler import Sampler, _keep_nucleus, _place_of_share
 from skipdec.runtime.sampling import SamplingParams
 
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0, -4.0], np.float32)
@@ -91,12 +91,15 @@ def test_nucleus_is_the_fewest_largest_weights(
 ) -> None:
     array = np.random.default_rng(seed).integers(0, largest + 1, size).astype(np.float32)
     array[0] = 1  # one at least
-    kept = _nucleus(array, top_p)
-    total, mass = float(array.sum()), float(array[kept].sum())
+    weights = array.copy()
+    _keep_nucleus(weights, top_p)
+    kept = np.flatnonzero(weights)
+    total, mass = float(array.sum()), float(weights.sum())
     assert mass >= top_p * total * (1 - 1e-12)
-    assert mass - array[kept].min() < top_p * total * (1 + 1e-12)
+    assert mass - weights[kept].min() < top_p * total * (1 + 1e-12)
     order = np.argsort(-array, kind="stable")[: kept.size]  # ties: the lower id stays
     assert kept.tolist() == sorted(order.tolist())
+    assert np.array_equal(weights[kept], array[kept])
 
 
 def test_greedy_takes_the_largest_and_leaves_the_logits_alone() -> None:
