@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.bundle import EngineBundle
+from ..engines.errors import SkipDecError
 from ..engines.ort import use_shared_thread_pool
+from .dummy_checkpoint import FileFormat, write_dummy_checkpoint
+from .families import family_config
 from .measured_process import run_measured, skipdec_command
 from .stitching_cost import StitchingBench
 
@@ -61,6 +64,7 @@ def export_figures(work: Path) -> Iterator[Figure]:
             f"{peak / 1e9:.2f} GB",
             0 < peak <= limit,
         )
+    yield from _checkpoint_figures(work)
     report = json.loads(run_measured(_export_command("opt-125m", (), work / "quick")).stdout)
     seconds = sum(report["stage_seconds"].values())
     yield Figure(
@@ -69,6 +73,40 @@ def export_figures(work: Path) -> Iterator[Figure]:
         f"{seconds:.1f} s",
         seconds <= 20,
     )
+
+
+def _checkpoint_figures(work: Path) -> Iterator[Figure]:
+    """The first peak again from files on disk; the safetensors once more under a hard limit."""
+    model, options, limit = _EXPORT_PEAKS[0]
+    config = family_config(model)
+    assert config is not None
+    file_formats: tuple[FileFormat, ...] = ("safetensors", "bin")
+    for file_format in file_formats:
+        checkpoint = work / f"{model}-{file_format}"
+        if not checkpoint.exists():
+            write_dummy_checkpoint(config, checkpoint, file_format)
+        command = _export_command(str(checkpoint), options, work / "peak", load_format=file_format)
+        peak = run_measured(command).peak_anonymous
+        yield Figure(
+            f"the same from sharded {file_format} files",
+            f"≤ {limit / 1e9:.1f} GB",
+            f"{peak / 1e9:.2f} GB",
+            0 < peak <= limit,
+        )
+        if file_format == "safetensors":
+            yield _limited_figure(command, int(limit))
+
+
+def _limited_figure(command: Sequence[str], limit: int) -> Figure:
+    """Whether ``command`` ends well when the kernel refuses it more than ``limit`` bytes."""
+    try:
+        run_measured(["prlimit", f"--data={limit}", *command])
+    except SkipDecError:
+        met = False
+    else:
+        met = True
+    measured = "finished" if met else "failed"
+    return Figure("the same under `prlimit --data`", f"{limit / 1e9:.1f} GB", measured, met)
 
 
 def export_for_bench(quantize: str, work: Path) -> Path:
@@ -170,12 +208,14 @@ def bench_table(document: dict[str, Any]) -> str:
     )
 
 
-def _export_command(model: str, options: Sequence[str], output: Path) -> list[str]:
+def _export_command(
+    model: str, options: Sequence[str], output: Path, *, load_format: str = "dummy"
+) -> list[str]:
     return skipdec_command(
         "export",
         model,
         *options,
-        "--load-format=dummy",
+        f"--load-format={load_format}",
         "--no-verify",
         "--force",
         "--json",
