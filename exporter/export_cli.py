@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.console import print_json, reports_errors, stderr_console
+from ..engines.console import print_json, reports_errors, result_console, stderr_console
 
 if TYPE_CHECKING:
     from .config import ExportConfig
@@ -187,8 +187,8 @@ def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
         print_json(describe_plan(plan))
         return
     for text in plan.warnings:
-        stderr_console().print(f"[yellow]warning:[/yellow] {text}")
-    _print(plan_table(plan))
+        stderr_console().print(f"[yellow]warning:[/yellow] {text}", soft_wrap=True)
+    result_console().print(plan_table(plan))
 
 
 def _export(config: ExportConfig, *, verbose: bool, quiet: bool, as_json: bool) -> None:
@@ -204,10 +204,4 @@ def _export(config: ExportConfig, *, verbose: bool, quiet: bool, as_json: bool) 
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:
-        _print(report_table(report))
-
-
-def _print(renderable: Any) -> None:  # noqa: ANN401  (anything rich prints)
-    from rich.console import Console
-
-    Console(highlight=False).print(renderable)
+        result_console().print(report_table(report))

@@ -59,7 +59,7 @@ class ExportProgress(ExportEvents):
 
     def warning(self, text: str) -> None:
         """Show a warning, quiet or not."""
-        self._console.print(f"[yellow]warning:[/yellow] {text}")
+        self._console.print(f"[yellow]warning:[/yellow] {text}", soft_wrap=True)
 
     def stage_started(self, stage: Stage, items: int) -> None:
         """Start the bar anew."""

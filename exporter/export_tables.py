@@ -87,18 +87,8 @@ def describe_precision(precision: PrecisionSpec) -> str:
 
 
 def describe_verification(report: VerificationReport | None) -> str:
-    """What verification found, in a line."""
-    if report is None:
-        return "[yellow]none (--no-verify)[/yellow]"
-    worst = max(report.engines, key=lambda check: check.error / check.tolerance)
-    text = (
-        f"[green]passed[/green]: {len(report.engines)} engines, largest error {worst.error:.1g} "
-        f"({worst.engine}; allowed {worst.tolerance:.1g})"
-    )
-    if (tokens := report.tokens) is not None:
-        ties = f" and {tokens.ties} ties" if tokens.ties else ""
-        text += f"; {tokens.equal} of {tokens.compared} tokens equal{ties} ({tokens.reference})"
-    return text
+    """What verification found, a line for each kind of check."""
+    return "none (--no-verify)" if report is None else "\n".join(("passed", *report.summary()))
 
 
 def _is_narrow(precision: PrecisionSpec) -> bool:
