@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SPIN_MICROSECONDS = "50"
 _ALIGNMENT = 64
 _LOAD_ERRORS = (_native.Fail, _native.InvalidProtobuf, _native.InvalidGraph, _native.NoSuchFile)
-_RUN_ERRORS = (_native.Fail, _native.InvalidArgument, _native.RuntimeException)
+_RUN_ERRORS = (RuntimeError, _native.Fail, _native.InvalidArgument, _native.RuntimeException)
 
 
 @dataclass

@@ -120,7 +120,7 @@ class Verification:
         generates = loaded_bytes(self._bundle) <= self._memory and self._model.max_seq_len > 1
         self._report("tokens", "the bundle", 0, 2)
         texts = greedy_texts(self._bundle, self._seed) if generates else self._streamed_texts()
-        rows = [text.read_tokens for text in texts]
+        rows = [text.read for text in texts]
         self._report("tokens", "the reference", 1, 2)
         if fits := reference_bytes(self._model) <= self._memory:
             dtype = self._precision.dtype

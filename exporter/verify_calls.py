@@ -56,7 +56,7 @@ class ModuleCalls(EngineCalls):
 
     def _run(self, *arrays: Array) -> list[Array]:
         with torch.inference_mode():
-            result = self._module(*(torch.from_numpy(_as_float32(array)) for array in arrays))
+            result = self._module(*map(_float32_tensor, arrays))
         return [tensor.numpy() for tensor in (result if isinstance(result, tuple) else (result,))]
 
 
@@ -125,5 +125,6 @@ def causal_mask(starts: Array, num_tokens: int, capacity: int) -> Array:
     return (np.arange(capacity) <= last_seen[..., None])[:, None]
 
 
-def _as_float32(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+def _float32_tensor(array: Array) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.float() if tensor.is_floating_point() else tensor

@@ -29,17 +29,17 @@ Comparison = tuple[str, Array, Array]
 def engine_tolerance(precision: PrecisionSpec, kind: EngineKind) -> float:
     """Largest difference allowed, as a fraction of the tensor's max |reference|.
 
-    float32 0.0001, float16 0.005. int8 0.005: where float rounding moves an activation over the
-    edge of its 8-bit code, one code differs. MatMulNBits at accuracy level 4 quantises
-    activations, which the reference does not: 0.03.
+    float32 0.0001, float16 0.005. MatMulNBits at accuracy level 4 quantises activations, which
+    the reference does not: 0.03. int8 0.005: where rounding moves an activation over the edge of
+    its 8-bit code, one code differs; in float16 many do: 0.03.
     """
+    is_float32 = precision.dtype == "float32"
     quantize = precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
-    tolerance = 1e-4 if precision.dtype == "float32" else 5e-3
     if quantize == "int8":
-        return max(tolerance, 5e-3 if precision.dtype == "float32" else 1e-2)
+        return 5e-3 if is_float32 else 3e-2
     if quantize != "none" and precision.accuracy_level == 4:
         return 3e-2
-    return tolerance
+    return 1e-4 if is_float32 else 5e-3
 
 
 def check_engine(
@@ -89,7 +89,7 @@ def relative_error(actual: Array, expected: Array) -> float:
 
 
 def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Array | None]:
-    """Return a function that reads an initialiser of the engine's graph; None if it has none."""
+    """Return a function that maps an initialiser of the engine's graph; None if it has none."""
     path = bundle.file(spec.graph)
     graph = onnx.load(path, load_external_data=False).graph
     initializers = {tensor.name: tensor for tensor in graph.initializer}
@@ -97,7 +97,14 @@ def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Arr
     def read(name: str) -> Array | None:
         if name not in initializers:
             return None
-        return onnx.numpy_helper.to_array(initializers[name], base_dir=str(path.parent))
+        tensor = initializers[name]
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            return onnx.numpy_helper.to_array(tensor)
+        # Not by onnx, which refuses weights that two targets share by hard link.
+        extent = {entry.key: entry.value for entry in tensor.external_data}
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        shape, offset = tuple(tensor.dims), int(extent["offset"])
+        return np.memmap(path.parent / extent["location"], dtype, "r", offset, shape)
 
     return read
 

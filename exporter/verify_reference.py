@@ -52,7 +52,7 @@ class Reference:
     """Makes the reference of one engine after another: one engine's weights in memory at a time.
 
     Weights are float32 but have gone through what ``precision`` does to them: rounded to float16,
-    or quantised and, but for int8, turned back.
+    or quantised and, but for int8, turned back. Activations are float32, even for float16 bundles.
     """
 
     def __init__(self, model: ModelSpec, precision: PrecisionSpec, reader: TensorReader) -> None:
@@ -74,6 +74,7 @@ class ReferenceBuilder:
     """Fills one engine's module and shows each tensor on the way, so that it is made only once."""
 
     def __init__(self, reference: Reference, kind: EngineKind, layer_index: int | None) -> None:
+        self._quantizer = weight_quantizer(kind, reference.precision)
         self.module = engine_module(kind, reference.model)
         self._reference = reference
         self._kind = kind
@@ -85,19 +86,18 @@ class ReferenceBuilder:
         Once exhausted, ``module`` is ready.
         """
         integers: dict[str, dict[str, Array]] = {}
-        quantizer = weight_quantizer(self._kind, self._reference.precision)
         for parameter in self._parameters:
             stored = self._reference.stored_tensors(parameter, self._kind)
             yield from stored.items()
             if parameter.name in stored:
                 self._set(parameter.name, stored[parameter.name])
                 continue
-            assert quantizer is not None
+            assert self._quantizer is not None
             tensors = {name.rpartition(".")[2]: array for name, array in stored.items()}
-            if isinstance(quantizer, ChannelQuantizer):
+            if isinstance(self._quantizer, ChannelQuantizer):
                 integers[parameter.name.removesuffix(".weight")] = tensors
             else:
-                self._set(parameter.name, quantizer.decode(tensors)[: parameter.shape[0]])
+                self._set(parameter.name, self._quantizer.decode(tensors)[: parameter.shape[0]])
         for path, tensors in integers.items():
             projection = self.module.get_submodule(path)
             assert isinstance(projection, Projection)

@@ -31,20 +31,15 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class GreedyText:
-    """One prompt and how the bundle continued it.
+    """What the bundle read and which token it chose after each of the last ``len(chosen)`` tokens.
 
-    ``logprobs[i]`` maps the likeliest tokens at generated index i, and the chosen one, to their
+    ``logprobs[i]`` maps the likeliest tokens at that place, and the chosen one, to their
     log-probabilities.
     """
 
-    prompt: tuple[int, ...]
-    generated: tuple[int, ...]
+    read: tuple[int, ...]
+    chosen: tuple[int, ...]
     logprobs: tuple[dict[int, float], ...]
-
-    @property
-    def read_tokens(self) -> tuple[int, ...]:
-        """What was fed to the model: all but the last token."""
-        return self.prompt + self.generated[:-1]
 
 
 def token_tolerance(precision: PrecisionSpec) -> float:
@@ -77,14 +72,15 @@ def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
         completion = output.outputs[0]
         assert completion.logprobs is not None
         logprobs = tuple({k: v.logprob for k, v in at.items()} for at in completion.logprobs)
-        texts.append(GreedyText(tuple(prompt), completion.token_ids, logprobs))
+        read = (*prompt, *completion.token_ids[:-1])  # the last token was never fed back
+        texts.append(GreedyText(read, completion.token_ids, logprobs))
     return texts
 
 
 def text_from_logits(tokens: Sequence[int], logits: FloatArray) -> GreedyText:
-    """What a bundle that is too large to generate would choose after each of ``tokens``.
+    """What a bundle that is too large to generate chooses after each of given ``tokens``.
 
-    ``logits`` is [len(tokens), V]. Every position counts as generated but nothing is fed back.
+    ``logits`` is [len(tokens), V].
     """
     logprobs = log_softmax(logits)
     likeliest = np.argsort(-logits, axis=1)[:, :_REPORTED_LOGPROBS]
@@ -184,8 +180,8 @@ def compare_tokens(
     worst_gap = worst_error = 0.0
     tolerance = relative_tolerance * max(float(np.abs(each).max()) for each in reference_logits)
     for text, logits in zip(texts, reference_logits, strict=True):
-        generated = logits[-len(text.generated) :]  # [G, V]
-        for chosen, row, logprobs in zip(text.generated, generated, text.logprobs, strict=True):
+        last = logits[-len(text.chosen) :]  # [G, V]
+        for chosen, row, logprobs in zip(text.chosen, last, text.logprobs, strict=True):
             compared += 1
             gap = float(row.max() - row[chosen])
             equal += gap == 0.0

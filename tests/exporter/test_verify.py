@@ -1,0 +1,307 @@
+"""Verification passes what is right, and names the engine of what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from mutations import copy_bundle, edit_graph, edit_parameters
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.engines.bundle import EngineBundle, file_record
+from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
+from skipdec.engines.manifest import Manifest
+from skipdec.exporter import verify
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline import export
+from skipdec.exporter.verify_bundle import verify_bundle
+from skipdec.exporter.verify_report import VerificationReport, VerificationRequest
+from skipdec.exporter.weights import Parameter
+from skipdec.runtime.stitcher import StepBuffers
+
+Array = np.ndarray[Any, Any]
+Verify = Callable[..., VerificationReport]
+Exported = Callable[..., Path]
+
+
+@pytest.fixture
+def verified(checkpoint: Callable[[str], Path]) -> Verify:
+    """``verified(bundle, structure, **config)``: the report, made in this process."""
+
+    def run(bundle: Path, structure: str = "pre_norm", **options: Any) -> VerificationReport:  # noqa: ANN401
+        config = ExportConfig(model=str(checkpoint(structure)), **options)
+        request = VerificationRequest(directory=bundle, config=config, precision=config.precision())
+        return verify_bundle(request, lambda progress: None)
+
+    return run
+
+
+def redigest(bundle: Path) -> None:
+    """Make the manifest agree with the files, as if the exporter had written them so."""
+    manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
+    files = tuple(file_record(bundle, record.path) for record in manifest.files)
+    changed = manifest.model_copy(update={"files": files}).with_digest()
+    (bundle / "manifest.json").write_text(changed.to_json())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
+def test_float_bundles_pass_engine_by_engine_and_token_by_token(
+    structure: str, dtype: str, exported: Exported, verified: Verify
+) -> None:
+    report = verified(exported(structure, dtype=dtype), structure, dtype=dtype)
+    assert report.problems == []
+    assert [check.engine for check in report.engines] == ["embed", *LAYERS, "head"]
+    assert report.tokens is not None
+    assert report.tokens.reference == "Hugging Face"
+    assert report.tokens.compared == report.tokens.equal + report.tokens.ties == 64
+    assert report.tokens.equal > 50
+
+
+LAYERS = [f"layer_{index:03d}" for index in range(6)]
+QUANTIZATIONS: list[dict[str, Any]] = [
+    {"quantize": "int8"},
+    {"quantize": "int8", "dtype": "float16"},
+    {"quantize": "int4", "block_size": 16},
+    {"quantize": "int4", "block_size": 16, "accuracy_level": 0},
+    {"quantize": "int8-block", "block_size": 16},
+    {"quantize": "int8-block", "block_size": 16, "accuracy_level": 0},
+    {"quantize": "int4", "block_size": 16, "head_quantize": "none"},
+]
+
+
+@pytest.mark.parametrize("options", QUANTIZATIONS, ids=lambda o: "-".join(map(str, o.values())))
+def test_quantised_bundles_pass_and_their_agreement_is_only_reported(
+    options: dict[str, Any], exported: Exported, verified: Verify
+) -> None:
+    report = verified(exported("pre_norm", **options), **options)
+    assert report.problems == []
+    assert report.tokens is not None
+    assert not report.tokens.required
+    assert report.tokens.worst_logprob_error > 0.001
+
+
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias"])
+def test_without_memory_for_a_model_all_is_streamed_and_still_compared(
+    structure: str, exported: Exported, verified: Verify
+) -> None:
+    report = verified(exported(structure), structure, verify_memory=0)
+    assert report.problems == []
+    assert report.tokens is not None
+    assert report.tokens.reference == "layer by layer"
+    assert report.tokens.worst_logprob_error < 1e-4
+
+
+def test_canonical_engines_are_verified_too(
+    tmp_path: Path, checkpoint: Callable[[str], Path], verified: Verify
+) -> None:
+    model = str(checkpoint("pre_norm"))
+    output = tmp_path / "bundle"
+    export(ExportConfig(model=model, output=output, keep_canonical=True, verify=False))
+    report = verified(output)
+    assert report.problems == []
+    assert [check.engine for check in report.engines[8:]] == [
+        f"canonical {name}" for name in ("embed", *LAYERS, "head")
+    ]
+
+
+def swap_layers(bundle: Path) -> None:
+    first, second = (bundle / f"engines/onnxruntime/layer_00{i}.weights" for i in (1, 3))
+    first.rename(bundle / "first")
+    second.rename(first)
+    (bundle / "first").rename(second)
+
+
+def change_parameter(engine: str, name: str, edit: Callable[[Array], Array]) -> Any:  # noqa: ANN401
+    return lambda bundle: edit_parameters(bundle, engine, (name,), lambda values: (edit(values),))
+
+
+def nudge_one(values: Array) -> Array:
+    """The last bit of one weight: far below what any tolerance could see."""
+    values.reshape(-1)[7] = np.nextafter(values.reshape(-1)[7], np.float32(9))
+    return values
+
+
+def change_offset(graph: onnx.GraphProto) -> None:
+    """Read position p + 1 where p was meant."""
+    for tensor in graph.initializer:
+        if tensor.data_type == onnx.TensorProto.INT64 and onnx.numpy_helper.to_array(tensor) == 2:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(1, np.int64), tensor.name))
+
+
+def narrow_window(graph: onnx.GraphProto) -> None:
+    (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
+    attention.attribute.append(onnx.helper.make_attribute("local_window_size", 2))
+
+
+MISTAKES: dict[str, tuple[set[str], Callable[[Path], None]]] = {
+    "two layers swapped": ({"layer_001", "layer_003"}, swap_layers),
+    "one weight nudged": ({"layer_002"}, change_parameter("layer_002", "fc1.weight", nudge_one)),
+    "a bias dropped": ({"layer_004"}, change_parameter("layer_004", "fc2.bias", np.zeros_like)),
+    "the last norm dropped": (
+        {"head"},
+        change_parameter("head", "final_layer_norm.bias", np.zeros_like),
+    ),
+    "position offset 1": ({"embed"}, lambda bundle: edit_graph(bundle, "embed", change_offset)),
+    "attention window": (
+        {"layer_005"},
+        lambda bundle: edit_graph(bundle, "layer_005", narrow_window),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found_in_the_engine_that_has_it(
+    mistake: str, exported: Exported, verified: Verify, tmp_path: Path
+) -> None:
+    broken, edit = MISTAKES[mistake]
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    edit(bundle)
+    redigest(bundle)
+    report = verified(bundle)
+    assert {check.engine for check in report.engines if check.problems} == broken
+    with pytest.raises(VerificationError, match="|".join(broken)):
+        report.raise_if_failed("bundle")
+
+
+def test_a_kernel_that_refuses_its_input_is_a_finding_not_a_crash(
+    exported: Exported, verified: Verify, tmp_path: Path
+) -> None:
+    def beyond_the_table(graph: onnx.GraphProto) -> None:
+        for tensor in graph.initializer:
+            if tensor.data_type == onnx.TensorProto.INT64:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(3, np.int64), tensor.name))
+
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    edit_graph(bundle, "embed", beyond_the_table)
+    report = verified(bundle)
+    assert "failed to run" in report.problems[0]
+    assert "engine embed" in report.problems[0]
+
+
+def test_not_a_number_is_worse_than_any_number(
+    exported: Exported, verified: Verify, tmp_path: Path
+) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    change_parameter("layer_003", "fc1.bias", lambda bias: bias * np.float32("nan"))(bundle)
+    change_parameter("layer_001", "fc1.bias", np.zeros_like)(bundle)
+    redigest(bundle)
+    report = verified(bundle)
+    assert report.problems[0].startswith("engine layer_003: hidden_states_out (prompt)")
+    again = VerificationReport.model_validate_json(report.model_dump_json())
+    assert again.problems == report.problems
+
+
+def test_a_mistake_of_the_runtime_shows_in_the_tokens(
+    exported: Exported, verified: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_positions = StepBuffers.set_positions
+    monkeypatch.setattr(
+        StepBuffers,
+        "set_positions",
+        lambda self, positions: set_positions(self, [max(0, p - 1) for p in positions]),
+    )
+    report = verified(exported("pre_norm"))
+    assert not [check for check in report.engines if check.problems]
+    assert "greedy tokens differ from Hugging Face's" in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"dtype": "float16"}, "dtype is 'float32' in the bundle; asked for: 'float16'"),
+        ({"quantize": "int8"}, "quantize is 'none' in the bundle; asked for: 'int8'"),
+    ],
+)
+def test_another_precision_than_asked_is_refused(
+    asked: dict[str, Any], text: str, exported: Exported, verified: Verify
+) -> None:
+    with pytest.raises(VerificationError, match=text):
+        verified(exported("pre_norm"), **asked)
+
+
+def test_a_manifest_that_lies_about_dtypes_is_refused(
+    exported: Exported, verified: Verify, tmp_path: Path
+) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    manifest = EngineBundle.open(bundle).manifest
+    precision = manifest.precision.model_copy(update={"dtype": "float16"})
+    lying = manifest.model_copy(update={"precision": precision}).with_digest()
+    (bundle / "manifest.json").write_text(lying.to_json())
+    with pytest.raises(VerificationError, match=r"layer_000.*fc1\.weight is float32"):
+        verified(bundle, dtype="float16")
+
+
+def test_another_model_is_refused(exported: Exported, verified: Verify) -> None:
+    with pytest.raises(VerificationError, match="hidden_size is 32 in the bundle; asked for: 64"):
+        verified(exported("pre_norm"), "untied")
+
+
+def test_a_damaged_bundle_is_not_compared(
+    exported: Exported, verified: Verify, tmp_path: Path
+) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    swap_layers(bundle)
+    with pytest.raises(BundleError, match=r"layer_001\.weights"):
+        verified(bundle)
+
+
+def test_what_fails_verification_is_not_published(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verifying process has its own, right, idea of what a parameter is."""
+    load = Parameter.load
+
+    def wrong_load(self: Parameter, reader: Any) -> Array:  # noqa: ANN401
+        array = load(self, reader)
+        return array * np.float32(1.01) if "layers.3.fc1.weight" in self.sources[0] else array
+
+    monkeypatch.setattr(Parameter, "load", wrong_load)
+    output = tmp_path / "bundle"
+    with pytest.raises(VerificationError, match="engine layer_003"):
+        export(ExportConfig(model=str(checkpoint("pre_norm")), output=output))
+    assert not output.exists()
+
+
+def test_errors_of_the_verifying_process_arrive_as_themselves(
+    exported: Exported, tmp_path: Path
+) -> None:
+    shutil.copytree(exported("pre_norm"), tmp_path / "bundle")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        verify.run_verification(tmp_path / "bundle", ExportConfig(model=str(tmp_path)))
+
+
+def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_WORKER", "skipdec.exporter.no_such_module")
+    with pytest.raises(VerificationError, match=r"(?s)ended with code 1.*no_such_module"):
+        verify.run_verification(exported("pre_norm"), ExportConfig(model="unused"))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_command_without_reference_hashes_everything(
+    damaged: bool, exported: Exported, tmp_path: Path
+) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    if damaged:
+        swap_layers(bundle)
+    result = CliRunner().invoke(build_app(), ["verify", str(bundle)])
+    assert result.exit_code == int(damaged)
+    assert ("layer_003.weights" in result.stderr) == damaged
+
+
+def test_command_with_reference_prints_the_report(
+    exported: Exported, checkpoint: Callable[[str], Path]
+) -> None:
+    arguments = ["verify", str(exported("pre_norm")), "--reference", str(checkpoint("pre_norm"))]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "8 engines equal their torch modules" in result.stdout
+    assert "64 of 64 greedy tokens equal the model's (Hugging Face)" in result.stdout
