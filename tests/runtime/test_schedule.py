@@ -7,11 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule, realised_depth
+
+# No deadline: a busy machine is no failure. The same examples each time, nothing kept on disk.
+repeatable = settings(deadline=None, derandomize=True, database=None)
 
 
 @st.composite
@@ -72,6 +75,7 @@ def test_bottom_placement_runs_the_lowest_layers() -> None:
     assert [schedule.plan(i).layers for i in range(3)] == [(0, 1, 2), (0, 1), (0,)]
 
 
+@repeatable
 @given(schedules(ALL_DECAYS))
 def test_layers_only_ever_leave(schedule: ExitSchedule) -> None:
     plans = [schedule.full_plan, *(schedule.plan(i) for i in range(schedule.horizon + 3))]
@@ -80,6 +84,7 @@ def test_layers_only_ever_leave(schedule: ExitSchedule) -> None:
         assert list(after.layers) == sorted(after.layers)
 
 
+@repeatable
 @given(schedules(ALL_DECAYS))
 def test_budgets_go_from_max_to_min(schedule: ExitSchedule) -> None:
     assert schedule.budget(0) == schedule.max_exit_layer
@@ -89,6 +94,7 @@ def test_budgets_go_from_max_to_min(schedule: ExitSchedule) -> None:
         assert len(set(schedule.plan(index).layers)) == schedule.budget(index)
 
 
+@repeatable
 @given(schedules(ALL_DECAYS))
 def test_warmup_and_top_layer_always_run(schedule: ExitSchedule) -> None:
     always = set(range(schedule.warmup_layers))
@@ -98,6 +104,7 @@ def test_warmup_and_top_layer_always_run(schedule: ExitSchedule) -> None:
         assert always <= set(segment.plan.layers)
 
 
+@repeatable
 @given(schedules(ALL_DECAYS))
 def test_last_index_agrees_with_the_plans(schedule: ExitSchedule) -> None:
     tail = schedule.horizon + 2
@@ -107,6 +114,7 @@ def test_last_index_agrees_with_the_plans(schedule: ExitSchedule) -> None:
         assert (tail - 1 if last is None else last) == max(runs, default=-1)
 
 
+@repeatable
 @given(schedules(("linear",)))
 def test_linear_mean_is_half_way_plus_half_a_layer_a_tie(schedule: ExitSchedule) -> None:
     half_way = (schedule.max_exit_layer + schedule.min_exit_layer) / 2
@@ -120,6 +128,7 @@ def test_the_presets_of_24_layers_average_exactly_half_way_over_64_tokens() -> N
     assert schedule.average_budget() == 12
 
 
+@repeatable
 @given(schedules(ALL_DECAYS))
 def test_json_round_trip_has_only_the_keys_of_its_decay(schedule: ExitSchedule) -> None:
     document = json.loads(json.dumps(schedule.to_document()))
