@@ -85,11 +85,11 @@ class ChannelQuantizer(WeightQuantizer):
         quantized = np.empty(weight.shape, np.int8)
         scale = np.empty(weight.shape[1], np.float32)
         for columns, block in _column_blocks(weight):
-            peak = np.abs(block).max(axis=1)  # [n]
-            scale[columns] = np.where(peak > 0, peak, 1) / np.float32(self.maximum)
+            peak = _finite(np.abs(block).max(axis=1))  # [n]
+            scale[columns] = np.where(peak == 0, 1, peak) / np.float32(self.maximum)
             block /= scale[columns, None]
             quantized[:, columns] = np.rint(block, out=block).T
-        return {"quantized": quantized, "scale": _finite(scale)}
+        return {"quantized": quantized, "scale": scale}
 
     def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
         """``quantized * scale``."""
@@ -131,7 +131,7 @@ class BlockQuantizer(WeightQuantizer):
             if padding:
                 block = np.pad(block, ((0, 0), (0, padding)))
             blocked = block.reshape(len(block), -1, self.block_size)  # [n, blocks, block_size]
-            high, low = blocked.max(axis=2), blocked.min(axis=2)
+            high, low = _finite(blocked.max(axis=2)), _finite(blocked.min(axis=2))
             peak = np.where(high > -low, high, low) / np.float32(-self.zero_point)
             scale[columns] = np.where(peak == 0, 1, peak)
             blocked /= scale[columns, :, None]
@@ -142,7 +142,7 @@ class BlockQuantizer(WeightQuantizer):
             quantized[columns] = (
                 codes if self.bits == 8 else codes[..., ::2] | (codes[..., 1::2] << 4)
             )
-        return {"quantized": quantized, "scale": _finite(scale)}
+        return {"quantized": quantized, "scale": scale}
 
     def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
         """``(code - zero_point) * scale``; [blocks * block_size, N], padding included."""
@@ -177,7 +177,7 @@ def _column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
         yield columns, np.array(weight[:, columns].T, np.float32, order="C")
 
 
-def _finite(scale: FloatArray) -> FloatArray:
-    if not np.isfinite(scale).all():
+def _finite(extremes: FloatArray) -> FloatArray:
+    if not np.isfinite(extremes).all():
         raise CheckpointError("weight", "holds NaN or infinity; export a checkpoint without them")
-    return scale
+    return extremes

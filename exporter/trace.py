@@ -128,8 +128,11 @@ def _strip(traced: ir.Model, parameter_names: set[str]) -> None:
     ClearMetadataAndDocStringPass()(traced)
     traced.producer_name, traced.producer_version = "skipdec", None
     assert parameter_names <= traced.graph.initializers.keys()
+    for value in (*traced.graph.inputs, *traced.graph.initializers.values()):
+        value.metadata_props.clear()
     for node in traced.graph:
         for value in node.outputs:
+            value.metadata_props.clear()
             value.shape = None
     for name, value in traced.graph.initializers.items():
         if name in parameter_names:

@@ -1,0 +1,124 @@
+"""Engines on disk: reproducible, described truthfully, as asked, and built in little memory."""
+
+from __future__ import annotations
+
+import hashlib
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from built_engines import RandomReader, build, canonical_graph, tiny_spec
+
+from skipdec.engines.errors import VerificationError
+from skipdec.engines.manifest import EngineKind, PrecisionSpec
+from skipdec.exporter.build import build_engine
+from skipdec.exporter.dtypes import check_dtypes
+from skipdec.exporter.weights_file import ALIGNMENT
+
+INT8 = PrecisionSpec(quantize="int8", head_quantize="int8", int8_weight_bits=8)
+INT4 = PrecisionSpec(quantize="int4", head_quantize="int4", block_size=16, accuracy_level=4)
+
+
+@pytest.mark.parametrize("precision", [PrecisionSpec(), INT8, INT4])
+@pytest.mark.parametrize("kind", EngineKind)
+def test_records_and_step_bytes_describe_the_files(
+    kind: EngineKind, precision: PrecisionSpec, tmp_path: Path
+) -> None:
+    model = tiny_spec("post_norm")
+    built = build(kind, model, tmp_path, precision)
+    for record in built.files:
+        content = (tmp_path / record.path).read_bytes()
+        assert (record.size, record.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert {built.spec.graph, *built.spec.weights} == {record.path for record in built.files}
+    stored = onnx.load(tmp_path / built.spec.graph).graph.initializer
+    weights = {tensor.name: len(tensor.raw_data) for tensor in stored if "." in tensor.name}
+    if kind is EngineKind.EMBED:  # one row of each table
+        weights["embed_tokens.weight"] = 4 * model.word_embed_proj_dim
+        weights["embed_positions.weight"] = 4 * model.hidden_size
+    assert built.spec.step_bytes == sum(weights.values())
+
+
+def test_weights_start_at_aligned_offsets(tmp_path: Path) -> None:
+    built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
+    graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
+    offsets = [
+        int(entry.value)
+        for tensor in graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "offset"
+    ]
+    assert len(offsets) == 12
+    assert all(offset % ALIGNMENT == 0 for offset in offsets)
+
+
+@pytest.mark.parametrize("precision", [PrecisionSpec(), INT8, INT4])
+def test_the_same_input_gives_the_same_bytes(precision: PrecisionSpec, tmp_path: Path) -> None:
+    first, second = (
+        build(EngineKind.LAYER, tiny_spec(), tmp_path / name, precision) for name in "ab"
+    )
+    assert first == second
+
+
+def test_float_weights_are_stored_as_they_are(tmp_path: Path) -> None:
+    model = tiny_spec()
+    built = build(EngineKind.LAYER, model, tmp_path)
+    tensors = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in onnx.load(tmp_path / built.spec.graph).graph.initializer
+    }
+    stored = RandomReader(model).read("decoder.layers.0.fc1.weight")
+    np.testing.assert_array_equal(tensors["fc1.weight"], stored.T)
+
+
+def test_building_replaces_files_and_never_writes_into_them(tmp_path: Path) -> None:
+    built = build(EngineKind.HEAD, tiny_spec(), tmp_path)
+    mapped = np.memmap(tmp_path / built.spec.weights[0], np.uint8, "r")
+    before = mapped.copy()
+    build(EngineKind.HEAD, tiny_spec(), tmp_path, INT8)
+    np.testing.assert_array_equal(mapped, before)
+
+
+def test_a_canonical_engine_keeps_float_weights(tmp_path: Path) -> None:
+    built = build(EngineKind.LAYER, tiny_spec(), tmp_path, INT8, target="canonical")
+    assert built.spec.graph == "engines/canonical/layer_000.onnx"
+    onnx.checker.check_model(tmp_path / built.spec.graph)
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (PrecisionSpec(dtype="float16"), "weight fc1.weight is float32; asked for: float16"),
+        (INT8, "weight fc1.weight is float32; asked for: nothing"),
+        (INT8, "weight fc2.weight.quantized is missing; asked for: int8"),
+    ],
+)
+def test_a_graph_of_other_dtypes_than_asked_is_refused_by_name(
+    asked: PrecisionSpec, complaint: str, tmp_path: Path
+) -> None:
+    built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
+    graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
+    with pytest.raises(VerificationError) as raised:
+        check_dtypes(graph, built.spec, tiny_spec(), asked)
+    assert complaint in raised.value.problems
+
+
+@pytest.mark.parametrize(
+    ("precision", "most"),
+    [(PrecisionSpec(dtype="float16"), 1.4), (INT8, 1.6), (INT4.model_copy(), 1.6)],
+)
+def test_memory_stays_at_one_weight_and_its_quantised_copy(
+    precision: PrecisionSpec, most: float, tmp_path: Path
+) -> None:
+    """``most``: the peak, in sizes of the largest weight (packed qkv: 48 MiB of float32)."""
+    model = tiny_spec(hidden_size=2048, ffn_dim=2048, num_heads=16)
+    graph = canonical_graph(EngineKind.LAYER, model, precision.dtype)
+    reader = RandomReader(model)
+    tracemalloc.start()
+    try:
+        build_engine(graph, EngineKind.LAYER, 0, model, precision, "onnxruntime", reader, tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < most * 4 * 3 * 2048 * 2048 + (1 << 25)

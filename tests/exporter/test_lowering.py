@@ -1,0 +1,118 @@
+"""Lowered graphs compute what the torch modules do, in place and with garbage in unused cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from built_engines import STRUCTURES, Session, build, causal_mask, module, tiny_spec
+
+from skipdec.engines.errors import UsageError
+from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
+from skipdec.exporter.lowering import TARGETS
+
+CAPACITY = 12
+TOLERANCE = {"float32": 2e-5, "float16": 3e-2}
+
+
+def decode_ragged(
+    model: ModelSpec, directory: Path, precision: PrecisionSpec
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Prefill rows of 5, 1 and 3 tokens, then two single tokens, in one memory.
+
+    Returns (engine, module) hidden states of the valid positions, step by step. The engine's
+    cache starts as NaN, the module's as zeros.
+    """
+    session = Session(directory, build(EngineKind.LAYER, model, directory, precision))
+    reference = module(EngineKind.LAYER, model)
+    cache = (3, model.num_heads, CAPACITY, model.head_dim)
+    key, value = np.full(cache, np.nan, precision.dtype), np.full(cache, np.nan, precision.dtype)
+    past = [torch.zeros(cache), torch.zeros(cache)]
+    lengths, rng, steps = np.array([5, 1, 3]), np.random.default_rng(0), []
+    for tokens in (5, 1, 1):
+        starts = np.zeros(3, np.int64) if tokens > 1 else lengths
+        lengths = lengths if tokens > 1 else lengths + 1
+        hidden = rng.standard_normal((3, tokens, model.hidden_size)).astype(precision.dtype)
+        mask = torch.from_numpy(causal_mask(starts, tokens, CAPACITY))
+        inputs = torch.from_numpy(hidden.astype(np.float32))
+        expected, *past = reference(inputs, *past, torch.from_numpy(starts), mask)
+        session.run_layer_in_place(hidden, key, value, lengths)
+        valid = np.arange(tokens) < (lengths - starts)[:, None]  # [B, S]
+        steps.append((hidden[valid], expected.numpy()[valid]))
+    return steps
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_ragged_prefill_and_decoding_in_place_equal_the_module(
+    structure: str, dtype: str, tmp_path: Path
+) -> None:
+    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    for actual, expected in decode_ragged(tiny_spec(structure), tmp_path, precision):
+        np.testing.assert_allclose(actual, expected, atol=TOLERANCE[dtype], rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_embedding_and_head_equal_their_modules(structure: str, dtype: str, tmp_path: Path) -> None:
+    model, rng = tiny_spec(structure), np.random.default_rng(0)
+    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    inputs = {
+        EngineKind.EMBED: {
+            "input_ids": rng.integers(0, model.vocab_size, (2, 3)),
+            "position_ids": np.array([[0, 1, 2], [37, 38, 39]]),
+        },
+        EngineKind.HEAD: {
+            "hidden_states": rng.standard_normal((2, 3, model.hidden_size)).astype(dtype),
+            "row_positions": np.array([5, 0, 5, 2]),
+        },
+    }
+    for kind, arrays in inputs.items():
+        built = build(kind, model, tmp_path, precision)
+        (actual,) = Session(tmp_path, built).run(arrays).values()
+        tensors = [torch.from_numpy(array) for array in arrays.values()]
+        floats = [tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors]
+        expected = module(kind, model)(*floats).numpy()
+        np.testing.assert_allclose(actual, expected, atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_a_lowered_layer_attends_in_one_operator_and_names_its_inputs_by_role(
+    tmp_path: Path,
+) -> None:
+    built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
+    graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
+    operators = {node.op_type for node in graph.node}
+    assert "GroupQueryAttention" in operators
+    assert not operators & {"TensorScatter", "Attention", "Transpose", "Split"}
+    assert [value.name for value in graph.input] == [tensor.name for tensor in built.spec.inputs]
+    assert built.spec.roles >= {TensorRole.SEQLENS_K, TensorRole.TOTAL_SEQUENCE_LENGTH}
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_the_runtime_keeps_quantised_products_as_they_were_written(
+    quantize: str, tmp_path: Path
+) -> None:
+    import onnxruntime
+
+    precision = PrecisionSpec.model_validate(
+        {"quantize": quantize, "int8_weight_bits": 8, "block_size": 16, "accuracy_level": 4}
+    )
+    built = build(EngineKind.LAYER, tiny_spec(), tmp_path, precision)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(
+        tmp_path / built.spec.graph, options, providers=["CPUExecutionProvider"]
+    )
+    optimised = onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph
+    operators = [node.op_type for node in optimised.node]
+    product = {"int8": "MatMulInteger", "int4": "MatMulNBits"}[quantize]
+    assert operators.count(product) == 4
+    assert not {"DynamicQuantizeMatMul", "DynamicQuantizeLinear", "MatMul"} & set(operators)
+
+
+def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="'tpu' is unknown; allowed: onnxruntime, canonical"):
+        TARGETS.load("tpu")

@@ -1,0 +1,92 @@
+"""The canonical graph is standard, reproducible, and computes what its torch module does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from built_engines import (
+    STRUCTURES,
+    Session,
+    build,
+    canonical_graph,
+    causal_mask,
+    module,
+    tiny_spec,
+)
+
+from skipdec.engines.manifest import EngineKind, FloatType
+from skipdec.exporter.lowering import parameters_as_inputs
+from skipdec.exporter.trace import trace_engine
+from skipdec.exporter.weights import engine_parameters
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+@pytest.mark.parametrize(
+    ("structure", "dtype"), [*((name, "float32") for name in STRUCTURES), ("pre_norm", "float16")]
+)
+def test_initialisers_without_data_are_the_parameters(
+    structure: str, dtype: FloatType, kind: EngineKind
+) -> None:
+    model = tiny_spec(structure)
+    initializers = canonical_graph(kind, model, dtype).graph.initializers
+    layer_index = 0 if kind is EngineKind.LAYER else None
+    names = {parameter.name for parameter in engine_parameters(kind, model, layer_index)}
+    assert {name for name, value in initializers.items() if value.const_value is None} == names
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_layer_holds_attention_over_scattered_caches_and_standard_operators_only(
+    structure: str,
+) -> None:
+    graph = canonical_graph(EngineKind.LAYER, tiny_spec(structure), "float32")
+    proto = ir.to_proto(parameters_as_inputs(graph))
+    onnx.checker.check_model(proto, full_check=True)
+    assert [(opset.domain, opset.version) for opset in proto.opset_import] == [("", 24)]
+    operators = [node.op_type for node in proto.graph.node]
+    assert operators.count("TensorScatter") == 2
+    assert operators.count("Attention") == 1
+
+
+def test_the_same_model_gives_the_same_bytes_without_paths() -> None:
+    kind, model = EngineKind.LAYER, tiny_spec()
+    first, second = (
+        ir.to_proto(parameters_as_inputs(trace_engine(kind, model, "float32"))).SerializeToString(
+            deterministic=True
+        )
+        for _ in range(2)
+    )
+    assert first == second
+    assert "doc_string" not in str(onnx.load_from_string(first))
+    assert "metadata_props" not in str(onnx.load_from_string(first))
+
+
+def test_parameters_of_equal_content_are_not_merged() -> None:
+    graph = trace_engine(EngineKind.LAYER, tiny_spec(hidden_size=16, ffn_dim=16), "float32")
+    norms = {name for name in graph.graph.initializers if "layer_norm" in name}
+    assert len(norms) == 4
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_canonical_layer_equals_its_module_on_rows_of_any_length(
+    structure: str, tmp_path: Path
+) -> None:
+    model, rng = tiny_spec(structure), np.random.default_rng(0)
+    starts, tokens, capacity = np.array([4, 0, 7]), 2, 12
+    cache = (3, model.num_heads, capacity, model.head_dim)
+    inputs = {
+        "hidden_states": rng.standard_normal((3, tokens, model.hidden_size), np.float32),
+        "past_key": rng.standard_normal(cache, np.float32),
+        "past_value": rng.standard_normal(cache, np.float32),
+        "write_indices": starts,
+        "attention_mask": causal_mask(starts, tokens, capacity),
+    }
+    built = build(EngineKind.LAYER, model, tmp_path, target="canonical")
+    outputs = Session(tmp_path, built).run(inputs)
+    expected = module(EngineKind.LAYER, model)(*map(torch.from_numpy, inputs.values()))
+    for output, reference in zip(outputs.values(), expected, strict=True):
+        np.testing.assert_allclose(output, reference.numpy(), atol=2e-5)

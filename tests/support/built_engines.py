@@ -1,0 +1,143 @@
+"""Single engines of tiny random models: their weights, their torch modules, and how to run them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+
+from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
+from skipdec.exporter.build import BuiltEngine, build_engine
+from skipdec.exporter.opt import engine_module
+from skipdec.exporter.trace import trace_engine
+from skipdec.exporter.weights import engine_parameters, expected_tensors
+
+Array = NDArray[Any]
+
+STRUCTURES: dict[str, dict[str, Any]] = {
+    "pre_norm": {},
+    "post_norm": {
+        "do_layer_norm_before": False,
+        "final_layer_norm": False,
+        "word_embed_proj_dim": 16,
+    },
+    "no_bias": {
+        "enable_bias": False,
+        "layer_norm_elementwise_affine": False,
+        "activation_function": "gelu",
+    },
+    "untied": {"tie_word_embeddings": False},
+}
+
+
+def tiny_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa: ANN401
+    """A model of 2 layers, E = 32, N = 4, F = 96, V = 61."""
+    sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "ffn_dim": 96, "vocab_size": 61}
+    lengths = {"max_position_embeddings": 40, "max_seq_len": 40}
+    widths = {"word_embed_proj_dim": changes.get("hidden_size", sizes["hidden_size"])}
+    return ModelSpec(
+        **{**{"name": structure}, **sizes, **lengths, **widths, **STRUCTURES[structure], **changes}
+    )
+
+
+class RandomReader:
+    """Every tensor of a model, the same at each reading: matrices N(0, 0.2), vectors N(0, 0.1).
+
+    Norm weights are around 1. Reads are counted in ``reads``.
+    """
+
+    def __init__(self, model: ModelSpec, dtype: FloatType = "float32") -> None:
+        self.shapes = expected_tensors(model)
+        self.dtype = dtype
+        self.reads: list[str] = []
+
+    def read(self, name: str) -> Array:
+        """A fresh array."""
+        self.reads.append(name)
+        shape = self.shapes[name]
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        array = rng.standard_normal(shape, np.float32)
+        array *= np.float32(0.2 if len(shape) > 1 else 0.1)
+        if name.endswith("norm.weight"):
+            array += 1
+        return array.astype(self.dtype, copy=False)
+
+
+@cache
+def canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
+    """Traced once a test session; don't change it."""
+    return trace_engine(kind, model, dtype)
+
+
+def build(
+    kind: EngineKind,
+    model: ModelSpec,
+    directory: Path,
+    precision: PrecisionSpec | None = None,
+    target: str = "onnxruntime",
+) -> BuiltEngine:
+    """Build one engine (of a layer: layer 0) under ``directory``."""
+    precision = precision or PrecisionSpec()
+    graph = canonical_graph(kind, model, precision.dtype)
+    layer_index = 0 if kind is EngineKind.LAYER else None
+    reader = RandomReader(model)
+    return build_engine(graph, kind, layer_index, model, precision, target, reader, directory)
+
+
+def module(kind: EngineKind, model: ModelSpec) -> torch.nn.Module:
+    """The torch module of one engine, float32, with ``RandomReader``'s weights."""
+    result = engine_module(kind, model)
+    reader = RandomReader(model)
+    layer_index = 0 if kind is EngineKind.LAYER else None
+    for parameter in engine_parameters(kind, model, layer_index):
+        weight = np.ascontiguousarray(parameter.load(reader))
+        result.get_parameter(parameter.name).data = torch.from_numpy(weight)
+    return result
+
+
+class Session:
+    """An engine in a session of its own, one thread."""
+
+    def __init__(self, directory: Path, built: BuiltEngine) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(
+            directory / built.spec.graph, options, providers=["CPUExecutionProvider"]
+        )
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All outputs by name; the arrays given are not changed."""
+        names = [output.name for output in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+
+    def run_layer_in_place(
+        self, hidden_states: Array, key: Array, value: Array, lengths: Array
+    ) -> None:
+        """Run a layer with inputs and outputs in one memory, as decoding does.
+
+        ``lengths`` [B]: each row's total length, these tokens included.
+        """
+        binding = self._session.io_binding()
+        tensors = {"hidden_states": hidden_states, "past_key": key, "past_value": value}
+        outputs = ("hidden_states_out", "present_key", "present_value")
+        for (name, array), output in zip(tensors.items(), outputs, strict=True):
+            memory = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+            binding.bind_ortvalue_input(name, memory)
+            binding.bind_ortvalue_output(output, memory)
+        binding.bind_cpu_input("seqlens_k", (lengths - 1).astype(np.int32))
+        binding.bind_cpu_input("total_sequence_length", np.array(lengths.max(), np.int32))
+        self._session.run_with_iobinding(binding)
+
+
+def causal_mask(starts: Array, tokens: int, capacity: int) -> Array:
+    """bool [B, 1, S, T]: token s of row b sees positions up to ``starts[b] + s``."""
+    queries = starts[:, None] + np.arange(tokens)  # [B, S]
+    return queries[:, None, :, None] >= np.arange(capacity)
