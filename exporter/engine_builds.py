@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -74,7 +73,6 @@ class EngineBuilds:
         if self._plan.canonical_size:
             float_precision = PrecisionSpec(dtype=self._plan.precision.dtype)
             kept, _ = self._build_or_take(engine, CANONICAL, float_precision)
-            self._share(built, kept)
             files, canonical = (*files, *kept.files), kept.spec
         report = EngineReport(
             name=engine.name,
@@ -113,14 +111,3 @@ class EngineBuilds:
         with self._journal_lock:
             self._journal.record(key, built)
         return built, False
-
-    def _share(self, built: BuiltEngine, kept: BuiltEngine) -> None:
-        """Let equal weights files of two targets be one file with two names."""
-        by_content = {record.sha256: self._directory / record.path for record in built.files}
-        for record in kept.files:
-            original, path = by_content.get(record.sha256), self._directory / record.path
-            if original is not None and not original.samefile(path):
-                temporary = path.with_name(f".{path.name}.link")
-                temporary.unlink(missing_ok=True)
-                os.link(original, temporary)
-                temporary.replace(path)
