@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from ..engines.errors import CheckpointError
+from ..engines.extras import require_extra
 from .reader import StoredTensor
 
 
@@ -17,6 +18,7 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
     and can't be mapped: they are refused with the way to convert them. Raises CheckpointError,
     all problems at once, also for tensors that are not float32, float16 or bfloat16.
     """
+    require_extra("export", "reading .bin files")
     import torch
 
     if not zipfile.is_zipfile(path):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.errors import CheckpointError
+from ..engines.extras import require_extra
 from .config import ExportConfig, LoadFormat
 from .families import SHORT_NAMES, hub_id
 
@@ -62,6 +63,7 @@ def locate(config: ExportConfig) -> CheckpointDirectory:
 
 
 def _download(config: ExportConfig, patterns: tuple[str, ...]) -> Path:
+    require_extra("export", "downloading a checkpoint")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from ..engines.errors import CheckpointError
+from ..engines.extras import require_extra
 from ..engines.manifest import ModelSpec
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -37,6 +38,7 @@ def _checked(content: bytes, path: Path) -> bytes:
 
 
 def _converted(directory: Path) -> bytes:
+    require_extra("export", "converting vocab.json and merges.txt")
     from transformers import AutoTokenizer
 
     try:
