@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 
 ruff format --check .
 ruff check .
-lint-imports --no-cache
+lint-imports --no-cache --no-logo
 
 # The repository root is the package, which mypy only recognises where it is installed under its
 # name. build/ goes first: setuptools would pack files from it that the tree no longer has.
