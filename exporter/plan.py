@@ -13,7 +13,13 @@ import numpy as np
 
 from ..engines.bundle_swap import partial_path
 from ..engines.bundle_writer import check_target
-from ..engines.errors import CapacityError, ScheduleError, SkipDecError, UsageError
+from ..engines.errors import (
+    CapacityError,
+    ScheduleError,
+    SkipDecError,
+    UnsupportedModelError,
+    UsageError,
+)
 from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec, Quantization
 from ..engines.session import BACKENDS
 from ..runtime.schedule import ExitSchedule
@@ -27,6 +33,8 @@ from .weights_file import ALIGNMENT
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+HEAD_SIZE_MULTIPLE = 8
 
 _GRAPH_BYTES = 1 << 16  # more than any engine's graph without weights
 _FIXED_SECONDS = 10.0  # imports and traces
@@ -105,6 +113,7 @@ def plan_export(config: ExportConfig) -> ExportPlan:
     checkpoint = problems.attempt(open_checkpoint, config)
     if checkpoint is None:
         raise problems.error()
+    problems.attempt(_check_head_size, checkpoint.model)
     precision = config.precision()
     engines = tuple(planned_engines(checkpoint.model, precision))
     canonical: tuple[PlannedEngine, ...] = ()
@@ -188,6 +197,15 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) 
 def _check_target_name(target: str) -> None:
     if target not in BACKENDS:
         raise UsageError("target", f"{target!r} is unknown; allowed: {', '.join(BACKENDS)}")
+
+
+def _check_head_size(model: ModelSpec) -> None:
+    if model.head_dim % HEAD_SIZE_MULTIPLE:
+        raise UnsupportedModelError(
+            model.name,
+            f"heads are {model.head_dim} wide; allowed: multiples of {HEAD_SIZE_MULTIPLE}, which "
+            "ONNX Runtime's GroupQueryAttention asks for",
+        )
 
 
 def _check_space(output: Path, needed: int) -> None:

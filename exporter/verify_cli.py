@@ -52,7 +52,8 @@ def verify(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="of dummy weights and test prompts")] = 0,
     verify_memory: Annotated[
-        float | None, typer.Option(metavar="GIB", help="memory for a whole reference model")
+        str | None,
+        typer.Option(metavar="SIZE", help="for a whole reference model, e.g. 8GiB (the default)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
@@ -63,11 +64,12 @@ def verify(
         opened = EngineBundle.open(bundle, verify="full")
         _print(opened, None, as_json)
         return
-    from .config import GIB, ExportConfig
+    from ..engines.memory_size import parse_memory_size
+    from .config import ExportConfig
     from .verify import run_verification
 
     opened = EngineBundle.open(bundle)
-    values = {
+    values: dict[str, object] = {
         "model": reference,
         "load_format": load_format.value,
         "revision": revision,
@@ -76,7 +78,7 @@ def verify(
         "seed": seed,
     }
     if verify_memory is not None:
-        values["verify_memory"] = int(verify_memory * GIB)
+        values["verify_memory"] = parse_memory_size(verify_memory, "--verify-memory")
     config = ExportConfig(**values)
     with stderr_console().status("verifying") as status:
         report = run_verification(

@@ -127,3 +127,10 @@ def test_float16_on_a_cpu_is_warned_of_once(
 ) -> None:
     warnings = plan_export(ExportConfig(model=str(directory), **options)).warnings
     assert sum("--quantize int8" in text for text in warnings) == warned
+
+
+def test_a_head_size_that_the_attention_kernel_refuses_is_named_first(directory: Path) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"num_attention_heads": 8}))
+    with pytest.raises(UnsupportedModelError, match="heads are 4 wide; allowed: multiples of 8"):
+        plan_export(ExportConfig(model=str(directory)))
