@@ -16,7 +16,7 @@ from ..engines.session import BACKENDS
 from .checkpoint import open_checkpoint
 from .dtypes import check_dtypes
 from .verify_calls import ModuleCalls, SessionCalls
-from .verify_engines import check_engine, engine_tolerance, graph_tensors, weight_problem
+from .verify_engines import Tolerance, check_engine, engine_tolerance, graph_tensors, weight_problem
 from .verify_reference import Reference, ReferenceBuilder
 from .verify_report import (
     EngineCheck,
@@ -100,12 +100,15 @@ class Verification:
         stored = graph_tensors(self._bundle, spec)
         builder = ReferenceBuilder(reference, spec.kind, spec.layer_index)
         problems = [weight_problem(name, stored(name), array) for name, array in builder.tensors()]
+        tolerance = engine_tolerance(reference.precision, spec.kind)
+        if self._atol is not None:
+            tolerance = Tolerance(self._atol, self._atol)
         return check_engine(
             spec,
             SessionCalls(self._backend.load(self._bundle, spec)),
             ModuleCalls(builder.module),
             self._model,
-            self._atol or engine_tolerance(reference.precision, spec.kind),
+            tolerance,
             self._seed,
             tuple(problem for problem in problems if problem is not None),
         )

@@ -23,7 +23,7 @@ from .verify_report import TokenCheck, TokenReference
 from .weights import TensorReader
 
 _PROMPT_LENGTHS = (1, 12, 5, 8)
-_GENERATED_TOKENS = 16
+_GENERATED_TOKENS = 8
 _REPORTED_LOGPROBS = 5
 
 FloatArray = NDArray[np.float32]
@@ -101,8 +101,8 @@ def streamed_logits(
 
     ``load(kind, layer_index)`` loads an engine or its reference; ``dtype`` is its KV cache's.
     """
-    padded = max(map(len, rows))
-    input_ids = np.array([[*row, *[0] * (padded - len(row))] for row in rows])  # [B, S]
+    input_ids = pad_right(rows)  # [B, S]
+    padded = input_ids.shape[1]
     position_ids = np.tile(np.arange(padded), (len(rows), 1))
     hidden_states = load(EngineKind.EMBED, None).embed(input_ids, position_ids)  # [B, S, E]
     key, value = (
@@ -125,7 +125,15 @@ def hugging_face_logits(
     """Logits [len(row), V] of each row by ``OPTForCausalLM``, weights rounded to ``dtype``."""
     reference = hugging_face_model(model, dtype, reader)
     with torch.inference_mode():
-        return [reference(torch.tensor([list(row)])).logits[0].numpy() for row in rows]
+        # Causal attention: what pads a row on the right changes nothing before it.
+        logits = reference(torch.from_numpy(pad_right(rows))).logits.numpy()  # [B, S, V]
+    return [each[: len(row)] for row, each in zip(rows, logits, strict=True)]
+
+
+def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Rows of token ids as one array [B, S], padded with 0."""
+    padded = max(map(len, rows))
+    return np.array([[*row, *[0] * (padded - len(row))] for row in rows])
 
 
 def hugging_face_model(model: ModelSpec, dtype: str, reader: TensorReader) -> Any:  # noqa: ANN401
