@@ -44,7 +44,7 @@ class GreedyText:
 
 def token_tolerance(precision: PrecisionSpec) -> float:
     """Largest difference of logits allowed, as a fraction of the reference's max |logit|."""
-    return 1e-3 if precision.dtype == "float32" else 2e-2
+    return 1e-4 if precision.dtype == "float32" else 5e-3
 
 
 def random_prompts(model: ModelSpec, seed: int) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export
 from skipdec.exporter.verify_bundle import verify_bundle
 from skipdec.exporter.verify_report import VerificationReport, VerificationRequest
+from skipdec.exporter.verify_tokens import GreedyText, compare_tokens, log_softmax
 from skipdec.exporter.weights import Parameter
 from skipdec.runtime.stitcher import StepBuffers
 
@@ -308,6 +310,33 @@ def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
     monkeypatch.setattr(verify, "_WORKER", "skipdec.exporter.no_such_module")
     with pytest.raises(VerificationError, match=r"(?s)ended with code 1.*no_such_module"):
         verify.run_verification(exported("pre_norm"), ExportConfig(model="unused"))
+
+
+def test_a_killed_verifying_process_points_to_memory() -> None:
+    error = verify._crashed(Path("bundle"), -9, io.StringIO(""))
+    assert "killed by signal 9" in str(error)
+    assert "--verify-memory" in str(error)
+
+
+def greedy(chosen: int, logprob: float) -> list[GreedyText]:
+    return [GreedyText((3,), (chosen,), ({chosen: logprob},))]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shift", "problem"),
+    [
+        (0, 0.0, None),
+        (1, 0.0, None),  # 0.001 below the best: a tie
+        (2, 0.0, "1 of 1 greedy tokens differ"),
+        (0, 0.1, "log-probabilities are off by 0.1"),
+        (0, float("nan"), "log-probabilities are off by nan"),
+    ],
+)
+def test_only_ties_may_differ(chosen: int, shift: float, problem: str | None) -> None:
+    logits = np.array([[5.0, 4.999, 3.0]], np.float32)
+    logprob = float(log_softmax(logits)[0, chosen]) + shift
+    check = compare_tokens(greedy(chosen, logprob), [logits], "Hugging Face", 0.001, required=True)
+    assert [text[: len(problem or "")] for text in check.problems] == ([problem] if problem else [])
 
 
 @pytest.mark.parametrize("damaged", [False, True])
