@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from .engines.huge_pages import restart_with_huge_pages
 from .exporter import cli as exporter_cli
 from .runtime import cli as runtime_cli
 
@@ -26,6 +27,8 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Entry point of ``skipdec``."""
+    if sys.argv[1:2] in (["generate"], ["bench"]):
+        restart_with_huge_pages()
     build_app()()
 
 

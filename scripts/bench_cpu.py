@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from skipdec.engines.cpu import available_cores, processor_name
+from skipdec.engines.huge_pages import restart_with_huge_pages
 from skipdec.exporter import cpu_figures
 
 OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "cpu-benchmarks.md"
@@ -58,4 +59,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    restart_with_huge_pages()
     main()
