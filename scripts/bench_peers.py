@@ -22,12 +22,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from time import sleep
 
 SCRIPTS = Path(__file__).resolve().parent
 PEERS = SCRIPTS.parent / ".venv-peers"
 CONSTRAINTS = SCRIPTS / "peers-constraints.txt"
 PEER_PACKAGES = ("ctranslate2", "openvino", "optimum-intel")
-PROMPT, SHORT, LONG = 32, 8, 40  # tokens; decoding is timed as the difference of two lengths
+PROMPT, SHORT, LONG = 32, 8, 72  # tokens; decoding is timed as the difference of two lengths
+SETTLE_SECONDS = 0.5
 
 # Hugging Face's names; what is not given is opt-125m's.
 MODELS: dict[str, dict[str, int]] = {
@@ -81,7 +83,8 @@ class Worker:
         self._process = process
 
     def seconds(self, batch: int, prompt: int, generate: int) -> float:
-        """Time one call."""
+        """Time one call, once the threads of the engine before have stopped spinning."""
+        sleep(SETTLE_SECONDS)
         request = {"batch": batch, "prompt": prompt, "generate": generate}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -101,7 +104,11 @@ class Worker:
 def worker(python: Path | str, engine: str, directory: Path, threads: int) -> Iterator[Worker]:
     """Start an engine's process and stop it at the end."""
     command = [python, SCRIPTS / "bench_peers_worker.py", engine, directory, str(threads)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # huge pages for each engine alike
+    }
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
