@@ -1,7 +1,8 @@
 """Measures generation as a user calls it: schedules side by side, repetitions interleaved.
 
 Speed drifts while a benchmark runs, so each repetition runs every schedule once and reads memory
-once; ratios are taken within a repetition.
+once; ratios are taken within a repetition. Steps and probe passes take tens of milliseconds alike,
+so their fastest are compared with one another, and their medians.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class Measurement:
     decode_speedup: float  # steps after the prompt
     predicted_speedup: float  # of those steps, from bytes
     bytes_per_step: int  # mean, weights, scales and KV
-    bandwidth_fraction: float  # bytes / bandwidth / time, each at its best
+    bandwidth_fraction: float  # fastest twentieth of steps, bytes a second, / best probe pass
+    bandwidth_fraction_p50: float  # median step, bytes a second, / median probe pass
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def run_benchmark(
     cost = CostModel(generator.bundle.manifest)
     return BenchReport(
         measurements=tuple(
-            _summarise(config, cost, size, name, schedule, runs[size], probe.best)
+            _summarise(config, cost, size, name, schedule, runs[size], probe)
             for size in config.batch_sizes
             for schedule, name in schedules.items()
         ),
@@ -213,13 +215,21 @@ def _summarise(
     name: str,
     schedule: ExitSchedule,
     runs: dict[ExitSchedule, list[Run]],
-    bandwidth: float,
+    probe: BandwidthProbe,
 ) -> Measurement:
     own, full = runs[schedule], runs[ExitSchedule.full(schedule.num_layers)]
     pairs = list(zip(full, own, strict=True))
     steps = [seconds * 1e3 for run in own for seconds in run.step_seconds]
     lengths = [config.prompt_length] * batch_size
-    decode_bytes = cost.decode(schedule, lengths, config.num_tokens).total
+    step_bytes = [
+        cost.step(schedule.plan(index), [length + index + 1 for length in lengths]).total
+        for index in range(config.num_tokens - 1)
+    ]
+    rates = [
+        nbytes / seconds
+        for run in own
+        for nbytes, seconds in zip(step_bytes, run.step_seconds, strict=True)
+    ]
     wall_seconds = median(run.wall_seconds for run in own)
     depth = realised_depth(own[0].layers_per_token)
     assert depth is not None, "BenchConfig asks for two tokens or more"
@@ -236,8 +246,9 @@ def _summarise(
         speedup=median(full.wall_seconds / own.wall_seconds for full, own in pairs),
         decode_speedup=median(full.decode_seconds / own.decode_seconds for full, own in pairs),
         predicted_speedup=cost.speedup(schedule, lengths, config.num_tokens),
-        bytes_per_step=decode_bytes // (config.num_tokens - 1),
-        bandwidth_fraction=decode_bytes / bandwidth / min(run.decode_seconds for run in own),
+        bytes_per_step=sum(step_bytes) // len(step_bytes),
+        bandwidth_fraction=_percentile(rates, 95) / probe.best,
+        bandwidth_fraction_p50=median(rates) / median(probe.samples),
     )
 
 

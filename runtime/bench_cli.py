@@ -23,6 +23,7 @@ _HEADINGS = (
     "\nof steps",
     "\npredicted",
     "of band-\nwidth",
+    "\np50",
 )
 
 
@@ -58,9 +59,9 @@ def bench(
 ) -> None:
     """Measure latency, throughput and the gain over full depth, all in one run.
 
-    Prompts are random tokens; every row generates exactly --gen-len tokens, greedily. A fraction
-    of the bandwidth is the time that reading the executed weights, scales and KV caches takes at
-    the measured bandwidth, over the time that the steps took.
+    Prompts are random tokens; every row generates exactly --gen-len tokens, greedily. Of bandwidth:
+    the executed weights, scales and KV caches that a step reads, in bytes a second, over the
+    measured bandwidth; the fastest steps over the best probe pass, and median over median.
     """
     from ..engines.cpu import available_cores
     from ..engines.ort import use_shared_thread_pool
@@ -149,6 +150,7 @@ def _print_report(document: dict[str, Any]) -> None:
             f"{entry['decode_speedup']:.2f}×",
             f"{entry['predicted_speedup']:.2f}×",
             f"{entry['bandwidth_fraction']:.2f}",
+            f"{entry['bandwidth_fraction_p50']:.2f}",
         )
     console.print(table)
     for name, text in {

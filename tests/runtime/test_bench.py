@@ -91,13 +91,14 @@ def test_numbers_follow_from_the_times() -> None:
     assert full.speedup == full.decode_speedup == full.predicted_speedup == 1.0
 
 
-def test_fraction_is_bytes_over_bandwidth_over_time() -> None:
-    _, report = run(bandwidth=1e6, schedules=(), num_tokens=9, prompt_length=4)
+def test_fraction_is_bytes_over_time_over_bandwidth() -> None:
+    _, report = run(bandwidth=1e6, schedules=(), num_tokens=2, prompt_length=4)
     (full,) = report.measurements
-    cost = CostModel(hollow_manifest(12)).decode(ExitSchedule.full(12), [4], 9)
-    seconds = 8 * 12 * SECONDS_PER_LAYER
-    assert full.bandwidth_fraction == pytest.approx(cost.total / 1e6 / seconds)
-    assert full.bytes_per_step == cost.total // 8
+    cost = CostModel(hollow_manifest(12)).decode(ExitSchedule.full(12), [4], 2)
+    seconds = 12 * SECONDS_PER_LAYER
+    assert full.bandwidth_fraction == pytest.approx(cost.total / seconds / 1e6)
+    assert full.bandwidth_fraction_p50 == full.bandwidth_fraction
+    assert full.bytes_per_step == cost.total
     assert report.probe_is_valid
 
 
