@@ -88,3 +88,9 @@ def test_engines_by_kind(bundle: EngineBundle) -> None:
 def test_a_path_may_not_leave_the_bundle(path: str) -> None:
     with pytest.raises(ValidationError, match="leaves the bundle"):
         FileRecord(path=path, size=0, sha256="0" * 64)
+
+
+def test_the_published_schema_is_the_manifest_model() -> None:
+    """Write it anew: ``json.dumps(Manifest.model_json_schema(), indent=2, sort_keys=True)``."""
+    published = Path(__file__).parents[2] / "docs" / "manifest.schema.json"
+    assert json.loads(published.read_text()) == Manifest.model_json_schema()
