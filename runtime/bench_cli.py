@@ -23,7 +23,7 @@ _HEADINGS = (
     "\nof steps",
     "\npredicted",
     "of band-\nwidth",
-    "\np50",
+    "\nbest",
 )
 
 
@@ -60,8 +60,9 @@ def bench(
     """Measure latency, throughput and the gain over full depth, all in one run.
 
     Prompts are random tokens; every row generates exactly --gen-len tokens, greedily. Of bandwidth:
-    the executed weights, scales and KV caches that a step reads, in bytes a second, over the
-    measured bandwidth; the fastest steps over the best probe pass, and median over median.
+    the executed weights, scales and KV caches that the steps read, in bytes a second, over those
+    of the probe pass after them, median of the repetitions; best: the fastest twentieth of all
+    steps over the best pass.
     """
     from ..engines.cpu import available_cores
     from ..engines.ort import use_shared_thread_pool
@@ -81,7 +82,7 @@ def bench(
     use_shared_thread_pool(used)
     with (
         Generator.open(bundle, max_batch_size=max(config.batch_sizes)) as generator,
-        BandwidthProbe(used) as probe,
+        BandwidthProbe(used, settle_seconds=0.1) as probe,
         stderr_console().status("loading") as status,
     ):
         report = run_benchmark(generator, config, probe, status.update)
@@ -150,7 +151,7 @@ def _print_report(document: dict[str, Any]) -> None:
             f"{entry['decode_speedup']:.2f}×",
             f"{entry['predicted_speedup']:.2f}×",
             f"{entry['bandwidth_fraction']:.2f}",
-            f"{entry['bandwidth_fraction_p50']:.2f}",
+            f"{entry['best_bandwidth_fraction']:.2f}",
         )
     console.print(table)
     for name, text in {

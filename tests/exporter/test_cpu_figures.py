@@ -26,7 +26,7 @@ ENTRY = {
     "decode_speedup": 1.0,
     "predicted_speedup": 1.0,
     "bandwidth_fraction": 0.93,
-    "bandwidth_fraction_p50": 0.9,
+    "best_bandwidth_fraction": 0.95,
 }
 
 
