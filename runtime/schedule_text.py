@@ -152,7 +152,10 @@ def default_horizon(schedule: ExitSchedule, max_tokens: int) -> int:
 
 
 def read_schedule(path: Path, *, num_layers: int) -> ExitSchedule:
-    """Read a JSON file: an ExitSchedule's object, or ``{"schedule": …, "digest": …}``.
+    """Read a JSON file: an ExitSchedule's object, or one that holds it under "schedule".
+
+    A bundle's schedule.json is such a file, with a digest that is checked; so is what
+    ``skipdec schedule show --json`` prints.
 
     Raises ScheduleError for a file that can't be read, a digest that does not match, or a
     schedule of another depth.
@@ -164,10 +167,10 @@ def read_schedule(path: Path, *, num_layers: int) -> ExitSchedule:
         raise ScheduleError(subject, f"can't be read as JSON ({error})") from error
     if isinstance(document, dict) and "schedule" in document:
         digest = json_digest(document["schedule"])
-        if document.get("digest") != digest:
+        if document.get("digest", digest) != digest:
             raise ScheduleError(
                 subject,
-                f"digest is {document.get('digest')!r}, its schedule has {digest!r}; the file was "
+                f"digest is {document['digest']!r}, its schedule has {digest!r}; the file was "
                 "changed; keep only the inner object, or run skipdec schedule set",
             )
         document = document["schedule"]

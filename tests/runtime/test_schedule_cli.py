@@ -29,6 +29,13 @@ def test_show_json_describes_every_segment() -> None:
     assert ExitSchedule.from_document(shown["schedule"]).num_layers == 6
 
 
+def test_what_show_prints_as_json_is_a_schedule_file(tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    file.write_text(run("show", "2x:horizon=24", "--layers", "12", "--json").stdout)
+    again = run("show", str(file), "--layers", "12", "--json")
+    assert json.loads(again.stdout)["text"] == "linear:max=8,min=4,warmup=1,horizon=24"
+
+
 def test_show_prints_a_table() -> None:
     result = run("show", "2x", "--layers", "24")
     assert result.exit_code == 0
