@@ -98,6 +98,10 @@ class Tokenizer:
         """Whether ``skip_special_tokens`` leaves this token out."""
         return token_id in self._special_ids
 
+    def is_token(self, token_id: int) -> bool:
+        """Whether the id is a token at all; a padded vocabulary has ids that are none."""
+        return self._tokenizer.id_to_token(token_id) is not None
+
     def is_byte(self, token_id: int) -> bool:
         """Whether the token is one byte of byte fallback, ``<0x00>`` … ``<0xFF>``."""
         token = self._tokenizer.id_to_token(token_id)
@@ -150,6 +154,8 @@ class _WindowDecoder:
     def push(self, token_id: int) -> str:
         if self._skip_special_tokens and self._tokenizer.is_special(token_id):
             return ""
+        if not self._tokenizer.is_token(token_id):
+            return ""  # decode leaves it out, so it does not end a run of bytes either
         self._window.append(token_id)
         if self._tokenizer.is_byte(token_id):
             return ""  # a run of bytes is decoded as a whole
