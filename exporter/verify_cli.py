@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,15 +12,6 @@ from ..engines.console import print_json, reports_errors, stderr_console
 if TYPE_CHECKING:
     from ..engines.bundle import EngineBundle
     from .verify_report import VerificationReport
-
-
-class LoadFormat(StrEnum):
-    """What ``--load-format`` may be."""
-
-    AUTO = "auto"
-    SAFETENSORS = "safetensors"
-    BIN = "bin"
-    DUMMY = "dummy"
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +31,9 @@ def verify(
         str | None,
         typer.Option(metavar="MODEL", help="the checkpoint it was made of; default: hashes only"),
     ] = None,
-    load_format: Annotated[LoadFormat, typer.Option(help="of the reference")] = LoadFormat.AUTO,
+    load_format: Annotated[
+        Literal["auto", "safetensors", "bin", "dummy"], typer.Option(help="of the reference")
+    ] = "auto",
     revision: Annotated[str | None, typer.Option(help="of the reference on the hub")] = None,
     local_files_only: Annotated[bool, typer.Option(help="never use the network")] = False,
     atol: Annotated[
@@ -71,7 +63,7 @@ def verify(
     opened = EngineBundle.open(bundle)
     values: dict[str, object] = {
         "model": reference,
-        "load_format": load_format.value,
+        "load_format": load_format,
         "revision": revision,
         "local_files_only": local_files_only,
         "atol": atol,
