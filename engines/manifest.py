@@ -14,24 +14,27 @@ from .errors import BundleError
 
 FORMAT_VERSION = 1
 
-DType = Literal["float32", "float16", "int64", "int32", "uint8", "int8", "bool"]
-FloatType = Literal["float32", "float16"]
-Quantization = Literal["none", "int8", "int8-block", "int4"]
+DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"]
+FloatType = Literal["float32", "float16", "bfloat16"]
+Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
+
+NUM_CANDIDATES = 64  # K: tokens a row that a device hands to the sampler in place of all logits
 
 
 class EngineKind(StrEnum):
-    """The three kinds of engine: one embed, one per decoder layer, one head."""
+    """The kinds of engine: one embed, one per decoder layer, one head, one for candidates."""
 
     EMBED = "embed"
     LAYER = "layer"
     HEAD = "head"
+    CANDIDATES = "candidates"
 
 
 class TensorRole(StrEnum):
     """What a tensor means to the runtime, whatever the graph calls it.
 
     Shapes: B rows, S tokens a row, E hidden size, N heads, T KV capacity, D head size,
-    R gathered positions, V vocabulary.
+    R gathered positions, V vocabulary, K candidates.
     """
 
     INPUT_IDS = "input_ids"  # int64 [B, S]
@@ -48,6 +51,8 @@ class TensorRole(StrEnum):
     TOTAL_SEQUENCE_LENGTH = "total_sequence_length"  # int32 scalar, the longest row's total
     ROW_POSITIONS = "row_positions"  # int64 [R], flat index into B*S
     LOGITS = "logits"  # float32 [R, V]
+    TOP_LOGITS = "top_logits"  # float32 [R, K], each row's K largest logits, largest first
+    TOP_TOKEN_IDS = "top_token_ids"  # int64 [R, K], whose they are
 
 
 class _Model(BaseModel):
@@ -74,14 +79,27 @@ class TensorSpec(_Model):
     shape: tuple[int | str, ...]
 
 
+class KVBucket(_Model):
+    """The plan of a layer for one static KV capacity."""
+
+    capacity: int = Field(ge=1, description="T, in positions")
+    graph: RelativePath
+
+
 class EngineSpec(_Model):
-    """One engine: its graph, its weights files and its inputs and outputs by role."""
+    """One engine: its graph, its weights files and its inputs and outputs by role.
+
+    A TensorRT plan holds its weights, so it is listed both as graph and as weights. Layers of
+    targets with a static T have one plan a capacity in ``buckets``, ascending; ``graph`` is the
+    first of them.
+    """
 
     name: str
     kind: EngineKind
     layer_index: int | None = None
     graph: RelativePath
     weights: tuple[RelativePath, ...] = ()
+    buckets: tuple[KVBucket, ...] = ()
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     step_bytes: int = Field(ge=0, description="bytes of weights and scales read to run one token")
@@ -138,6 +156,25 @@ class PrecisionSpec(_Model):
     int8_weight_bits: Literal[7, 8] | None = Field(
         default=None, description="int8 only: 7 where u8 x s8 products may saturate (no VNNI)"
     )
+    activation_ranges: Sha256 | None = Field(
+        default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
+    )
+
+
+class BuildSpec(_Model):
+    """How TensorRT compiled the engines, and so what they run on and what fits into them."""
+
+    version: str = Field(description="of the TensorRT library, e.g. 10.16.1.11")
+    compute_capability: str = Field(description="of the GPU that the plans are for, e.g. 8.9")
+    driver: str | None = Field(description="CUDA version of the driver; None: built without a GPU")
+    max_batch_size: int = Field(ge=1, description="rows of a decode step")
+    max_prompt_len: int = Field(ge=1, description="tokens a row of a prefill call")
+    max_prefill_rows: int = Field(ge=1, description="rows of a prefill call")
+    kv_buckets: tuple[int, ...] = Field(min_length=1, description="KV capacities T, ascending")
+    optimization_level: int = Field(ge=0, le=5)
+    workspace: int | None = Field(default=None, ge=0, description="bytes of scratch allowed")
+    hardware_compatible: bool = False
+    version_compatible: bool = False
 
 
 class FileRecord(_Model):
@@ -156,7 +193,11 @@ class Manifest(_Model):
     model: ModelSpec
     precision: PrecisionSpec
     engines: tuple[EngineSpec, ...]
+    candidates: EngineSpec | None = Field(
+        default=None, description="picks the most probable tokens on a device"
+    )
     canonical: tuple[EngineSpec, ...] = Field(default=(), description="of --keep-canonical")
+    build: BuildSpec | None = Field(default=None, description="of targets compiled by TensorRT")
     tokenizer: RelativePath | None = None
     files: tuple[FileRecord, ...]
     tool_versions: dict[str, str] = Field(default_factory=dict)
@@ -172,11 +213,17 @@ class Manifest(_Model):
         if names != expected:
             raise ValueError(f"engines are {names}; expected: {expected}")
         known = {record.path for record in self.files}
-        for engine in (*self.engines, *self.canonical):
-            for path in (engine.graph, *engine.weights):
+        for engine in (*self.all_engines, *self.canonical):
+            buckets = (bucket.graph for bucket in engine.buckets)
+            for path in (engine.graph, *engine.weights, *buckets):
                 if path not in known:
                     raise ValueError(f"engine {engine.name} names {path}, not listed in files")
         return self
+
+    @property
+    def all_engines(self) -> tuple[EngineSpec, ...]:
+        """``engines``, and the one for candidates where there is one."""
+        return self.engines if self.candidates is None else (*self.engines, self.candidates)
 
     @property
     def embed(self) -> EngineSpec:

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from .extras import require_extra
-from .manifest import EngineSpec, TensorRole
-from .session import Array, Binding, EngineBackend, EngineSession
+from .manifest import EngineSpec, KVBucket, TensorRole
+from .memory import HostMemory, Tensor
+from .session import Binding, EngineBackend, EngineSession
 
 require_extra("cpu", "the onnxruntime target")
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 # Long enough to bridge the gap between two layers' engines, short enough not to fight.
 _SPIN_MICROSECONDS = "50"
-_ALIGNMENT = 64
 _LOAD_ERRORS = (_native.Fail, _native.InvalidProtobuf, _native.InvalidGraph, _native.NoSuchFile)
 _RUN_ERRORS = (RuntimeError, _native.Fail, _native.InvalidArgument, _native.RuntimeException)
 
@@ -89,7 +86,7 @@ class OrtBinding(Binding):
     """An IOBinding whose OrtValues share memory with the caller's arrays."""
 
     def __init__(
-        self, session: onnxruntime.InferenceSession, spec: EngineSpec, tensors: Mapping[Any, Array]
+        self, session: onnxruntime.InferenceSession, spec: EngineSpec, tensors: Mapping[Any, Tensor]
     ) -> None:
         self._session = session
         self._engine = spec.name
@@ -126,7 +123,7 @@ class OrtSession(EngineSession):
         super().__init__(spec)
         self._session = session
 
-    def _bind(self, tensors: Mapping[TensorRole, Array]) -> Binding:
+    def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
         return OrtBinding(self._session, self.spec, tensors)
 
 
@@ -147,9 +144,12 @@ class OrtBackend(EngineBackend):
                 "leave it out or use the same number",
             )
         _share_arena()
+        self.memory = HostMemory()
         self._options = _session_options(threads)
 
-    def load(self, bundle: EngineBundle, spec: EngineSpec) -> OrtSession:
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> OrtSession:
         """Load one engine; BundleError, with ONNX Runtime's words, if its graph can't be loaded."""
         path = bundle.file(spec.graph)
         try:
@@ -167,12 +167,6 @@ class OrtBackend(EngineBackend):
                 "pool, share it through skipdec.use_shared_thread_pool",
             ) from error
         return OrtSession(spec, session)
-
-    def empty(self, nbytes: int) -> NDArray[np.uint8]:
-        """Allocate ``nbytes`` aligned to a cache line; touched, and so resident, on first use."""
-        memory = np.empty(nbytes + _ALIGNMENT, dtype=np.uint8)
-        start = -memory.ctypes.data % _ALIGNMENT
-        return memory[start : start + nbytes]
 
     def close(self) -> None:
         """Nothing: sessions free their own memory."""

@@ -8,23 +8,34 @@ alive until ``release()``.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import UsageError
-from .manifest import EngineSpec, TensorRole
+from .manifest import EngineSpec, KVBucket, TensorRole
+from .memory import Memory, Tensor
 from .registry import Registry
 
 if TYPE_CHECKING:
     from .bundle import EngineBundle
+    from .device import Device
 
-Array = NDArray[Any]
+BACKENDS = Registry(
+    "backend",
+    {
+        "onnxruntime": "engines.ort:OrtBackend",
+        "onnxruntime-cuda": "engines.ort_cuda:OrtCudaBackend",
+        "tensorrt": "engines.trt:TensorRtBackend",
+        "tensorrt-rtx": "engines.trt:TensorRtRtxBackend",
+    },
+)
+"""Classes of EngineBackend; all but ``onnxruntime`` take a device's index."""
 
-BACKENDS = Registry("target", {"onnxruntime": "engines.ort:OrtBackend"})
+_DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 
 class Binding(ABC):
@@ -32,7 +43,7 @@ class Binding(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Execute the engine on the bound memory, as it is now."""
+        """Execute the engine on the bound memory, as it is now; on a device, enqueue that."""
 
     @abstractmethod
     def release(self) -> None:
@@ -45,8 +56,8 @@ class EngineSession(ABC):
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
 
-    def bind(self, tensors: Mapping[TensorRole, Array]) -> Binding:
-        """Bind one C-contiguous array to each role of the engine.
+    def bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
+        """Bind one C-contiguous tensor of the backend's memory to each role of the engine.
 
         Raises UsageError, all problems at once, for a role that is missing or unknown, or an
         array of another dtype, rank or fixed dimension, or that is not contiguous.
@@ -57,10 +68,10 @@ class EngineSession(ABC):
         return self._bind(tensors)
 
     @abstractmethod
-    def _bind(self, tensors: Mapping[TensorRole, Array]) -> Binding:
+    def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
         """Bind checked tensors."""
 
-    def _role_problems(self, tensors: Mapping[TensorRole, Array]) -> list[str]:
+    def _role_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
         problems = []
         if missing := sorted(self.spec.roles - tensors.keys()):
             problems.append(f"nothing bound to {', '.join(missing)}")
@@ -68,15 +79,15 @@ class EngineSession(ABC):
             problems.append(f"has no tensor for {', '.join(unknown)}")
         return problems
 
-    def _array_problems(self, tensors: Mapping[TensorRole, Array]) -> list[str]:
+    def _array_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
         problems = []
         for tensor in (*self.spec.inputs, *self.spec.outputs):
             if tensor.role not in tensors:
                 continue
             array = tensors[tensor.role]
-            if array.dtype != np.dtype(tensor.dtype):
+            if str(array.dtype) != tensor.dtype:
                 problems.append(f"{tensor.role} is {array.dtype}; expected {tensor.dtype}")
-            if not array.flags.c_contiguous:
+            if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
                 problems.append(f"{tensor.role} is not C-contiguous")
             fixed_match = len(array.shape) == len(tensor.shape) and all(
                 isinstance(wanted, str) or wanted == seen
@@ -88,16 +99,47 @@ class EngineSession(ABC):
 
 
 class EngineBackend(ABC):
-    """Loads the engines of one bundle and allocates memory that they can be bound to."""
+    """Loads the engines of one bundle, and the memory that they can be bound to.
+
+    ``device`` is None where engines run at once, on the host; else ``Binding.run`` enqueues on
+    the device's stream, and memory is the device's.
+    """
+
+    memory: Memory
+    device: Device | None = None
 
     @abstractmethod
-    def load(self, bundle: EngineBundle, spec: EngineSpec) -> EngineSession:
-        """Load one engine of ``bundle``."""
-
-    @abstractmethod
-    def empty(self, nbytes: int) -> NDArray[np.uint8]:
-        """Allocate ``nbytes`` of uninitialised memory, aligned for the backend's kernels."""
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> EngineSession:
+        """Load one engine of ``bundle``; ``bucket`` is one of ``spec.buckets``, if it has any."""
 
     @abstractmethod
     def close(self) -> None:
         """Free what the backend itself holds; sessions are dropped by their owner."""
+
+
+def open_backend(
+    target: str, *, device: str | None = None, threads: int | None = None
+) -> EngineBackend:
+    """Make the backend that runs bundles of ``target`` on ``device``.
+
+    ``device``: ``cpu``, ``cuda`` or ``cuda:INDEX``; None is the CPU for ``onnxruntime`` and
+    ``cuda`` for TensorRT's targets. ``threads`` belongs to the CPU. Raises UsageError for a
+    combination that does not exist, EnvironmentMismatchError if the device is not there.
+    """
+    wanted = device or ("cpu" if target == "onnxruntime" else "cuda")
+    name = target if target != "onnxruntime" or wanted == "cpu" else "onnxruntime-cuda"
+    backend: EngineBackend
+    if wanted == "cpu":
+        if target != "onnxruntime":
+            raise UsageError("device", f"is 'cpu', but {target} engines run on GPUs; use 'cuda'")
+        backend = BACKENDS.load(name)(threads)
+        return backend
+    match = _DEVICE.fullmatch(wanted)
+    if match is None:
+        raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX")
+    if threads is not None:
+        raise UsageError("threads", f"is {threads}, but engines run on {wanted}; leave it out")
+    backend = BACKENDS.load(name)(int(match[1] or 0))
+    return backend

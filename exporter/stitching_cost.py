@@ -14,8 +14,8 @@ import onnxruntime
 
 from ..engines.bundle import EngineBundle
 from ..engines.manifest import EngineSpec, TensorRole
+from ..engines.memory import Array
 from ..engines.ort import OrtBackend, shared_thread_pool_size
-from ..engines.session import Array
 from .merge import MERGED_NAME, merge_engines, merged_name
 
 Tensors = dict[TensorRole, Array]

@@ -12,7 +12,7 @@ import onnx
 from ..engines.bundle import EngineBundle
 from ..engines.errors import SkipDecError, VerificationError
 from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
-from ..engines.session import BACKENDS
+from ..engines.session import open_backend
 from .checkpoint import open_checkpoint
 from .dtypes import check_dtypes
 from .verify_calls import ModuleCalls, SessionCalls
@@ -81,7 +81,7 @@ class Verification:
         self._quantized = Reference(self._model, self._precision, reader)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._float = Reference(self._model, float_precision, reader)
-        self._backend = BACKENDS.load(bundle.manifest.target)()
+        self._backend = open_backend(bundle.manifest.target)
         self._on_progress = on_progress
 
     def check_engines(self) -> tuple[EngineCheck, ...]:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from ..engines.manifest import TensorRole
-from ..engines.session import Array, EngineSession
+from ..engines.memory import Array
+from ..engines.session import EngineSession
 
 
 class EngineCalls(ABC):

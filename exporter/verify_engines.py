@@ -12,7 +12,7 @@ import onnx
 from ..engines.bundle import EngineBundle
 from ..engines.errors import SkipDecError
 from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec, TensorRole
-from ..engines.session import Array
+from ..engines.memory import Array
 from .verify_calls import EngineCalls
 from .verify_report import EngineCheck
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from ..engines.session import Array
+from ..engines.memory import Array
 from .opt import Projection, engine_module
 from .quantize import (
     ACTIVATION_MAXIMUM,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 
-from ..engines.session import Array
+from ..engines.memory import Array
 from .batching import prefill_groups
 from .kv_cache import KVCache
 from .outputs import StreamDelta

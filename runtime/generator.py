@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Literal
 from ..engines.bundle import EngineBundle
 from ..engines.errors import ClosedError, ScheduleError, SkipDecError, UsageError
 from ..engines.manifest import TensorRole
-from ..engines.session import BACKENDS, EngineBackend
+from ..engines.session import EngineBackend, open_backend
 from .batch import Batch
 from .batching import PlannedBatch, plan_batches
 from .kv_cache import BufferPool, KVCache, KVLayout
@@ -79,8 +78,8 @@ class Generator:
         self.tokenizer = Tokenizer.load(bundle.file(tokenizer)) if tokenizer else None
         self._max_batch_size = max_batch_size
         self._layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
-        self._kv_limit = _half_of_memory() if kv_memory is None else kv_memory
-        self._pool = BufferPool(backend.empty, self._kv_limit)
+        self._kv_limit = backend.memory.available_bytes() if kv_memory is None else kv_memory
+        self._pool = BufferPool(backend.memory, self._kv_limit)
         self._backend = backend
         self._stitcher: Stitcher | None = Stitcher(
             backend.load(bundle, bundle.manifest.embed),
@@ -112,7 +111,7 @@ class Generator:
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
         """
         bundle = EngineBundle.open(path, verify=verify)
-        backend: EngineBackend = BACKENDS.load(bundle.manifest.target)(threads)
+        backend = open_backend(bundle.manifest.target, threads=threads)
         return cls(
             bundle, backend, schedule=schedule, max_batch_size=max_batch_size, kv_memory=kv_memory
         )
@@ -314,7 +313,3 @@ def _finished(
         for delta in deltas
         if delta.finish_reason is not None
     ]
-
-
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -8,15 +8,12 @@ layers 0 and 5 always run and hold 10 + 7, since the last token is never fed bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..engines.errors import CapacityError
-from ..engines.manifest import TensorSpec
-from ..engines.session import Array
+from ..engines.manifest import DType, TensorSpec
+from ..engines.memory import ITEM_BYTES, Buffer, Memory, Tensor
 from .schedule import ExitSchedule
 
 
@@ -35,26 +32,24 @@ def pooled_size(nbytes: int) -> int:
 class BufferPool:
     """Memory that outlives a call: released buffers serve later requests of the same size class.
 
-    ``allocate`` makes a flat uint8 array of n bytes. ``limit`` bounds all bytes held, in bytes;
-    None is no bound. An allocation first frees what is idle beyond
-    the most that was in use at once.
+    ``limit`` bounds all bytes held; None is no bound. An allocation first frees what is idle
+    beyond the most that was in use at once. A buffer goes back to the ``user`` that had it last
+    where it can, so that a repeated call finds the addresses of the one before.
     """
 
-    def __init__(
-        self, allocate: Callable[[int], NDArray[np.uint8]], limit: int | None = None
-    ) -> None:
-        self._allocate = allocate
+    def __init__(self, memory: Memory, limit: int | None = None) -> None:
+        self.memory = memory
         self.limit = limit
-        self._idle: list[NDArray[np.uint8]] = []
+        self._idle: list[tuple[Buffer, str]] = []
         self.in_use_bytes = 0
         self.peak_bytes = 0
 
     @property
     def idle_bytes(self) -> int:
         """Bytes held for later calls."""
-        return sum(buffer.nbytes for buffer in self._idle)
+        return sum(buffer.nbytes for buffer, _ in self._idle)
 
-    def acquire(self, nbytes: int) -> NDArray[np.uint8]:
+    def acquire(self, nbytes: int, user: str = "") -> Buffer:
         """Return a flat buffer of ``pooled_size(nbytes)`` bytes, contents undefined.
 
         Raises CapacityError if the limit would be passed even with no idle buffer left.
@@ -66,21 +61,18 @@ class BufferPool:
                 f"{size:,} bytes more than the {self.in_use_bytes:,} in use pass the limit of "
                 f"{self.limit:,}; raise kv_memory or lower max_batch_size",
             )
-        for index, buffer in enumerate(self._idle):
-            if buffer.nbytes == size:
-                del self._idle[index]
-                break
-        else:
+        buffer = self._take_idle(size, user)
+        if buffer is None:
             self._drop_idle(self.peak_bytes - self.in_use_bytes - size)
-            buffer = self._allocate(size)
+            buffer = self.memory.allocate(size)
         self.in_use_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.in_use_bytes)
         return buffer
 
-    def release(self, buffer: NDArray[np.uint8]) -> None:
+    def release(self, buffer: Buffer, user: str = "") -> None:
         """Take back a buffer of ``acquire``; the caller must hold no binding to it any more."""
         self.in_use_bytes -= buffer.nbytes
-        self._idle.append(buffer)
+        self._idle.append((buffer, user))
         self._drop_idle(self.peak_bytes - self.in_use_bytes)
 
     def reset_peak(self) -> None:
@@ -95,7 +87,15 @@ class BufferPool:
         """Free the longest-idle buffers until at most ``allowed`` bytes are idle."""
         idle = self.idle_bytes
         while self._idle and idle > allowed:
-            idle -= self._idle.pop(0).nbytes
+            idle -= self._idle.pop(0)[0].nbytes
+
+    def _take_idle(self, size: int, user: str) -> Buffer | None:
+        """An idle buffer of ``size`` bytes, the one that ``user`` had if it is there."""
+        places = [i for i, (buffer, _) in enumerate(self._idle) if buffer.nbytes == size]
+        if not places:
+            return None
+        own = next((place for place in places if self._idle[place][1] == user), places[0])
+        return self._idle.pop(own)[0]
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,17 @@ class KVLayout:
 
     num_heads: int
     head_dim: int
-    dtype: np.dtype[np.generic]
+    dtype: DType
 
     @classmethod
     def of(cls, past_key: TensorSpec) -> KVLayout:
         """Read ``[B, num_heads, T, head_dim]`` from an engine's past_key."""
         _, num_heads, _, head_dim = past_key.shape
-        return cls(int(num_heads), int(head_dim), np.dtype(past_key.dtype))
+        return cls(int(num_heads), int(head_dim), past_key.dtype)
 
     def nbytes(self, rows: int, capacity: int) -> int:
         """Bytes of one key or value buffer [rows, num_heads, capacity, head_dim]."""
-        return rows * self.num_heads * capacity * self.head_dim * self.dtype.itemsize
+        return rows * self.num_heads * capacity * self.head_dim * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,11 @@ def plan_kv_cache(
 class _Pair:
     """One layer's buffers: flat memory from the pool and its view [rows, N, T, D]."""
 
-    key_memory: NDArray[np.uint8]
-    value_memory: NDArray[np.uint8]
-    key: Array
-    value: Array
+    user: str  # what the pool knows them by
+    key_memory: Buffer
+    value_memory: Buffer
+    key: Tensor
+    value: Tensor
 
 
 class KVCache:
@@ -194,9 +195,10 @@ class KVCache:
         self._scratch: _Pair | None = None
         try:
             if plan.scratch_capacity:
-                self._scratch = self._acquire(plan.scratch_rows, plan.scratch_capacity)
-            for capacity in plan.capacities:
-                self._pairs.append(self._acquire(plan.rows, capacity) if capacity else None)
+                self._scratch = self._acquire("scratch", plan.scratch_rows, plan.scratch_capacity)
+            for layer, capacity in enumerate(plan.capacities):
+                pair = self._acquire(f"layer {layer}", plan.rows, capacity) if capacity else None
+                self._pairs.append(pair)
         except CapacityError:
             self.close()
             raise
@@ -211,13 +213,13 @@ class KVCache:
         """Whether ``layer`` still holds positions for decode steps."""
         return self._pairs[layer] is not None
 
-    def rows(self, layer: int, start: int, stop: int) -> tuple[Array, Array]:
+    def rows(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Key and value [stop - start, N, T, D] of a live layer: contiguous views."""
         pair = self._pairs[layer]
         assert pair is not None, f"layer {layer} is retired"
         return pair.key[start:stop], pair.value[start:stop]
 
-    def scratch(self, rows: int) -> tuple[Array, Array]:
+    def scratch(self, rows: int) -> tuple[Tensor, Tensor]:
         """Key and value [rows, N, T, D] that prompt-only layers write in turn."""
         assert self._scratch is not None, "no layer is prompt-only"
         return self._scratch.key[:rows], self._scratch.value[:rows]
@@ -226,8 +228,8 @@ class KVCache:
         """Copy the first ``length`` positions of a row over another, in every live layer."""
         for pair in self._pairs:
             if pair is not None:
-                pair.key[target, :, :length] = pair.key[source, :, :length]
-                pair.value[target, :, :length] = pair.value[source, :, :length]
+                for tensor in (pair.key, pair.value):
+                    self._pool.memory.copy_positions(tensor, source, target, length)
 
     def retire(self, layer: int) -> None:
         """Give a layer's buffers back: no row will run it again."""
@@ -245,24 +247,25 @@ class KVCache:
         for layer in range(len(self._pairs)):
             self.retire(layer)
 
-    def _acquire(self, rows: int, capacity: int) -> _Pair:
-        layout = self.plan.layout
+    def _acquire(self, user: str, rows: int, capacity: int) -> _Pair:
+        layout, memory = self.plan.layout, self._pool.memory
         shape = (rows, layout.num_heads, capacity, layout.head_dim)
         nbytes = layout.nbytes(rows, capacity)
-        key_memory = self._pool.acquire(nbytes)
+        key_memory = self._pool.acquire(nbytes, f"{user} key")
         try:
-            value_memory = self._pool.acquire(nbytes)
+            value_memory = self._pool.acquire(nbytes, f"{user} value")
         except CapacityError:
-            self._pool.release(key_memory)
+            self._pool.release(key_memory, f"{user} key")
             raise
         return _Pair(
+            user,
             key_memory,
             value_memory,
-            key_memory[:nbytes].view(layout.dtype).reshape(shape),  # [rows, N, T, D]
-            value_memory[:nbytes].view(layout.dtype).reshape(shape),  # [rows, N, T, D]
+            memory.tensor(key_memory, shape, layout.dtype),  # [rows, N, T, D]
+            memory.tensor(value_memory, shape, layout.dtype),  # [rows, N, T, D]
         )
 
     def _give_back(self, pair: _Pair | None) -> None:
         if pair is not None:
-            self._pool.release(pair.key_memory)
-            self._pool.release(pair.value_memory)
+            self._pool.release(pair.key_memory, f"{pair.user} key")
+            self._pool.release(pair.value_memory, f"{pair.user} value")

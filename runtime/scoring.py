@@ -9,7 +9,7 @@ import numpy as np
 
 from ..engines.errors import CapacityError, UsageError
 from ..engines.manifest import ModelSpec
-from ..engines.session import Array
+from ..engines.memory import Array
 from .kv_cache import BufferPool, KVCache, KVLayout, KVPlan, pooled_size
 from .outputs import ScoreOutput
 from .requests import Prompt, as_prompt_list, checked_token_ids

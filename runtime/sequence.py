@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 
 from ..engines.manifest import ModelSpec
-from ..engines.session import Array
+from ..engines.memory import Array
 from .batching import Row
 from .outputs import CompletionOutput, FinishReason, Logprob, StreamDelta, Timings
 from .sampler import Sampler

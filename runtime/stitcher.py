@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ..engines.manifest import EngineSpec, TensorRole
-from ..engines.session import Array, Binding, EngineSession
+from ..engines.memory import Array, Tensor
+from ..engines.session import Binding, EngineSession
 from .kv_cache import KVCache
 from .schedule import LayerPlan
 
@@ -42,7 +43,7 @@ class StepBuffers:
         self.seqlens_k[:rows] = positions
         self.total_sequence_length[...] = max(positions) + 1
 
-    def tensors(self, rows: int) -> dict[TensorRole, Array]:
+    def tensors(self, rows: int) -> dict[TensorRole, Tensor]:
         """Views of the first ``rows`` rows, by role."""
         return {
             TensorRole.INPUT_IDS: self.input_ids[:rows],
@@ -139,7 +140,7 @@ class Stitcher:
         self,
         tokens: Sequence[int],
         active_lengths: Sequence[int],
-        scratch: tuple[Array, Array],
+        scratch: tuple[Tensor, Tensor],
         positions: Sequence[int],
         chunk: int,
     ) -> Iterator[Array]:
@@ -168,7 +169,7 @@ class Stitcher:
             input_ids[index, : len(row)] = row
         position_ids = np.tile(np.arange(padded, dtype=np.int64), (len(rows), 1))
         hidden_states = np.empty((len(rows), padded, int(spec.shape[-1])), spec.dtype)
-        tensors = {
+        tensors: dict[TensorRole, Tensor] = {
             TensorRole.INPUT_IDS: input_ids,
             TensorRole.POSITION_IDS: position_ids,
             TensorRole.HIDDEN_STATES_OUT: hidden_states,
@@ -178,7 +179,7 @@ class Stitcher:
 
     def _gather_logits(self, hidden_states: Array, row_positions: Array) -> Array:
         logits = np.empty((len(row_positions), self.buffers.logits.shape[1]), np.float32)
-        tensors = {
+        tensors: dict[TensorRole, Tensor] = {
             TensorRole.HIDDEN_STATES: hidden_states,
             TensorRole.ROW_POSITIONS: row_positions.astype(np.int64),
             TensorRole.LOGITS: logits,
@@ -187,7 +188,7 @@ class Stitcher:
         return logits
 
 
-def _cache_tensors(key: Array, value: Array) -> dict[TensorRole, Array]:
+def _cache_tensors(key: Tensor, value: Tensor) -> dict[TensorRole, Tensor]:
     """Bind one buffer as past and present: the engine appends in place."""
     return {
         TensorRole.PAST_KEY: key,
@@ -198,8 +199,8 @@ def _cache_tensors(key: Array, value: Array) -> dict[TensorRole, Array]:
 
 
 def _prefill_tensors(
-    hidden_states: Array, key: Array, value: Array, lengths: Array
-) -> dict[TensorRole, Array]:
+    hidden_states: Array, key: Tensor, value: Tensor, lengths: Array
+) -> dict[TensorRole, Tensor]:
     return _cache_tensors(key, value) | {
         TensorRole.HIDDEN_STATES: hidden_states,
         TensorRole.HIDDEN_STATES_OUT: hidden_states,
@@ -208,13 +209,13 @@ def _prefill_tensors(
     }
 
 
-def _bind(session: EngineSession, tensors: Mapping[TensorRole, Array]) -> Binding:
+def _bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:
     """Bind what the engine asks for and leave the rest."""
     wanted = session.spec.roles
     return session.bind({role: array for role, array in tensors.items() if role in wanted})
 
 
-def _run_once(session: EngineSession, tensors: Mapping[TensorRole, Array]) -> None:
+def _run_once(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> None:
     binding = _bind(session, tensors)
     binding.run()
     binding.release()

@@ -10,8 +10,9 @@ import pytest
 
 from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.engines.manifest import TensorRole
+from skipdec.engines.memory import Array
 from skipdec.engines.ort import OrtSession
-from skipdec.engines.session import Array, Binding
+from skipdec.engines.session import Binding
 
 
 class CountingBinding(Binding):

@@ -60,6 +60,6 @@ def test_thread_counts_below_one_are_refused(threads: int) -> None:
 
 @pytest.mark.parametrize("nbytes", [1, 100, 4096])
 def test_memory_is_aligned_to_a_cache_line(nbytes: int) -> None:
-    memory = OrtBackend(threads=1).empty(nbytes)
+    memory = OrtBackend(threads=1).memory.allocate(nbytes)
     assert memory.nbytes == nbytes
     assert memory.ctypes.data % 64 == 0

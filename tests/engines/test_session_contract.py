@@ -165,7 +165,7 @@ def test_all_wrong_tensors_are_named_at_once(loaded: Loaded) -> None:
 
 
 def test_memory_for_buffers_is_writable_and_aligned(loaded: Loaded) -> None:
-    memory = loaded.backend.empty(1000)
+    memory = loaded.backend.memory.allocate(1000)
     memory[...] = 1
     assert memory.nbytes == 1000
     assert memory.ctypes.data % 64 == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from skipdec.engines.errors import CapacityError
@@ -12,7 +11,7 @@ from skipdec.runtime.requests import Request
 from skipdec.runtime.sampling import SamplingParams
 from skipdec.runtime.schedule import ExitSchedule
 
-LAYOUT = KVLayout(num_heads=2, head_dim=8, dtype=np.dtype("float32"))
+LAYOUT = KVLayout(num_heads=2, head_dim=8, dtype="float32")
 
 
 def requests(*lengths: int, n: int = 1, max_tokens: int = 10) -> list[Request]:

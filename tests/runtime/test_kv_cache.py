@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from skipdec.engines.errors import CapacityError
+from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv_cache import (
     BufferPool,
     KVCache,
@@ -16,11 +16,7 @@ from skipdec.runtime.kv_cache import (
 )
 from skipdec.runtime.schedule import ExitSchedule
 
-LAYOUT = KVLayout(num_heads=2, head_dim=4, dtype=np.dtype("float32"))
-
-
-def allocate(nbytes: int) -> np.ndarray:
-    return np.empty(nbytes, np.uint8)
+LAYOUT = KVLayout(num_heads=2, head_dim=4, dtype="float32")
 
 
 def worked_example() -> ExitSchedule:
@@ -54,7 +50,7 @@ def test_full_depth_has_no_scratch() -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_planned_bytes_are_what_the_pool_gives(rows: int) -> None:
     plan = plan_kv_cache(LAYOUT, worked_example(), [300] * rows, [80] * rows, scratch_rows=rows)
-    pool = BufferPool(allocate)
+    pool = BufferPool(HostMemory())
     with KVCache(pool, plan):
         assert pool.in_use_bytes == plan.nbytes
     assert pool.in_use_bytes == 0
@@ -62,7 +58,7 @@ def test_planned_bytes_are_what_the_pool_gives(rows: int) -> None:
 
 
 def test_retired_layers_and_scratch_return_to_the_pool() -> None:
-    pool = BufferPool(allocate)
+    pool = BufferPool(HostMemory())
     with KVCache(pool, KVPlan(LAYOUT, 1, (2000, 0, 1000), 1, 500)) as cache:
         cache.release_scratch()
         assert pool.in_use_bytes == 2 * sum(pooled_size(LAYOUT.nbytes(1, n)) for n in (2000, 1000))
@@ -72,14 +68,14 @@ def test_retired_layers_and_scratch_return_to_the_pool() -> None:
 
 
 def test_a_released_buffer_serves_the_next_call_of_its_size() -> None:
-    pool = BufferPool(allocate)
+    pool = BufferPool(HostMemory())
     first = pool.acquire(100_000)
     pool.release(first)
     assert pool.acquire(99_000) is first
 
 
 def test_limit_is_kept_by_freeing_idle_buffers_first() -> None:
-    pool = BufferPool(allocate, limit=100_000)
+    pool = BufferPool(HostMemory(), limit=100_000)
     pool.release(pool.acquire(60_000))
     pool.acquire(90_000)
     assert pool.idle_bytes == 0
@@ -88,21 +84,21 @@ def test_limit_is_kept_by_freeing_idle_buffers_first() -> None:
 
 
 def test_a_cache_that_does_not_fit_takes_nothing() -> None:
-    pool = BufferPool(allocate, limit=3 * pooled_size(LAYOUT.nbytes(1, 1000)))
+    pool = BufferPool(HostMemory(), limit=3 * pooled_size(LAYOUT.nbytes(1, 1000)))
     with pytest.raises(CapacityError):
         KVCache(pool, KVPlan(LAYOUT, 1, (1000, 1000)))
     assert pool.in_use_bytes == 0
 
 
 def test_trim_frees_what_is_idle() -> None:
-    pool = BufferPool(allocate)
+    pool = BufferPool(HostMemory())
     pool.release(pool.acquire(5000))
     pool.trim()
     assert pool.idle_bytes == 0
 
 
 def test_copy_row_moves_written_positions_in_live_layers_only() -> None:
-    with KVCache(BufferPool(allocate), KVPlan(LAYOUT, 3, (5, 0, 2), 3, 5)) as cache:
+    with KVCache(BufferPool(HostMemory()), KVPlan(LAYOUT, 3, (5, 0, 2), 3, 5)) as cache:
         key, value = cache.rows(0, 0, 3)
         key[:], value[:] = 0, 0
         key[2], value[2] = 7, 8

@@ -1,0 +1,160 @@
+"""One accelerator as backends and runtime see it: memory, copies and one stream in order.
+
+``cuda.py`` implements it with CUDA; tests run the same code on host memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import SkipDecError
+from .manifest import DType
+from .memory import ITEM_BYTES, Array, Buffer, DeviceBuffer, DeviceTensor, Memory, Tensor
+
+# Of the memory that is free once engines are loaded; the rest is left to activations and graphs.
+_KV_SHARE = 0.8
+
+
+class DeviceError(SkipDecError):
+    """The device or its driver refused a call; the text holds its own words."""
+
+
+class DeviceGraph(ABC):
+    """Work captured from a stream, to be enqueued again as a whole."""
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Enqueue the captured work on the stream, on the addresses of its capture."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Free the graph; it must not be launched afterwards."""
+
+
+class Device(ABC):
+    """A device and its one stream: everything enqueued runs in order; nothing waits unasked.
+
+    Every method raises DeviceError if the driver refuses, for reasons of its own or because of
+    earlier work on the stream.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As the driver calls it, e.g. ``NVIDIA H200``."""
+
+    @property
+    @abstractmethod
+    def index(self) -> int:
+        """Ordinal among the devices of this machine."""
+
+    @property
+    @abstractmethod
+    def compute_capability(self) -> str:
+        """``major.minor``, e.g. ``9.0``."""
+
+    @property
+    @abstractmethod
+    def stream(self) -> int:
+        """Handle of the stream, as CUDA libraries take it."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> int:
+        """Allocate device memory, aligned to 256 bytes; return its address.
+
+        Raises CapacityError, with what is free, if there is not enough.
+        """
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Free memory of ``allocate`` once the stream's work so far is done."""
+
+    @abstractmethod
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Allocate page-locked host memory, zeroed, freed with the last reference to it."""
+
+    @abstractmethod
+    def copy_to_device(self, address: int, source: Array) -> None:
+        """Enqueue a copy from a C-contiguous pinned array, unchanged until it has been done."""
+
+    @abstractmethod
+    def copy_to_host(self, target: Array, address: int) -> None:
+        """Enqueue a copy into a C-contiguous pinned array, complete after ``synchronize``."""
+
+    @abstractmethod
+    def copy_strided(
+        self, target: int, source: int, *, pitch: int, width: int, height: int
+    ) -> None:
+        """Enqueue a copy of ``height`` runs of ``width`` bytes, ``pitch`` bytes apart in both."""
+
+    @abstractmethod
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Enqueue setting ``nbytes`` to the byte ``value``."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything enqueued has been done."""
+
+    @abstractmethod
+    def begin_capture(self) -> None:
+        """Record what is enqueued from here on in place of running it."""
+
+    @abstractmethod
+    def end_capture(self) -> DeviceGraph:
+        """Return what was recorded since ``begin_capture``."""
+
+    @abstractmethod
+    def memory_info(self) -> tuple[int, int]:
+        """Bytes that are free and bytes in all."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Destroy the stream; idempotent. Memory still allocated is the owners' to free."""
+
+
+class DeviceMemory(Memory):
+    """Memory of one device, freed when the last tensor or buffer of it goes."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def allocate(self, nbytes: int) -> DeviceBuffer:
+        """See Memory."""
+        buffer = DeviceBuffer(self.device.allocate(nbytes), nbytes)
+        weakref.finalize(buffer, self.device.free, buffer.address)
+        return buffer
+
+    def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
+        """See Memory."""
+        flat = cast(DeviceBuffer, buffer)
+        tensor = DeviceTensor(flat.address, shape, dtype, flat)
+        assert tensor.nbytes <= flat.nbytes, (shape, dtype, flat.nbytes)
+        return tensor
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
+        """Allocate a tensor of its own, contents undefined."""
+        nbytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
+        return self.tensor(self.allocate(nbytes), shape, dtype)
+
+    def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
+        """See Memory: one strided copy, a run of ``length`` positions a head."""
+        tensor = cast(DeviceTensor, cache)
+        rows, num_heads, capacity, head_dim = tensor.shape
+        row_bytes = tensor.nbytes // rows
+        position_bytes = head_dim * ITEM_BYTES[tensor.dtype]
+        self.device.copy_strided(
+            tensor.address + target * row_bytes,
+            tensor.address + source * row_bytes,
+            pitch=capacity * position_bytes,
+            width=length * position_bytes,
+            height=num_heads,
+        )
+
+    def available_bytes(self) -> int:
+        """Four fifths of what is free now."""
+        return int(_KV_SHARE * self.device.memory_info()[0])

@@ -1,0 +1,122 @@
+"""Where tensors lie: on the host, as numpy arrays, or on a device, as addresses.
+
+A backend's ``Memory`` hands out flat buffers and views them as tensors, so that pools and KV
+caches need not know where their bytes are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .manifest import DType
+
+Array = NDArray[Any]
+
+ITEM_BYTES: Mapping[str, int] = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+    "int8": 1,
+    "bool": 1,
+}
+
+_HOST_ALIGNMENT = 64  # a cache line
+
+
+@dataclass(eq=False)
+class DeviceBuffer:
+    """Flat device memory, ``nbytes`` from ``address`` on; whoever allocated it frees it."""
+
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTensor:
+    """A C-contiguous tensor in device memory; holding it keeps its buffer allocated."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: DType
+    buffer: DeviceBuffer = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor, from ``address`` on."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    def __getitem__(self, rows: slice) -> DeviceTensor:
+        """Return rows ``start:stop`` of the first axis, without a copy."""
+        start, stop, step = rows.indices(self.shape[0])
+        assert step == 1
+        row_bytes = self.nbytes // self.shape[0]
+        return replace(
+            self,
+            address=self.address + start * row_bytes,
+            shape=(max(0, stop - start), *self.shape[1:]),
+        )
+
+
+Buffer = NDArray[np.uint8] | DeviceBuffer
+Tensor = Array | DeviceTensor
+
+
+class Memory(ABC):
+    """Memory that the engines of one backend can be bound to.
+
+    Copies are ordered with the backend's engines: they see what was enqueued before them.
+    """
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Buffer:
+        """Allocate ``nbytes``, aligned for the backend's kernels, contents undefined.
+
+        Freed with the last reference. Raises CapacityError if there is no such memory.
+        """
+
+    @abstractmethod
+    def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """View the beginning of ``buffer`` as a C-contiguous tensor."""
+
+    @abstractmethod
+    def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of one row of [rows, N, T, D] over another's."""
+
+    @abstractmethod
+    def available_bytes(self) -> int:
+        """Bytes that KV caches may take unless the user says otherwise."""
+
+
+class HostMemory(Memory):
+    """numpy arrays."""
+
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
+        """Allocate a flat array; its pages become resident when they are first touched."""
+        memory = np.empty(nbytes + _HOST_ALIGNMENT, dtype=np.uint8)
+        start = -memory.ctypes.data % _HOST_ALIGNMENT
+        return memory[start : start + nbytes]
+
+    def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Array:
+        """See Memory."""
+        nbytes = math.prod(shape) * ITEM_BYTES[dtype]
+        return cast(Array, buffer)[:nbytes].view(dtype).reshape(shape)
+
+    def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
+        """See Memory."""
+        array = cast(Array, cache)
+        array[target, :, :length] = array[source, :, :length]
+
+    def available_bytes(self) -> int:
+        """Half of the machine's memory."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
