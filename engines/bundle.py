@@ -82,7 +82,7 @@ class EngineBundle:
         return self.path / relative
 
     def _file_problems(self, *, full: bool) -> list[str]:
-        engines = (*self.manifest.engines, *self.manifest.canonical)
+        engines = (*self.manifest.all_engines, *self.manifest.canonical)
         weights = {path for engine in engines for path in engine.weights}
         return [
             f"{record.path}: {problem}"

@@ -50,11 +50,13 @@ def build_engine(
     folder = Path("engines") / target
     (directory / folder).mkdir(parents=True, exist_ok=True)
     graph_path, weights_path = folder / f"{name}.onnx", folder / f"{name}.weights"
-    with WeightsFile(directory / weights_path) as weights:
-        stored_bytes = {
-            parameter.name: _store(parameter, lowered, reader, weights)
-            for parameter in engine_parameters(kind, model, layer_index)
-        }
+    records = []
+    stored_bytes = {}
+    if parameters := engine_parameters(kind, model, layer_index):
+        with WeightsFile(directory / weights_path) as weights:
+            for parameter in parameters:
+                stored_bytes[parameter.name] = _store(parameter, lowered, reader, weights)
+        records.append(FileRecord(path=str(weights_path), size=weights.size, sha256=weights.sha256))
     graph_bytes = ir.to_proto(lowered.graph).SerializeToString(deterministic=True)
     _write_new(directory / graph_path, graph_bytes)
     spec = EngineSpec(
@@ -62,7 +64,7 @@ def build_engine(
         kind=kind,
         layer_index=layer_index,
         graph=str(graph_path),
-        weights=(str(weights_path),),
+        weights=tuple(record.path for record in records),
         inputs=lowered.signature.inputs,
         outputs=lowered.signature.outputs,
         step_bytes=_step_bytes(stored_bytes, model),
@@ -70,11 +72,8 @@ def build_engine(
     written = onnx.load(directory / graph_path, load_external_data=False)
     check_dtypes(written.graph, spec, model, lowered.precision)
     graph_sha256 = hashlib.sha256(graph_bytes).hexdigest()
-    records = (
-        FileRecord(path=spec.graph, size=len(graph_bytes), sha256=graph_sha256),
-        FileRecord(path=spec.weights[0], size=weights.size, sha256=weights.sha256),
-    )
-    return BuiltEngine(spec, records)
+    records.insert(0, FileRecord(path=spec.graph, size=len(graph_bytes), sha256=graph_sha256))
+    return BuiltEngine(spec, tuple(records))
 
 
 def _store(

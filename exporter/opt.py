@@ -1,4 +1,4 @@
-"""OPT as three kinds of small torch modules: embedding, decoder layer, head.
+"""OPT as small torch modules: embedding, decoder layer, head; and the choice of candidates.
 
 The modules are what is traced (trace.py) and what engines are verified against. Weights are
 ``torch.empty`` parameters of shape [in, out]: never touched while tracing, so not resident.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engines.manifest import EngineKind, ModelSpec
+from ..engines.manifest import NUM_CANDIDATES, EngineKind, ModelSpec
 from .weights import LAYER_NORM_EPSILON, POSITION_OFFSET
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -215,6 +215,19 @@ class Head(nn.Module):
         return logits.float()
 
 
+class Candidates(nn.Module):
+    """The most probable tokens of each row, so that a device need not hand out all logits."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__()
+        self.count = min(NUM_CANDIDATES, model.vocab_size)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [R, V] → the K largest of each row [R, K], largest first, and their ids."""
+        values, indices = torch.topk(logits, self.count, dim=-1)
+        return values, indices
+
+
 def engine_module(
     kind: EngineKind,
     model: ModelSpec,
@@ -233,4 +246,6 @@ def engine_module(
             module = DecoderLayer(model, dtype, attention)
         case EngineKind.HEAD:
             module = Head(model, dtype)
+        case EngineKind.CANDIDATES:
+            module = Candidates(model)
     return module.eval().requires_grad_(False)

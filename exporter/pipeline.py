@@ -136,6 +136,7 @@ def _manifest(config: ExportConfig, plan: ExportPlan, engines: list[FinishedEngi
     from .content_key import tool_versions
 
     files = [record for engine in engines for record in engine.files]
+    specs = [engine.spec for engine in engines]
     tokenizer = plan.checkpoint.tokenizer_json
     if tokenizer is not None:
         digest = hashlib.sha256(tokenizer).hexdigest()
@@ -144,7 +145,8 @@ def _manifest(config: ExportConfig, plan: ExportPlan, engines: list[FinishedEngi
         target=config.target,
         model=plan.checkpoint.model,
         precision=plan.precision,
-        engines=tuple(engine.spec for engine in engines),
+        engines=tuple(spec for spec in specs if spec.kind is not EngineKind.CANDIDATES),
+        candidates=next(spec for spec in specs if spec.kind is EngineKind.CANDIDATES),
         canonical=tuple(engine.canonical for engine in engines if engine.canonical is not None),
         tokenizer=None if tokenizer is None else TOKENIZER_NAME,
         files=tuple(files),

@@ -56,7 +56,7 @@ class PlannedEngine:
 
     @property
     def name(self) -> str:
-        """``embed``, ``layer_000`` ... or ``head``."""
+        """``embed``, ``layer_000`` ..., ``head`` or ``candidates``."""
         return engine_name(self.kind, self.layer_index)
 
 
@@ -92,6 +92,7 @@ class ExportPlan:
             EngineKind.EMBED: _SECONDS_PER_GIGAWEIGHT["none"],
             EngineKind.LAYER: _SECONDS_PER_GIGAWEIGHT[self.precision.quantize],
             EngineKind.HEAD: _SECONDS_PER_GIGAWEIGHT[self.precision.head_quantize],
+            EngineKind.CANDIDATES: 0.0,
         }
         return _FIXED_SECONDS + sum(
             rates[engine.kind] * math.prod(parameter.shape) / 1e9
@@ -176,7 +177,8 @@ def planned_engines(model: ModelSpec, precision: PrecisionSpec) -> Iterator[Plan
     layer_size = _planned_size(EngineKind.LAYER, model, precision)
     for index in range(model.num_layers):
         yield PlannedEngine(EngineKind.LAYER, index, layer_size)
-    yield PlannedEngine(EngineKind.HEAD, None, _planned_size(EngineKind.HEAD, model, precision))
+    for kind in (EngineKind.HEAD, EngineKind.CANDIDATES):
+        yield PlannedEngine(kind, None, _planned_size(kind, model, precision))
 
 
 def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) -> int:

@@ -32,6 +32,7 @@ QUANTIZED_PARAMETERS: Mapping[EngineKind, tuple[str, ...]] = {
         "fc2.weight",
     ),
     EngineKind.HEAD: ("lm_head.weight",),
+    EngineKind.CANDIDATES: (),
 }
 
 _BLOCK_ELEMENTS = 1 << 22  # columns are quantised this many weights at a time: 16 MiB of float32

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engines.manifest import DType, EngineKind, FloatType, ModelSpec, TensorRole, TensorSpec
+from ..engines.manifest import (
+    NUM_CANDIDATES,
+    DType,
+    EngineKind,
+    FloatType,
+    ModelSpec,
+    TensorRole,
+    TensorSpec,
+)
 
 
 @dataclass(frozen=True)
@@ -54,4 +62,13 @@ def canonical_signature(kind: EngineKind, model: ModelSpec, dtype: FloatType) ->
             return Signature(
                 inputs=(hidden_states, tensor_spec(role.ROW_POSITIONS, "int64", "R")),
                 outputs=(tensor_spec(role.LOGITS, "float32", "R", model.vocab_size),),
+            )
+        case EngineKind.CANDIDATES:
+            candidates = ("R", min(NUM_CANDIDATES, model.vocab_size))
+            return Signature(
+                inputs=(tensor_spec(role.LOGITS, "float32", "R", model.vocab_size),),
+                outputs=(
+                    tensor_spec(role.TOP_LOGITS, "float32", *candidates),
+                    tensor_spec(role.TOP_TOKEN_IDS, "int64", *candidates),
+                ),
             )

@@ -87,7 +87,7 @@ class Verification:
     def check_engines(self) -> tuple[EngineCheck, ...]:
         """Every engine against its module; canonical ones, which are never quantised, too."""
         manifest = self._bundle.manifest
-        jobs = [(spec.name, spec, self._quantized) for spec in manifest.engines]
+        jobs = [(spec.name, spec, self._quantized) for spec in manifest.all_engines]
         jobs += [(f"canonical {spec.name}", spec, self._float) for spec in manifest.canonical]
         checks = []
         for number, (label, spec, reference) in enumerate(jobs):
@@ -200,7 +200,7 @@ def _check_graphs(bundle: EngineBundle) -> None:
     """Raise VerificationError, all engines at once, if dtypes are not what was asked for."""
     manifest = bundle.manifest
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
-    asked = [(spec, manifest.precision) for spec in manifest.engines]
+    asked = [(spec, manifest.precision) for spec in manifest.all_engines]
     asked += [(spec, float_precision) for spec in manifest.canonical]
     problems: list[str] = []
     for spec, precision in asked:

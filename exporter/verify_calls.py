@@ -34,6 +34,10 @@ class EngineCalls(ABC):
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
         """[B, S, E], int64 [R] into B*S → float32 logits [R, V]."""
 
+    @abstractmethod
+    def candidates(self, logits: Array) -> tuple[Array, Array]:
+        """float32 [R, V] → the K largest logits of each row, float32 [R, K], and int64 ids."""
+
 
 class ModuleCalls(EngineCalls):
     """A module of ``opt.engine_module`` with its weights; float32 throughout."""
@@ -54,6 +58,11 @@ class ModuleCalls(EngineCalls):
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
         """See EngineCalls."""
         return self._run(hidden_states, row_positions)[0]
+
+    def candidates(self, logits: Array) -> tuple[Array, Array]:
+        """See EngineCalls."""
+        top_logits, top_token_ids = self._run(logits)
+        return top_logits, top_token_ids
 
     def _run(self, *arrays: Array) -> list[Array]:
         with torch.inference_mode():
@@ -112,6 +121,20 @@ class SessionCalls(EngineCalls):
             }
         )
         return logits
+
+    def candidates(self, logits: Array) -> tuple[Array, Array]:
+        """See EngineCalls."""
+        spec = self._session.spec.tensor(TensorRole.TOP_LOGITS)
+        shape = (len(logits), int(spec.shape[-1]))
+        top_logits, top_token_ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
+        self._run(
+            {
+                TensorRole.LOGITS: logits,
+                TensorRole.TOP_LOGITS: top_logits,
+                TensorRole.TOP_TOKEN_IDS: top_token_ids,
+            }
+        )
+        return top_logits, top_token_ids
 
     def _run(self, tensors: Mapping[TensorRole, Array]) -> None:
         wanted = self._session.spec.roles

@@ -52,6 +52,7 @@ def engine_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
         EngineKind.EMBED: "none",
         EngineKind.LAYER: precision.quantize,
         EngineKind.HEAD: precision.head_quantize,
+        EngineKind.CANDIDATES: "none",
     }[kind]
     if quantize == "int8":
         return Tolerance(3e-2, exact if precision.dtype == "float32" else 3e-2)
@@ -78,6 +79,7 @@ def check_engine(
         EngineKind.EMBED: lambda: _compare_embed(engine, reference, model),
         EngineKind.LAYER: lambda: _compare_layer(engine, reference, spec, rng),
         EngineKind.HEAD: lambda: _compare_head(engine, reference, spec, rng),
+        EngineKind.CANDIDATES: lambda: _compare_candidates(engine, reference, model, rng),
     }
     measurements: list[Measurement] = []
     failure = None
@@ -220,3 +222,16 @@ def _compare_head(
     row_positions = np.array(_HEAD_ROWS)
     actual, expected = (each.head(states, row_positions) for each in (engine, reference))
     yield "logits", actual, expected
+
+
+def _compare_candidates(
+    engine: EngineCalls, reference: EngineCalls, model: ModelSpec, rng: np.random.Generator
+) -> Iterator[Comparison]:
+    """Random logits, which have no ties."""
+    logits = rng.standard_normal((len(_HEAD_ROWS), model.vocab_size)).astype(np.float32)
+    yield from zip(
+        ("top_logits", "top_token_ids"),
+        engine.candidates(logits),
+        reference.candidates(logits),
+        strict=True,
+    )

@@ -69,7 +69,7 @@ class Parameter:
 
 
 def engine_name(kind: EngineKind, layer_index: int | None = None) -> str:
-    """The name of an engine: ``embed``, ``layer_007``, ``head``."""
+    """The name of an engine: ``embed``, ``layer_007``, ``head``, ``candidates``."""
     return f"layer_{layer_index:03d}" if kind is EngineKind.LAYER else str(kind)
 
 
@@ -85,6 +85,8 @@ def engine_parameters(
             return _layer_parameters(model, f"decoder.layers.{layer_index}.")
         case EngineKind.HEAD:
             return _head_parameters(model)
+        case EngineKind.CANDIDATES:
+            return ()
 
 
 def expected_tensors(model: ModelSpec) -> dict[str, tuple[int, ...]]:
