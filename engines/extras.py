@@ -8,7 +8,9 @@ from .errors import MissingExtraError, UsageError
 
 _MODULES = {
     "cpu": ("onnxruntime",),
-    "gpu": ("onnxruntime", "tensorrt", "polygraphy"),
+    "gpu": ("onnxruntime", "cuda.bindings"),
+    "tensorrt": ("tensorrt", "cuda.bindings", "onnx", "onnx_ir"),
+    "tensorrt-rtx": ("tensorrt_rtx", "cuda.bindings", "onnx", "onnx_ir"),
     "export": (
         "torch",
         "transformers",
@@ -29,7 +31,7 @@ def missing_modules(extra: str) -> tuple[str, ...]:
     """Return the modules of ``extra`` that can't be found, in the order of the extra's list."""
     if extra not in _MODULES:
         raise UsageError("extra", f"{extra!r} is unknown; allowed: {', '.join(_MODULES)}")
-    return tuple(module for module in _MODULES[extra] if find_spec(module) is None)
+    return tuple(module for module in _MODULES[extra] if not _is_installed(module))
 
 
 def require_extra(extra: str, purpose: str) -> None:
@@ -43,3 +45,10 @@ def require_extra(extra: str, purpose: str) -> None:
             purpose,
             f"needs {', '.join(missing)}, not installed here; run: pip install 'skipdec[{extra}]'",
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package of a dotted name is not there
+        return False
