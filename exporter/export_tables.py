@@ -96,9 +96,10 @@ def _is_narrow(precision: PrecisionSpec) -> bool:
 
 
 def _grouped(engines: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """Embed, all layers, head: with one label each."""
-    embed, *layers, head = engines
-    return [("embed", [embed]), (f"{len(layers)} layers", layers), ("head", [head])]
+    """Embed, all layers, head, candidates: with one label each."""
+    embed, *layers, head, candidates = engines
+    ends = [("head", [head]), ("candidates", [candidates])]
+    return [("embed", [embed]), (f"{len(layers)} layers", layers), *ends]
 
 
 def _engine_table(*columns: str) -> Table:

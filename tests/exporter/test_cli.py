@@ -38,7 +38,7 @@ def test_export_prints_a_line_per_stage_and_engine_and_a_summary(
 def test_json_report_is_all_of_stdout(model: str, tmp_path: Path) -> None:
     result = run(model, "-o", str(tmp_path / "bundle"), "--no-verify", "--json")
     report = json.loads(result.stdout)
-    assert (report["output"], len(report["engines"])) == (str(tmp_path / "bundle"), 8)
+    assert (report["output"], len(report["engines"])) == (str(tmp_path / "bundle"), 9)
 
 
 def test_quiet_leaves_only_warnings_on_stderr(model: str, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_dry_run_writes_nothing_and_imports_no_torch(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     plan = json.loads(done.stdout)
     assert plan["kv_bytes_per_token"] == 2 * 48 * 7168 * 4
-    assert len(plan["engines"]) == 50
+    assert len(plan["engines"]) == 51
     assert list(tmp_path.iterdir()) == []
 
 

@@ -24,7 +24,7 @@ from skipdec.exporter.pipeline import export
 from skipdec.exporter.report import EngineReport, ExportReport
 
 FORK = multiprocessing.get_context("fork")
-RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head"}
+RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head", "candidates"}
 
 
 @pytest.fixture(scope="session")
@@ -265,7 +265,7 @@ def test_two_exports_to_one_place_do_not_mix(model: str, tmp_path: Path) -> None
 def test_report_tells_what_was_built(model: str, tmp_path: Path) -> None:
     report = export_to(tmp_path / "bundle", model)
     bundle = EngineBundle.open(tmp_path / "bundle")
-    assert [engine.name for engine in report.engines] == [e.name for e in bundle.manifest.engines]
+    assert [engine.name for engine in report.engines] == [e.name for e in bundle.manifest.all_engines]
     assert report.digest == bundle.manifest.digest
     assert report.size == sum(record.size for record in bundle.manifest.files)
     assert report.peak_memory > 1 << 20

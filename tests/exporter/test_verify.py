@@ -68,7 +68,7 @@ def test_float_bundles_pass_engine_by_engine_and_token_by_token(
 ) -> None:
     report = verified(exported(structure, **options), structure, **options)
     assert report.problems == []
-    assert [check.engine for check in report.engines] == ["embed", *LAYERS, "head"]
+    assert [check.engine for check in report.engines] == ["embed", *LAYERS, "head", "candidates"]
     assert report.tokens is not None
     assert report.tokens.reference == "Hugging Face"
     assert report.tokens.compared == report.tokens.equal + report.tokens.ties == 32
@@ -117,8 +117,8 @@ def test_canonical_engines_are_verified_too(
     export(ExportConfig(model=model, output=output, keep_canonical=True, verify=False))
     report = verified(output)
     assert report.problems == []
-    assert [check.engine for check in report.engines[8:]] == [
-        f"canonical {name}" for name in ("embed", *LAYERS, "head")
+    assert [check.engine for check in report.engines[9:]] == [
+        f"canonical {name}" for name in ("embed", *LAYERS, "head", "candidates")
     ]
 
 
@@ -357,5 +357,5 @@ def test_command_with_reference_prints_the_report(
     arguments = ["verify", str(exported("pre_norm")), "--reference", str(checkpoint("pre_norm"))]
     result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 0, result.stderr
-    assert "8 engines equal their torch modules" in result.stdout
+    assert "9 engines equal their torch modules" in result.stdout
     assert "32 of 32 greedy tokens equal the model's (Hugging Face)" in result.stdout
