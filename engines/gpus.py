@@ -1,0 +1,67 @@
+"""Which NVIDIA GPUs this machine has, as the CUDA runtime answers; works without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .extras import missing_modules
+
+# What the runtime says where there is nothing to be found, as opposed to something being broken.
+_NO_DRIVER, _NO_DEVICE = "cudaErrorInsufficientDriver", "cudaErrorNoDevice"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU."""
+
+    index: int
+    name: str  # as the driver calls it, e.g. NVIDIA H200
+    compute_capability: str  # e.g. 9.0
+    memory: int  # bytes in all
+
+
+@dataclass(frozen=True)
+class GpuSurvey:
+    """All GPUs of this machine; ``note`` says why there are none."""
+
+    gpus: tuple[Gpu, ...] = ()
+    cuda: str | None = None  # newest CUDA that the driver supports, e.g. 13.0
+    note: str | None = None
+
+
+def survey_gpus() -> GpuSurvey:
+    """Ask the CUDA runtime; a machine without driver or GPU, or without cuda-bindings, has none.
+
+    >>> survey_gpus()
+    GpuSurvey(gpus=(Gpu(index=0, name='NVIDIA H200', compute_capability='9.0', ...),), cuda='13.0')
+    """
+    if "cuda.bindings" in missing_modules("gpu"):
+        return GpuSurvey(note="not looked for: needs pip install cuda-bindings")
+    from cuda.bindings import runtime
+
+    status, version = runtime.cudaDriverGetVersion()
+    cuda = f"{version // 1000}.{version % 1000 // 10}" if not status and version else None
+    status, count = runtime.cudaGetDeviceCount()
+    if status:
+        return GpuSurvey(cuda=cuda, note=_note(runtime, status, cuda))
+    return GpuSurvey(tuple(_gpu(runtime, index) for index in range(count)), cuda)
+
+
+def _note(runtime: Any, status: Any, cuda: str | None) -> str:  # noqa: ANN401  (untyped bindings)
+    if status.name == _NO_DEVICE or (status.name == _NO_DRIVER and cuda is None):
+        return "none that the NVIDIA driver knows"
+    _, text = runtime.cudaGetErrorString(status)
+    return f"the CUDA runtime answers {status.name}: {text.decode()}"
+
+
+def _gpu(runtime: Any, index: int) -> Gpu:  # noqa: ANN401
+    status, found = runtime.cudaGetDeviceProperties(index)
+    if status:
+        return Gpu(index, f"unknown ({status.name})", "unknown", 0)
+    return Gpu(
+        index=index,
+        name=found.name.rstrip(b"\0").decode(),
+        compute_capability=f"{found.major}.{found.minor}",
+        memory=found.totalGlobalMem,
+    )
