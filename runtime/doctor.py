@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import platform
-import shutil
-import subprocess
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engines.cpu import available_cores, int8_weight_bits, processor_flags, processor_name
+from ..engines.errors import EnvironmentMismatchError
 from ..engines.extras import EXTRAS, missing_modules
+from ..engines.gpus import survey_gpus
 from .bandwidth import measure_bandwidth
+
+if TYPE_CHECKING:
+    from ..engines.trt_library import TensorRtTarget
 
 # What decides which integer and half-precision kernels run.
 _RELEVANT_FLAGS = (
@@ -32,7 +36,8 @@ _DISTRIBUTIONS = (
     "onnxruntime",
     "onnxruntime-gpu",
     "tensorrt",
-    "polygraphy",
+    "tensorrt_rtx_cu13",
+    "cuda-bindings",
     "torch",
     "transformers",
     "safetensors",
@@ -42,8 +47,7 @@ _DISTRIBUTIONS = (
     "huggingface_hub",
     "matplotlib",
 )
-_GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
-_GPU_TIMEOUT = 20  # seconds; a driver that hangs must not hang the report
+_TENSORRT_TARGETS: tuple[TensorRtTarget, ...] = ("tensorrt", "tensorrt-rtx")
 
 
 def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> dict[str, Any]:
@@ -54,16 +58,22 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
     """
     flags = processor_flags()
     used = threads or available_cores()
+    packages = {name: _installed_version(name) for name in _DISTRIBUTIONS}
+    providers = _execution_providers()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _installed_version(name) for name in _DISTRIBUTIONS},
-        "execution_providers": _execution_providers(),
+        "packages": packages,
+        "execution_providers": providers,
         "processor": processor_name() or platform.processor(),
         "cores": available_cores(),
         "instruction_sets": [flag for flag in _RELEVANT_FLAGS if flag in flags],
         "int8_weight_bits": int8_weight_bits(),
-        "gpus": _gpus(),
+        "gpu": asdict(survey_gpus()),
+        "gpu_backends": {
+            "onnxruntime-cuda": _cuda_provider(providers, packages),
+            **{target: _tensorrt(target) for target in _TENSORRT_TARGETS},
+        },
         "bandwidth": {"threads": used, "bytes_per_second": measure_bandwidth(used)}
         if bandwidth
         else None,
@@ -90,19 +100,26 @@ def _execution_providers() -> list[str]:
     return execution_providers()
 
 
-def _gpus() -> list[dict[str, str]]:
-    """One object a GPU that the NVIDIA driver knows; none without a driver that answers."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    query = [command, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader"]
+def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dict[str, str | None]:
+    """``version`` of the ONNX Runtime that has the CUDA execution provider, or the ``problem``."""
+    cpu, gpu = packages["onnxruntime"], packages["onnxruntime-gpu"]
+    remedy = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'skipdec[gpu]'"
+    if "CUDAExecutionProvider" in providers:
+        return {"version": gpu or cpu, "problem": None}
+    if cpu and gpu:
+        problem = "onnxruntime and onnxruntime-gpu are the same module and one hides the other"
+    elif cpu:
+        problem = "this onnxruntime was built for CPUs"
+    else:
+        problem, remedy = "onnxruntime-gpu is not installed", "pip install 'skipdec[gpu]'"
+    return {"version": None, "problem": f"{problem}; run: {remedy}"}
+
+
+def _tensorrt(target: TensorRtTarget) -> dict[str, str | None]:
+    """``version`` of the library that compiles and runs ``target``, or the ``problem``."""
+    from ..engines.trt_library import load_library
+
     try:
-        answer = subprocess.run(
-            query, capture_output=True, text=True, timeout=_GPU_TIMEOUT, check=True
-        )
-    except (subprocess.SubprocessError, OSError):
-        return []
-    return [
-        dict(zip(_GPU_FIELDS, (value.strip() for value in line.split(",")), strict=True))
-        for line in answer.stdout.splitlines()
-    ]
+        return {"version": load_library(target).version, "problem": None}
+    except EnvironmentMismatchError as error:
+        return {"version": None, "problem": "; ".join(error.problems)}

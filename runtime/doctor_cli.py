@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..engines.console import print_json, reports_errors, result_console
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -50,11 +53,23 @@ def _print_report(report: dict[str, Any]) -> None:
     if bandwidth := report["bandwidth"]:
         speed = bandwidth["bytes_per_second"] / 1e9
         table.add_row("memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads")
-    for gpu in report["gpus"]:
-        table.add_row("GPU", ", ".join(gpu.values()))
-    if not report["gpus"]:
-        table.add_row("GPU", "none that the NVIDIA driver knows")
+    _add_gpus(table, report)
     for missing in report["missing"]:
         reason = f"needs {', '.join(missing['modules'])}: {missing['install']}"
         table.add_row(f"missing: {missing['extra']}", reason, style="yellow")
     result_console().print(table)
+
+
+def _add_gpus(table: Table, report: dict[str, Any]) -> None:
+    found = report["gpu"]
+    for gpu in found["gpus"]:
+        capability, memory = gpu["compute_capability"], gpu["memory"] / 2**30
+        details = f"compute capability {capability}, {memory:.0f} GiB, CUDA {found['cuda']}"
+        table.add_row(f"GPU {gpu['index']}", f"{gpu['name']}, {details}")
+    if not found["gpus"]:
+        table.add_row("GPU", found["note"])
+    for backend, state in report["gpu_backends"].items():
+        if state["version"]:
+            table.add_row(backend, state["version"])
+        elif found["gpus"]:  # of no use elsewhere, and the extras are listed below in any case
+            table.add_row(backend, state["problem"], style="yellow")

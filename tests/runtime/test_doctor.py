@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from skipdec.cli import build_app
 from skipdec.engines.cpu import processor_flags, processor_name
+from skipdec.engines.gpus import Gpu, GpuSurvey
 from skipdec.runtime import doctor
 
 
@@ -34,20 +36,38 @@ def test_missing_extras_come_with_their_command(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("script", "gpus"),
+    ("providers", "cpu", "gpu", "expected"),
     [
-        ("echo 'H200, 143771 MiB, 570.1, 9.0'", ["H200"]),
-        ("exit 9", []),
+        (["CUDAExecutionProvider"], None, "1.31.1", ("1.31.1", None)),
+        (["CPUExecutionProvider"], "1.31.1", None, (None, "built for CPUs; run: pip uninstall")),
+        (["CPUExecutionProvider"], "1.31.1", "1.31.1", (None, "one hides the other; run: pip uni")),
+        ([], None, None, (None, "not installed; run: pip install 'skipdec[gpu]'")),
     ],
 )
-def test_gpus_are_what_the_driver_answers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, gpus: list[str]
+def test_state_of_the_cuda_provider(
+    providers: list[str], cpu: str | None, gpu: str | None, expected: tuple[str | None, str | None]
 ) -> None:
-    command = tmp_path / "nvidia-smi"
-    command.write_text(f"#!/bin/sh\n{script}\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert [gpu["name"] for gpu in doctor._gpus()] == gpus
+    packages = {"onnxruntime": cpu, "onnxruntime-gpu": gpu}
+    state = doctor._cuda_provider(providers, packages)
+    version, problem = expected
+    assert state["version"] == version
+    assert state["problem"] is None if problem is None else problem in str(state["problem"])
+
+
+def test_a_machine_without_a_gpu_says_so_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "survey_gpus", lambda: GpuSurvey(note="none at all"))
+    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert "none at all" in result.stdout
+
+
+def test_a_gpu_is_shown_with_what_its_backends_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    survey = GpuSurvey((Gpu(0, "NVIDIA H200", "9.0", 140 * 2**30),), cuda="13.0")
+    monkeypatch.setattr(doctor, "survey_gpus", lambda: survey)
+    monkeypatch.setattr(doctor, "_tensorrt", lambda target: {"version": None, "problem": "absent"})
+    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    assert "NVIDIA H200, compute capability 9.0, 140 GiB, CUDA 13.0" in result.stdout
+    assert re.search(r"tensorrt-rtx +absent", result.stdout)
 
 
 def test_processor_is_read_from_cpuinfo(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""The baseline generates what Hugging Face generates, from the weights that skipdec exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from skipdec.exporter import compiled_baseline, families
+from skipdec.exporter.dummy import DummyReader
+from skipdec.exporter.model_config import model_spec
+from skipdec.exporter.weights import expected_tensors
+
+if TYPE_CHECKING:
+    from transformers import OPTForCausalLM
+
+
+def test_tokens_are_those_of_hugging_face(
+    monkeypatch: pytest.MonkeyPatch, reference_model: Callable[[str], OPTForCausalLM]
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    model = reference_model("pre_norm")
+    prompts = torch.randint(4, model.config.vocab_size, (2, 5))  # [B, P]
+    expected = model.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        do_sample=False,
+        max_new_tokens=6,
+        min_new_tokens=6,
+    )
+    decoder = compiled_baseline.CompiledDecoder(model, capacity=16)
+    for _ in range(2):  # the second run finds the cache of the first
+        decoded = decoder.run(prompts, 5)
+        assert torch.equal(decoded.tokens, expected[:, 5:])
+    assert decoded.decode_seconds > 0
+
+
+def test_weights_are_those_of_a_dummy_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {**families._SIZES, "125m": families._Size(2, 32, 2, 32)}
+    monkeypatch.setattr(families, "_SIZES", small)
+    config = families.family_config("opt-125m")
+    assert config is not None
+    model = compiled_baseline.dummy_model("opt-125m", torch.float16, "cpu", seed=3)
+    spec = model_spec(config, "opt-125m")
+    reader = DummyReader(expected_tensors(spec), 3)
+    for name in reader.names():
+        held = model.get_parameter(f"model.{name}").detach().numpy()
+        assert (held == reader.read(name)).all(), name
