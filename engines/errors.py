@@ -74,6 +74,10 @@ class CheckpointError(SkipDecError):
     """A checkpoint can't be read: a tensor or file is missing, or has another shape or type."""
 
 
+class EngineBuildError(SkipDecError):
+    """TensorRT refused or crashed on an engine, was stopped, or built another than was asked for."""
+
+
 class VerificationError(SkipDecError):
     """An engine does not compute what its reference does; the worst tensor is named."""
 

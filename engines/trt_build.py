@@ -1,0 +1,234 @@
+"""Compiles one graph to a TensorRT plan, in a child process, and checks what was built.
+
+The builder may crash on a graph that it does not like. In a process of its own that is the failure
+of one engine, with its name, and the builder's memory is given back after each.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from . import errors
+from .errors import EngineBuildError, EnvironmentMismatchError, SkipDecError
+from .gpus import survey_gpus
+from .manifest import TensorSpec
+from .trt_library import TensorRtTarget, load_library
+
+Shape = tuple[int, ...]
+Profile = dict[str, tuple[Shape, Shape, Shape]]
+"""The smallest, the usual and the largest shape of each input, by name."""
+
+OnProgress = Callable[[str, int, int], None]
+
+_WORKER = f"{__package__}.trt_build_worker"
+_STDERR_SHOWN = 2000  # characters at the end
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64"
+    )
+
+
+class BuildOptions(_Model):
+    """What is the same for all engines of a bundle."""
+
+    target: TensorRtTarget
+    compute_capability: str | None = Field(
+        default=None, description="of the GPU to build for, e.g. 8.9; None: this machine's"
+    )
+    optimization_level: int = Field(default=3, ge=0, le=5)
+    workspace: int | None = Field(default=None, ge=0, description="bytes of scratch allowed")
+    hardware_compatible: bool = False
+    version_compatible: bool = False
+    timing_cache: Path | None = Field(default=None, description="file shared by all builds")
+
+
+class PlanRequest(_Model):
+    """One engine to build.
+
+    ``graph`` is a serialised ONNX model whose weights lie in files beside ``weights_path`` (the
+    path itself need not exist). ``inputs`` and ``outputs`` are what the network must have, a symbol
+    for each dynamic dimension; ``expected_layers`` how many layers of some types, e.g.
+    ``{"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1}``.
+    """
+
+    engine: str
+    graph: bytes = Field(repr=False)
+    weights_path: Path
+    profiles: tuple[Profile, ...] = Field(min_length=1)
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    expected_layers: dict[str, int] = Field(default_factory=dict)
+    options: BuildOptions
+
+
+class PlanReport(_Model):
+    """What became of a request."""
+
+    engine: str
+    plan_size: int  # bytes
+    seconds: float
+    layer_counts: dict[str, int]  # of the parsed network, by TensorRT's names of layer types
+    version: str  # of TensorRT
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BuilderFacts:
+    """What this machine can build for ``target``, and with what."""
+
+    version: str  # of TensorRT
+    gpu: str | None  # None: there is none
+    compute_capability: str | None  # of that GPU, e.g. 9.0
+    driver: str | None  # newest CUDA that the driver supports, e.g. 13.0
+    compute_capabilities: tuple[str, ...]  # that plans can be built for without such a GPU
+
+
+def builder_facts(target: TensorRtTarget) -> BuilderFacts:
+    """Ask library and driver; the GPU is the first one. Raises as ``load_library``."""
+    library = load_library(target)
+    survey = survey_gpus()
+    gpu = survey.gpus[0] if survey.gpus else None
+    return BuilderFacts(
+        version=library.version,
+        gpu=gpu.name if gpu else None,
+        compute_capability=gpu.compute_capability if gpu else None,
+        driver=survey.cuda,
+        compute_capabilities=library.compute_capabilities,
+    )
+
+
+def check_options(options: BuildOptions) -> BuilderFacts:
+    """Check that this machine can build what ``options`` ask for, before anything is built.
+
+    Raises EnvironmentMismatchError with everything that it can't do, and as ``load_library``.
+    """
+    facts = builder_facts(options.target)
+    if problems := [*_gpu_problems(options, facts), *_compatibility_problems(options)]:
+        raise EnvironmentMismatchError(f"target {options.target}", *problems)
+    return facts
+
+
+def build_plan(
+    request: PlanRequest, output: Path, on_progress: OnProgress | None = None
+) -> PlanReport:
+    """Build ``request`` in a child process and write the plan to ``output``, once it is checked.
+
+    ``on_progress(phase, step, steps)`` is called as the builder goes on; an exception that it
+    raises, KeyboardInterrupt or any other end of this call kills the child and leaves no file.
+    ``output`` is replaced, never written into. Raises EngineBuildError, naming the engine, if
+    parser or builder refuse the graph, if the network is not the one asked for, or if the child
+    dies of a signal, and EnvironmentMismatchError as ``check_options``.
+    """
+    check_options(request.options)
+    command = [sys.executable, "-P", "-m", _WORKER]
+    with (
+        tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory,
+        tempfile.TemporaryFile("w+") as stderr,
+    ):
+        plan = Path(directory) / output.name
+        with subprocess.Popen(
+            [*command, str(plan)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process:
+            try:
+                report = _follow(process, request, on_progress)
+            except BaseException:
+                process.kill()
+                raise
+            if report is None:
+                raise _crashed(request.engine, process.wait(), stderr)
+        plan.replace(output)
+    return report
+
+
+def _gpu_problems(options: BuildOptions, facts: BuilderFacts) -> list[str]:
+    wanted, present, known = (
+        options.compute_capability,
+        facts.compute_capability,
+        facts.compute_capabilities,
+    )
+    if wanted is None:
+        if present is not None:
+            return []
+        instead = f"; name the GPU to build for: {', '.join(known)}" if known else ""
+        return [f"needs the GPU that it builds for, and this machine has none{instead}"]
+    if wanted in known or (not known and wanted == present):
+        return []
+    if not known:
+        here = f"this machine's has {present}" if present else "this machine has none"
+        return [
+            f"builds only for the GPU of the machine that it runs on; compute capability {wanted} "
+            f"was asked for, {here}; build there"
+        ]
+    return [f"compute capability {wanted!r} can't be built for; allowed: {', '.join(known)}"]
+
+
+def _compatibility_problems(options: BuildOptions) -> list[str]:
+    if options.target != "tensorrt-rtx":
+        return []
+    problems = []
+    if options.hardware_compatible:
+        problems.append(
+            "does not support hardware-compatible plans; build one for each compute capability"
+        )
+    if options.version_compatible:
+        problems.append(
+            "does not support version-compatible plans, as its packages hold no lean runtime; "
+            "build again with each version"
+        )
+    return problems
+
+
+def _follow(
+    process: subprocess.Popen[str], request: PlanRequest, on_progress: OnProgress | None
+) -> PlanReport | None:
+    """Hand over the request, pass progress on, return the report; None if there was none."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with process.stdin as stdin:
+            stdin.write(request.model_dump_json())
+    except BrokenPipeError:
+        return None
+    for line in process.stdout:
+        ((kind, content),) = json.loads(line).items()
+        if kind == "progress":
+            if on_progress is not None:
+                on_progress(*content)
+        elif kind == "error":
+            raise _error(content)
+        else:
+            return PlanReport.model_validate(content)
+    return None
+
+
+def _error(content: dict[str, Any]) -> SkipDecError:
+    error_type: type[SkipDecError] = getattr(errors, content["kind"])
+    return error_type(content["subject"], *content["problems"])
+
+
+def _crashed(engine: str, code: int, stderr: IO[str]) -> EngineBuildError:
+    stderr.seek(0)
+    output = stderr.read()[-_STDERR_SHOWN:].strip()
+    if code == -signal.SIGKILL:
+        problem = "the builder was killed (SIGKILL), as happens when memory runs out; lower --jobs"
+    elif code < 0:
+        problem = f"the builder crashed ({signal.Signals(-code).name}) on this graph"
+    else:
+        problem = f"the building process ended with code {code}"
+    return EngineBuildError(f"engine {engine}", f"{problem}\n{output}" if output else problem)

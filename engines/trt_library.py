@@ -1,0 +1,116 @@
+"""The TensorRT library behind a target: which one, of which version, and what it logs.
+
+``tensorrt`` is the full library, ``tensorrt_rtx`` the one for workstation GPUs; their Python APIs
+have the same names, and every name that is used is checked against both (tests/engines).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import ModuleType
+from typing import Any, Literal
+
+from .errors import EnvironmentMismatchError
+from .extras import require_extra
+
+TensorRtTarget = Literal["tensorrt", "tensorrt-rtx"]
+
+LOGGER_NAME = "skipdec.tensorrt"
+
+_MODULES: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+# The first version with KV-cache updates in place and get_aliased_input_tensor.
+_OLDEST: Mapping[str, tuple[int, ...]] = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
+
+
+@dataclass(frozen=True)
+class TensorRtLibrary:
+    """One imported TensorRT."""
+
+    target: TensorRtTarget
+    module: ModuleType = field(repr=False)  # tensorrt or tensorrt_rtx
+    version: str  # e.g. 10.16.1.11
+
+    @property
+    def compute_capabilities(self) -> tuple[str, ...]:
+        """What plans can be built for without a GPU of that kind, e.g. ``("7.5", ..., "12.1")``.
+
+        Empty for the full library, which only builds for the GPU that it times kernels on.
+        """
+        return tuple(sorted(self._compute_capabilities(), key=lambda name: float(name)))
+
+    def compute_capability(self, name: str) -> Any:  # noqa: ANN401  (trt.ComputeCapability)
+        """The library's own value for ``"8.9"``; KeyError for one that it can't build for."""
+        return self._compute_capabilities()[name]
+
+    def _compute_capabilities(self) -> dict[str, Any]:
+        trt = self.module
+        if not hasattr(trt, "ComputeCapability"):
+            return {}
+        names = trt.ComputeCapability.__members__  # NONE, CURRENT, SM75, ..., SM120, SM121
+        return {
+            f"{name[2:-1]}.{name[-1]}": value
+            for name, value in names.items()
+            if name.startswith("SM")
+        }
+
+
+def load_library(target: TensorRtTarget) -> TensorRtLibrary:
+    """Import the library of ``target``.
+
+    Raises MissingExtraError, with the pip command, if it is not installed, and
+    EnvironmentMismatchError if it can't be loaded or is too old for KV caches in place.
+    """
+    require_extra(target, f"target {target}")
+    name = _MODULES[target]
+    try:
+        module = importlib.import_module(name)
+    except (ImportError, OSError) as error:  # the bindings are there, the library is not
+        raise EnvironmentMismatchError(
+            f"target {target}",
+            f"{name} is installed but can't be loaded ({error}); install it again: "
+            f"pip install --force-reinstall 'skipdec[{target}]'",
+        ) from error
+    version = str(module.__version__)
+    oldest = _OLDEST[target]
+    if tuple(int(part) for part in version.split(".")[:2]) < oldest:
+        raise EnvironmentMismatchError(
+            f"target {target}",
+            f"{name} is version {version}; needed: {'.'.join(map(str, oldest))} or later, "
+            "which updates KV caches in place; run: "
+            f"pip install --upgrade 'skipdec[{target}]'",
+        )
+    return TensorRtLibrary(target, module, version)
+
+
+@cache
+def logger(library: TensorRtLibrary) -> Any:  # noqa: ANN401  (trt.ILogger)
+    """The ``ILogger`` of this process, which TensorRT wants to be one and the same everywhere.
+
+    It hands everything to Python's logger ``skipdec.tensorrt``, at the same severity.
+    """
+    trt = library.module
+    severity = trt.ILogger.Severity
+    levels = {
+        severity.INTERNAL_ERROR: logging.CRITICAL,
+        severity.ERROR: logging.ERROR,
+        severity.WARNING: logging.WARNING,
+        severity.INFO: logging.INFO,
+        severity.VERBOSE: logging.DEBUG,
+    }
+    target = logging.getLogger(LOGGER_NAME)
+
+    class PythonLogger(trt.ILogger):  # type: ignore[misc, name-defined]
+        """Forwards to Python's logging."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
+            """Called by TensorRT, from any of its threads."""
+            target.log(levels[severity], "%s", message)
+
+    return PythonLogger()
