@@ -75,7 +75,7 @@ class CheckpointError(SkipDecError):
 
 
 class EngineBuildError(SkipDecError):
-    """TensorRT refused or crashed on an engine, was stopped, or built another than was asked for."""
+    """TensorRT refused an engine, crashed, was stopped, or built another than was asked for."""
 
 
 class VerificationError(SkipDecError):
