@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SkipDecError
-from .manifest import DType
+from .manifest import DType, TensorRole
 from .memory import ITEM_BYTES, Array, Buffer, DeviceBuffer, DeviceTensor, Memory, Tensor
 
 # Of the memory that is free once engines are loaded; the rest is left to activations and graphs.
@@ -115,6 +116,18 @@ class Device(ABC):
     @abstractmethod
     def close(self) -> None:
         """Destroy the stream; idempotent. Memory still allocated is the owners' to free."""
+
+
+def misplaced(
+    tensors: Mapping[TensorRole, Tensor], host_roles: frozenset[TensorRole] = frozenset()
+) -> list[str]:
+    """Say which tensors lie on the host but belong on a device, or the other way round."""
+    return [
+        f"{role} lies on the {'device' if role in host_roles else 'host'}; "
+        + ("give a numpy array" if role in host_roles else "copy it into the backend's memory")
+        for role, tensor in tensors.items()
+        if isinstance(tensor, DeviceTensor) == (role in host_roles)
+    ]
 
 
 class DeviceMemory(Memory):

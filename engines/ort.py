@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 # Long enough to bridge the gap between two layers' engines, short enough not to fight.
 _SPIN_MICROSECONDS = "50"
-_LOAD_ERRORS = (_native.Fail, _native.InvalidProtobuf, _native.InvalidGraph, _native.NoSuchFile)
+_LOAD_ERRORS = (
+    _native.Fail,
+    _native.InvalidProtobuf,
+    _native.InvalidGraph,
+    _native.NoSuchFile,
+    _native.NotImplemented,
+)
 _RUN_ERRORS = (RuntimeError, _native.Fail, _native.InvalidArgument, _native.RuntimeException)
 
 
@@ -103,12 +109,7 @@ class OrtBinding(Binding):
 
         Raises SkipDecError, with ONNX Runtime's words, if a kernel refuses what it is given.
         """
-        try:
-            self._session.run_with_iobinding(self._io_binding)
-        except _RUN_ERRORS as error:
-            raise SkipDecError(
-                f"engine {self._engine}", f"ONNX Runtime failed to run it: {error}"
-            ) from error
+        run_bound(self._session, self._io_binding, self._engine)
 
     def release(self) -> None:
         """Clear the binding, so that the arrays can be freed or reused."""
@@ -143,33 +144,58 @@ class OrtBackend(EngineBackend):
                 f"is {threads}, but this process shares a pool of {_process_wide.threads}; "
                 "leave it out or use the same number",
             )
-        _share_arena()
         self.memory = HostMemory()
-        self._options = _session_options(threads)
+        self._options = cpu_session_options(threads)
 
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> OrtSession:
         """Load one engine; BundleError, with ONNX Runtime's words, if its graph can't be loaded."""
-        path = bundle.file(spec.graph)
-        try:
-            session = onnxruntime.InferenceSession(
-                str(path), self._options, providers=["CPUExecutionProvider"]
-            )
-        except _LOAD_ERRORS as error:
-            raise BundleError(
-                f"engine {spec.name} ({path})", f"ONNX Runtime can't load it: {error}"
-            ) from error
-        except RuntimeError as error:  # what the bindings raise where a pool is already shared
-            raise EnvironmentMismatchError(
-                f"engine {spec.name}",
-                f"ONNX Runtime refused the session ({error}); if this process shares a thread "
-                "pool, share it through skipdec.use_shared_thread_pool",
-            ) from error
+        session = open_session(bundle, spec, self._options, ["CPUExecutionProvider"])
         return OrtSession(spec, session)
 
     def close(self) -> None:
         """Nothing: sessions free their own memory."""
+
+
+def open_session(
+    bundle: EngineBundle,
+    spec: EngineSpec,
+    options: onnxruntime.SessionOptions,
+    providers: list[Any],
+) -> onnxruntime.InferenceSession:
+    """Load an engine's graph; never on another provider than those asked for.
+
+    Raises BundleError, with ONNX Runtime's words, if the graph can't be loaded.
+    """
+    path = bundle.file(spec.graph)
+    try:
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=providers, enable_fallback=0
+        )
+    except _LOAD_ERRORS as error:
+        raise BundleError(
+            f"engine {spec.name} ({path})", f"ONNX Runtime can't load it: {error}"
+        ) from error
+    except RuntimeError as error:  # what the bindings raise where a pool is already shared
+        raise EnvironmentMismatchError(
+            f"engine {spec.name}",
+            f"ONNX Runtime refused the session ({error}); if this process shares a thread "
+            "pool, share it through skipdec.use_shared_thread_pool",
+        ) from error
+
+
+def run_bound(
+    session: onnxruntime.InferenceSession,
+    io_binding: onnxruntime.IOBinding,
+    engine: str,
+    options: onnxruntime.RunOptions | None = None,
+) -> None:
+    """Run a session on bound memory; SkipDecError, with ONNX Runtime's words, if that fails."""
+    try:
+        session.run_with_iobinding(io_binding, options)
+    except _RUN_ERRORS as error:
+        raise SkipDecError(f"engine {engine}", f"ONNX Runtime failed to run it: {error}") from error
 
 
 def _share_arena() -> None:
@@ -187,11 +213,19 @@ def _share_arena() -> None:
     _process_wide.has_arena = True
 
 
-def _session_options(threads: int | None) -> onnxruntime.SessionOptions:
+def cpu_session_options(threads: int | None) -> onnxruntime.SessionOptions:
+    """Options of a session on the CPU, which shares this process's arena."""
+    _share_arena()
+    options = session_options(threads)
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return options
+
+
+def session_options(threads: int | None) -> onnxruntime.SessionOptions:
+    """Options of any session: ``threads`` of its own, unless the process shares a pool."""
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
-    options.add_session_config_entry("session.use_env_allocators", "1")
     if _process_wide.threads is not None:
         options.use_per_session_threads = False
         return options

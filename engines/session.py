@@ -29,13 +29,14 @@ BACKENDS = Registry(
     {
         "onnxruntime": "engines.ort:OrtBackend",
         "onnxruntime-cuda": "engines.ort_cuda:OrtCudaBackend",
+        "onnxruntime-rehearsal": "engines.ort_cuda:OrtRehearsalBackend",
         "tensorrt": "engines.trt:TensorRtBackend",
         "tensorrt-rtx": "engines.trt:TensorRtRtxBackend",
     },
 )
 """Classes of EngineBackend; all but ``onnxruntime`` take a device's index."""
 
-_DEVICE = re.compile(r"cuda(?::(\d+))?")
+_DEVICE = re.compile(r"(cuda|rehearsal)(?::(\d+))?")
 
 
 class Binding(ABC):
@@ -124,22 +125,24 @@ def open_backend(
 ) -> EngineBackend:
     """Make the backend that runs bundles of ``target`` on ``device``.
 
-    ``device``: ``cpu``, ``cuda`` or ``cuda:INDEX``; None is the CPU for ``onnxruntime`` and
-    ``cuda`` for TensorRT's targets. ``threads`` belongs to the CPU. Raises UsageError for a
-    combination that does not exist, EnvironmentMismatchError if the device is not there.
+    ``device``: ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, which runs everything that a
+    GPU would on host memory; None is the CPU for ``onnxruntime`` and ``cuda`` for TensorRT's
+    targets. ``threads`` belongs to the CPU. Raises UsageError for a combination that does not
+    exist, EnvironmentMismatchError if the device is not there.
     """
     wanted = device or ("cpu" if target == "onnxruntime" else "cuda")
-    name = target if target != "onnxruntime" or wanted == "cpu" else "onnxruntime-cuda"
-    backend: EngineBackend
-    if wanted == "cpu":
-        if target != "onnxruntime":
-            raise UsageError("device", f"is 'cpu', but {target} engines run on GPUs; use 'cuda'")
-        backend = BACKENDS.load(name)(threads)
-        return backend
     match = _DEVICE.fullmatch(wanted)
+    if match is None and wanted != "cpu":
+        raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")
+    kind = match[1] if match else "cpu"
+    if target != "onnxruntime" and kind != "cuda":
+        raise UsageError("device", f"is {wanted!r}, but {target} engines run on GPUs; use 'cuda'")
+    backend: EngineBackend
     if match is None:
-        raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX")
+        backend = BACKENDS.load(target)(threads)
+        return backend
     if threads is not None:
         raise UsageError("threads", f"is {threads}, but engines run on {wanted}; leave it out")
-    backend = BACKENDS.load(name)(int(match[1] or 0))
+    name = f"onnxruntime-{kind}" if target == "onnxruntime" else target
+    backend = BACKENDS.load(name)(int(match[2] or 0))
     return backend

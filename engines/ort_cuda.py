@@ -1,0 +1,223 @@
+"""ONNX Runtime on a device: all engines enqueue on one stream and are bound by address.
+
+``OrtCudaBackend`` uses the CUDA execution provider. ``OrtRehearsalBackend`` runs the same path,
+device memory, deferred work and graphs included, with the CPU provider on host memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import onnxruntime
+
+from .device import Device, DeviceMemory, misplaced
+from .errors import BundleError, EnvironmentMismatchError
+from .manifest import DType, EngineSpec, KVBucket, TensorRole, TensorSpec
+from .memory import DeviceTensor, Tensor
+from .ort import (
+    cpu_session_options,
+    execution_providers,
+    open_session,
+    run_bound,
+    session_options,
+)
+from .rehearsal import RehearsalDevice
+from .session import Binding, EngineBackend, EngineSession
+
+if TYPE_CHECKING:
+    from .bundle import EngineBundle
+
+_CUDA_PROVIDER = "CUDAExecutionProvider"
+_HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # an argument of a kernel's launch
+_ONNX_BFLOAT16 = 16  # numpy has no such type
+_NO_KERNEL = "default CPU EP"  # in ONNX Runtime's words for an operator that only the CPU runs
+
+
+class OrtDeviceBinding(Binding):
+    """An IOBinding to addresses; ``run`` enqueues.
+
+    The values of host scalars count as they are when bound.
+    """
+
+    def __init__(
+        self, session: OrtDeviceSession, tensors: Mapping[TensorRole, Tensor], memory_kind: str
+    ) -> None:
+        self._session = session
+        self._memory_kind = memory_kind
+        self._tensors = tuple(tensors.values())  # keeps their buffers allocated
+        self._io_binding: onnxruntime.IOBinding | None = session.native.io_binding()
+        for spec in session.spec.inputs:
+            self._bind_input(spec, tensors[spec.role])
+        for spec in session.spec.outputs:
+            self._io_binding.bind_output(*self._address(spec, tensors[spec.role]))
+
+    def run(self) -> None:
+        """Enqueue the engine; SkipDecError, with ONNX Runtime's words, if it is refused."""
+        assert self._io_binding is not None, "the binding was released"
+        self._session.enqueue(self._io_binding)
+
+    def release(self) -> None:
+        """Let the tensors go; work that is enqueued runs on their addresses all the same."""
+        self._io_binding = None
+        self._tensors = ()
+
+    def _bind_input(self, spec: TensorSpec, tensor: Tensor) -> None:
+        assert self._io_binding is not None
+        if spec.role in _HOST_ROLES:
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(cast(Any, tensor).copy())
+            self._io_binding.bind_ortvalue_input(spec.name, value)
+        else:
+            self._io_binding.bind_input(*self._address(spec, tensor))
+
+    def _address(self, spec: TensorSpec, tensor: Tensor) -> tuple[Any, ...]:
+        """Arguments of ``bind_input`` and ``bind_output``."""
+        place = cast(DeviceTensor, tensor)
+        index = self._session.device.index
+        element_type = _element_type(place.dtype)
+        return spec.name, self._memory_kind, index, element_type, place.shape, place.address
+
+
+class OrtDeviceSession(EngineSession):
+    """One engine as an ONNX Runtime session whose tensors lie on a device."""
+
+    memory_kind = "cuda"  # what ONNX Runtime calls the device's memory
+
+    def __init__(
+        self, spec: EngineSpec, native: onnxruntime.InferenceSession, device: Device
+    ) -> None:
+        super().__init__(spec)
+        self.native = native
+        self.device = device
+        self._run_options = onnxruntime.RunOptions()
+        self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def enqueue(self, io_binding: onnxruntime.IOBinding) -> None:
+        """Enqueue the session's kernels; the host waits for nothing."""
+        run_bound(self.native, io_binding, self.spec.name, self._run_options)
+
+    def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
+        return OrtDeviceBinding(self, tensors, self.memory_kind)
+
+    def _array_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
+        return [*super()._array_problems(tensors), *misplaced(tensors, _HOST_ROLES)]
+
+
+class OrtRehearsalSession(OrtDeviceSession):
+    """One engine on the CPU, run when the rehearsal device comes to it."""
+
+    memory_kind = "cpu"
+    device: RehearsalDevice
+
+    def enqueue(self, io_binding: onnxruntime.IOBinding) -> None:
+        """Put a run on the rehearsal's stream; what ONNX Runtime refuses shows when it runs."""
+        self.device.enqueue(partial(run_bound, self.native, io_binding, self.spec.name))
+
+
+class _OrtDeviceBackend(EngineBackend):
+    """What backends of ONNX Runtime on a device have in common."""
+
+    device: Device
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.memory = DeviceMemory(device)
+
+    @abstractmethod
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> OrtDeviceSession:
+        """See EngineBackend; BundleError, with ONNX Runtime's words, for a broken graph."""
+
+    def close(self) -> None:
+        """Wait for the device and let it go."""
+        self.device.close()
+
+
+class OrtCudaBackend(_OrtDeviceBackend):
+    """Engines on ONNX Runtime's CUDA execution provider, on one stream.
+
+    Raises EnvironmentMismatchError, naming both sides, if the installed ONNX Runtime was built
+    without CUDA or there is no GPU.
+    """
+
+    def __init__(self, device_index: int = 0) -> None:
+        if _CUDA_PROVIDER not in execution_providers():
+            raise EnvironmentMismatchError(
+                f"onnxruntime {onnxruntime.__version__}",
+                f"has the providers {', '.join(execution_providers())}; needed: {_CUDA_PROVIDER}; "
+                "run: pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'",
+            )
+        from .cuda import CudaDevice
+
+        with contextlib.redirect_stdout(sys.stderr):  # it prints what it could not find
+            onnxruntime.preload_dlls()
+        super().__init__(CudaDevice(device_index))
+        self._options = session_options(1)
+        self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> OrtDeviceSession:
+        """Load one engine, all of it on the GPU.
+
+        Raises EnvironmentMismatchError for an operator that CUDA has no kernel for, or if CUDA's
+        libraries are missing; BundleError for a broken graph.
+        """
+        try:
+            native = open_session(bundle, spec, self._options, [(_CUDA_PROVIDER, self._settings())])
+        except BundleError as error:
+            if _NO_KERNEL not in str(error):
+                raise
+            precision = bundle.manifest.precision
+            raise EnvironmentMismatchError(
+                f"engine {spec.name}",
+                f"has operators that {_CUDA_PROVIDER} can't run (weights are quantised as "
+                f"{precision.quantize}, the head as {precision.head_quantize}; int8 products are "
+                "for CPUs); export the model with --fp16 or --quantize int4, or use device='cpu'",
+            ) from error
+        if _CUDA_PROVIDER not in native.get_providers():
+            raise EnvironmentMismatchError(
+                f"engine {spec.name}",
+                f"ONNX Runtime could not load {_CUDA_PROVIDER} and its libraries (cuBLAS, cuDNN); "
+                "run: pip install 'onnxruntime-gpu[cuda,cudnn]'",
+            )
+        return OrtDeviceSession(spec, native, self.device)
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "device_id": str(self.device.index),
+            "user_compute_stream": str(self.device.stream),
+            "arena_extend_strategy": "kSameAsRequested",
+            "use_tf32": "0",  # a float32 bundle computes in float32
+        }
+
+
+class OrtRehearsalBackend(_OrtDeviceBackend):
+    """ONNX Runtime's CPU provider behind the device path, to rehearse it without a GPU."""
+
+    device: RehearsalDevice
+
+    def __init__(self, device_index: int = 0, *, device: RehearsalDevice | None = None) -> None:
+        if device_index != 0:
+            raise EnvironmentMismatchError(
+                "device", f"is number {device_index}; there is one rehearsal device, number 0"
+            )
+        super().__init__(device if device is not None else RehearsalDevice())
+        self._options = cpu_session_options(1)
+
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> OrtRehearsalSession:
+        """Load one engine; BundleError, with ONNX Runtime's words, if its graph is broken."""
+        native = open_session(bundle, spec, self._options, ["CPUExecutionProvider"])
+        return OrtRehearsalSession(spec, native, self.device)
+
+
+def _element_type(dtype: DType) -> Any:  # noqa: ANN401  (numpy's type or ONNX's number)
+    return _ONNX_BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype).type

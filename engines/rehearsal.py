@@ -1,0 +1,199 @@
+"""A device made of host memory: everything that runs on a GPU, run on a machine without one.
+
+As on a GPU, enqueued work waits, here until ``synchronize``, and addresses outlive nothing: what
+forgets to wait, or reads what was freed, goes wrong here too. Speed says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .device import Device, DeviceError, DeviceGraph
+from .errors import CapacityError
+from .memory import Array
+
+Work = Callable[[], None]
+
+_ALIGNMENT = 256
+_streams: Iterator[int] = count(1)  # CUDA takes 0 for the default stream
+
+
+class RehearsalDevice(Device):
+    """Host memory whose copies, fills and engines run in order at ``synchronize``.
+
+    Addresses are the host's own, so a library that runs on the CPU can be given them.
+    """
+
+    def __init__(self, *, compute_capability: str = "8.9", limit: int | None = None) -> None:
+        self._compute_capability = compute_capability
+        self._limit = limit if limit is not None else _half_of_memory()
+        self._stream = next(_streams)
+        self._addresses: list[int] = []  # of what is allocated, ascending
+        self._blocks: dict[int, NDArray[np.uint8]] = {}
+        self._queue: deque[Work] = deque()
+        self._recorded: list[Work] | None = None  # by the capture that is going on
+
+    @property
+    def name(self) -> str:
+        """See Device."""
+        return "rehearsal on the host"
+
+    @property
+    def index(self) -> int:
+        """See Device."""
+        return 0
+
+    @property
+    def compute_capability(self) -> str:
+        """See Device."""
+        return self._compute_capability
+
+    @property
+    def stream(self) -> int:
+        """See Device: a number that no other rehearsal device of this process has."""
+        return self._stream
+
+    def enqueue(self, work: Work) -> None:
+        """Put ``work`` on the stream, to run at ``synchronize``, or into a graph being captured."""
+        if self._recorded is not None:
+            self._recorded.append(work)
+        else:
+            self._queue.append(work)
+
+    def bytes_at(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """The ``nbytes`` from ``address`` on, not copied; DeviceError unless they are allocated."""
+        place = bisect_right(self._addresses, address) - 1
+        if place >= 0:
+            block = self._blocks[self._addresses[place]]
+            start = address - self._addresses[place]
+            if start + nbytes <= block.nbytes:
+                return block[start : start + nbytes]
+        raise DeviceError(self.name, f"nothing of {nbytes} bytes is allocated at {address:#x}")
+
+    def allocate(self, nbytes: int) -> int:
+        """See Device."""
+        self._refuse_during_capture("allocate")
+        if nbytes > self.memory_info()[0]:
+            self._drain()  # some of it may be waiting to be freed
+        free, total = self.memory_info()
+        if nbytes > free:
+            raise CapacityError(
+                f"memory of {self.name}",
+                f"{nbytes:,} bytes needed at once, {free:,} free of {total:,}; "
+                "use a smaller batch or shorter sequences",
+            )
+        memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % _ALIGNMENT
+        block = memory[start : start + nbytes]
+        address = int(memory.ctypes.data) + start
+        self._blocks[address] = block
+        insort(self._addresses, address)
+        return address
+
+    def free(self, address: int) -> None:
+        """See Device."""
+        self._queue.append(partial(self._remove, address))  # never part of a capture
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """See Device."""
+        self._refuse_during_capture("allocate page-locked memory")
+        return np.zeros(nbytes, np.uint8)
+
+    def copy_to_device(self, address: int, source: Array) -> None:
+        """See Device."""
+        assert source.flags.c_contiguous
+        flat = source.reshape(-1).view(np.uint8)
+        self.enqueue(lambda: np.copyto(self.bytes_at(address, flat.nbytes), flat))
+
+    def copy_to_host(self, target: Array, address: int) -> None:
+        """See Device."""
+        assert target.flags.c_contiguous
+        flat = target.reshape(-1).view(np.uint8)
+        self.enqueue(lambda: np.copyto(flat, self.bytes_at(address, flat.nbytes)))
+
+    def copy_strided(
+        self, target: int, source: int, *, pitch: int, width: int, height: int
+    ) -> None:
+        """See Device."""
+
+        def copy() -> None:
+            for start in range(0, height * pitch, pitch):
+                np.copyto(
+                    self.bytes_at(target + start, width), self.bytes_at(source + start, width)
+                )
+
+        self.enqueue(copy)
+
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """See Device."""
+        self.enqueue(lambda: self.bytes_at(address, nbytes).fill(value))
+
+    def synchronize(self) -> None:
+        """See Device."""
+        self._refuse_during_capture("synchronize")
+        self._drain()
+
+    def begin_capture(self) -> None:
+        """See Device."""
+        self._refuse_during_capture("begin another capture")
+        self._recorded = []
+
+    def end_capture(self) -> DeviceGraph:
+        """See Device."""
+        if self._recorded is None:
+            raise DeviceError(self.name, "no capture is going on; call begin_capture first")
+        work, self._recorded = self._recorded, None
+        return _RecordedGraph(self, work)
+
+    def memory_info(self) -> tuple[int, int]:
+        """See Device."""
+        used = sum(block.nbytes for block in self._blocks.values())
+        return max(0, self._limit - used), self._limit
+
+    def close(self) -> None:
+        """See Device."""
+        self._recorded = None
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._queue:
+            self._queue.popleft()()
+
+    def _remove(self, address: int) -> None:
+        del self._blocks[address]
+        self._addresses.remove(address)
+
+    def _refuse_during_capture(self, action: str) -> None:
+        if self._recorded is not None:
+            raise DeviceError(self.name, f"can't {action} during a capture; do it before")
+
+
+class _RecordedGraph(DeviceGraph):
+    """The work that was enqueued during a capture."""
+
+    def __init__(self, device: RehearsalDevice, work: list[Work]) -> None:
+        self._device = device
+        self._work: list[Work] | None = work
+
+    def launch(self) -> None:
+        """See DeviceGraph."""
+        if self._work is None:
+            raise DeviceError(self._device.name, "the graph was destroyed; capture it again")
+        for work in self._work:
+            self._device.enqueue(work)
+
+    def destroy(self) -> None:
+        """See DeviceGraph."""
+        self._work = None
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

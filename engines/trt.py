@@ -1,0 +1,296 @@
+"""TensorRT: one plan an engine, all on one stream, in memory that was given addresses before.
+
+One scratch buffer serves all engines: they run one after the other, so each may use it whole.
+Execution contexts are kept: a released binding's context serves the next one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from .device import Device, DeviceMemory, misplaced
+from .errors import BundleError, UsageError
+from .manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
+from .memory import DeviceBuffer, DeviceTensor, Tensor
+from .session import Binding, EngineBackend, EngineSession
+from .trt_checks import check_engine, check_environment
+from .trt_errors import EngineErrors, error_recorder
+from .trt_library import TensorRtLibrary, TensorRtTarget, load_library, logger
+
+if TYPE_CHECKING:
+    from .bundle import EngineBundle
+
+_IN_PLACE = (
+    (TensorRole.PAST_KEY, TensorRole.PRESENT_KEY),
+    (TensorRole.PAST_VALUE, TensorRole.PRESENT_VALUE),
+)
+_DECODE_PROFILE = 0
+
+
+class ScratchBuffer:
+    """Device memory for activations, as large as the most demanding engine loaded so far.
+
+    When it grows, what was bound before keeps the old memory, so that captured graphs stay valid;
+    that is freed with the last binding to it. All runs are on one stream: nothing overlaps.
+    """
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._buffer: DeviceBuffer | None = None
+
+    def reserve(self, nbytes: int) -> None:
+        """Make room for an engine that needs ``nbytes``; CapacityError if there is none."""
+        if self._buffer is None or self._buffer.nbytes < nbytes:
+            self._buffer = None  # freed first, unless bindings hold it
+            self._buffer = self._memory.allocate(nbytes)
+
+    @property
+    def buffer(self) -> DeviceBuffer:
+        """The memory to bind, aligned to 256 bytes; holding it keeps it allocated."""
+        assert self._buffer is not None, "no engine is loaded"
+        return self._buffer
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The shapes that one optimisation profile of an engine takes."""
+
+    index: int
+    bounds: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # input -> smallest, largest
+
+    def problems(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """Say which inputs it does not take."""
+        return [
+            f"{name} is {shape}; profile {self.index} takes {smallest} to {largest}"
+            for name, shape in shapes.items()
+            for smallest, largest in [self.bounds[name]]
+            if len(shape) != len(smallest)
+            or not all(
+                low <= size <= high
+                for low, size, high in zip(smallest, shape, largest, strict=True)
+            )
+        ]
+
+
+class TensorRtBinding(Binding):
+    """An execution context with its profile, shapes, addresses and scratch memory set for good.
+
+    Graphs captured from its runs must be destroyed before it is released.
+    """
+
+    def __init__(
+        self, session: TensorRtSession, profile: Profile, tensors: Mapping[TensorRole, Tensor]
+    ) -> None:
+        self._session = session
+        self._profile = profile
+        self._tensors = tuple(tensors.values())  # keeps their buffers allocated
+        self._scratch: DeviceBuffer | None = session.scratch.buffer
+        self._context = session.take_context(profile)
+        context, errors = self._context, session.errors
+        for spec in session.spec.inputs:
+            shape = tensors[spec.role].shape
+            errors.check(context.set_input_shape(spec.name, shape), f"set {spec.name} to {shape}")
+        for spec in (*session.spec.inputs, *session.spec.outputs):
+            address = cast(DeviceTensor, tensors[spec.role]).address
+            errors.check(context.set_tensor_address(spec.name, address), f"bind {spec.name}")
+        context.set_device_memory(self._scratch.address, self._scratch.nbytes)
+        unknown = context.infer_shapes()
+        errors.check(not unknown, f"infer shapes from {', '.join(unknown)}")
+
+    def output_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
+        """Say which outputs have other shapes than the inputs lead to."""
+        return [
+            f"{spec.role} is {tensors[spec.role].shape}; the inputs lead to {shape}"
+            for spec in self._session.spec.outputs
+            if (shape := tuple(self._context.get_tensor_shape(spec.name)))
+            != tensors[spec.role].shape
+        ]
+
+    def run(self) -> None:
+        """Enqueue the engine; SkipDecError, with TensorRT's words, if it is refused."""
+        assert self._context is not None, "the binding was released"
+        stream = self._session.device.stream
+        self._session.errors.check(self._context.execute_async_v3(stream), "enqueue it")
+
+    def release(self) -> None:
+        """Hand the context back and let the tensors go; enqueued work is not disturbed."""
+        if self._context is not None:
+            self._session.give_back_context(self._profile, self._context)
+        self._context = self._scratch = None
+        self._tensors = ()
+
+
+class TensorRtSession(EngineSession):
+    """One deserialised plan, its profiles and the execution contexts that wait for a binding."""
+
+    def __init__(self, spec: EngineSpec, engine: Any, backend: TensorRtBackend) -> None:  # noqa: ANN401
+        super().__init__(spec)
+        self.device = backend.device
+        self.scratch = backend.scratch
+        self.errors = EngineErrors(spec.name, backend.recorder)
+        self._engine = engine
+        self._backend = backend
+        self._settings: dict[int, Any] = {}  # of contexts, by profile
+        self._idle_contexts: dict[int, list[Any]] = defaultdict(list)  # by profile
+        self.profiles = tuple(
+            _read_profile(engine, index, spec.inputs)
+            for index in range(engine.num_optimization_profiles)
+        )
+
+    def take_context(self, profile: Profile) -> Any:  # noqa: ANN401  (trt.IExecutionContext)
+        """An execution context set to ``profile``; the caller gives it back."""
+        index = profile.index
+        if self._idle_contexts[index]:
+            return self._idle_contexts[index].pop()
+        if index not in self._settings:
+            self._settings[index] = self._backend.context_settings(self._engine, index)
+        context = self._engine.create_execution_context(self._settings[index])
+        self.errors.check(context is not None, "make an execution context")
+        switched = context.set_optimization_profile_async(index, self.device.stream)
+        self.errors.check(switched, f"choose profile {index}")
+        return context
+
+    def give_back_context(self, profile: Profile, context: Any) -> None:  # noqa: ANN401
+        """Keep a context of ``take_context`` for later bindings."""
+        self._idle_contexts[profile.index].append(context)
+
+    def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
+        profile = self._choose_profile(tensors)
+        binding = TensorRtBinding(self, profile, tensors)
+        if problems := binding.output_problems(tensors):
+            binding.release()
+            raise UsageError(f"engine {self.spec.name}", *problems)
+        return binding
+
+    def _choose_profile(self, tensors: Mapping[TensorRole, Tensor]) -> Profile:
+        """The first that takes the inputs' shapes: decode (S = 1) before prefill."""
+        shapes = {spec.name: tensors[spec.role].shape for spec in self.spec.inputs}
+        problems = []
+        for profile in self.profiles:
+            found = profile.problems(shapes)
+            if not found:
+                return profile
+            problems += found
+        raise UsageError(
+            f"engine {self.spec.name}",
+            *problems,
+            "use fewer rows or shorter prompts, or build with a larger --max-batch-size, "
+            "--max-prompt-len or --kv-buckets",
+        )
+
+    def _array_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
+        problems = [*super()._array_problems(tensors), *misplaced(tensors)]
+        if problems:
+            return problems
+        return [
+            f"{present} is not where {past} is; bind one tensor to both"
+            for past, present in _IN_PLACE
+            if past in tensors
+            and present in tensors
+            and cast(DeviceTensor, tensors[past]).address
+            != cast(DeviceTensor, tensors[present]).address
+        ]
+
+
+class TensorRtBackend(EngineBackend):
+    """Plans of NVIDIA's full TensorRT on one GPU.
+
+    ``device`` and ``library`` take the place of the GPU ``device_index`` and the installed
+    library; a device that is given is not closed here. Raises EnvironmentMismatchError if the
+    library or the GPU is missing.
+    """
+
+    target: ClassVar[TensorRtTarget] = "tensorrt"
+    device: Device
+
+    def __init__(
+        self,
+        device_index: int = 0,
+        *,
+        device: Device | None = None,
+        library: TensorRtLibrary | None = None,
+    ) -> None:
+        self.library = library or load_library(self.target)
+        self._owns_device = device is None
+        self.device = _cuda_device(device_index) if device is None else device
+        self.memory = DeviceMemory(self.device)
+        self.scratch = ScratchBuffer(self.memory)
+        self.recorder = error_recorder(self.library)
+        self._runtime = self.library.module.Runtime(logger(self.library))
+        self._runtime.error_recorder = self.recorder
+
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> TensorRtSession:
+        """Deserialise one plan, with the scratch memory that it needs.
+
+        Raises EnvironmentMismatchError if it was built for another TensorRT or GPU, BundleError
+        if it is broken or not what the manifest says, CapacityError if memory is short.
+        """
+        check_environment(bundle, self.library, self.device.compute_capability)
+        build = bundle.manifest.build
+        assert build is not None
+        # Such plans bring the code of their own version's runtime along.
+        self._runtime.engine_host_code_allowed = build.version_compatible
+        path = bundle.file(spec.graph if bucket is None else bucket.graph)
+        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if engine is None:
+            raise BundleError(
+                f"engine {spec.name} ({path})", f"TensorRT can't load it: {self.recorder.take()}"
+            )
+        check_engine(engine, spec, bucket or _only_bucket(spec), self.library)
+        self.scratch.reserve(engine.device_memory_size_v2)
+        return TensorRtSession(spec, engine, self)
+
+    def context_settings(self, engine: Any, profile: int) -> Any:  # noqa: ANN401
+        """What ``create_execution_context`` of ``engine`` is given for ``profile``."""
+        return self.library.module.ExecutionContextAllocationStrategy.USER_MANAGED
+
+    def close(self) -> None:
+        """Wait for the device, and let it go if it was made here."""
+        self.device.synchronize()
+        if self._owns_device:
+            self.device.close()
+
+
+class TensorRtRtxBackend(TensorRtBackend):
+    """Plans of TensorRT for RTX, which makes the kernels for this GPU when it first runs them."""
+
+    target: ClassVar[TensorRtTarget] = "tensorrt-rtx"
+
+    def context_settings(self, engine: Any, profile: int) -> Any:  # noqa: ANN401
+        """See TensorRtBackend.
+
+        Decode steps are captured, so their kernels must be the final ones from the start;
+        prompts have ever new lengths and take the general kernels until theirs are ready.
+        """
+        trt = self.library.module
+        settings = engine.create_runtime_config()
+        strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        settings.set_execution_context_allocation_strategy(strategy)
+        specialization = trt.DynamicShapesKernelSpecializationStrategy
+        settings.dynamic_shapes_kernel_specialization_strategy = (
+            specialization.EAGER if profile == _DECODE_PROFILE else specialization.LAZY
+        )
+        return settings
+
+
+def _cuda_device(index: int) -> Device:
+    from .cuda import CudaDevice  # only where there is one
+
+    return CudaDevice(index)
+
+
+def _only_bucket(spec: EngineSpec) -> KVBucket | None:
+    return spec.buckets[0] if spec.buckets else None
+
+
+def _read_profile(engine: Any, index: int, inputs: tuple[TensorSpec, ...]) -> Profile:  # noqa: ANN401
+    bounds = {}
+    for tensor in inputs:
+        smallest, _, largest = engine.get_tensor_profile_shape(tensor.name, index)
+        bounds[tensor.name] = tuple(smallest), tuple(largest)
+    return Profile(index, bounds)

@@ -1,0 +1,144 @@
+"""Whether a compiled engine fits this machine, and is what the manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .errors import BundleError, EnvironmentMismatchError
+from .manifest import BuildSpec, EngineSpec, KVBucket, TensorRole, TensorSpec
+from .trt_library import TensorRtLibrary
+
+if TYPE_CHECKING:
+    from .bundle import EngineBundle
+
+_OLDEST_COMPATIBLE = (8, 0)  # compute capability; hardware-compatible plans are for Ampere and up
+_ALIASES = {
+    TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
+    TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
+}
+
+
+def check_environment(
+    bundle: EngineBundle, library: TensorRtLibrary, compute_capability: str
+) -> None:
+    """Raise EnvironmentMismatchError unless this library and GPU run the bundle's plans.
+
+    A plan runs on the TensorRT version and the compute capability that it was built with; a
+    version-compatible one on later versions of the same major version, too, and a
+    hardware-compatible one on any GPU of compute capability 8.0 and up.
+    """
+    build = bundle.manifest.build
+    if build is None:
+        raise BundleError(str(bundle.path), "has no record of its build; build it again")
+    problems = []
+    if not _is_version_accepted(build, library.version):
+        problems.append(
+            f"engines were built by TensorRT {build.version}; installed here: {library.version}"
+        )
+    if not _is_gpu_accepted(build, compute_capability):
+        problems.append(
+            f"engines were built for compute capability {build.compute_capability}; this GPU has "
+            f"{compute_capability}"
+        )
+    if problems:
+        rebuild = f"skipdec build {bundle.path} --target {library.target}"
+        raise EnvironmentMismatchError(
+            str(bundle.path), *problems, f"build it again on this machine: {rebuild}"
+        )
+
+
+def check_engine(
+    engine: Any,  # noqa: ANN401  (trt.ICudaEngine)
+    spec: EngineSpec,
+    bucket: KVBucket | None,
+    library: TensorRtLibrary,
+) -> None:
+    """Raise BundleError, all problems at once, unless the engine's IO is what ``spec`` says.
+
+    Names, directions, dtypes, fixed dimensions (T is the bucket's), and that present_key and
+    present_value are the same memory as past_key and past_value.
+    """
+    names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+    expected = {tensor.name for tensor in (*spec.inputs, *spec.outputs)}
+    problems = []
+    if names != expected:
+        problems.append(f"has the tensors {sorted(names)}; the manifest says {sorted(expected)}")
+    else:
+        modes = library.module.TensorIOMode
+        for mode, tensors in ((modes.INPUT, spec.inputs), (modes.OUTPUT, spec.outputs)):
+            for tensor in tensors:
+                problems += _tensor_problems(engine, tensor, mode, bucket, library)
+        problems += _alias_problems(engine, spec)
+    if problems:
+        raise BundleError(f"engine {spec.name}", *problems, "build the bundle again")
+
+
+def _tensor_problems(
+    engine: Any,  # noqa: ANN401
+    tensor: TensorSpec,
+    mode: Any,  # noqa: ANN401
+    bucket: KVBucket | None,
+    library: TensorRtLibrary,
+) -> list[str]:
+    problems = []
+    if engine.get_tensor_mode(tensor.name) != mode:
+        problems.append(f"{tensor.name} is no {mode.name.lower()}")
+    dtype = engine.get_tensor_dtype(tensor.name)
+    if dtype != data_types(library)[tensor.dtype]:
+        problems.append(f"{tensor.name} is {dtype.name}; the manifest says {tensor.dtype}")
+    sizes = {} if bucket is None else {"T": bucket.capacity}
+    expected = [sizes.get(str(size), size) for size in tensor.shape]
+    seen = tuple(engine.get_tensor_shape(tensor.name))  # -1: known when bound
+    matches = len(seen) == len(expected) and all(
+        actual == -1 if isinstance(size, str) else actual == size
+        for size, actual in zip(expected, seen, strict=True)
+    )
+    if not matches:
+        problems.append(f"{tensor.name} is {seen}; expected {tuple(expected)}, -1 for a symbol")
+    return problems
+
+
+def _alias_problems(engine: Any, spec: EngineSpec) -> list[str]:  # noqa: ANN401
+    """The KV cache must be updated in place: another buffer would hold one token only."""
+    problems = []
+    for output in spec.outputs:
+        if output.role in _ALIASES:
+            wanted = spec.tensor(_ALIASES[output.role]).name
+            seen = engine.get_aliased_input_tensor(output.name)
+            if seen != wanted:
+                problems.append(f"{output.name} is written to {seen}; expected {wanted}, in place")
+    return problems
+
+
+def data_types(library: TensorRtLibrary) -> Mapping[str, Any]:
+    """TensorRT's data types by their names in manifests."""
+    types = library.module.DataType
+    return {
+        "float32": types.FLOAT,
+        "float16": types.HALF,
+        "bfloat16": types.BF16,
+        "int64": types.INT64,
+        "int32": types.INT32,
+        "uint8": types.UINT8,
+        "int8": types.INT8,
+        "bool": types.BOOL,
+    }
+
+
+def _is_version_accepted(build: BuildSpec, installed: str) -> bool:
+    if not build.version_compatible:
+        return build.version == installed
+    built, here = _numbers(build.version), _numbers(installed)
+    return built[0] == here[0] and built <= here
+
+
+def _is_gpu_accepted(build: BuildSpec, compute_capability: str) -> bool:
+    if not build.hardware_compatible:
+        return build.compute_capability == compute_capability
+    both = (build.compute_capability, compute_capability)
+    return all(_numbers(capability) >= _OLDEST_COMPATIBLE for capability in both)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -1,0 +1,89 @@
+"""A rehearsal device that forgives nothing and counts everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skipdec.engines.device import DeviceError, DeviceGraph
+from skipdec.engines.memory import Array
+from skipdec.engines.rehearsal import RehearsalDevice
+
+POISON = 0xA5
+
+
+class HostDevice(RehearsalDevice):
+    """Fresh and freed memory hold ``POISON``; freed addresses never serve again.
+
+    ``counts``: how often each method was called, ``graph_launches`` and ``bytes_to_device`` and
+    ``bytes_to_host`` among them. ``freed`` are the addresses given back so far.
+    """
+
+    def __init__(self, *, compute_capability: str = "8.9", limit: int | None = None) -> None:
+        super().__init__(compute_capability=compute_capability, limit=limit)
+        self.counts: Counter[str] = Counter()
+        self.freed: set[int] = set()
+        self._graveyard: list[NDArray[np.uint8]] = []  # so that no address comes back
+
+    @property
+    def allocated(self) -> frozenset[int]:
+        """Addresses of all memory that was not freed."""
+        return frozenset(self._blocks)
+
+    @property
+    def pending(self) -> int:
+        """How much work waits for ``synchronize``."""
+        return len(self._queue)
+
+    def allocate(self, nbytes: int) -> int:
+        self.counts["allocate"] += 1
+        address = super().allocate(nbytes)
+        self._blocks[address].fill(POISON)
+        return address
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        self.counts["pinned"] += 1
+        return super().pinned(nbytes)
+
+    def copy_to_device(self, address: int, source: Array) -> None:
+        self.counts["copy_to_device"] += 1
+        self.counts["bytes_to_device"] += source.nbytes
+        super().copy_to_device(address, source)
+
+    def copy_to_host(self, target: Array, address: int) -> None:
+        self.counts["copy_to_host"] += 1
+        self.counts["bytes_to_host"] += target.nbytes
+        super().copy_to_host(target, address)
+
+    def synchronize(self) -> None:
+        self.counts["synchronize"] += 1
+        super().synchronize()
+
+    def end_capture(self) -> DeviceGraph:
+        self.counts["captures"] += 1
+        return _CountedGraph(self, super().end_capture())
+
+    def _remove(self, address: int) -> None:
+        if address not in self._blocks:
+            raise DeviceError(self.name, f"{address:#x} is freed twice, or was never allocated")
+        block = self._blocks[address]
+        super()._remove(address)
+        block.fill(POISON)
+        self._graveyard.append(block)
+        self.freed.add(address)
+
+
+class _CountedGraph(DeviceGraph):
+    def __init__(self, device: HostDevice, graph: DeviceGraph) -> None:
+        self._device = device
+        self._graph = graph
+
+    def launch(self) -> None:
+        self._device.counts["graph_launches"] += 1
+        self._graph.launch()
+
+    def destroy(self) -> None:
+        self._device.counts["graphs_destroyed"] += 1
+        self._graph.destroy()
