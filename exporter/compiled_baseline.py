@@ -97,7 +97,8 @@ class CompiledDecoder:
             use_cache=True,
             logits_to_keep=1,
         ).logits  # [B, 1, V]
-        return logits.argmax(-1)
+        chosen: Tensor = logits.argmax(-1)
+        return chosen
 
 
 def measure(

@@ -1,0 +1,169 @@
+"""Every TensorRT name in our code exists in every TensorRT that we support.
+
+The surfaces in tests/data are made by scripts/tensorrt_surface.py from NVIDIA's own bindings. How
+a name is attributed to a class is told in tests/support/tensorrt_names.py: what is reached through
+variables of other names is not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tensorrt_names import MODULE, RETURNS, VARIABLES, Use, find_uses
+
+ROOT = Path(__file__).parents[2]
+SURFACES = ROOT / "tests" / "data" / "tensorrt_surfaces"
+OLDEST, NEWEST, RTX = "tensorrt-10.16", "tensorrt-11", "tensorrt-rtx-1.7"
+
+# Code, or comments on the type of a variable: library.module, trt.IBuilderConfig
+TENSORRT = re.compile(r"\btrt\.[A-Z]|library\.module")
+
+# Variables that are called as TensorRT's are, and are ours: (function, name).
+OURS = {
+    ("TensorRtSession._choose_profile", "problems"),  # a profile's shapes, read from the engine
+    ("build_plan", "replace"),  # the plan's path
+    ("error_recorder.Recorder", "take"),  # for us, not for TensorRT
+}
+# Names that only TensorRT for RTX has, by the functions that may use them and what guards them.
+RTX_ONLY = {
+    # asks with hasattr first
+    "TensorRtLibrary._compute_capabilities": {"ComputeCapability"},
+    # returns at once where library.compute_capabilities is empty, as that makes it
+    "PlanBuilder._choose_gpu": {
+        "ComputeCapability",
+        "CURRENT",
+        "num_compute_capabilities",
+        "set_compute_capability",
+    },
+    # a method of the class of that target's backend
+    "TensorRtRtxBackend.context_settings": {
+        "DynamicShapesKernelSpecializationStrategy",
+        "EAGER",
+        "LAZY",
+        "dynamic_shapes_kernel_specialization_strategy",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The names that one version of TensorRT has."""
+
+    version: str
+    classes: dict[str, list[str]]
+    others: list[str]
+
+    def has(self, use: Use) -> bool:
+        if use.owner == MODULE:
+            return use.name in self.classes or use.name in self.others
+        return use.name in self.classes.get(use.owner, ())
+
+
+@cache
+def surfaces() -> dict[str, Surface]:
+    """By target and version."""
+    documents = {path.stem: json.loads(path.read_text()) for path in SURFACES.glob("*.json")}
+    return {
+        name: Surface(document["version"], document["classes"], document["others"])
+        for name, document in documents.items()
+    }
+
+
+def missing(source: str) -> dict[Use, list[str]]:
+    """Names that ``source`` uses and the versions that don't have them, where they should."""
+    found = {}
+    for use in find_uses(source):
+        if (use.function, use.name) in OURS:
+            continue
+        rtx_only = use.name in RTX_ONLY.get(use.function, ())
+        expected = [name for name in surfaces() if not rtx_only or name.startswith("tensorrt-rtx")]
+        if without := [name for name in expected if not surfaces()[name].has(use)]:
+            found[use] = without
+    return found
+
+
+def sources() -> dict[str, str]:
+    """The modules that handle TensorRT's objects, by path."""
+    paths = [*ROOT.glob("engines/*.py"), *ROOT.glob("exporter/*.py")]
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    return {path: text for path, text in texts.items() if TENSORRT.search(text)}
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST, RTX])
+def test_the_supported_versions_are_on_record(version: str) -> None:
+    assert any(name.startswith(version) for name in surfaces())
+
+
+@pytest.mark.parametrize("path", sorted(sources()))
+def test_every_name_exists_in_every_version(path: str) -> None:
+    text = [
+        f"{use} is not in {', '.join(names)}" for use, names in missing(sources()[path]).items()
+    ]
+    assert text == []
+
+
+def test_the_code_is_seen() -> None:
+    uses = {(use.owner, use.name) for text in sources().values() for use in find_uses(text)}
+    assert {
+        ("Builder", "build_serialized_network"),
+        ("IBuilderConfig", "add_optimization_profile"),
+        ("ICudaEngine", "get_aliased_input_tensor"),
+        ("IErrorRecorder", "report_error"),
+        ("IExecutionContext", "execute_async_v3"),
+        ("MemoryPoolType", "WORKSPACE"),
+        ("OnnxParser", "parse"),
+        ("Runtime", "deserialize_cuda_engine"),
+    } <= uses
+
+
+def test_names_of_one_version_are_used_where_they_are_guarded_and_nowhere_else() -> None:
+    guarded = {name for names in RTX_ONLY.values() for name in names}
+    seen: dict[str, set[str]] = {}
+    for text in sources().values():
+        for use in find_uses(text):
+            if use.name in guarded:
+                seen.setdefault(use.function, set()).add(use.name)
+    assert seen == RTX_ONLY
+
+
+def test_the_classes_that_variables_stand_for_exist_in_every_version() -> None:
+    for surface in surfaces().values():
+        assert {*VARIABLES.values(), *RETURNS.values()} - {MODULE} <= surface.classes.keys()
+
+
+@pytest.mark.parametrize(
+    ("statement", "wrong"),
+    [
+        ("builder.create_network(0)", None),
+        ("builder.create_netwrok(0)", "Builder.create_netwrok"),
+        ("builder.create_builder_config().set_flags(1)", "IBuilderConfig.set_flags"),
+        ("self._engine.num_io_tensor", "ICudaEngine.num_io_tensor"),
+        ("trt.MemoryPoolType.WORKSPAC", "MemoryPoolType.WORKSPAC"),
+        ("trt.MemoryPoolTypes", "MemoryPoolTypes"),
+        ("self._library.module.Logger.Severity.WARN", "Logger.Severity.WARN"),
+        ("pools = library.module.MemoryPoolType; pools.DLA_SRAM", "MemoryPoolType.DLA_SRAM"),
+        ("trt.BuilderFlag.FP16", "BuilderFlag.FP16"),  # gone in 11.0
+        ("trt.ComputeCapability.SM89", "ComputeCapability.SM89"),  # not guarded here
+        ("network.get_layer(0).type.nme", "LayerType.nme"),
+        ("trt.OnnxParser(network, log).prase(data)", "OnnxParser.prase"),
+    ],
+)
+def test_a_wrong_name_is_noticed(statement: str, wrong: str | None) -> None:
+    source = f"def function(builder: Any, network: Any) -> None:\n    {statement}\n"
+    found = {f"{use.owner}.{use.name}".lstrip(".") for use in missing(source)}
+    assert found >= ({wrong} if wrong else set())
+    assert bool(found) == bool(wrong)
+
+
+def test_a_wrong_override_is_noticed() -> None:
+    source = "class Recorder(trt.IErrorRecorder):\n    def report_errors(self): ...\n"
+    assert [use.name for use in missing(source)] == ["report_errors"]
+
+
+def test_what_is_annotated_as_ours_is_ours() -> None:
+    assert list(find_uses("def function(config: BenchConfig):\n    config.seed\n")) == []
