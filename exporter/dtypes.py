@@ -8,22 +8,27 @@ import onnx
 
 from ..engines.errors import VerificationError
 from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
-from .quantize import QUANTIZED_PARAMETERS, weight_quantizer
+from .quantize import QUANTIZED_PARAMETERS, QUANTIZERS
 from .weights import engine_parameters
 
 
 def check_dtypes(
-    graph: onnx.GraphProto, spec: EngineSpec, model: ModelSpec, precision: PrecisionSpec
+    graph: onnx.GraphProto,
+    spec: EngineSpec,
+    model: ModelSpec,
+    precision: PrecisionSpec,
+    target: str = "onnxruntime",
 ) -> None:
     """Check inputs, outputs and weights of a graph that was read back from its file.
 
-    ``precision`` is what was asked; a canonical engine's is without quantisation. Raises
-    VerificationError naming every tensor that is missing, unexpected or of another dtype.
+    ``precision`` is what was asked; a canonical engine's is without quantisation. ``target``
+    decides what quantised weights look like. Raises VerificationError naming every tensor that is
+    missing, unexpected or of another dtype.
     """
     wanted = {
         **{f"input {tensor.name}": str(tensor.dtype) for tensor in spec.inputs},
         **{f"output {tensor.name}": str(tensor.dtype) for tensor in spec.outputs},
-        **_weight_dtypes(spec.kind, model, precision),
+        **_weight_dtypes(spec.kind, model, precision, target),
     }
     seen = {
         **{f"input {value.name}": _value_dtype(value) for value in graph.input},
@@ -39,8 +44,10 @@ def check_dtypes(
         raise VerificationError(f"engine {spec.name}", *problems)
 
 
-def _weight_dtypes(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) -> dict[str, str]:
-    quantizer = weight_quantizer(kind, precision)
+def _weight_dtypes(
+    kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, target: str
+) -> dict[str, str]:
+    quantizer = QUANTIZERS.load(target)(kind, precision)
     layer_index = 0 if kind is EngineKind.LAYER else None  # dtypes are the same for all layers
     dtypes: dict[str, str] = {}
     for parameter in engine_parameters(kind, model, layer_index):

@@ -23,6 +23,8 @@ TARGETS = Registry(
     "target",
     {
         "onnxruntime": "exporter.lowering_onnxruntime:lower",
+        "tensorrt": "exporter.lowering_tensorrt:lower",
+        "tensorrt-rtx": "exporter.lowering_tensorrt:lower",
         "canonical": "exporter.lowering:keep_canonical",
     },
 )

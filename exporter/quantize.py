@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.errors import CheckpointError
-from ..engines.manifest import EngineKind, PrecisionSpec
+from ..engines.errors import CheckpointError, UsageError
+from ..engines.manifest import EngineKind, PrecisionSpec, Quantization
+from ..engines.registry import Registry
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float32]
@@ -34,6 +35,17 @@ QUANTIZED_PARAMETERS: Mapping[EngineKind, tuple[str, ...]] = {
     EngineKind.HEAD: ("lm_head.weight",),
     EngineKind.CANDIDATES: (),
 }
+
+QUANTIZERS = Registry(
+    "target",
+    {
+        "onnxruntime": "exporter.quantize:weight_quantizer",
+        "canonical": "exporter.quantize:weight_quantizer",
+        "tensorrt": "exporter.quantize_linear:weight_quantizer",
+        "tensorrt-rtx": "exporter.quantize_linear:weight_quantizer",
+    },
+)
+"""Functions ``(kind, precision) -> WeightQuantizer | None`` of each target."""
 
 _BLOCK_ELEMENTS = 1 << 22  # columns are quantised this many weights at a time: 16 MiB of float32
 
@@ -85,8 +97,8 @@ class ChannelQuantizer(WeightQuantizer):
         """See the class."""
         quantized = np.empty(weight.shape, np.int8)
         scale = np.empty(weight.shape[1], np.float32)
-        for columns, block in _column_blocks(weight):
-            peak = _finite(np.abs(block).max(axis=1))  # [n]
+        for columns, block in column_blocks(weight):
+            peak = finite(np.abs(block).max(axis=1))  # [n]
             scale[columns] = np.where(peak == 0, 1, peak) / np.float32(self.maximum)
             block /= scale[columns, None]
             quantized[:, columns] = np.rint(block, out=block).T
@@ -128,11 +140,11 @@ class BlockQuantizer(WeightQuantizer):
         (_, codes_shape), (_, scale_shape) = self.layout(weight.shape).values()
         quantized, scale = np.empty(codes_shape, np.uint8), np.empty(scale_shape, np.float32)
         padding = scale_shape[1] * self.block_size - in_size
-        for columns, block in _column_blocks(weight):
+        for columns, block in column_blocks(weight):
             if padding:
                 block = np.pad(block, ((0, 0), (0, padding)))
             blocked = block.reshape(len(block), -1, self.block_size)  # [n, blocks, block_size]
-            high, low = _finite(blocked.max(axis=2)), _finite(blocked.min(axis=2))
+            high, low = finite(blocked.max(axis=2)), finite(blocked.min(axis=2))
             peak = np.where(high > -low, high, low) / np.float32(-self.zero_point)
             scale[columns] = np.where(peak == 0, 1, peak)
             blocked /= scale[columns, :, None]
@@ -155,10 +167,14 @@ class BlockQuantizer(WeightQuantizer):
         return weight.reshape(len(weight), -1).T
 
 
+def quantization(kind: EngineKind, precision: PrecisionSpec) -> Quantization:
+    """How the products of an engine of ``kind`` are quantised."""
+    return precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
+
+
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
     """The quantiser of the products of an engine of ``kind``; None leaves them float."""
-    choice = precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
-    match choice:
+    match choice := quantization(kind, precision):
         case "none":
             return None
         case "int8":
@@ -167,9 +183,11 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
         case "int8-block" | "int4":
             assert precision.block_size is not None
             return BlockQuantizer(4 if choice == "int4" else 8, precision.block_size)
+        case "fp8":
+            raise UsageError("quantize", "is fp8, which ONNX Runtime has no kernels for")
 
 
-def _column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
+def column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
     """Yield (columns, float32 copy [n, K] of those columns, transposed)."""
     in_size, out_size = weight.shape
     step = max(1, _BLOCK_ELEMENTS // in_size)
@@ -178,7 +196,8 @@ def _column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
         yield columns, np.array(weight[:, columns].T, np.float32, order="C")
 
 
-def _finite(extremes: FloatArray) -> FloatArray:
+def finite(extremes: FloatArray) -> FloatArray:
+    """``extremes`` of some weights; CheckpointError if one is not finite."""
     if not np.isfinite(extremes).all():
         raise CheckpointError("weight", "holds NaN or infinity; export a checkpoint without them")
     return extremes

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -62,17 +63,31 @@ class WeightsFile:
         return str(self._hash.hexdigest())
 
     def append(self, array: Array, dtype: DTypeLike) -> Extent:
-        """Write ``array`` as ``dtype`` in C order; it may be a view of any strides."""
+        """Write ``array`` as ``dtype`` in C order; it may be a view of any strides.
+
+        int4 is packed as ONNX wants it: two elements a byte, the first in the low nibble.
+        """
         self._write(bytes(-self.size % ALIGNMENT))
         offset = self.size
-        for block in _row_blocks(array):
-            self._write(np.ascontiguousarray(block, dtype).data.cast("B"))
+        if np.dtype(dtype) == ml_dtypes.int4:
+            array, dtype = _packed(array), np.uint8
+        for block in _row_blocks(np.atleast_1d(array)):
+            stored = np.ascontiguousarray(block, dtype)
+            self._write(stored.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer itself
         return Extent(offset, self.size - offset)
 
     def _write(self, data: bytes | memoryview) -> None:
         self._file.write(data)
         self._hash.update(data)
         self.size += len(data)
+
+
+def _packed(array: Array) -> Array:
+    """int4 of any shape → uint8 [ceil(elements / 2)]."""
+    codes = np.ascontiguousarray(array, np.int8).reshape(-1).view(np.uint8)
+    packed = codes[::2] & 15
+    packed[: len(codes) // 2] |= codes[1::2] << 4
+    return packed
 
 
 def _row_blocks(array: Array) -> Iterator[Array]:

@@ -1,0 +1,208 @@
+"""Lowers canonical graphs to the ONNX that TensorRT's parser takes: edits, no operators of its own.
+
+Weights that are to be quantised become DequantizeLinear nodes in front of their products. Where
+ranges of activations are given, QuantizeLinear and DequantizeLinear go in front of the other
+operand too, and TensorRT runs the product in int8 or fp8; without, only the weights are small.
+
+TensorScatter becomes a KV-cache update in place, Attention stays one operator: fused for float16
+and bfloat16; float32 has no fused kernel, so that it is marked as one that may be taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from ..engines.errors import UnsupportedModelError, UsageError
+from ..engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
+from .lowering import LoweredEngine, initializer, the_node
+from .quantize import QUANTIZED_PARAMETERS, WeightQuantizer, quantization
+from .quantize_linear import (
+    FLOAT8_MAXIMUM,
+    INT8_MAXIMUM,
+    LinearBlockQuantizer,
+    LinearChannelQuantizer,
+    weight_quantizer,
+)
+from .ranges import Ranges, quantizes_activations
+from .signature import canonical_signature
+from .weights import engine_parameters
+
+EXPECTED_LAYERS = {
+    EngineKind.LAYER: {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1},
+}
+"""What the parser must make of an engine's graph, by TensorRT's names of layer types."""
+
+DECOMPOSABLE = "TRT_decomposable"  # an attribute of Attention that only TensorRT knows
+
+_ACTIVATION_SCALE = "activation_scale"
+_ATTENTION_INPUTS = 4  # query, key, value, mask: the parser rejects or silently drops the others
+# TensorRT-RTX 1.7.1 builds fused attention for these and refuses others.
+_FUSED_HEAD_SIZES = range(16, 257, 8)
+_FEWEST_FUSED_HEADS = 4
+
+
+def lower(
+    graph: ir.Model, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
+) -> LoweredEngine:
+    """Return a lowered copy of the canonical ``graph``, as described in this file's heading.
+
+    Where activations are quantised their scales have no data yet: ``bind_activation_scales``.
+    The KV capacity T stays a symbol: ``with_capacity``. Raises UnsupportedModelError, with every
+    reason, for a model that TensorRT has no kernels for.
+    """
+    check_model(model, precision)
+    lowered = graph.clone()
+    if kind is EngineKind.LAYER:
+        _prepare_attention(lowered.graph, precision.dtype)
+    quantizer = weight_quantizer(kind, precision)
+    quantizers: dict[str, WeightQuantizer] = {}
+    if quantizer is not None:
+        quantizers = dict.fromkeys(QUANTIZED_PARAMETERS[kind], quantizer)
+        _quantize_products(lowered.graph, kind, precision, quantizer)
+    signature = canonical_signature(kind, model, precision.dtype)
+    return LoweredEngine(lowered, signature, precision, quantizers)
+
+
+def check_model(model: ModelSpec, precision: PrecisionSpec) -> None:
+    """Raise UnsupportedModelError, with every reason, for what TensorRT can't build of ``model``.
+
+    UsageError for fp8 without ranges.
+    """
+    if "fp8" in (precision.quantize, precision.head_quantize) and not precision.activation_ranges:
+        raise UsageError("quantize", "is fp8, which needs the ranges of activations; give a file")
+    problems = [*_attention_problems(model, precision.dtype), *_block_problems(model, precision)]
+    if problems:
+        raise UnsupportedModelError(model.name, *problems)
+
+
+def bind_activation_scales(lowered: LoweredEngine, kind: EngineKind, ranges: Ranges) -> None:
+    """Give the scales of quantised activations their values, ``max|x| / 127`` or ``/ 448``.
+
+    ``ranges`` are those of one engine, by the names of its weights, checked before; nothing is
+    done in an engine that quantises no activations.
+    """
+    if not quantizes_activations(kind, lowered.precision):
+        return
+    is_fp8 = quantization(kind, lowered.precision) == "fp8"
+    maximum = FLOAT8_MAXIMUM if is_fp8 else INT8_MAXIMUM
+    for parameter in QUANTIZED_PARAMETERS[kind]:
+        name = f"{parameter}.{_ACTIVATION_SCALE}"
+        scale = np.asarray(ranges[parameter] / maximum).astype(lowered.precision.dtype)
+        lowered.graph.graph.initializers[name].const_value = ir.tensor(scale, name=name)
+
+
+def with_capacity(model: ir.Model, capacity: int) -> ir.Model:
+    """Return a copy of a lowered graph for one KV capacity: T is ``capacity`` in its signature.
+
+    TensorRT's parser wants T fixed before it sees the graph. Weights are shared with ``model``,
+    not copied. A graph without T comes back as it is.
+    """
+    copy = model.clone()
+    for value in (*copy.graph.inputs, *copy.graph.outputs):
+        assert value.shape is not None, value.name
+        value.shape = ir.Shape([capacity if str(size) == "T" else size for size in value.shape])
+    return copy
+
+
+def _attention_problems(model: ModelSpec, dtype: FloatType) -> Iterator[str]:
+    if dtype == "float32":
+        return
+    instead = "use --dtype float32"
+    if model.head_dim not in _FUSED_HEAD_SIZES:
+        sizes = _FUSED_HEAD_SIZES
+        yield (
+            f"heads are {model.head_dim} wide; TensorRT fuses {dtype} attention for multiples of "
+            f"{sizes.step} from {sizes.start} to {sizes[-1]}; {instead}"
+        )
+    if model.num_heads < _FEWEST_FUSED_HEADS:
+        yield (
+            f"has {model.num_heads} heads; TensorRT fuses {dtype} attention of "
+            f"{_FEWEST_FUSED_HEADS} or more; {instead}"
+        )
+
+
+def _block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
+    """Blocks that do not divide a weight's inputs: TensorRT does not pad them."""
+    for kind, layer_index in ((EngineKind.LAYER, 0), (EngineKind.HEAD, None)):
+        quantizer = weight_quantizer(kind, precision)
+        if not isinstance(quantizer, LinearBlockQuantizer):
+            continue
+        for parameter in engine_parameters(kind, model, layer_index):
+            is_quantized = parameter.name in QUANTIZED_PARAMETERS[kind]
+            if is_quantized and parameter.shape[0] % quantizer.block_size:
+                yield (
+                    f"{parameter.name} has {parameter.shape[0]} inputs, which blocks of "
+                    f"{quantizer.block_size} do not divide; choose another --block-size"
+                )
+
+
+def _prepare_attention(graph: ir.Graph, dtype: FloatType) -> None:
+    attention = the_node(graph, "Attention")
+    extra = [value for value in attention.inputs[_ATTENTION_INPUTS:] if value is not None]
+    if extra:
+        names = ", ".join(str(value.name) for value in extra)
+        raise UnsupportedModelError(
+            "the canonical graph",
+            f"Attention takes {names} beside query, key, value and mask; TensorRT's parser drops "
+            "such inputs without a word; put lengths into the mask",
+        )
+    if dtype == "float32":
+        attention.attributes[DECOMPOSABLE] = ir.AttrInt64(DECOMPOSABLE, 1)
+
+
+def _quantize_products(
+    graph: ir.Graph, kind: EngineKind, precision: PrecisionSpec, quantizer: WeightQuantizer
+) -> None:
+    """Let the products of an engine of ``kind`` read quantised weights, in place."""
+    products = {
+        node.inputs[1].name: node
+        for node in graph
+        if node.op_type == "MatMul" and node.inputs[1] is not None
+    }
+    for name in QUANTIZED_PARAMETERS[kind]:
+        product = products[name]
+        _dequantize_weight(graph, product, quantizer)
+        if quantizes_activations(kind, precision):
+            _quantize_activation(graph, product, name, precision, quantization(kind, precision))
+
+
+def _dequantize_weight(graph: ir.Graph, product: ir.Node, quantizer: WeightQuantizer) -> None:
+    """MatMul(x, w) → MatMul(x, DequantizeLinear(codes of w, scales))."""
+    weight = product.inputs[1]
+    assert weight is not None
+    assert weight.name is not None
+    assert weight.shape is not None
+    in_size, out_size = (int(size) for size in weight.shape.numpy())
+    tensors = [
+        initializer(graph, f"{weight.name}.{suffix}", dtype, shape)
+        for suffix, (dtype, shape) in quantizer.layout((in_size, out_size)).items()
+    ]
+    attributes = {}
+    if isinstance(quantizer, LinearChannelQuantizer):
+        attributes = {"axis": 1}
+    elif isinstance(quantizer, LinearBlockQuantizer):
+        attributes = {"axis": 0, "block_size": quantizer.block_size}
+    node = ir.node("DequantizeLinear", tensors, attributes)
+    graph.insert_before(product, node)
+    product.replace_input_with(1, node.outputs[0])
+    del graph.initializers[weight.name]
+
+
+def _quantize_activation(
+    graph: ir.Graph, product: ir.Node, weight: str, precision: PrecisionSpec, choice: str
+) -> None:
+    """MatMul(x, w) → MatMul(DequantizeLinear(QuantizeLinear(x)), w), one scale for all of x."""
+    scale = initializer(graph, f"{weight}.{_ACTIVATION_SCALE}", precision.dtype, ())
+    code = ir.DataType.FLOAT8E4M3FN if choice == "fp8" else ir.DataType.INT8
+    zero_name = "activation_zero_point"
+    if zero_name not in graph.initializers:  # it also says what the codes are
+        zero = ir.tensor(np.zeros((), code.numpy()), name=zero_name)
+        graph.register_initializer(ir.val(zero_name, const_value=zero))
+    zero_point = graph.initializers[zero_name]
+    quantize = ir.node("QuantizeLinear", [product.inputs[0], scale, zero_point])
+    dequantize = ir.node("DequantizeLinear", [quantize.outputs[0], scale, zero_point])
+    graph.insert_before(product, [quantize, dequantize])
+    product.replace_input_with(0, dequantize.outputs[0])

@@ -1,0 +1,101 @@
+"""Ranges of activations: how large the inputs of quantised products become, from calibration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..engines.errors import UsageError
+from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec, json_digest
+from .quantize import QUANTIZED_PARAMETERS, quantization
+from .weights import engine_name
+
+Ranges = Mapping[str, float]
+"""max|x| of the input of each product, by the name of its weight."""
+
+_Range = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ActivationRanges(BaseModel):
+    """max|x| of the input x of every product that takes quantised activations.
+
+    >>> text = '{"layers": {"layer_000": {"fc1.weight": 4.5}}, "head": {"lm_head.weight": 9.0}}'
+    >>> ActivationRanges.from_json(text, "ranges.json").of("layer_000")
+    {'fc1.weight': 4.5}
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: dict[str, dict[str, _Range]] = Field(default_factory=dict)
+    head: dict[str, _Range] = Field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, whatever the spelling of the file."""
+        return json_digest(self.model_dump(mode="json"))
+
+    def of(self, engine: str) -> Ranges:
+        """The ranges of one engine, by the names of its weights; empty if there are none."""
+        return self.head if engine == engine_name(EngineKind.HEAD) else self.layers.get(engine, {})
+
+    def check(self, model: ModelSpec, precision: PrecisionSpec, subject: str) -> None:
+        """Check that ``precision`` finds the ranges that it needs of ``model``.
+
+        ``subject`` names the file in errors. Raises UsageError naming every engine whose ranges
+        are missing or belong to no product, and ranges of engines that the model does not have.
+        """
+        if problems := list(self._problems(model, precision)):
+            raise UsageError(subject, *problems)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, subject: str) -> ActivationRanges:
+        """Parse a ranges file; ``subject`` names it in errors.
+
+        Raises UsageError, with every problem at once, for broken JSON, unknown fields, and ranges
+        that are not finite and above 0.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise UsageError(subject, f"is not JSON ({error})") from error
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, item['loc'])) or 'the file'} is {item['input']!r}; "
+                f"{item['msg'][:1].lower()}{item['msg'][1:]}"
+                for item in error.errors()
+            ]
+            raise UsageError(subject, *problems) from error
+
+    def _problems(self, model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
+        layers = [engine_name(EngineKind.LAYER, index) for index in range(model.num_layers)]
+        if unknown := sorted(self.layers.keys() - set(layers)):
+            yield f"has ranges of {', '.join(unknown)}; the model's layers: {_span(layers)}"
+        for name in layers:
+            yield from self._engine_problems(name, EngineKind.LAYER, precision)
+        yield from self._engine_problems(engine_name(EngineKind.HEAD), EngineKind.HEAD, precision)
+
+    def _engine_problems(
+        self, name: str, kind: EngineKind, precision: PrecisionSpec
+    ) -> Iterator[str]:
+        known = set(QUANTIZED_PARAMETERS[kind])
+        seen = self.of(name).keys()
+        if unknown := sorted(seen - known):
+            yield f"{name} has ranges of {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        if quantizes_activations(kind, precision) and (missing := sorted(known - seen)):
+            yield f"{name} lacks the ranges of {', '.join(missing)}; calibrate the model again"
+
+
+def quantizes_activations(kind: EngineKind, precision: PrecisionSpec) -> bool:
+    """Whether the products of an engine of ``kind`` take quantised activations on TensorRT."""
+    choice = quantization(kind, precision)
+    has_ranges = precision.activation_ranges is not None
+    return choice == "fp8" or (choice == "int8" and has_ranges)
+
+
+def _span(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
