@@ -137,8 +137,9 @@ class DeviceMemory(Memory):
         self.device = device
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
-        """See Memory."""
+        """See Memory. Zeroed: Attention multiplies what a mask hides by 0, and NaN stays NaN."""
         buffer = DeviceBuffer(self.device.allocate(nbytes), nbytes)
+        self.device.fill(buffer.address, nbytes, 0)
         weakref.finalize(buffer, self.device.free, buffer.address)
         return buffer
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from .errors import BundleError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"]
 FloatType = Literal["float32", "float16", "bfloat16"]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 
 from ..engines.memory import Array
-from .batching import prefill_groups
+from .batching import BatchLimits
 from .kv_cache import KVCache
 from .outputs import StreamDelta
+from .row_logits import HostLogits, StepLogits
 from .schedule import ExitSchedule
 from .sequence import RunningSequence
 from .stitcher import Stitcher
@@ -20,9 +21,6 @@ class Batch:
     All rows have generated equally many tokens at any time, so one plan serves them all. Rows
     0 … n-1 of the cache belong to the n unfinished sequences; when a row finishes, the last row
     moves into its gap.
-
-    ``max_prefill_tokens``: prompts run in groups of at most that many padded tokens (one prompt
-    may be longer), which bounds activation memory.
     """
 
     def __init__(
@@ -31,12 +29,12 @@ class Batch:
         cache: KVCache,
         schedule: ExitSchedule,
         sequences: Sequence[RunningSequence],
-        max_prefill_tokens: int,
+        limits: BatchLimits,
     ) -> None:
         self._stitcher = stitcher
         self._cache = cache
         self._schedule = schedule
-        self._max_prefill_tokens = max_prefill_tokens
+        self._limits = limits
         first_rows = {row.request_index: row for row in reversed(sequences)}
         self._prompt_rows = [row for row in sequences if first_rows[row.request_index] is row]
         siblings = [row for row in sequences if first_rows[row.request_index] is not row]
@@ -63,7 +61,7 @@ class Batch:
         """Run each distinct prompt once; further completions of it copy its cache."""
         lengths = [len(row.prompt_token_ids) for row in self._prompt_rows]
         logits: dict[int, Array] = {}  # request -> float32 [V]
-        for start, stop in prefill_groups(lengths, self._max_prefill_tokens):
+        for start, stop in self._limits.prefill_groups(lengths):
             group = self._prompt_rows[start:stop]
             group_logits = self._stitcher.prefill(
                 self._cache, start, [row.prompt_token_ids for row in group]
@@ -75,24 +73,26 @@ class Batch:
             row = self._rows[target]
             self._cache.copy_row(sources[row.request_index], target, len(row.prompt_token_ids))
         row_logits = [logits[row.request_index] for row in self._rows]
-        return self._accept(row_logits, self._schedule.num_layers, step_start=None)
+        return self._accept(HostLogits(row_logits), self._schedule.num_layers, step_start=None)
 
     def _step(self, index: int) -> list[StreamDelta]:
         """Feed generated token ``index`` of every row back and sample the next one."""
         start = perf_counter()
         plan = self._schedule.plan(index)
         self._stitcher.retire(self._cache, plan)
-        buffers = self._stitcher.buffers
-        buffers.input_ids[: len(self._rows), 0] = [row.token_ids[-1] for row in self._rows]
-        buffers.set_positions([row.num_positions for row in self._rows])
-        logits = self._stitcher.decode(self._cache, plan, len(self._rows))
+        tokens = [row.token_ids[-1] for row in self._rows]
+        positions = [row.num_positions for row in self._rows]
+        logits = self._stitcher.decode(self._cache, plan, tokens, positions)
         return self._accept(logits, len(plan), step_start=start)
 
     def _accept(
-        self, logits: Sequence[Array] | Array, layers: int, step_start: float | None
+        self, logits: StepLogits, layers: int, step_start: float | None
     ) -> list[StreamDelta]:
         """Sample a token for every row and let finished rows leave."""
-        deltas = [row.accept(logits[index], layers) for index, row in enumerate(self._rows)]
+        deltas = [
+            row.accept(logits.sample(index, row.sampler), layers)
+            for index, row in enumerate(self._rows)
+        ]
         for row in self._rows:
             row.record_time(step_start)
         for index in reversed(range(len(self._rows))):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from ..engines.errors import CapacityError
+from ..engines.errors import CapacityError, UsageError
+from ..engines.manifest import Manifest
 from .kv_cache import KVLayout, KVPlan, plan_kv_cache
 from .requests import Request
 from .schedule import ExitSchedule
+
+# Enough rows for matrix products to run at full speed; more would only cost activation memory.
+MAX_PREFILL_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -27,20 +32,88 @@ class PlannedBatch:
     kv_plan: KVPlan
 
 
+@dataclass(frozen=True)
+class BatchLimits:
+    """What a batch must fit into.
+
+    ``max_prefill_tokens``, padding included, and ``max_prefill_rows`` bound one prefill call (one
+    prompt may have more tokens). ``kv_buckets``: static capacities of the engines, ascending; none
+    where they take any. ``pads_rows``: steps run on 1, 2, 4, ... rows, up to ``max_batch_size``.
+    ``max_prompt_tokens``: of one row, None for no bound but the model's.
+    """
+
+    max_batch_size: int
+    max_prefill_tokens: int
+    max_prefill_rows: int
+    kv_bytes: int
+    kv_buckets: tuple[int, ...] = ()
+    pads_rows: bool = False
+    max_prompt_tokens: int | None = None
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, max_batch_size: int, kv_bytes: int, on_device: bool) -> Self:
+        """The limits of a bundle's engines; those that TensorRT compiled have some of their own.
+
+        Raises UsageError if ``max_batch_size`` is more rows than the engines were built for.
+        """
+        build = manifest.build
+        if build is None:
+            return cls(
+                max_batch_size, MAX_PREFILL_TOKENS, max_batch_size, kv_bytes, pads_rows=on_device
+            )
+        if max_batch_size > build.max_batch_size:
+            raise UsageError(
+                "max_batch_size",
+                f"is {max_batch_size}; the engines were built for up to {build.max_batch_size} "
+                "rows; lower it, or build them again with --max-batch-size",
+            )
+        return cls(
+            max_batch_size,
+            max(MAX_PREFILL_TOKENS, build.max_prompt_len),
+            min(max_batch_size, build.max_prefill_rows),
+            kv_bytes,
+            build.kv_buckets,
+            pads_rows=True,
+            max_prompt_tokens=build.max_prompt_len,
+        )
+
+    def check_prompt(self, subject: str, num_tokens: int) -> Iterator[str]:
+        """Say what is wrong with a prompt of ``num_tokens``, if anything."""
+        if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
+            yield (
+                f"{subject} has {num_tokens} tokens; the engines were built for prompts of up to "
+                f"{self.max_prompt_tokens}; shorten it, or build them again with --max-prompt-len"
+            )
+
+    def kv_bucket(self, positions: int) -> int | None:
+        """The smallest static capacity that holds ``positions``; None where there are none."""
+        return next((bucket for bucket in self.kv_buckets if bucket >= positions), None)
+
+    def padded_rows(self, rows: int) -> int:
+        """Rows that a step of ``rows`` rows runs on: 5 become 8, unless at most 6 are allowed."""
+        if not self.pads_rows:
+            return rows
+        return min(1 << (rows - 1).bit_length(), self.max_batch_size)
+
+    def prefill_groups(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
+        """Cut consecutive prompts into prefill calls."""
+        return prefill_groups(lengths, self.max_prefill_tokens, self.max_prefill_rows)
+
+
 def plan_batches(
-    requests: Sequence[Request],
-    schedule: ExitSchedule,
-    layout: KVLayout,
-    *,
-    max_batch_size: int,
-    max_prefill_tokens: int,
-    kv_limit: int,
+    requests: Sequence[Request], schedule: ExitSchedule, layout: KVLayout, limits: BatchLimits
 ) -> list[PlannedBatch]:
     """Cut all completions of ``requests``, longest first, into batches that fit.
 
     Rows of like length stand together, so little padding is computed. Raises CapacityError, with
-    the numbers, if a row alone needs more than ``kv_limit`` bytes.
+    the numbers, if a row alone needs more than ``limits.kv_bytes``.
     """
+    if problems := [
+        problem
+        for request in requests
+        for problem in limits.check_prompt(f"prompt {request.index}", len(request.prompt_token_ids))
+    ]:
+        raise CapacityError("prompts", *problems)
     rows = [
         Row(request, output_index)
         for request in sorted(
@@ -51,12 +124,12 @@ def plan_batches(
     batches: list[PlannedBatch] = []
     start = 0
     while start < len(rows):
-        batch = _plan(rows[start : start + 1], schedule, layout, max_prefill_tokens)
-        if batch.kv_plan.nbytes > kv_limit:
-            raise _too_large(batch, kv_limit)
-        for stop in range(start + 2, min(start + max_batch_size, len(rows)) + 1):
-            larger = _plan(rows[start:stop], schedule, layout, max_prefill_tokens)
-            if larger.kv_plan.nbytes > kv_limit:
+        batch = _plan(rows[start : start + 1], schedule, layout, limits)
+        if batch.kv_plan.nbytes > limits.kv_bytes:
+            raise _too_large(batch, limits.kv_bytes)
+        for stop in range(start + 2, min(start + limits.max_batch_size, len(rows)) + 1):
+            larger = _plan(rows[start:stop], schedule, layout, limits)
+            if larger.kv_plan.nbytes > limits.kv_bytes:
                 break
             batch = larger
         batches.append(batch)
@@ -64,34 +137,38 @@ def plan_batches(
     return batches
 
 
-def prefill_groups(lengths: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
-    """Cut consecutive prompts into groups whose padded size is at most ``max_tokens``.
+def prefill_groups(lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[tuple[int, int]]:
+    """Cut consecutive prompts into groups of at most ``max_rows``, padded to ``max_tokens``.
 
     A longer prompt stands alone:
 
-    >>> prefill_groups([5, 5, 5, 20, 3], max_tokens=12)
+    >>> prefill_groups([5, 5, 5, 20, 3], max_tokens=12, max_rows=8)
     [(0, 2), (2, 3), (3, 4), (4, 5)]
     """
     groups = []
     start = 0
     for stop in range(1, len(lengths) + 1):
-        if stop == len(lengths) or max(lengths[start : stop + 1]) * (stop + 1 - start) > max_tokens:
+        rows = stop + 1 - start
+        is_full = rows > max_rows or max(lengths[start : stop + 1]) * rows > max_tokens
+        if stop == len(lengths) or is_full:
             groups.append((start, stop))
             start = stop
     return groups
 
 
 def _plan(
-    rows: list[Row], schedule: ExitSchedule, layout: KVLayout, max_prefill_tokens: int
+    rows: list[Row], schedule: ExitSchedule, layout: KVLayout, limits: BatchLimits
 ) -> PlannedBatch:
     lengths = [len(row.request.prompt_token_ids) for row in rows]
-    groups = prefill_groups(lengths, max_prefill_tokens)
+    groups = limits.prefill_groups(lengths)
     kv_plan = plan_kv_cache(
         layout,
         schedule,
         lengths,
         [row.request.max_tokens for row in rows],
         scratch_rows=max(stop - start for start, stop in groups),
+        rows=limits.padded_rows(len(rows)),
+        buckets=limits.kv_buckets,
     )
     return PlannedBatch(tuple(rows), kv_plan)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -15,7 +15,8 @@ from ..engines.errors import ClosedError, ScheduleError, SkipDecError, UsageErro
 from ..engines.manifest import TensorRole
 from ..engines.session import EngineBackend, open_backend
 from .batch import Batch
-from .batching import PlannedBatch, plan_batches
+from .batching import BatchLimits, PlannedBatch, plan_batches
+from .engine_loading import load_stitcher
 from .kv_cache import BufferPool, KVCache, KVLayout
 from .outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
 from .requests import Prompt, Request, make_requests
@@ -26,9 +27,6 @@ from .scoring import Scorer, make_score_requests
 from .sequence import RunningSequence
 from .stitcher import Stitcher
 from .tokenizer import Tokenizer
-
-# Enough rows for matrix products to run at full speed; more would only cost activation memory.
-MAX_PREFILL_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -76,17 +74,20 @@ class Generator:
         self.resolve_schedule(schedule, max_tokens=1)
         tokenizer = bundle.manifest.tokenizer
         self.tokenizer = Tokenizer.load(bundle.file(tokenizer)) if tokenizer else None
-        self._max_batch_size = max_batch_size
         self._layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
-        self._kv_limit = backend.memory.available_bytes() if kv_memory is None else kv_memory
-        self._pool = BufferPool(backend.memory, self._kv_limit)
         self._backend = backend
-        self._stitcher: Stitcher | None = Stitcher(
-            backend.load(bundle, bundle.manifest.embed),
-            [backend.load(bundle, layer) for layer in bundle.manifest.layers],
-            backend.load(bundle, bundle.manifest.head),
-            max_batch_size,
+        limits = BatchLimits.of(
+            bundle.manifest,
+            max_batch_size=max_batch_size,
+            kv_bytes=kv_memory or 0,
+            on_device=backend.device is not None,
         )
+        self._stitcher: Stitcher | None = load_stitcher(
+            bundle, backend, max_batch_size, limits.padded_rows
+        )
+        # What is free is known once the engines are loaded.
+        self._limits = replace(limits, kv_bytes=kv_memory or backend.memory.available_bytes())
+        self._pool = BufferPool(backend.memory, self._limits.kv_bytes)
         self._planned_bytes = 0
         self._running = Lock()
 
@@ -96,6 +97,7 @@ class Generator:
         path: str | Path,
         *,
         schedule: str | ExitSchedule | None = None,
+        device: str | None = None,
         threads: int | None = None,
         max_batch_size: int = 8,
         kv_memory: int | None = None,
@@ -104,14 +106,16 @@ class Generator:
         """Open a bundle directory.
 
         ``schedule``: default of all calls, an ExitSchedule or its text (``2x``, ``full``, …);
-        None is the bundle's own. ``threads``: of each engine's pool, where the process has not
-        called ``use_shared_thread_pool``. ``kv_memory``: bytes for KV caches, None for half of
-        the machine's memory. ``verify="full"`` hashes the weights too.
+        None is the bundle's own. ``device``: ``cpu``, ``cuda``, ``cuda:1`` or ``rehearsal``, None
+        for what the bundle's target runs on (``onnxruntime``: the CPU). ``threads``: of each
+        engine's pool on a CPU, where the process has not called ``use_shared_thread_pool``.
+        ``kv_memory``: bytes for KV caches, None for half of the machine's memory, or four fifths
+        of what engines leave free on a GPU. ``verify="full"`` hashes the weights too.
 
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
         """
         bundle = EngineBundle.open(path, verify=verify)
-        backend = open_backend(bundle.manifest.target, threads=threads)
+        backend = open_backend(bundle.manifest.target, device=device, threads=threads)
         return cls(
             bundle, backend, schedule=schedule, max_batch_size=max_batch_size, kv_memory=kv_memory
         )
@@ -137,7 +141,7 @@ class Generator:
     def kv_memory(self) -> KVMemory:
         """KV-cache memory of the last call: planned against actual."""
         return KVMemory(
-            limit=self._kv_limit,
+            limit=self._limits.kv_bytes,
             planned=self._planned_bytes,
             peak=self._pool.peak_bytes,
             held=self._pool.idle_bytes,
@@ -231,8 +235,8 @@ class Generator:
         longest = max(len(request.token_ids) for request in requests)
         resolved = self.resolve_schedule(schedule, max_tokens=longest)
         with self._exclusive() as stitcher:
-            scorer = Scorer(stitcher, self._pool, self._layout, resolved)
-            self._planned_bytes = scorer.check(requests, self._kv_limit)
+            scorer = Scorer(stitcher, self._pool, self._layout, resolved, self._limits)
+            self._planned_bytes = scorer.check(requests)
             return [scorer.score(request) for request in requests]
 
     def _run(
@@ -249,9 +253,7 @@ class Generator:
             requests,
             resolved,
             self._layout,
-            max_batch_size=self._max_batch_size,
-            max_prefill_tokens=MAX_PREFILL_TOKENS,
-            kv_limit=self._kv_limit,
+            self._limits,
         )
         self._require_open()
         return self._run_batches(batches, resolved, cancelled, call_start)
@@ -277,7 +279,7 @@ class Generator:
                     continue
                 with KVCache(self._pool, planned.kv_plan) as cache:
                     rows = list(running.values())
-                    batch = Batch(stitcher, cache, schedule, rows, MAX_PREFILL_TOKENS)
+                    batch = Batch(stitcher, cache, schedule, rows, self._limits)
                     with closing(batch.run(cancelled)) as steps:
                         for deltas in steps:
                             yield deltas, _finished(deltas, running)

@@ -122,7 +122,8 @@ class KVPlan:
     """Capacities of one batch's caches, in positions.
 
     ``capacities[l]`` is 0 for a layer that runs in the prompt only; such layers are served by one
-    scratch pair of ``scratch_rows`` x ``scratch_capacity``.
+    scratch pair of ``scratch_rows`` x ``scratch_capacity``. ``bucket`` is the static capacity of
+    all engines that run the batch, where they have one.
     """
 
     layout: KVLayout
@@ -130,6 +131,15 @@ class KVPlan:
     capacities: tuple[int, ...]
     scratch_rows: int = 0
     scratch_capacity: int = 0
+    bucket: int | None = None
+
+    def __str__(self) -> str:
+        live = [capacity for capacity in self.capacities if capacity]
+        return (
+            f"{self.nbytes:,} bytes for {self.rows} rows, {len(live)} layers of up to "
+            f"{max(live, default=0)} positions, and {self.scratch_rows} rows of "
+            f"{self.scratch_capacity} for the prompt"
+        )
 
     @property
     def nbytes(self) -> int:
@@ -147,10 +157,16 @@ def plan_kv_cache(
     max_tokens: Sequence[int],
     *,
     scratch_rows: int,
+    rows: int | None = None,
+    buckets: Sequence[int] = (),
 ) -> KVPlan:
     """Plan the caches of a batch whose row r holds prompt_lengths[r] + up to max_tokens[r] tokens.
 
-    ``scratch_rows``: the most rows of one prefill call.
+    ``scratch_rows``: the most rows of one prefill call. ``rows``: of the buffers, if more than
+    there are prompts. ``buckets``: the capacities that engines were built for, ascending; all
+    layers then take the smallest that holds every row:
+
+    a prompt of 200 tokens and max_tokens 64 need 263 positions, of (256, 1024) the bucket 1024.
     """
     capacities = []
     for layer in range(schedule.num_layers):
@@ -160,13 +176,20 @@ def plan_kv_cache(
             fed = [min(steps, last + 1) for steps in fed]
         needed = max(length + steps for length, steps in zip(prompt_lengths, fed, strict=True))
         capacities.append(needed if any(fed) else 0)
+    longest_prompt = max(prompt_lengths)
+    bucket = None
+    if buckets:
+        needed = max(longest_prompt, *capacities)
+        bucket = next(capacity for capacity in buckets if capacity >= needed)
+        capacities = [bucket if capacity else 0 for capacity in capacities]
     needs_scratch = 0 in capacities
     return KVPlan(
         layout=layout,
-        rows=len(prompt_lengths),
+        rows=rows or len(prompt_lengths),
         capacities=tuple(capacities),
         scratch_rows=scratch_rows if needs_scratch else 0,
-        scratch_capacity=max(prompt_lengths) if needs_scratch else 0,
+        scratch_capacity=(bucket or longest_prompt) if needs_scratch else 0,
+        bucket=bucket,
     )
 
 
@@ -199,9 +222,11 @@ class KVCache:
             for layer, capacity in enumerate(plan.capacities):
                 pair = self._acquire(f"layer {layer}", plan.rows, capacity) if capacity else None
                 self._pairs.append(pair)
-        except CapacityError:
+        except CapacityError as error:
             self.close()
-            raise
+            raise CapacityError(
+                error.subject, *error.problems, f"the batch's plan is {plan}"
+            ) from error
 
     def __enter__(self) -> KVCache:
         return self

@@ -27,6 +27,17 @@ class SampledToken:
     logprobs: dict[int, Logprob] | None = None
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """The K most probable tokens of one row: ``logits`` float32 [K], largest first, and their
+    ``token_ids`` int64 [K]. ``complete`` says that there are no others.
+    """
+
+    logits: Logits
+    token_ids: NDArray[np.int64]
+    complete: bool
+
+
 class Sampler:
     """Chooses the tokens of one running sequence.
 
@@ -87,6 +98,40 @@ class Sampler:
         if self._params.logprobs is None:
             return SampledToken(token_id)
         return SampledToken(token_id, self._logprobs(logits, token_id, self._params.logprobs))
+
+    def sample_candidates(self, candidates: Candidates) -> SampledToken | None:
+        """Choose the next token from the most probable ones; None if these don't decide.
+
+        A token that is returned is the one that ``sample`` would return for all logits. They
+        decide if no other token can be chosen: greedily, or where top_k or min_p end above the
+        smallest candidate, a tie with it included. Penalties, log-probabilities, the
+        ``min_tokens`` mask and top_p alone need all logits.
+        """
+        needs_all = self._penalties is not None or self._params.logprobs is not None
+        if needs_all or self._num_sampled < self._params.min_tokens:
+            return None
+        best, smallest = candidates.logits[0], candidates.logits[-1]
+        if not math.isfinite(best):
+            return None  # the error about it names what all logits hold
+        if not candidates.complete and not self._lowest_kept(candidates) > smallest:
+            return None
+        order = np.argsort(candidates.token_ids)  # ties and draws go by token id
+        logits = candidates.logits[order]  # [K]
+        place = int(logits.argmax()) if self._random is None else self._draw(logits, best)
+        self._num_sampled += 1
+        return SampledToken(int(candidates.token_ids[order[place]]))
+
+    def _lowest_kept(self, candidates: Candidates) -> np.float32:
+        """The smallest logit that may still be chosen, computed in float32 as ``_draw`` does."""
+        params, best = self._params, np.float32(candidates.logits[0])
+        if self._random is None:
+            return best
+        lowest = np.float32(-np.inf)
+        if params.min_p > 0:
+            lowest = best + np.float32(params.temperature * math.log(params.min_p))
+        if 0 < params.top_k < len(candidates.logits):
+            lowest = np.maximum(lowest, candidates.logits[params.top_k - 1])
+        return lowest
 
     def _adjust(self, logits: Logits) -> Logits:
         """Apply what can change the greedy choice; copies only if there is something to apply."""

@@ -10,7 +10,8 @@ import numpy as np
 from ..engines.errors import CapacityError, UsageError
 from ..engines.manifest import ModelSpec
 from ..engines.memory import Array
-from .kv_cache import BufferPool, KVCache, KVLayout, KVPlan, pooled_size
+from .batching import BatchLimits
+from .kv_cache import BufferPool, KVCache, KVLayout, KVPlan
 from .outputs import ScoreOutput
 from .requests import Prompt, as_prompt_list, checked_token_ids
 from .schedule import ExitSchedule
@@ -72,20 +73,29 @@ class Scorer:
     """Scores requests one by one: one row's active tokens are a prefix in every layer."""
 
     def __init__(
-        self, stitcher: Stitcher, pool: BufferPool, layout: KVLayout, schedule: ExitSchedule
+        self,
+        stitcher: Stitcher,
+        pool: BufferPool,
+        layout: KVLayout,
+        schedule: ExitSchedule,
+        limits: BatchLimits,
     ) -> None:
         self._stitcher = stitcher
         self._pool = pool
         self._layout = layout
         self._schedule = schedule
+        self._limits = limits
 
-    def check(self, requests: Sequence[ScoreRequest], kv_limit: int) -> int:
+    def check(self, requests: Sequence[ScoreRequest]) -> int:
         """Return the bytes of KV cache that the longest request needs; CapacityError if too many.
 
         Keys and values of a layer are needed only while it runs: one pair serves all layers.
         """
         longest = max(requests, key=_num_fed)
-        needed = 2 * pooled_size(self._layout.nbytes(1, _num_fed(longest)))
+        for problem in self._limits.check_prompt(f"text {longest.index}", _num_fed(longest)):
+            raise CapacityError("score", problem)
+        kv_limit = self._limits.kv_bytes
+        needed = self._plan(_num_fed(longest)).nbytes
         if needed > kv_limit:
             raise CapacityError(
                 f"prompt {longest.index}",
@@ -100,11 +110,11 @@ class Scorer:
         num_tokens = len(request.token_ids)
         tokens = (*request.prompt_token_ids, *request.token_ids[:-1])
         positions = range(prompt_length - 1, prompt_length - 1 + num_tokens)
-        plan = KVPlan(self._layout, 1, (), scratch_rows=1, scratch_capacity=len(tokens))
+        plan = self._plan(len(tokens))
         logprobs: list[float] = []
         with KVCache(self._pool, plan) as cache:
             chunks = self._stitcher.score(
-                tokens, self._active_lengths(request), cache.scratch(1), positions, _CHUNK
+                cache, tokens, self._active_lengths(request), positions, _CHUNK
             )
             for logits in chunks:  # float32 [<= _CHUNK, V]
                 chosen = request.token_ids[len(logprobs) : len(logprobs) + len(logits)]
@@ -115,6 +125,18 @@ class Scorer:
             token_ids=request.token_ids,
             logprobs=tuple(logprobs),
             layers_per_token=(self._schedule.num_layers, *budgets),
+        )
+
+    def _plan(self, positions: int) -> KVPlan:
+        """One scratch pair for all layers."""
+        bucket = self._limits.kv_bucket(positions)
+        return KVPlan(
+            self._layout,
+            1,
+            (),
+            scratch_rows=1,
+            scratch_capacity=bucket or positions,
+            bucket=bucket,
         )
 
     def _active_lengths(self, request: ScoreRequest) -> list[int]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from time import perf_counter
 
 from ..engines.manifest import ModelSpec
-from ..engines.memory import Array
 from .batching import Row
 from .outputs import CompletionOutput, FinishReason, Logprob, StreamDelta, Timings
-from .sampler import Sampler
+from .sampler import SampledToken, Sampler
 from .stopping import StopChecker
 from .tokenizer import Tokenizer
 
@@ -32,7 +31,7 @@ class RunningSequence:
         self._call_start = call_start
         self._time_to_first_token = 0.0
         self._step_seconds: list[float] = []
-        self._sampler = Sampler(
+        self.sampler = Sampler(
             request.params,
             request.prompt_token_ids,
             model.vocab_size,
@@ -59,9 +58,8 @@ class RunningSequence:
         """Positions of the KV cache that hold this row: the last token was not fed back yet."""
         return len(self.prompt_token_ids) + len(self.token_ids) - 1
 
-    def accept(self, logits: Array, layers: int) -> StreamDelta:
-        """Sample the next token from ``logits`` float32 [V], made by ``layers`` layers."""
-        token = self._sampler.sample(logits)
+    def accept(self, token: SampledToken, layers: int) -> StreamDelta:
+        """Append a token that ``sampler`` chose from what ``layers`` layers made."""
         self.token_ids.append(token.token_id)
         self._layers.append(layers)
         if token.logprobs is not None:

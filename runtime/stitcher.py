@@ -1,194 +1,82 @@
 """Runs the engines that a plan names: embed, layers, head, one after the other.
 
-The runtime knows tensors by role only: each engine is given what its spec asks for. Hidden states
-stay in one buffer that every layer reads and overwrites, so bypassing a layer is not calling it.
+The runtime knows tensors by role only: each engine is given what its spec asks for. Bypassing a
+layer is not calling it. ``host_stitcher.py`` runs engines at once on numpy arrays,
+``device_stitcher.py`` enqueues them on a device.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
-from ..engines.manifest import EngineSpec, TensorRole
+from ..engines.manifest import TensorRole
 from ..engines.memory import Array, Tensor
 from ..engines.session import Binding, EngineSession
 from .kv_cache import KVCache
+from .row_logits import StepLogits
 from .schedule import LayerPlan
 
 
-class StepBuffers:
-    """The memory of one decode step for up to ``max_rows`` rows, allocated once.
+class Stitcher(ABC):
+    """All engines of a bundle and the bindings of its decode steps."""
 
-    ``input_ids``, ``position_ids`` int64 [max_rows, 1] and ``total_lengths`` are written before
-    each step; ``hidden_states`` float [max_rows, 1, E] is every layer's input and output;
-    ``logits`` float32 [max_rows, V] is the result, overwritten by the next step.
-    """
+    @abstractmethod
+    def decode(
+        self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
+    ) -> StepLogits:
+        """Run one step through the plan's layers: row r reads ``tokens[r]`` at ``positions[r]``.
 
-    def __init__(self, embed: EngineSpec, head: EngineSpec, max_rows: int) -> None:
-        hidden = embed.tensor(TensorRole.HIDDEN_STATES_OUT)
-        vocab_size = int(head.tensor(TensorRole.LOGITS).shape[-1])
-        self.input_ids = np.zeros((max_rows, 1), np.int64)
-        self.position_ids = np.zeros((max_rows, 1), np.int64)
-        self.hidden_states = np.zeros((max_rows, 1, int(hidden.shape[-1])), hidden.dtype)
-        self.seqlens_k = np.zeros(max_rows, np.int32)  # total length - 1 of each row
-        self.total_sequence_length = np.zeros((), np.int32)  # of the longest row
-        self.row_positions = np.arange(max_rows, dtype=np.int64)
-        self.logits = np.zeros((max_rows, vocab_size), np.float32)
-
-    def set_positions(self, positions: Sequence[int]) -> None:
-        """Say at which position of its row each row's input token stands."""
-        rows = len(positions)
-        self.position_ids[:rows, 0] = positions
-        self.seqlens_k[:rows] = positions
-        self.total_sequence_length[...] = max(positions) + 1
-
-    def tensors(self, rows: int) -> dict[TensorRole, Tensor]:
-        """Views of the first ``rows`` rows, by role."""
-        return {
-            TensorRole.INPUT_IDS: self.input_ids[:rows],
-            TensorRole.POSITION_IDS: self.position_ids[:rows],
-            TensorRole.HIDDEN_STATES: self.hidden_states[:rows],
-            TensorRole.HIDDEN_STATES_OUT: self.hidden_states[:rows],
-            TensorRole.SEQLENS_K: self.seqlens_k[:rows],
-            TensorRole.TOTAL_SEQUENCE_LENGTH: self.total_sequence_length,
-            TensorRole.ROW_POSITIONS: self.row_positions[:rows],
-            TensorRole.LOGITS: self.logits[:rows],
-        }
-
-
-class Stitcher:
-    """All engines of a bundle and the bindings of its decode steps.
-
-    Bindings are made when a batch starts, shrinks or retires a layer; in between, a step only
-    runs them.
-    """
-
-    def __init__(
-        self,
-        embed: EngineSession,
-        layers: Sequence[EngineSession],
-        head: EngineSession,
-        max_rows: int,
-    ) -> None:
-        self._embed = embed
-        self._layers = tuple(layers)
-        self._head = head
-        self.buffers = StepBuffers(embed.spec, head.spec, max_rows)
-        self._ends: dict[int, tuple[Binding, Binding]] = {}  # rows -> embed and head
-        self._bound: dict[int, Binding] = {}  # layer -> binding, for _bound_rows rows
-        self._bound_rows = 0
-
-    def decode(self, cache: KVCache, plan: LayerPlan, rows: int) -> Array:
-        """Run one step of ``rows`` rows through the plan's layers.
-
-        The caller has filled ``buffers.input_ids`` and called ``set_positions``. Returns logits
-        float32 [rows, V], a view of ``buffers.logits``.
+        Returns the rows' logits, valid until the next call.
         """
-        if rows != self._bound_rows:
-            self.unbind()
-            self._bound_rows = rows
-        if rows not in self._ends:
-            tensors = self.buffers.tensors(rows)
-            self._ends[rows] = (_bind(self._embed, tensors), _bind(self._head, tensors))
-        embed, head = self._ends[rows]
-        embed.run()
-        for layer in plan.layers:
-            if layer not in self._bound:
-                self._bound[layer] = self._bind_layer(cache, layer, rows)
-            self._bound[layer].run()
-        head.run()
-        return self.buffers.logits[:rows]
 
-    def retire(self, cache: KVCache, plan: LayerPlan) -> None:
-        """Give back the caches of all layers that ``plan``, and so any later one, bypasses."""
-        kept = frozenset(plan.layers)
-        for layer in range(len(self._layers)):
-            if layer not in kept and cache.is_live(layer):
-                if layer in self._bound:
-                    self._bound.pop(layer).release()
-                cache.retire(layer)
-
-    def unbind(self) -> None:
-        """Drop all bindings to a cache; must precede the cache's ``close``."""
-        for binding in self._bound.values():
-            binding.release()
-        self._bound.clear()
-        self._bound_rows = 0
-
+    @abstractmethod
     def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
         """Run whole prompts through all layers into the cache's rows from ``first_row`` on.
 
         Ragged prompts are padded on the right; a row's padding is computed and never read.
         Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
         """
-        rows = len(prompts)
-        lengths = np.array([len(prompt) for prompt in prompts])  # [rows]
-        hidden_states = self._embed_tokens(prompts)  # [rows, S, E]
-        padded = hidden_states.shape[1]
-        for layer, session in enumerate(self._layers):
-            if cache.is_live(layer):
-                key, value = cache.rows(layer, first_row, first_row + rows)
-            else:
-                key, value = cache.scratch(rows)
-            tensors = _prefill_tensors(hidden_states, key, value, lengths)
-            _run_once(session, tensors)
-        row_positions = np.arange(rows) * padded + lengths - 1  # [rows]
-        return self._gather_logits(hidden_states, row_positions)
 
+    @abstractmethod
     def score(
         self,
+        cache: KVCache,
         tokens: Sequence[int],
         active_lengths: Sequence[int],
-        scratch: tuple[Tensor, Tensor],
         positions: Sequence[int],
         chunk: int,
     ) -> Iterator[Array]:
         """Teacher-force one row, each layer on the prefix of tokens that are active in it.
 
         Exact with the plain causal mask: depth never grows along a row, so the tokens that run
-        layer l are the first ``active_lengths[l]`` ones. ``scratch`` holds one layer's key and
-        value [1, N, >= len(tokens), D]. Yields logits float32 [<= chunk, V] of ``positions``.
+        layer l are the first ``active_lengths[l]`` ones. All layers write the cache's scratch pair
+        of at least len(tokens) positions. Yields logits float32 [<= chunk, V] of ``positions``.
         """
-        hidden_states = self._embed_tokens([tokens])  # [1, S, E]
-        for session, length in zip(self._layers, active_lengths, strict=True):
-            prefix = hidden_states[:, :length]  # [1, length, E], contiguous: one row
-            _run_once(session, _prefill_tensors(prefix, *scratch, np.array([length])))
-        for start in range(0, len(positions), chunk):
-            yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 
-    def _bind_layer(self, cache: KVCache, layer: int, rows: int) -> Binding:
-        key, value = cache.rows(layer, 0, rows)
-        return _bind(self._layers[layer], self.buffers.tensors(rows) | _cache_tensors(key, value))
+    @abstractmethod
+    def retire(self, cache: KVCache, plan: LayerPlan) -> None:
+        """Give back the caches of all layers that ``plan``, and so any later one, bypasses."""
 
-    def _embed_tokens(self, rows: Sequence[Sequence[int]]) -> Array:
-        padded = max(len(row) for row in rows)
-        spec = self._embed.spec.tensor(TensorRole.HIDDEN_STATES_OUT)
-        input_ids = np.zeros((len(rows), padded), np.int64)
-        for index, row in enumerate(rows):
-            input_ids[index, : len(row)] = row
-        position_ids = np.tile(np.arange(padded, dtype=np.int64), (len(rows), 1))
-        hidden_states = np.empty((len(rows), padded, int(spec.shape[-1])), spec.dtype)
-        tensors: dict[TensorRole, Tensor] = {
-            TensorRole.INPUT_IDS: input_ids,
-            TensorRole.POSITION_IDS: position_ids,
-            TensorRole.HIDDEN_STATES_OUT: hidden_states,
-        }
-        _run_once(self._embed, tensors)
-        return hidden_states
-
-    def _gather_logits(self, hidden_states: Array, row_positions: Array) -> Array:
-        logits = np.empty((len(row_positions), self.buffers.logits.shape[1]), np.float32)
-        tensors: dict[TensorRole, Tensor] = {
-            TensorRole.HIDDEN_STATES: hidden_states,
-            TensorRole.ROW_POSITIONS: row_positions.astype(np.int64),
-            TensorRole.LOGITS: logits,
-        }
-        _run_once(self._head, tensors)
-        return logits
+    @abstractmethod
+    def unbind(self) -> None:
+        """Drop all references to a cache's buffers; must precede the cache's ``close``."""
 
 
-def _cache_tensors(key: Tensor, value: Tensor) -> dict[TensorRole, Tensor]:
+def bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:
+    """Bind what the engine asks for and leave the rest."""
+    wanted = session.spec.roles
+    return session.bind({role: tensor for role, tensor in tensors.items() if role in wanted})
+
+
+def run_once(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> None:
+    """Bind what the engine asks for, run it, let go of the tensors."""
+    binding = bind(session, tensors)
+    binding.run()
+    binding.release()
+
+
+def cache_tensors(key: Tensor, value: Tensor) -> dict[TensorRole, Tensor]:
     """Bind one buffer as past and present: the engine appends in place."""
     return {
         TensorRole.PAST_KEY: key,
@@ -196,26 +84,3 @@ def _cache_tensors(key: Tensor, value: Tensor) -> dict[TensorRole, Tensor]:
         TensorRole.PAST_VALUE: value,
         TensorRole.PRESENT_VALUE: value,
     }
-
-
-def _prefill_tensors(
-    hidden_states: Array, key: Tensor, value: Tensor, lengths: Array
-) -> dict[TensorRole, Tensor]:
-    return _cache_tensors(key, value) | {
-        TensorRole.HIDDEN_STATES: hidden_states,
-        TensorRole.HIDDEN_STATES_OUT: hidden_states,
-        TensorRole.SEQLENS_K: (lengths - 1).astype(np.int32),
-        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(hidden_states.shape[1], np.int32),
-    }
-
-
-def _bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:
-    """Bind what the engine asks for and leave the rest."""
-    wanted = session.spec.roles
-    return session.bind({role: array for role, array in tensors.items() if role in wanted})
-
-
-def _run_once(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> None:
-    binding = _bind(session, tensors)
-    binding.run()
-    binding.release()

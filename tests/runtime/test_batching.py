@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skipdec.engines.errors import CapacityError
-from skipdec.runtime.batching import PlannedBatch, plan_batches, prefill_groups
+from skipdec.runtime.batching import BatchLimits, PlannedBatch, plan_batches, prefill_groups
 from skipdec.runtime.kv_cache import KVLayout
 from skipdec.runtime.requests import Request
 from skipdec.runtime.sampling import SamplingParams
@@ -29,9 +29,7 @@ def plan(
         wanted,
         ExitSchedule.full(2),
         LAYOUT,
-        max_batch_size=max_batch_size,
-        max_prefill_tokens=100,
-        kv_limit=kv_limit,
+        BatchLimits(max_batch_size, 100, max_batch_size, kv_limit),
     )
 
 
@@ -72,4 +70,4 @@ def test_one_row_too_large_is_refused_with_the_numbers() -> None:
 def test_prompts_run_in_groups_of_bounded_padded_size(
     lengths: list[int], groups: list[tuple[int, int]]
 ) -> None:
-    assert prefill_groups(lengths, max_tokens=12) == groups
+    assert prefill_groups(lengths, max_tokens=12, max_rows=8) == groups

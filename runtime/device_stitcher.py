@@ -1,0 +1,241 @@
+"""Stitches engines on a device: a step is one upload, the plan's engines, one small download.
+
+Hidden states never leave the device. Layers read one of two buffers and write the other, so a
+bypassed layer is not enqueued and the next one reads what the last one wrote:
+
+    plan (0, 4, 5):  embed → A   layer 0: A → B   layer 4: B → A   layer 5: A → B   head: B
+
+Whole steps are captured as graphs, one per layer plan and number of rows, on the addresses of the
+batch's caches; a batch whose caches lie elsewhere captures anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from ..engines.device import Device, DeviceGraph, DeviceMemory
+from ..engines.errors import SkipDecError
+from ..engines.manifest import EngineKind, TensorRole
+from ..engines.memory import Array, DeviceBuffer, DeviceTensor, Tensor
+from ..engines.session import Binding, EngineSession
+from .device_buffers import DeviceBuffers
+from .device_inputs import DeviceInputs
+from .device_prompts import DevicePrompts, LayerSessions, mask_capacity, passing
+from .kv_cache import KVCache
+from .row_logits import CandidateLogits
+from .schedule import LayerPlan
+from .stitcher import Stitcher, bind, cache_tensors
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass
+class _Step:
+    """One layer plan for one number of rows, ready to be enqueued."""
+
+    bindings: tuple[Binding, ...]
+    graph: DeviceGraph | None = None
+
+
+class DeviceStitcher(Stitcher):
+    """Engines that enqueue on one device.
+
+    ``layers(bucket)`` returns the layers' sessions for one static KV capacity, or for any (None).
+    ``padded_rows(n)``: rows that a step of n rows runs on. All memory is allocated at construction
+    but for prompts, whose buffers grow with the longest prefill call.
+    """
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        embed: EngineSession,
+        layers: LayerSessions,
+        head: EngineSession,
+        candidates: EngineSession,
+        max_rows: int,
+        padded_rows: Callable[[int], int],
+    ) -> None:
+        self._memory = memory
+        self._device: Device = memory.device
+        self._embed = embed
+        self._layers = layers
+        self._head = head
+        self._candidates = candidates
+        self._padded_rows = padded_rows
+        self._buffers = DeviceBuffers(memory, embed.spec, head.spec, candidates.spec, max_rows)
+        self._step_inputs: dict[tuple[int, int | None], DeviceInputs] = {}
+        self._prompts = DevicePrompts(memory, embed, layers, head, self._buffers)
+        self._ends: dict[tuple[EngineKind, int, int | None, int], Binding] = {}
+        self._bindings: dict[tuple[int, int, int], Binding] = {}  # layer, rows, parity
+        self._steps: dict[tuple[tuple[int, ...], int], _Step] = {}
+        self._cache_addresses: tuple[tuple[int, int], ...] | None = None
+        self.captures_graphs = True
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs captured on the present addresses."""
+        return sum(step.graph is not None for step in self._steps.values())
+
+    def decode(
+        self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
+    ) -> CandidateLogits:
+        """See Stitcher."""
+        rows = self._padded_rows(len(tokens))
+        inputs = self._inputs_of_step(rows, cache.plan.bucket)
+        inputs.fill([(token,) for token in tokens], positions, range(len(tokens)))
+        step = self._steps.get((plan.layers, rows))
+        if step is None:
+            step = self._steps[plan.layers, rows] = self._bind_step(cache, plan, inputs, rows)
+            self._enqueue(inputs, step)
+            self._device.synchronize()
+            step.graph = self._capture(inputs, step)
+        elif step.graph is not None:
+            step.graph.launch()
+            self._device.synchronize()
+        else:
+            self._enqueue(inputs, step)
+            self._device.synchronize()
+        return self._buffers.candidate_logits(len(tokens))
+
+    def retire(self, cache: KVCache, plan: LayerPlan) -> None:
+        """See Stitcher. Nothing enqueued later touches the layers' caches; bindings hold only
+        their addresses, for a batch to come that finds them there again.
+        """
+        kept = frozenset(plan.layers)
+        for layer in range(len(cache.plan.capacities)):
+            if layer not in kept and cache.is_live(layer):
+                cache.retire(layer)
+
+    def unbind(self) -> None:
+        """See Stitcher: bindings hold addresses, not buffers, so there is nothing to drop."""
+
+    def forget(self) -> None:
+        """Destroy graphs and bindings: their addresses are no longer there."""
+        for step in self._steps.values():
+            if step.graph is not None:
+                step.graph.destroy()
+        for binding in self._bindings.values():
+            binding.release()
+        self._steps.clear()
+        self._bindings.clear()
+        self._cache_addresses = None
+
+    def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
+        """See Stitcher."""
+        self._forget_unless_at(cache)
+        return self._prompts.prefill(cache, first_row, prompts)
+
+    def score(
+        self,
+        cache: KVCache,
+        tokens: Sequence[int],
+        active_lengths: Sequence[int],
+        positions: Sequence[int],
+        chunk: int,
+    ) -> Iterator[Array]:
+        """See Stitcher."""
+        return self._prompts.score(cache, tokens, active_lengths, positions, chunk)
+
+    def _inputs_of_step(self, rows: int, bucket: int | None) -> DeviceInputs:
+        if (rows, bucket) not in self._step_inputs:
+            inputs = DeviceInputs(self._memory)
+            inputs.lay_out(rows, 1, rows, mask_capacity(self._layers, bucket))
+            self._step_inputs[rows, bucket] = inputs
+        return self._step_inputs[rows, bucket]
+
+    def _bind_step(self, cache: KVCache, plan: LayerPlan, inputs: DeviceInputs, rows: int) -> _Step:
+        """Bind every engine of the plan; a layer's binding serves all plans that reach it with
+        the same buffer as input.
+        """
+        layers = [
+            self._layer_binding(cache, layer, rows, index % 2, inputs)
+            for index, layer in enumerate(plan.layers)
+        ]
+        ends = [
+            self._end_binding(session, rows, cache.plan.bucket, parity, inputs)
+            for session, parity in (
+                (self._embed, 0),
+                (self._head, len(plan.layers) % 2),
+                (self._candidates, 0),
+            )
+        ]
+        return _Step((ends[0], *layers, *ends[1:]))
+
+    def _end_binding(
+        self,
+        session: EngineSession,
+        rows: int,
+        bucket: int | None,
+        parity: int,
+        inputs: DeviceInputs,
+    ) -> Binding:
+        """Bind embed to write, or head to read, hidden states ``parity``; or the candidates."""
+        place = (session.spec.kind, rows, bucket, parity)
+        if place not in self._ends:
+            hidden = self._buffers.hidden_states(rows)[parity]
+            ends = {TensorRole.HIDDEN_STATES: hidden, TensorRole.HIDDEN_STATES_OUT: hidden}
+            self._ends[place] = bind(session, inputs.tensors | self._buffers.results(rows) | ends)
+        return self._ends[place]
+
+    def _layer_binding(
+        self, cache: KVCache, layer: int, rows: int, parity: int, inputs: DeviceInputs
+    ) -> Binding:
+        place = (layer, rows, parity)
+        if place not in self._bindings:
+            key, value = cache.rows(layer, 0, rows)
+            capacity = cache.plan.capacities[layer]
+            # The true longest row would be frozen into a graph; the capacity bounds it.
+            bound = {TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(capacity, np.int32)}
+            self._bindings[place] = bind(
+                self._layers(cache.plan.bucket)[layer],
+                inputs.tensors
+                | cache_tensors(_borrowed(key), _borrowed(value))
+                | passing(self._buffers.hidden_states(rows), parity)
+                | bound,
+            )
+        return self._bindings[place]
+
+    def _enqueue(self, inputs: DeviceInputs, step: _Step) -> None:
+        inputs.upload()
+        for binding in step.bindings:
+            binding.run()
+        self._buffers.download()
+
+    def _capture(self, inputs: DeviceInputs, step: _Step) -> DeviceGraph | None:
+        """Capture the step, which has run once; None, and no further tries, if that fails."""
+        if not self.captures_graphs:
+            return None
+        try:
+            self._device.begin_capture()
+            try:
+                self._enqueue(inputs, step)
+            finally:
+                graph = self._device.end_capture()
+        except SkipDecError as error:
+            _LOGGER.warning("steps are enqueued engine by engine, not as graphs: %s", error)
+            self.captures_graphs = False
+            return None
+        return graph
+
+    def _forget_unless_at(self, cache: KVCache) -> None:
+        """Keep graphs and bindings only if the caches lie where they were captured."""
+        addresses = tuple(
+            (cast(DeviceTensor, key).address, capacity)
+            for layer, capacity in enumerate(cache.plan.capacities)
+            if cache.is_live(layer)
+            for key in cache.rows(layer, 0, 1)
+        )
+        if addresses != self._cache_addresses:
+            self.forget()
+            self._cache_addresses = addresses
+
+
+def _borrowed(tensor: Tensor) -> DeviceTensor:
+    """The same address, without keeping its buffer: the pool decides how long that lives."""
+    owned = cast(DeviceTensor, tensor)
+    return replace(owned, buffer=DeviceBuffer(owned.address, owned.nbytes))

@@ -1,0 +1,68 @@
+"""Loads a bundle's engines into the stitcher that its backend needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from ..engines.bundle import EngineBundle
+from ..engines.device import DeviceMemory
+from ..engines.errors import BundleError
+from ..engines.session import EngineBackend, EngineSession
+from .device_stitcher import DeviceStitcher
+from .host_stitcher import HostStitcher
+from .stitcher import Stitcher
+
+
+def load_stitcher(
+    bundle: EngineBundle,
+    backend: EngineBackend,
+    max_rows: int,
+    padded_rows: Callable[[int], int],
+) -> Stitcher:
+    """Load all engines of ``bundle``; of layers with a static capacity, the smallest bucket.
+
+    Plans of larger buckets are loaded when a batch first needs them, and kept.
+    """
+    manifest = bundle.manifest
+    embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
+    layers = LayerSets(bundle, backend)
+    if backend.device is None:
+        return HostStitcher(embed, layers(None), head, max_rows)
+    if manifest.candidates is None:
+        raise BundleError(
+            str(bundle.path), "has no engine for candidates, which devices need; export it again"
+        )
+    buckets = manifest.layers[0].buckets
+    layers(buckets[0].capacity if buckets else None)
+    return DeviceStitcher(
+        cast(DeviceMemory, backend.memory),
+        embed,
+        layers,
+        head,
+        backend.load(bundle, manifest.candidates),
+        max_rows,
+        padded_rows,
+    )
+
+
+class LayerSets:
+    """The layers' sessions by static KV capacity; None where engines take any."""
+
+    def __init__(self, bundle: EngineBundle, backend: EngineBackend) -> None:
+        self._bundle = bundle
+        self._backend = backend
+        self._loaded: dict[int | None, Sequence[EngineSession]] = {}
+
+    def __call__(self, capacity: int | None) -> Sequence[EngineSession]:
+        """The sessions for ``capacity``, loaded on first use."""
+        if capacity not in self._loaded:
+            self._loaded[capacity] = [
+                self._backend.load(
+                    self._bundle,
+                    layer,
+                    next((bucket for bucket in layer.buckets if bucket.capacity == capacity), None),
+                )
+                for layer in self._bundle.manifest.layers
+            ]
+        return self._loaded[capacity]

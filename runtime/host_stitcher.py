@@ -1,0 +1,192 @@
+"""Stitches engines that run at once on the host's memory.
+
+Hidden states stay in one buffer that every layer reads and overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..engines.manifest import EngineSpec, TensorRole
+from ..engines.memory import Array, Tensor
+from ..engines.session import Binding, EngineSession
+from .kv_cache import KVCache
+from .row_logits import HostLogits
+from .schedule import LayerPlan
+from .stitcher import Stitcher, bind, cache_tensors, run_once
+
+
+class StepBuffers:
+    """The memory of one decode step for up to ``max_rows`` rows, allocated once.
+
+    ``input_ids``, ``position_ids`` int64 [max_rows, 1] and ``total_lengths`` are written before
+    each step; ``hidden_states`` float [max_rows, 1, E] is every layer's input and output;
+    ``logits`` float32 [max_rows, V] is the result, overwritten by the next step.
+    """
+
+    def __init__(self, embed: EngineSpec, head: EngineSpec, max_rows: int) -> None:
+        hidden = embed.tensor(TensorRole.HIDDEN_STATES_OUT)
+        vocab_size = int(head.tensor(TensorRole.LOGITS).shape[-1])
+        self.input_ids = np.zeros((max_rows, 1), np.int64)
+        self.position_ids = np.zeros((max_rows, 1), np.int64)
+        self.hidden_states = np.zeros((max_rows, 1, int(hidden.shape[-1])), hidden.dtype)
+        self.seqlens_k = np.zeros(max_rows, np.int32)  # total length - 1 of each row
+        self.total_sequence_length = np.zeros((), np.int32)  # of the longest row
+        self.row_positions = np.arange(max_rows, dtype=np.int64)
+        self.logits = np.zeros((max_rows, vocab_size), np.float32)
+
+    def set_positions(self, positions: Sequence[int]) -> None:
+        """Say at which position of its row each row's input token stands."""
+        rows = len(positions)
+        self.position_ids[:rows, 0] = positions
+        self.seqlens_k[:rows] = positions
+        self.total_sequence_length[...] = max(positions) + 1
+
+    def tensors(self, rows: int) -> dict[TensorRole, Tensor]:
+        """Views of the first ``rows`` rows, by role."""
+        return {
+            TensorRole.INPUT_IDS: self.input_ids[:rows],
+            TensorRole.POSITION_IDS: self.position_ids[:rows],
+            TensorRole.HIDDEN_STATES: self.hidden_states[:rows],
+            TensorRole.HIDDEN_STATES_OUT: self.hidden_states[:rows],
+            TensorRole.SEQLENS_K: self.seqlens_k[:rows],
+            TensorRole.TOTAL_SEQUENCE_LENGTH: self.total_sequence_length,
+            TensorRole.ROW_POSITIONS: self.row_positions[:rows],
+            TensorRole.LOGITS: self.logits[:rows],
+        }
+
+
+class HostStitcher(Stitcher):
+    """Engines on numpy arrays.
+
+    Bindings are made when a batch starts, shrinks or retires a layer; in between, a step only
+    runs them.
+    """
+
+    def __init__(
+        self,
+        embed: EngineSession,
+        layers: Sequence[EngineSession],
+        head: EngineSession,
+        max_rows: int,
+    ) -> None:
+        self._embed = embed
+        self._layers = tuple(layers)
+        self._head = head
+        self.buffers = StepBuffers(embed.spec, head.spec, max_rows)
+        self._ends: dict[int, tuple[Binding, Binding]] = {}  # rows -> embed and head
+        self._bound: dict[int, Binding] = {}  # layer -> binding, for _bound_rows rows
+        self._bound_rows = 0
+
+    def decode(
+        self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
+    ) -> HostLogits:
+        """See Stitcher; the logits are a view of ``buffers.logits``."""
+        rows = len(tokens)
+        self.buffers.input_ids[:rows, 0] = tokens
+        self.buffers.set_positions(positions)
+        if rows != self._bound_rows:
+            self.unbind()
+            self._bound_rows = rows
+        if rows not in self._ends:
+            tensors = self.buffers.tensors(rows)
+            self._ends[rows] = (bind(self._embed, tensors), bind(self._head, tensors))
+        embed, head = self._ends[rows]
+        embed.run()
+        for layer in plan.layers:
+            if layer not in self._bound:
+                self._bound[layer] = self._bind_layer(cache, layer, rows)
+            self._bound[layer].run()
+        head.run()
+        return HostLogits(self.buffers.logits[:rows])
+
+    def retire(self, cache: KVCache, plan: LayerPlan) -> None:
+        """See Stitcher."""
+        kept = frozenset(plan.layers)
+        for layer in range(len(self._layers)):
+            if layer not in kept and cache.is_live(layer):
+                if layer in self._bound:
+                    self._bound.pop(layer).release()
+                cache.retire(layer)
+
+    def unbind(self) -> None:
+        """See Stitcher."""
+        for binding in self._bound.values():
+            binding.release()
+        self._bound.clear()
+        self._bound_rows = 0
+
+    def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
+        """See Stitcher."""
+        rows = len(prompts)
+        lengths = np.array([len(prompt) for prompt in prompts])  # [rows]
+        hidden_states = self._embed_tokens(prompts)  # [rows, S, E]
+        padded = hidden_states.shape[1]
+        for layer, session in enumerate(self._layers):
+            if cache.is_live(layer):
+                key, value = cache.rows(layer, first_row, first_row + rows)
+            else:
+                key, value = cache.scratch(rows)
+            tensors = _prefill_tensors(hidden_states, key, value, lengths)
+            run_once(session, tensors)
+        row_positions = np.arange(rows) * padded + lengths - 1  # [rows]
+        return self._gather_logits(hidden_states, row_positions)
+
+    def score(
+        self,
+        cache: KVCache,
+        tokens: Sequence[int],
+        active_lengths: Sequence[int],
+        positions: Sequence[int],
+        chunk: int,
+    ) -> Iterator[Array]:
+        """See Stitcher."""
+        hidden_states = self._embed_tokens([tokens])  # [1, S, E]
+        for session, length in zip(self._layers, active_lengths, strict=True):
+            prefix = hidden_states[:, :length]  # [1, length, E], contiguous: one row
+            run_once(session, _prefill_tensors(prefix, *cache.scratch(1), np.array([length])))
+        for start in range(0, len(positions), chunk):
+            yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
+
+    def _bind_layer(self, cache: KVCache, layer: int, rows: int) -> Binding:
+        key, value = cache.rows(layer, 0, rows)
+        return bind(self._layers[layer], self.buffers.tensors(rows) | cache_tensors(key, value))
+
+    def _embed_tokens(self, rows: Sequence[Sequence[int]]) -> Array:
+        padded = max(len(row) for row in rows)
+        spec = self._embed.spec.tensor(TensorRole.HIDDEN_STATES_OUT)
+        input_ids = np.zeros((len(rows), padded), np.int64)
+        for index, row in enumerate(rows):
+            input_ids[index, : len(row)] = row
+        position_ids = np.tile(np.arange(padded, dtype=np.int64), (len(rows), 1))
+        hidden_states = np.empty((len(rows), padded, int(spec.shape[-1])), spec.dtype)
+        tensors: dict[TensorRole, Tensor] = {
+            TensorRole.INPUT_IDS: input_ids,
+            TensorRole.POSITION_IDS: position_ids,
+            TensorRole.HIDDEN_STATES_OUT: hidden_states,
+        }
+        run_once(self._embed, tensors)
+        return hidden_states
+
+    def _gather_logits(self, hidden_states: Array, row_positions: Array) -> Array:
+        logits = np.empty((len(row_positions), self.buffers.logits.shape[1]), np.float32)
+        tensors: dict[TensorRole, Tensor] = {
+            TensorRole.HIDDEN_STATES: hidden_states,
+            TensorRole.ROW_POSITIONS: row_positions.astype(np.int64),
+            TensorRole.LOGITS: logits,
+        }
+        run_once(self._head, tensors)
+        return logits
+
+
+def _prefill_tensors(
+    hidden_states: Array, key: Tensor, value: Tensor, lengths: Array
+) -> dict[TensorRole, Tensor]:
+    return cache_tensors(key, value) | {
+        TensorRole.HIDDEN_STATES: hidden_states,
+        TensorRole.HIDDEN_STATES_OUT: hidden_states,
+        TensorRole.SEQLENS_K: (lengths - 1).astype(np.int32),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(hidden_states.shape[1], np.int32),
+    }
