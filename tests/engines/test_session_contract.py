@@ -1,24 +1,33 @@
-"""What every backend's sessions must do; run over all backends that are installed."""
+"""What every backend's sessions must do: on the CPU, and on a device, real or of host memory."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from backend_tensors import download, overwrite, upload_all
+from fake_plans import compile_bundle
+from fake_tensorrt import FakeTensorRt
+from host_device import HostDevice
 from numpy.typing import NDArray
 
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.errors import BundleError, MissingExtraError, UsageError
+from skipdec.engines.errors import BundleError, EnvironmentMismatchError, UsageError
 from skipdec.engines.manifest import EngineSpec, TensorRole
-from skipdec.engines.session import BACKENDS, EngineBackend, EngineSession
+from skipdec.engines.memory import DeviceBuffer, DeviceTensor, Tensor
+from skipdec.engines.ort import OrtBackend
+from skipdec.engines.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
+from skipdec.engines.session import EngineBackend, EngineSession
+from skipdec.engines.trt import TensorRtBackend
 
 Array = NDArray[Any]
+Tensors = dict[TensorRole, Tensor]
 CAPACITY = 9
 
 
@@ -33,17 +42,80 @@ class Loaded:
         spec = next(spec for spec in self.bundle.manifest.engines if spec.name == name)
         return self.backend.load(self.bundle, spec)
 
+    def tensors(self, session: EngineSession, rows: int, step: int, past: int = 0) -> Tensors:
+        """``layer_arrays`` in the backend's memory."""
+        return upload_all(self.backend, layer_arrays(session.spec, rows, step, past))
 
-@pytest.fixture(scope="module", params=list(BACKENDS))
-def loaded(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Loaded:
+    def get(self, tensor: Tensor) -> Array:
+        return download(self.backend, tensor)
+
+    def run_once(self, session: EngineSession, tensors: Tensors) -> Array:
+        binding = session.bind(tensors)
+        binding.run()
+        binding.release()
+        return self.get(tensors[TensorRole.HIDDEN_STATES_OUT])
+
+    @property
+    def tolerance(self) -> float:
+        return 1e-4 if self.bundle.manifest.precision.dtype == "float32" else 3e-2
+
+
+def fake_tensorrt(exported: Callable[..., Path], directory: Path) -> Loaded:
+    canonical = exported("pre_norm", keep_canonical=True)
+    bundle = compile_bundle(canonical, directory / "bundle", kv_buckets=[CAPACITY])
+    device = HostDevice()
+    library = FakeTensorRt(device).library()
+    return Loaded(EngineBundle.open(bundle), TensorRtBackend(device=device, library=library))
+
+
+def onnxruntime_cuda(exported: Callable[..., Path], _: Path) -> Loaded:
     try:
-        backend = BACKENDS.load(request.param)()
-    except MissingExtraError as error:
+        backend = OrtCudaBackend()
+    except EnvironmentMismatchError as error:
         pytest.skip(str(error))
-    return Loaded(EngineBundle.open(exported("pre_norm", target=request.param)), backend)
+    return Loaded(EngineBundle.open(exported("pre_norm", dtype="float16")), backend)
 
 
-def layer_tensors(spec: EngineSpec, rows: int, step: int, past: int = 0) -> dict[TensorRole, Array]:
+BACKENDS: dict[str, Callable[[Callable[..., Path], Path], Loaded]] = {
+    "onnxruntime": lambda exported, _: Loaded(
+        EngineBundle.open(exported("pre_norm")), OrtBackend()
+    ),
+    "onnxruntime on a host device": lambda exported, _: Loaded(
+        EngineBundle.open(exported("pre_norm")), OrtRehearsalBackend(device=HostDevice())
+    ),
+    "onnxruntime float16 on a host device": lambda exported, _: Loaded(
+        EngineBundle.open(exported("pre_norm", dtype="float16")),
+        OrtRehearsalBackend(device=HostDevice()),
+    ),
+    "fake tensorrt": fake_tensorrt,
+    "onnxruntime-cuda": onnxruntime_cuda,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.gpu] if "cuda" in name else []) for name in BACKENDS
+    ],
+)
+def loaded(
+    request: pytest.FixtureRequest,
+    exported: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Loaded]:
+    loaded = BACKENDS[request.param](exported, tmp_path_factory.mktemp("contract"))
+    yield loaded
+    loaded.backend.close()
+
+
+@pytest.fixture
+def on_device(loaded: Loaded) -> Loaded:
+    if loaded.backend.device is None:
+        pytest.skip("engines run at once on the host")
+    return loaded
+
+
+def layer_arrays(spec: EngineSpec, rows: int, step: int, past: int = 0) -> dict[TensorRole, Array]:
     """Arrays for ``step`` tokens a row after ``past`` ones; unused cache positions hold 7."""
     sizes = {"B": rows, "S": step, "T": CAPACITY}
     random = np.random.default_rng(0)
@@ -66,34 +138,30 @@ def layer_tensors(spec: EngineSpec, rows: int, step: int, past: int = 0) -> dict
     return tensors | {role: array for role, array in lengths.items() if role in spec.roles}
 
 
-def run_once(session: EngineSession, tensors: dict[TensorRole, Array]) -> Array:
-    binding = session.bind(tensors)
-    binding.run()
-    binding.release()
-    return tensors[TensorRole.HIDDEN_STATES_OUT]
-
-
 def test_a_binding_reads_the_memory_as_it_is_at_each_run(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
-    tensors = layer_tensors(session.spec, rows=2, step=1)
+    tensors = loaded.tensors(session, rows=2, step=1)
+    hidden_states = tensors[TensorRole.HIDDEN_STATES]
+    values = loaded.get(hidden_states)
+    results = []
     binding = session.bind(tensors)
-    binding.run()
-    first = tensors[TensorRole.HIDDEN_STATES_OUT].copy()
-    tensors[TensorRole.HIDDEN_STATES] *= -1
-    binding.run()
-    changed = tensors[TensorRole.HIDDEN_STATES_OUT].copy()
-    tensors[TensorRole.HIDDEN_STATES] *= -1
-    binding.run()
+    for factor in (1, -1, 1):
+        overwrite(loaded.backend, hidden_states, values * values.dtype.type(factor))
+        binding.run()
+        results.append(loaded.get(tensors[TensorRole.HIDDEN_STATES_OUT]))
+    first, changed, again = results
     assert not np.allclose(first, changed)
-    np.testing.assert_array_equal(tensors[TensorRole.HIDDEN_STATES_OUT], first)
+    np.testing.assert_array_equal(first, again)
 
 
 def test_hidden_states_may_be_input_and_output_at_once(loaded: Loaded) -> None:
+    if loaded.backend.device is not None:
+        pytest.skip("on a device, hidden states alternate between two buffers")
     session = loaded.session("layer_000")
-    apart = layer_tensors(session.spec, rows=2, step=3)
-    shared = layer_tensors(session.spec, rows=2, step=3)
+    apart = loaded.tensors(session, rows=2, step=3)
+    shared = loaded.tensors(session, rows=2, step=3)
     shared[TensorRole.HIDDEN_STATES_OUT] = shared[TensorRole.HIDDEN_STATES]
-    np.testing.assert_array_equal(run_once(session, shared), run_once(session, apart))
+    np.testing.assert_array_equal(loaded.run_once(session, shared), loaded.run_once(session, apart))
 
 
 @pytest.mark.parametrize(("rows", "step", "past"), [(1, 4, 0), (3, 4, 0), (1, 1, 5), (3, 1, 5)])
@@ -101,10 +169,10 @@ def test_the_cache_is_extended_in_place_and_not_touched_elsewhere(
     loaded: Loaded, rows: int, step: int, past: int
 ) -> None:
     session = loaded.session("layer_000")
-    tensors = layer_tensors(session.spec, rows, step, past)
-    before = tensors[TensorRole.PAST_KEY].copy()
-    run_once(session, tensors)
-    after = tensors[TensorRole.PAST_KEY]
+    tensors = loaded.tensors(session, rows, step, past)
+    before = loaded.get(tensors[TensorRole.PAST_KEY])
+    loaded.run_once(session, tensors)
+    after = loaded.get(tensors[TensorRole.PAST_KEY])
     np.testing.assert_array_equal(after[:, :, :past], before[:, :, :past])
     np.testing.assert_array_equal(after[:, :, past + step :], before[:, :, past + step :])
     assert (after[:, :, past : past + step] != 7).all()
@@ -112,39 +180,42 @@ def test_the_cache_is_extended_in_place_and_not_touched_elsewhere(
 
 def test_one_token_at_a_time_equals_all_at_once(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
-    whole = layer_tensors(session.spec, rows=2, step=4)
-    expected = run_once(session, dict(whole))  # [2, 4, E]
-    cache = layer_tensors(session.spec, rows=2, step=4)
+    whole = loaded.tensors(session, rows=2, step=4)
+    tokens = loaded.get(whole[TensorRole.HIDDEN_STATES])
+    expected = loaded.run_once(session, whole)  # [2, 4, E]
+    cache = loaded.tensors(session, rows=2, step=4)
+    shared = {role: cache[role] for role in cache if "past" in role or "present" in role}
     for position in range(4):
-        tensors = layer_tensors(session.spec, rows=2, step=1, past=position)
-        for role in (TensorRole.PAST_KEY, TensorRole.PAST_VALUE):
-            tensors[role] = cache[role]
-        tensors[TensorRole.PRESENT_KEY] = cache[TensorRole.PAST_KEY]
-        tensors[TensorRole.PRESENT_VALUE] = cache[TensorRole.PAST_VALUE]
-        token = whole[TensorRole.HIDDEN_STATES][:, position : position + 1].copy()
-        tensors[TensorRole.HIDDEN_STATES] = token
-        actual = run_once(session, tensors)
-        np.testing.assert_allclose(actual[:, 0], expected[:, position], rtol=0, atol=1e-4)
+        tensors = loaded.tensors(session, rows=2, step=1, past=position) | shared
+        token = tokens[:, position : position + 1]
+        overwrite(loaded.backend, tensors[TensorRole.HIDDEN_STATES], token)
+        actual = loaded.run_once(session, tensors)
+        np.testing.assert_allclose(
+            actual[:, 0], expected[:, position], rtol=0, atol=loaded.tolerance
+        )
 
 
 def test_the_first_rows_of_larger_buffers_bind_without_a_copy(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
-    tensors = layer_tensors(session.spec, rows=4, step=1)
-    batched = {TensorRole.TOTAL_SEQUENCE_LENGTH}
-    sliced = {role: array if role in batched else array[:2] for role, array in tensors.items()}
-    tensors[TensorRole.HIDDEN_STATES_OUT][...] = 5
-    run_once(session, sliced)
-    assert (tensors[TensorRole.HIDDEN_STATES_OUT][:2] != 5).any()
-    assert (tensors[TensorRole.HIDDEN_STATES_OUT][2:] == 5).all()
+    tensors = loaded.tensors(session, rows=4, step=1)
+    scalars = {TensorRole.TOTAL_SEQUENCE_LENGTH}
+    sliced = {role: whole if role in scalars else whole[:2] for role, whole in tensors.items()}
+    output = tensors[TensorRole.HIDDEN_STATES_OUT]
+    overwrite(loaded.backend, output, np.full_like(loaded.get(output), 5))
+    loaded.run_once(session, sliced)
+    assert (loaded.get(output)[:2] != 5).any()
+    assert (loaded.get(output)[2:] == 5).all()
 
 
-def test_a_released_binding_lets_its_arrays_go(loaded: Loaded) -> None:
+def test_a_released_binding_lets_its_tensors_go(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
-    tensors = layer_tensors(session.spec, rows=1, step=1)
+    tensors = loaded.tensors(session, rows=1, step=1)
     binding = session.bind(tensors)
     binding.run()
     kept = weakref.ref(tensors[TensorRole.HIDDEN_STATES])
     tensors.clear()
+    gc.collect()
+    assert kept() is not None
     binding.release()
     gc.collect()
     assert kept() is None
@@ -152,23 +223,33 @@ def test_a_released_binding_lets_its_arrays_go(loaded: Loaded) -> None:
 
 def test_all_wrong_tensors_are_named_at_once(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
-    tensors = layer_tensors(session.spec, rows=2, step=1)
+    tensors = loaded.tensors(session, rows=2, step=1)
     del tensors[TensorRole.PRESENT_KEY]
     tensors[TensorRole.LOGITS] = np.zeros((2, 5), np.float32)
-    tensors[TensorRole.HIDDEN_STATES] = tensors[TensorRole.HIDDEN_STATES].astype(np.float64)
-    tensors[TensorRole.HIDDEN_STATES_OUT] = tensors[TensorRole.HIDDEN_STATES_OUT][..., :-1]
+    hidden_states = tensors[TensorRole.HIDDEN_STATES]
+    if isinstance(hidden_states, DeviceTensor):
+        tensors[TensorRole.HIDDEN_STATES] = replace(hidden_states, dtype=cast(Any, "float64"))
+        tensors[TensorRole.HIDDEN_STATES_OUT] = np.zeros((2, 1), np.float32)
+        misplaced = "hidden_states_out lies on the host"
+    else:
+        tensors[TensorRole.HIDDEN_STATES] = hidden_states.astype(np.float64)
+        tensors[TensorRole.HIDDEN_STATES_OUT] = hidden_states[..., :-1]
+        misplaced = "not C-contiguous"
     with pytest.raises(UsageError) as caught:
         session.bind(tensors)
     text = str(caught.value)
-    for part in ("layer_000", "present_key", "logits", "float64", "not C-contiguous", "expected"):
+    for part in ("layer_000", "present_key", "logits", "float64", misplaced, "expected"):
         assert part in text
 
 
-def test_memory_for_buffers_is_writable_and_aligned(loaded: Loaded) -> None:
-    memory = loaded.backend.memory.allocate(1000)
-    memory[...] = 1
-    assert memory.nbytes == 1000
-    assert memory.ctypes.data % 64 == 0
+def test_memory_for_buffers_is_aligned(loaded: Loaded) -> None:
+    buffer = loaded.backend.memory.allocate(1000)
+    assert buffer.nbytes == 1000
+    if isinstance(buffer, DeviceBuffer):
+        assert buffer.address % 256 == 0
+    else:
+        buffer[...] = 1
+        assert buffer.ctypes.data % 64 == 0
 
 
 def test_a_graph_that_cannot_be_loaded_is_named(loaded: Loaded, tmp_path: Path) -> None:
@@ -178,3 +259,38 @@ def test_a_graph_that_cannot_be_loaded_is_named(loaded: Loaded, tmp_path: Path) 
     broken = EngineBundle(tmp_path, loaded.bundle.manifest, loaded.bundle.schedule_document)
     with pytest.raises(BundleError, match="head"):
         loaded.backend.load(broken, spec)
+
+
+def test_a_run_is_done_when_the_device_comes_to_it(on_device: Loaded) -> None:
+    session = on_device.session("layer_000")
+    expected = on_device.run_once(session, on_device.tensors(session, rows=2, step=1))
+    tensors = on_device.tensors(session, rows=2, step=1)
+    values = on_device.get(tensors[TensorRole.HIDDEN_STATES])
+    binding = session.bind(tensors)
+    overwrite(on_device.backend, tensors[TensorRole.HIDDEN_STATES], np.zeros_like(values))
+    overwrite(on_device.backend, tensors[TensorRole.HIDDEN_STATES], values)
+    binding.run()
+    overwrite(on_device.backend, tensors[TensorRole.HIDDEN_STATES], np.zeros_like(values))
+    np.testing.assert_array_equal(on_device.get(tensors[TensorRole.HIDDEN_STATES_OUT]), expected)
+
+
+def test_a_captured_run_repeats_on_the_same_addresses(on_device: Loaded) -> None:
+    device = on_device.backend.device
+    assert device is not None
+    session = on_device.session("layer_000")
+    tensors = on_device.tensors(session, rows=2, step=1)
+    values = on_device.get(tensors[TensorRole.HIDDEN_STATES])
+    binding = session.bind(tensors)
+    binding.run()  # warms up: no memory may be allocated during a capture
+    expected = on_device.get(tensors[TensorRole.HIDDEN_STATES_OUT])
+    device.begin_capture()
+    binding.run()
+    graph = device.end_capture()
+    overwrite(on_device.backend, tensors[TensorRole.HIDDEN_STATES], -values)
+    graph.launch()
+    changed = on_device.get(tensors[TensorRole.HIDDEN_STATES_OUT])
+    overwrite(on_device.backend, tensors[TensorRole.HIDDEN_STATES], values)
+    graph.launch()
+    np.testing.assert_array_equal(on_device.get(tensors[TensorRole.HIDDEN_STATES_OUT]), expected)
+    assert not np.allclose(changed, expected)
+    graph.destroy()

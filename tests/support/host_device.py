@@ -33,6 +33,11 @@ class HostDevice(RehearsalDevice):
         return frozenset(self._blocks)
 
     @property
+    def is_capturing(self) -> bool:
+        """Whether what is enqueued now goes into a graph."""
+        return self._recorded is not None
+
+    @property
     def pending(self) -> int:
         """How much work waits for ``synchronize``."""
         return len(self._queue)
