@@ -206,7 +206,7 @@ def _require_device(index: int) -> None:
     error, count = runtime.cudaGetDeviceCount()
     _, driver = runtime.cudaDriverGetVersion()
     _, wanted = runtime.cudaRuntimeGetVersion()
-    needed = f"needed: an NVIDIA GPU and a driver for CUDA {_version(wanted)}"
+    needed = f"needed: an NVIDIA GPU and a driver for CUDA {wanted // 1000}.0 or newer"
     remedy = "use device='cpu', or a machine with a GPU"
     if error != runtime.cudaError_t.cudaSuccess:
         raise EnvironmentMismatchError(

@@ -153,11 +153,9 @@ class OrtCudaBackend(_OrtDeviceBackend):
                 f"has the providers {', '.join(execution_providers())}; needed: {_CUDA_PROVIDER}; "
                 "run: pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'",
             )
-        from .cuda import CudaDevice
-
         with contextlib.redirect_stdout(sys.stderr):  # it prints what it could not find
             onnxruntime.preload_dlls()
-        super().__init__(CudaDevice(device_index))
+        super().__init__(_open_cuda_device(device_index))
         self._options = session_options(1)
         self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
 
@@ -217,6 +215,12 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
         """Load one engine; BundleError, with ONNX Runtime's words, if its graph is broken."""
         native = open_session(bundle, spec, self._options, ["CPUExecutionProvider"])
         return OrtRehearsalSession(spec, native, self.device)
+
+
+def _open_cuda_device(index: int) -> Device:
+    from .cuda import CudaDevice  # only where its library is
+
+    return CudaDevice(index)
 
 
 def _element_type(dtype: DType) -> Any:  # noqa: ANN401  (numpy's type or ONNX's number)

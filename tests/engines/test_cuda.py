@@ -1,0 +1,192 @@
+"""CUDA: what can be known without a GPU, and the protocol on one."""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from skipdec.engines.device import DeviceError, DeviceMemory
+from skipdec.engines.errors import CapacityError, EnvironmentMismatchError
+
+runtime = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
+
+from skipdec.engines import cuda  # noqa: E402  (only where its library is)
+
+if TYPE_CHECKING:
+    from skipdec.engines.cuda import CudaDevice
+
+
+def runtime_names() -> set[str]:
+    """All ``runtime.X`` and ``runtime.X.Y`` that cuda.py names, as dotted paths."""
+    names = set()
+    for node in ast.walk(ast.parse(Path(cuda.__file__).read_text())):
+        path = []
+        while isinstance(node, ast.Attribute):
+            path.insert(0, node.attr)
+            node = node.value
+        if path and isinstance(node, ast.Name) and node.id == "runtime":
+            names.add(".".join(path))
+    return names
+
+
+def test_every_name_of_the_cuda_runtime_exists() -> None:
+    names = runtime_names()
+    assert {"cudaMemcpy2DAsync", "cudaError_t.cudaSuccess"} <= names  # the search finds them
+    for name in names:
+        place: Any = import_module("cuda.bindings.runtime")
+        for part in name.split("."):
+            assert hasattr(place, part), f"runtime.{name}"
+            place = getattr(place, part)
+
+
+def test_a_machine_without_a_gpu_is_told_both_sides() -> None:
+    if runtime.cudaGetDeviceCount()[0] == runtime.cudaError_t.cudaSuccess:
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(EnvironmentMismatchError, match=r"cuda:1 \| the driver says cudaError.*"):
+        cuda.CudaDevice(1)
+
+
+class FakeRuntime(SimpleNamespace):
+    """A CUDA runtime in which every call succeeds and is written down; what fails is set."""
+
+    def __init__(self) -> None:
+        super().__init__(calls=[], failing={})
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        original = getattr(runtime, name)
+        if not callable(original) or isinstance(original, type):
+            return original
+
+        def call(*arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401
+            self.calls.append(name)
+            values = {
+                "cudaGetDeviceCount": (2,),
+                "cudaMemGetInfo": (100, 1000),
+                "cudaGetDeviceProperties": (SimpleNamespace(name=b"NVIDIA H200\0\0"),),
+                "cudaDeviceGetAttribute": (9,),
+                "cudaGetErrorName": (b"cudaErrorUnknown",),
+                "cudaGetErrorString": (b"unknown error",),
+            }
+            error = self.failing.get(name, runtime.cudaError_t.cudaSuccess)
+            return error, *values.get(name, (256,))
+
+        call.__name__ = name
+        return call
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
+    fake = FakeRuntime()
+    monkeypatch.setattr(cuda, "runtime", fake)
+    return fake
+
+
+def test_a_gpu_that_is_not_there_is_refused(fake: FakeRuntime) -> None:
+    with pytest.raises(EnvironmentMismatchError, match="has 2 CUDA devices"):
+        cuda.CudaDevice(2)
+
+
+def test_a_device_is_described_in_its_drivers_words(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice(1)
+    assert (device.name, device.index, device.compute_capability) == ("NVIDIA H200", 1, "9.9")
+
+
+def test_a_failed_call_is_named_and_does_not_linger(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+    fake.failing["cudaMemsetAsync"] = runtime.cudaError_t.cudaErrorUnknown
+    with pytest.raises(DeviceError, match=r"cudaMemsetAsync \| failed with cudaErrorUnknown"):
+        device.fill(256, 1, 0)
+    assert "cudaGetLastError" in fake.calls
+
+
+def test_too_little_memory_names_what_is_free(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+    fake.failing["cudaMalloc"] = runtime.cudaError_t.cudaErrorMemoryAllocation
+    with pytest.raises(CapacityError, match=r"2,000 bytes needed at once, 100 free of 1,000"):
+        device.allocate(2000)
+
+
+def test_memory_is_freed_once_the_stream_is_done(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+    buffer = DeviceMemory(device).allocate(8)
+    fake.calls.clear()
+    del buffer
+    gc.collect()
+    assert [call for call in fake.calls if call != "cudaSetDevice"] == [
+        "cudaStreamSynchronize",
+        "cudaFree",
+    ]
+
+
+def test_nothing_is_freed_during_a_capture(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+    memory = DeviceMemory(device)
+    buffer = memory.allocate(8)
+    device.begin_capture()
+    del buffer
+    gc.collect()
+    assert "cudaFree" not in fake.calls
+    device.end_capture()
+    assert fake.calls.index("cudaFree") > fake.calls.index("cudaStreamEndCapture")
+
+
+def test_a_capture_that_failed_leaves_a_usable_device(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+    device.begin_capture()
+    fake.failing["cudaStreamEndCapture"] = runtime.cudaError_t.cudaErrorStreamCaptureInvalidated
+    with pytest.raises(DeviceError, match="cudaStreamEndCapture"):
+        device.end_capture()
+    device.free(256)
+    assert "cudaFree" in fake.calls
+
+
+@pytest.fixture
+def device() -> Iterator[CudaDevice]:
+    try:
+        device = cuda.CudaDevice()
+    except EnvironmentMismatchError as error:
+        pytest.skip(str(error))
+    yield device
+    device.close()
+
+
+@pytest.mark.gpu
+def test_copies_fills_and_graphs_on_a_gpu(device: CudaDevice) -> None:
+    memory = DeviceMemory(device)
+    cache = memory.empty((2, 3, 4, 2), "float16")  # [rows, N, T, D]
+    assert cache.address % 256 == 0
+    source = device.pinned(cache.nbytes).view(np.float16).reshape(cache.shape)
+    target = device.pinned(cache.nbytes).view(np.float16).reshape(cache.shape)
+    source[...] = np.arange(source.size).reshape(source.shape)
+    device.begin_capture()
+    device.copy_to_device(cache.address, source)
+    memory.copy_positions(cache, source=1, target=0, length=2)
+    device.fill(cache.address + cache.nbytes - 2, 2, 0)
+    device.copy_to_host(target, cache.address)
+    graph = device.end_capture()
+    device.synchronize()
+    assert not target.any()
+    for factor in (1, 2):
+        source[...] = factor * np.arange(source.size).reshape(source.shape)
+        graph.launch()
+        device.synchronize()
+        expected = source.copy()
+        expected[0, :, :2] = source[1, :, :2]
+        expected[-1, -1, -1, -1] = 0
+        np.testing.assert_array_equal(target, expected)
+    graph.destroy()
+
+
+@pytest.mark.gpu
+def test_a_gpu_says_when_its_memory_is_short(device: CudaDevice) -> None:
+    with pytest.raises(CapacityError, match="free of"):
+        device.allocate(1 << 50)
+    device.synchronize()  # the failure is forgotten

@@ -1,0 +1,137 @@
+"""The device protocol on host memory: work waits, graphs repeat, and misuse is an error."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from host_device import POISON, HostDevice
+
+from skipdec.engines.device import DeviceError, DeviceMemory, misplaced
+from skipdec.engines.errors import CapacityError, UsageError
+from skipdec.engines.manifest import TensorRole
+from skipdec.engines.ort_cuda import OrtRehearsalBackend
+from skipdec.engines.session import open_backend
+
+
+@pytest.fixture
+def device() -> HostDevice:
+    return HostDevice()
+
+
+def test_copies_are_done_in_order_at_synchronize(device: HostDevice) -> None:
+    address = device.allocate(4)
+    source, target = device.pinned(4), device.pinned(4)
+    source[...] = [1, 2, 3, 4]
+    device.copy_to_device(address, source)
+    device.fill(address + 2, 2, 9)
+    device.copy_to_host(target, address)
+    assert not target.any()
+    device.synchronize()
+    assert target.tolist() == [1, 2, 9, 9]
+
+
+def test_a_graph_does_on_each_launch_what_was_captured_and_nothing_before(
+    device: HostDevice,
+) -> None:
+    address = device.allocate(1)
+    device.fill(address, 1, 1)
+    device.begin_capture()
+    device.enqueue(lambda: device.bytes_at(address, 1).__iadd__(2))
+    graph = device.end_capture()
+    device.synchronize()
+    assert device.bytes_at(address, 1) == 1
+    graph.launch()
+    graph.launch()
+    device.synchronize()
+    assert device.bytes_at(address, 1) == 5
+    graph.destroy()
+    with pytest.raises(DeviceError, match="destroyed"):
+        graph.launch()
+
+
+@pytest.mark.parametrize("action", ["allocate", "pinned", "synchronize", "begin_capture"])
+def test_what_would_break_a_capture_is_refused(device: HostDevice, action: str) -> None:
+    arguments = [8] if action in ("allocate", "pinned") else []
+    device.begin_capture()
+    with pytest.raises(DeviceError, match="during a capture"):
+        getattr(device, action)(*arguments)
+    device.end_capture()
+    getattr(device, action)(*arguments)
+
+
+def test_memory_is_freed_after_the_work_that_uses_it(device: HostDevice) -> None:
+    memory = DeviceMemory(device)
+    tensor = memory.empty((2, 8), "float32")
+    address = tensor.address
+    device.fill(address, tensor.nbytes, 7)
+    row = tensor[1:]
+    del tensor
+    gc.collect()
+    assert row.address == address + 32  # and keeps the buffer
+    del row
+    gc.collect()
+    device.synchronize()
+    assert address in device.freed
+    device.fill(address, 1, 0)
+    with pytest.raises(DeviceError, match="allocated"):
+        device.synchronize()
+
+
+def test_memory_freed_during_a_capture_is_no_part_of_the_graph(device: HostDevice) -> None:
+    address = device.allocate(8)
+    device.begin_capture()
+    device.free(address)
+    graph = device.end_capture()
+    device.synchronize()
+    assert device.freed == {address}
+    graph.launch()
+    device.synchronize()
+
+
+def test_new_memory_holds_nothing_useful(device: HostDevice) -> None:
+    assert (device.bytes_at(device.allocate(100), 100) == POISON).all()
+
+
+def test_too_little_memory_names_the_numbers() -> None:
+    device = HostDevice(limit=1000)
+    kept = device.allocate(600)
+    with pytest.raises(CapacityError, match=r"500 bytes needed at once, 400 free of 1,000"):
+        device.allocate(500)
+    device.free(kept)
+    device.allocate(500)  # what waits to be freed counts as free
+
+
+def test_a_row_of_a_cache_is_copied_over_another(device: HostDevice) -> None:
+    memory = DeviceMemory(device)
+    cache = memory.empty((2, 3, 4, 2), "float16")  # [rows, N, T, D]
+    host = np.arange(2 * 3 * 4 * 2, dtype=np.float16).reshape(cache.shape)
+    device.copy_to_device(cache.address, host.copy())
+    memory.copy_positions(cache, source=1, target=0, length=2)
+    result = device.pinned(cache.nbytes)
+    device.copy_to_host(result, cache.address)
+    device.synchronize()
+    host[0, :, :2] = host[1, :, :2]
+    np.testing.assert_array_equal(result.view(np.float16).reshape(cache.shape), host)
+
+
+def test_tensors_in_the_wrong_place_are_named(device: HostDevice) -> None:
+    on_device = DeviceMemory(device).empty((1,), "int32")
+    on_host = np.zeros(1, np.int32)
+    scalar, other = TensorRole.TOTAL_SEQUENCE_LENGTH, TensorRole.SEQLENS_K
+    assert misplaced({scalar: on_host, other: on_device}, frozenset({scalar})) == []
+    problems = misplaced({scalar: on_device, other: on_host}, frozenset({scalar}))
+    assert len(problems) == 2
+    assert "total_sequence_length lies on the device" in problems[0]
+
+
+def test_a_rehearsal_is_a_device_by_name() -> None:
+    backend = open_backend("onnxruntime", device="rehearsal")
+    assert isinstance(backend, OrtRehearsalBackend)
+    with pytest.raises(UsageError, match="'rehearsal', but tensorrt engines run on GPUs"):
+        open_backend("tensorrt", device="rehearsal")
+    with pytest.raises(UsageError, match="allowed: cpu, cuda, cuda:INDEX, rehearsal"):
+        open_backend("onnxruntime", device="tpu")
+    with pytest.raises(UsageError, match="threads"):
+        open_backend("onnxruntime", device="rehearsal", threads=2)

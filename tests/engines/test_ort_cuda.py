@@ -1,0 +1,155 @@
+"""ONNX Runtime on a device: what is refused without CUDA, and the rehearsal of the device path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from backend_tensors import download, overwrite, upload_all
+from host_device import HostDevice
+from numpy.typing import NDArray
+
+from skipdec.engines import ort_cuda
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import BundleError, EnvironmentMismatchError, SkipDecError
+from skipdec.engines.manifest import TensorRole
+from skipdec.engines.ort import execution_providers
+from skipdec.engines.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
+
+Array = NDArray[Any]
+CAPACITY = 9
+
+
+@pytest.fixture
+def backend() -> OrtRehearsalBackend:
+    return OrtRehearsalBackend(device=HostDevice())
+
+
+def layer_arrays(bundle: EngineBundle, past: list[int], total: int) -> dict[TensorRole, Array]:
+    """One token a row after ``past`` ones; the cache's unused positions are NaN."""
+    layer = bundle.manifest.layers[0]
+    sizes = {"B": len(past), "S": 1, "T": CAPACITY}
+    random = np.random.default_rng(0)
+    arrays: dict[TensorRole, Array] = {}
+    for tensor in (*layer.inputs, *layer.outputs):
+        shape = [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
+        arrays[tensor.role] = random.standard_normal(shape).astype(tensor.dtype)
+    for role in (TensorRole.PAST_KEY, TensorRole.PAST_VALUE):
+        for row, length in enumerate(past):
+            arrays[role][row, :, length:] = np.nan
+    return arrays | {
+        TensorRole.PRESENT_KEY: arrays[TensorRole.PAST_KEY],
+        TensorRole.PRESENT_VALUE: arrays[TensorRole.PAST_VALUE],
+        TensorRole.SEQLENS_K: np.array(past, np.int32),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(total, np.int32),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("past", [[5], [3, 5, 1], [0, 8]])
+def test_the_capacity_may_stand_for_the_longest_row(
+    exported: Callable[..., Path], backend: OrtRehearsalBackend, dtype: str, past: list[int]
+) -> None:
+    """A captured step keeps ``total_sequence_length``, so it must not have to be exact."""
+    bundle = EngineBundle.open(exported("pre_norm", dtype=dtype))
+    session = backend.load(bundle, bundle.manifest.layers[0])
+    results = []
+    for total in (max(past) + 1, CAPACITY):
+        tensors = upload_all(backend, layer_arrays(bundle, past, total))
+        session.bind(tensors).run()
+        roles = (TensorRole.HIDDEN_STATES_OUT, TensorRole.PRESENT_KEY, TensorRole.PRESENT_VALUE)
+        results.append([download(backend, tensors[role]) for role in roles])
+    exact, constant = results
+    assert not np.isnan(exact[0]).any()
+    for wanted, seen in zip(exact, constant, strict=True):
+        np.testing.assert_array_equal(seen, wanted)
+
+
+def test_a_host_scalar_counts_as_it_was_when_bound(
+    exported: Callable[..., Path], backend: OrtRehearsalBackend
+) -> None:
+    bundle = EngineBundle.open(exported("pre_norm"))
+    arrays = layer_arrays(bundle, [5], CAPACITY)
+    tensors = upload_all(backend, arrays)
+    binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)
+    arrays[TensorRole.TOTAL_SEQUENCE_LENGTH][...] = CAPACITY + 1  # would be refused
+    binding.run()
+    assert not np.isnan(download(backend, tensors[TensorRole.HIDDEN_STATES_OUT])).any()
+
+
+def test_what_a_kernel_refuses_shows_when_the_device_comes_to_it(
+    exported: Callable[..., Path], backend: OrtRehearsalBackend
+) -> None:
+    bundle = EngineBundle.open(exported("pre_norm"))
+    tensors = upload_all(backend, layer_arrays(bundle, [5], CAPACITY))
+    binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)
+    overwrite(backend, tensors[TensorRole.SEQLENS_K], np.array([CAPACITY + 1], np.int32))
+    binding.run()
+    with pytest.raises(SkipDecError, match="layer_000"):
+        backend.device.synchronize()
+
+
+def test_an_onnxruntime_without_cuda_is_told_what_to_install() -> None:
+    if "CUDAExecutionProvider" in execution_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    with pytest.raises(EnvironmentMismatchError) as caught:
+        OrtCudaBackend()
+    for part in ("CPUExecutionProvider", "needed: CUDAExecutionProvider", "onnxruntime-gpu"):
+        assert part in str(caught.value)
+
+
+@pytest.fixture
+def cuda_backend(monkeypatch: pytest.MonkeyPatch) -> OrtCudaBackend:
+    """On a host device; sessions are what a test puts in place of ``open_session``."""
+    monkeypatch.setattr(ort_cuda, "execution_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(ort_cuda, "_open_cuda_device", lambda index: HostDevice())
+    return OrtCudaBackend()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("has nodes that are assigned to the default CPU EP, but", EnvironmentMismatchError),
+        ("Protobuf parsing failed", BundleError),
+    ],
+)
+def test_operators_without_a_kernel_lead_to_another_export(
+    exported: Callable[..., Path],
+    cuda_backend: OrtCudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    expected: type[SkipDecError],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise BundleError("engine head", words)
+
+    monkeypatch.setattr(ort_cuda, "open_session", refuse)
+    bundle = EngineBundle.open(exported("pre_norm", quantize="int8"))
+    with pytest.raises(expected) as caught:
+        cuda_backend.load(bundle, bundle.manifest.head)
+    assert ("--fp16 or --quantize int4" in str(caught.value)) == (expected is not BundleError)
+
+
+def test_a_session_that_fell_back_to_the_cpu_is_refused(
+    exported: Callable[..., Path], cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Session:
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    def open_session(*arguments: Any) -> Session:  # noqa: ANN401
+        asked.extend(arguments[-1])
+        return Session()
+
+    monkeypatch.setattr(ort_cuda, "open_session", open_session)
+    bundle = EngineBundle.open(exported("pre_norm"))
+    with pytest.raises(EnvironmentMismatchError, match=r"onnxruntime-gpu\[cuda,cudnn\]"):
+        cuda_backend.load(bundle, bundle.manifest.head)
+    ((provider, settings),) = asked
+    assert provider == "CUDAExecutionProvider"
+    assert settings["user_compute_stream"] == str(cuda_backend.device.stream)
