@@ -2,8 +2,8 @@
 
     python -m skipdec.exporter.compiled_baseline opt-1.3b float16 cuda 1 128 64 5
 
-prints ``{"step_milliseconds": [...], "time_to_first_token": ...}`` for batch 1, a prompt of 128
-tokens, 64 generated, 5 repetitions. The forward pass of one token is compiled as a whole with
+prints ``{"num_layers": 24, "step_milliseconds": [...], ...}`` for batch 1, a prompt of 128 tokens,
+64 generated, 5 repetitions. The forward pass of one token is compiled as a whole with
 ``mode="reduce-overhead"``, which replays it as a CUDA graph; the loop does nothing but choose the
 most probable token on the device, and waits only once, at the end. So nothing that
 ``model.generate`` adds to a step is held against it.
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 from transformers import OPTConfig, OPTForCausalLM, StaticCache
 
 from ..runtime.bench import random_prompts
@@ -112,7 +113,9 @@ def measure(
     decoder.run(prompts, _WARMUP_STEPS)
     runs = [decoder.run(prompts, tokens - 1) for _ in range(repetitions)]
     return {
+        "num_layers": model.config.num_hidden_layers,
         "time_to_first_token": median(run.prompt_seconds for run in runs),
+        "uses_cuda_graphs": device != "cpu" and not counters["inductor"]["cudagraph_skips"],
         "step_milliseconds": [1e3 * run.decode_seconds / (tokens - 1) for run in runs],
     }
 

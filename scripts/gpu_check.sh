@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one command: installs carried wheels, runs the tests marked gpu,
+# measures every backend that loads beside a compiled Hugging Face model, and writes one page.
+#
+#   scripts/gpu_check.sh --wheels DIR --out DIR [--seconds 1500] [--work DIR] [--bundle DIR]
+#   scripts/gpu_check.sh --rehearse --out DIR      without a GPU: the same steps, a small model
+#
+# --wheels  holds *.whl, or part.000 … of scripts/pack_wheels.sh; they are installed without an
+#           index into --site (default: WORK/site), before everything that the machine has already.
+# --work    keeps the site directory, bundles and finished figures: the same command goes on there.
+# PYTHON    names the interpreter (default: python3). Exit codes: 0 all aims met, 1 some missed.
+set -euo pipefail
+
+repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+python="${PYTHON:-python3}"
+wheels="" out="" work="" site="" seconds=1500 measure=() rehearse=false
+while (($#)); do
+    case "$1" in
+        --wheels) wheels="$2" && shift 2 ;;
+        --out) out="$2" && shift 2 ;;
+        --work) work="$2" && shift 2 ;;
+        --site) site="$2" && shift 2 ;;
+        --seconds) seconds="$2" && shift 2 ;;
+        --bundle) measure+=(--bundle "$2") && shift 2 ;;
+        --rehearse) rehearse=true measure+=(--rehearse) && shift ;;
+        *) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2 && exit 2 ;;
+    esac
+done
+[[ -n "$out" ]] || { echo "error: --out is missing: where the page shall lie" >&2 && exit 2; }
+mkdir -p "$out"
+work="${work:-$out/work}" && mkdir -p "$work"
+site="${site:-$work/site}"
+started=$SECONDS
+
+install=("$python" -m pip install --quiet --no-deps --no-compile --no-cache-dir --upgrade)
+if [[ -n "$wheels" ]]; then
+    if compgen -G "$wheels/part.*" >/dev/null; then
+        mkdir -p "$work/wheels"
+        cat "$wheels"/part.* | tar -C "$work/wheels" -xf -
+        wheels="$work/wheels"
+    fi
+    "${install[@]}" --no-index --target "$site" "$wheels"/*.whl
+fi
+export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
+if ! (cd / && "$python" -c 'import skipdec') 2>/dev/null; then
+    "${install[@]}" --no-index --no-build-isolation --target "$site" "$repository"
+    rm -rf "$repository/build"
+fi
+
+cd "$repository"
+"$python" -c 'from skipdec.cli import main; main()' doctor | tee "$out/doctor.txt"
+echo "tests marked gpu" >&2
+"$python" -P -m pytest -m gpu --no-header 2>&1 | tee "$out/pytest.txt" | tail -n 25 || true
+summary="$(grep -E '(passed|failed|skipped|deselected|error)' "$out/pytest.txt" | tail -n 1 | tr -d =)"
+
+"$python" scripts/gpu_check.py --out "$out" --work "$work" --tests "$summary" \
+    --seconds $((seconds - (SECONDS - started))) "${measure[@]}"
