@@ -20,7 +20,8 @@ if (($# == 0)); then
     set -- "${runtime/onnxruntime/onnxruntime-gpu}" $(for name in tensorrt_rtx_cu13 \
         tensorrt_rtx_cu13_bindings tensorrt_rtx_cu13_libs cuda-bindings cuda-pathfinder \
         pydantic pydantic_core annotated-types typing-inspection typing_extensions tokenizers \
-        typer shellingham click rich Pygments markdown-it-py mdurl onnx-ir hypothesis; do
+        typer annotated-doc shellingham click rich Pygments markdown-it-py mdurl onnx-ir \
+        hypothesis sortedcontainers sympy mpmath; do
         pinned "$name"
     done)
 fi
