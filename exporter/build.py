@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import onnx_ir as ir
 from ..engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
 from .dtypes import check_dtypes
 from .lowering import TARGETS, LoweredEngine, Lowering
-from .weights import POSITION_OFFSET, Parameter, TensorReader, engine_name, engine_parameters
+from .weights import POSITION_OFFSET, Array, TensorReader, engine_name, engine_parameters
 from .weights_file import WeightsFile
 
 
@@ -55,7 +56,9 @@ def build_engine(
     if parameters := engine_parameters(kind, model, layer_index):
         with WeightsFile(directory / weights_path) as weights:
             for parameter in parameters:
-                stored_bytes[parameter.name] = _store(parameter, lowered, reader, weights)
+                stored_bytes[parameter.name] = store_parameter(
+                    parameter.name, parameter.load(reader), lowered, weights
+                )
         records.append(FileRecord(path=str(weights_path), size=weights.size, sha256=weights.sha256))
     graph_bytes = ir.to_proto(lowered.graph).SerializeToString(deterministic=True)
     _write_new(directory / graph_path, graph_bytes)
@@ -67,31 +70,28 @@ def build_engine(
         weights=tuple(record.path for record in records),
         inputs=lowered.signature.inputs,
         outputs=lowered.signature.outputs,
-        step_bytes=_step_bytes(stored_bytes, model),
+        step_bytes=step_bytes(stored_bytes, model),
     )
     written = onnx.load(directory / graph_path, load_external_data=False)
-    check_dtypes(written.graph, spec, model, lowered.precision)
+    check_dtypes(written.graph, spec, model, lowered.precision, target)
     graph_sha256 = hashlib.sha256(graph_bytes).hexdigest()
     records.insert(0, FileRecord(path=spec.graph, size=len(graph_bytes), sha256=graph_sha256))
     return BuiltEngine(spec, tuple(records))
 
 
-def _store(
-    parameter: Parameter, lowered: LoweredEngine, reader: TensorReader, weights: WeightsFile
-) -> int:
+def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:
     """Write one parameter's tensors, point the graph's initialisers at them; return the bytes."""
-    array = parameter.load(reader)
-    tensors = {parameter.name: array}
-    if parameter.name in lowered.quantizers:
-        encoded = lowered.quantizers[parameter.name].encode(array)
-        tensors = {f"{parameter.name}.{suffix}": tensor for suffix, tensor in encoded.items()}
+    tensors = {name: array}
+    if name in lowered.quantizers:
+        encoded = lowered.quantizers[name].encode(array)
+        tensors = {f"{name}.{suffix}": tensor for suffix, tensor in encoded.items()}
     del array
     stored_bytes = 0
-    for name, tensor in tensors.items():
-        value = lowered.graph.graph.initializers[name]
-        assert value.dtype is not None, name
-        assert value.shape is not None, name
-        assert tuple(value.shape) == tensor.shape, (name, value.shape, tensor.shape)
+    for tensor_name, tensor in tensors.items():
+        value = lowered.graph.graph.initializers[tensor_name]
+        assert value.dtype is not None, tensor_name
+        assert value.shape is not None, tensor_name
+        assert tuple(value.shape) == tensor.shape, (tensor_name, value.shape, tensor.shape)
         extent = weights.append(tensor, value.dtype.numpy())
         value.const_value = ir.ExternalTensor(
             weights.path.name,
@@ -99,15 +99,18 @@ def _store(
             extent.length,
             value.dtype,
             shape=ir.Shape(tensor.shape),
-            name=name,
+            name=tensor_name,
             base_dir=weights.path.parent,
         )
         stored_bytes += extent.length
     return stored_bytes
 
 
-def _step_bytes(stored_bytes: dict[str, int], model: ModelSpec) -> int:
-    """Bytes read to run one token: everything, but only one row of each embedding table."""
+def step_bytes(stored_bytes: Mapping[str, int], model: ModelSpec) -> int:
+    """Bytes read to run one token: everything, but only one row of each embedding table.
+
+    ``stored_bytes`` maps each parameter to the size of all that is stored for it.
+    """
     table_rows = {
         "embed_tokens.weight": model.vocab_size,
         "embed_positions.weight": model.max_position_embeddings + POSITION_OFFSET,

@@ -2,76 +2,89 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from ..engines.cpu import int8_weight_bits
-from ..engines.errors import UsageError
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
+from .tensorrt_config import TensorRtConfig
+from .validated_config import ValidatedConfig
 
 LoadFormat = Literal["auto", "safetensors", "bin", "dummy"]
 
 BLOCK_QUANTIZATIONS: tuple[Quantization, ...] = ("int8-block", "int4")
+RANGED_QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "fp8")
+TENSORRT_TARGETS = ("tensorrt", "tensorrt-rtx")
+EXPORT_TARGETS = ("onnxruntime", *TENSORRT_TARGETS)
 DEFAULT_BLOCK_SIZE = 128
 GIB = 1 << 30
 
 
-class ExportConfig(BaseModel):
-    """All that decides what `export` reads, builds, checks and writes.
+class QuantizationConfig(ValidatedConfig):
+    """For which target engines are built, and what becomes of their weights.
 
-    Raises UsageError, with every problem at once, for an unknown field or a value that is not
-    allowed. ``ExportConfig.from_json(config.to_json()) == config`` holds for every config.
-
-    >>> ExportConfig(model="opt-1.3b", quantize="int8").precision().head_quantize
+    >>> QuantizationConfig(quantize="int8").precision_for("float16").head_quantize
     'int8'
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str = Field(min_length=1, description="opt-125m ... opt-66b, a hub id or a directory")
-    output: Path | None = Field(
-        default=None, description="None: named after the model, see output_path"
-    )
-    load_format: LoadFormat = "auto"
-    revision: str | None = Field(default=None, description="branch, tag or commit on the hub")
-    local_files_only: bool = False
-    dtype: FloatType = "float32"
+    target: str = "onnxruntime"
     quantize: Quantization = "none"
     head_quantize: Quantization | None = Field(default=None, description="None: as quantize")
     block_size: int | None = Field(default=None, description="int4 and int8-block only")
-    accuracy_level: Literal[0, 4] = Field(default=4, description="of MatMulNBits: 0 exact, 4 int8")
+    accuracy_level: Literal[0, 4] | None = Field(
+        default=None, description="of MatMulNBits: 0 exact, 4 int8; None: 4"
+    )
     int8_weight_bits: Literal[7, 8] | None = Field(
         default=None, description="int8 only; None: 8, or 7 where this CPU's products saturate"
     )
-    target: str = "onnxruntime"
-    max_seq_len: int | None = Field(default=None, ge=1, description="None: the model's positions")
-    schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
-    keep_canonical: bool = False
-    force: bool = False
-    resume: bool = True
-    verify: bool = True
-    verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
-    atol: float | None = Field(default=None, gt=0, description="None: verification's default")
-    jobs: int = Field(default=1, ge=1, description="engines built at once; memory grows alike")
-    seed: int = Field(default=0, ge=0, lt=1 << 63, description="of dummy weights and test prompts")
+    tensorrt: TensorRtConfig | None = Field(
+        default=None, description="targets of TensorRT only; None: its defaults"
+    )
 
-    def __init__(self, **values: Any) -> None:  # noqa: ANN401  (pydantic checks every field)
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise UsageError("ExportConfig", *map(_describe, error.errors())) from error
-        if problems := tuple(self._problems()):
-            raise UsageError("ExportConfig", *problems)
+    @property
+    def quantizations(self) -> tuple[Quantization, Quantization]:
+        """Of the layers and of the head."""
+        head = self.quantize if self.head_quantize is None else self.head_quantize
+        return self.quantize, head
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the target's engines are TensorRT's plans."""
+        return self.target in TENSORRT_TARGETS
+
+    @property
+    def tensorrt_options(self) -> TensorRtConfig:
+        """``tensorrt``, or its defaults."""
+        return self.tensorrt or TensorRtConfig()
+
+    def precision_for(
+        self, dtype: FloatType, activation_ranges: str | None = None
+    ) -> PrecisionSpec:
+        """The number formats asked for, with every default resolved for this machine.
+
+        ``activation_ranges`` is the digest of the ranges' content, None without ranges.
+        """
+        used = self.quantizations
+        in_blocks = not set(used).isdisjoint(BLOCK_QUANTIZATIONS)
+        accuracy_level = 4 if self.accuracy_level is None else self.accuracy_level
+        bits = 8 if self.is_compiled else self.int8_weight_bits or int8_weight_bits()
+        return PrecisionSpec(
+            dtype=dtype,
+            quantize=used[0],
+            head_quantize=used[1],
+            block_size=(self.block_size or DEFAULT_BLOCK_SIZE) if in_blocks else None,
+            accuracy_level=accuracy_level if in_blocks and not self.is_compiled else None,
+            int8_weight_bits=bits if "int8" in used else None,
+            activation_ranges=activation_ranges,
+        )
 
     def _problems(self) -> Iterator[str]:
-        """What the fields get wrong together."""
-        used = {self.quantize, self.head_quantize or self.quantize}
+        used = self.quantizations
         if self.block_size is not None:
-            if used.isdisjoint(BLOCK_QUANTIZATIONS):
+            if set(used).isdisjoint(BLOCK_QUANTIZATIONS):
                 yield (
                     f"block_size is {self.block_size} but nothing is quantised in blocks; "
                     "leave it out, or set quantize to int4 or int8-block"
@@ -83,43 +96,77 @@ class ExportConfig(BaseModel):
                 f"int8_weight_bits is {self.int8_weight_bits} but nothing is quantised to int8; "
                 "leave it out, or set quantize to int8"
             )
+        yield from self._tensorrt_problems() if self.is_compiled else self._other_problems()
 
-    def precision(self) -> PrecisionSpec:
-        """The number formats asked for, with every default resolved for this machine."""
-        head = self.quantize if self.head_quantize is None else self.head_quantize
-        in_blocks = not {self.quantize, head}.isdisjoint(BLOCK_QUANTIZATIONS)
-        is_int8 = "int8" in (self.quantize, head)
-        return PrecisionSpec(
-            dtype=self.dtype,
-            quantize=self.quantize,
-            head_quantize=head,
-            block_size=(self.block_size or DEFAULT_BLOCK_SIZE) if in_blocks else None,
-            accuracy_level=self.accuracy_level if in_blocks else None,
-            int8_weight_bits=(self.int8_weight_bits or int8_weight_bits()) if is_int8 else None,
-        )
-
-    def to_json(self) -> str:
-        """The config as a JSON object, every field included."""
-        return self.model_dump_json(indent=2)
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> ExportConfig:
-        """Read what `to_json` wrote. Raises UsageError for broken JSON and bad values."""
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise UsageError("ExportConfig", f"is not JSON ({error})") from error
-        if not isinstance(document, dict):
-            raise UsageError(
-                "ExportConfig", f"is a JSON {type(document).__name__}; expected an object"
+    def _tensorrt_problems(self) -> Iterator[str]:
+        """What does not go with TensorRT."""
+        for field in ("accuracy_level", "int8_weight_bits"):
+            if (value := getattr(self, field)) is not None:
+                yield (
+                    f"{field} is {value}, an option of ONNX Runtime's integer products; "
+                    f"leave it out for target {self.target}"
+                )
+        ranges = self.tensorrt_options.ranges
+        if "fp8" in self.quantizations and ranges is None:
+            yield "quantize is fp8, which needs the ranges of activations; give tensorrt.ranges"
+        if ranges is not None and set(self.quantizations).isdisjoint(RANGED_QUANTIZATIONS):
+            yield (
+                f"tensorrt.ranges is {ranges} but no activation is quantised; "
+                "leave it out, or set quantize to int8 or fp8"
             )
-        return cls(**document)
+
+    def _other_problems(self) -> Iterator[str]:
+        """What goes with TensorRT only."""
+        if self.tensorrt is not None:
+            given = ", ".join(sorted(self.tensorrt.model_fields_set)) or "given"
+            yield (
+                f"tensorrt ({given}) belongs to the targets {' and '.join(TENSORRT_TARGETS)}; "
+                f"leave it out for target {self.target}"
+            )
+        if "fp8" in self.quantizations:
+            yield (
+                f"quantize is fp8, for which target {self.target} has no kernels; "
+                f"allowed with the targets {' and '.join(TENSORRT_TARGETS)}"
+            )
 
 
-def _describe(item: Any) -> str:  # noqa: ANN401  (pydantic's ErrorDetails)
-    field = ".".join(map(str, item["loc"]))
-    if item["type"] == "extra_forbidden":
-        return f"{field} is unknown; allowed: {', '.join(ExportConfig.model_fields)}"
-    if item["type"] == "missing":
-        return f"{field} is missing; give it"
-    return f"{field} is {item['input']!r}; {item['msg'][:1].lower()}{item['msg'][1:]}"
+class ExportConfig(QuantizationConfig):
+    """All that decides what `export` reads, builds, checks and writes.
+
+    Raises UsageError, with every problem at once, for an unknown field or a value that is not
+    allowed. ``ExportConfig.from_json(config.to_json()) == config`` holds for every config.
+
+    >>> ExportConfig(model="opt-1.3b", dtype="float16").precision().dtype
+    'float16'
+    """
+
+    model: str = Field(min_length=1, description="opt-125m ... opt-66b, a hub id or a directory")
+    output: Path | None = Field(
+        default=None, description="None: named after the model, see output_path"
+    )
+    load_format: LoadFormat = "auto"
+    revision: str | None = Field(default=None, description="branch, tag or commit on the hub")
+    local_files_only: bool = False
+    dtype: FloatType = "float32"
+    max_seq_len: int | None = Field(default=None, ge=1, description="None: the model's positions")
+    schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
+    keep_canonical: bool = False
+    force: bool = False
+    resume: bool = True
+    verify: bool = True
+    verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
+    atol: float | None = Field(default=None, gt=0, description="None: verification's default")
+    jobs: int = Field(default=1, ge=1, description="engines built at once; memory grows alike")
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="of dummy weights and test prompts")
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if self.dtype == "bfloat16" and not self.is_compiled:
+            yield (
+                f"dtype is bfloat16, for which target {self.target} has no matrix kernels; "
+                f"allowed with the targets {' and '.join(TENSORRT_TARGETS)}"
+            )
+
+    def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:
+        """``precision_for`` the ``dtype`` asked for."""
+        return self.precision_for(self.dtype, activation_ranges)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..engines.bundle_swap import TOKENIZER_NAME
@@ -16,7 +13,7 @@ from ..engines.extras import require_extra
 from ..engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
 from ..runtime.schedule_text import format_schedule
 from .config import ExportConfig
-from .events import ExportEvents, Stage
+from .events import ExportEvents, SerializedEvents, Stages
 from .memory import PeakMemory
 from .plan import ExportPlan, plan_export
 from .report import ExportReport
@@ -47,12 +44,12 @@ def export(config: ExportConfig, events: ExportEvents | None = None) -> ExportRe
 class _Export:
     def __init__(self, config: ExportConfig, events: ExportEvents, memory: PeakMemory) -> None:
         self._config = config
-        self._events = events
+        self._events = SerializedEvents(events)
+        self._stages = Stages(self._events)
         self._memory = memory
-        self._stage_seconds: dict[str, float] = {}
 
     def run(self) -> ExportReport:
-        with self._stage("check", 1):
+        with self._stages.stage("check", 1):
             plan = plan_export(self._config)
         for text in plan.warnings:
             self._events.warning(text)
@@ -60,24 +57,26 @@ class _Export:
             plan.output, force=self._config.force, resume=self._config.resume
         ) as writer:
             engines = self._build(plan, self._trace(plan), writer.directory)
-            manifest = _manifest(self._config, plan, engines)
             schedule, tokenizer = plan.schedule.to_document(), plan.checkpoint.tokenizer_json
             verification = None
             if self._config.verify:
-                writer.stage(manifest, schedule, tokenizer)
+                # With its canonical engines, kept or not: the CPU runs those.
+                writer.stage(_manifest(plan, engines, canonical=True), schedule, tokenizer)
                 verification = self._verify(plan, writer.directory)
-            with self._stage("publish", 1):
+            manifest = _manifest(plan, engines, canonical=self._config.keep_canonical)
+            with self._stages.stage("publish", 1):
                 bundle = writer.publish(manifest, schedule, tokenizer)
         return ExportReport(
             output=bundle.path,
             digest=bundle.manifest.digest,
             model=plan.checkpoint.model.name,
-            target=self._config.target,
+            target=plan.target,
             precision=plan.precision,
+            build=manifest.build,
             schedule=format_schedule(plan.schedule),
             engines=tuple(engine.report for engine in engines),
             size=sum(record.size for record in manifest.files),
-            stage_seconds=self._stage_seconds,
+            stage_seconds=self._stages.seconds,
             peak_memory=self._memory.peak,
             verification=verification,
             warnings=plan.warnings,
@@ -85,7 +84,7 @@ class _Export:
 
     def _trace(self, plan: ExportPlan) -> dict[EngineKind, ir.Model]:
         """The canonical graph of each kind of engine; all layers share one."""
-        with self._stage("trace", len(EngineKind)):
+        with self._stages.stage("trace", len(EngineKind)):
             graphs = {}
             for kind in EngineKind:
                 graphs[kind] = _canonical_graph(kind, plan.checkpoint.model, plan.precision.dtype)
@@ -99,8 +98,8 @@ class _Export:
         from .engine_builds import EngineBuilds
 
         finished = {}
-        with self._stage("build", len(plan.engines)):
-            builds = EngineBuilds(plan, graphs, self._config.target, directory)
+        with self._stages.stage("build", len(plan.engines)):
+            builds = EngineBuilds(plan, graphs, directory, self._events.plan_progress)
             for engine in builds.run(self._config.jobs):
                 finished[engine.spec.name] = engine
                 self._events.engine_finished(engine.report)
@@ -112,16 +111,8 @@ class _Export:
         def on_progress(progress: Progress) -> None:
             self._events.item_finished("verify", progress.item)
 
-        with self._stage("verify", len(plan.engines)):
+        with self._stages.stage("verify", len(plan.engines)):
             return run_verification(directory, self._config, plan.precision, on_progress)
-
-    @contextmanager
-    def _stage(self, stage: Stage, items: int) -> Iterator[None]:
-        self._events.stage_started(stage, items)
-        start = perf_counter()
-        yield
-        self._stage_seconds[stage] = perf_counter() - start
-        self._events.stage_finished(stage, self._stage_seconds[stage])
 
 
 @lru_cache(maxsize=2 * len(EngineKind))
@@ -132,22 +123,27 @@ def _canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir
     return trace_engine(kind, model, dtype)
 
 
-def _manifest(config: ExportConfig, plan: ExportPlan, engines: list[FinishedEngine]) -> Manifest:
+def _manifest(plan: ExportPlan, engines: list[FinishedEngine], *, canonical: bool) -> Manifest:
+    """What the bundle holds, with canonical engines as well where ``canonical`` is true."""
     from .content_key import tool_versions
 
     files = [record for engine in engines for record in engine.files]
+    if canonical:
+        files += [record for engine in engines for record in engine.canonical_files]
     specs = [engine.spec for engine in engines]
     tokenizer = plan.checkpoint.tokenizer_json
     if tokenizer is not None:
         digest = hashlib.sha256(tokenizer).hexdigest()
         files.append(FileRecord(path=TOKENIZER_NAME, size=len(tokenizer), sha256=digest))
+    kept = [engine.canonical for engine in engines if engine.canonical is not None]
     return Manifest(
-        target=config.target,
+        target=plan.target,
         model=plan.checkpoint.model,
         precision=plan.precision,
         engines=tuple(spec for spec in specs if spec.kind is not EngineKind.CANDIDATES),
         candidates=next(spec for spec in specs if spec.kind is EngineKind.CANDIDATES),
-        canonical=tuple(engine.canonical for engine in engines if engine.canonical is not None),
+        canonical=tuple(kept) if canonical else (),
+        build=None if plan.compilation is None else plan.compilation.build,
         tokenizer=None if tokenizer is None else TOKENIZER_NAME,
         files=tuple(files),
         tool_versions=tool_versions(),

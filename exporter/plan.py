@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..engines.bundle_swap import partial_path
 from ..engines.bundle_writer import check_target
-from ..engines.errors import (
-    CapacityError,
-    ScheduleError,
-    SkipDecError,
-    UnsupportedModelError,
-    UsageError,
-)
-from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec, Quantization
-from ..engines.session import BACKENDS
+from ..engines.errors import CapacityError, ScheduleError, UnsupportedModelError, UsageError
+from ..engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
+from ..engines.memory import ITEM_BYTES
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import parse_schedule
 from .checkpoint import Checkpoint, open_checkpoint
-from .config import ExportConfig
+from .config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
 from .families import hub_id
-from .quantize import QUANTIZED_PARAMETERS, weight_quantizer
+from .problems import Problems
+from .quantize import QUANTIZED_PARAMETERS, QUANTIZERS
 from .weights import engine_name, engine_parameters
 from .weights_file import ALIGNMENT
 
-P = ParamSpec("P")
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from .compilation import Compilation
 
 HEAD_SIZE_MULTIPLE = 8
+CANONICAL = "canonical"
 
 _GRAPH_BYTES = 1 << 16  # more than any engine's graph without weights
 _FIXED_SECONDS = 10.0  # imports and traces
@@ -43,16 +37,24 @@ _SECONDS_PER_GIGAWEIGHT: dict[Quantization, float] = {  # measured on 2 cores, N
     "int8": 6.0,
     "int8-block": 8.0,
     "int4": 8.0,
+    "fp8": 8.0,
 }
+_PLAN_BYTES = 4 << 20  # of a plan, beside its weights: kernels for two profiles
+_SECONDS_PER_PLAN = 1.0  # TensorRT-RTX; the full library times kernels and takes longer
+_ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | {"int4": 4, "float8_e4m3fn": 8}
 
 
 @dataclass(frozen=True)
 class PlannedEngine:
-    """An engine that will be built; ``size`` in bytes is that of its files, a little over."""
+    """An engine that will be built; ``size`` in bytes is that of its files, a little over.
+
+    TensorRT's engines have one plan for each of ``capacities``, or one in all if there are none.
+    """
 
     kind: EngineKind
     layer_index: int | None
     size: int
+    capacities: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -62,19 +64,26 @@ class PlannedEngine:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What an export will do. ``canonical_size`` is 0 unless the canonical graphs are kept."""
+    """What an export will do. ``canonical_size`` is 0 unless the canonical graphs are kept.
+
+    ``temporary_size`` is what is written on the way and deleted at the end; ``compilation`` is
+    None unless TensorRT compiles the engines.
+    """
 
     output: Path
+    target: str
     checkpoint: Checkpoint
     precision: PrecisionSpec
     schedule: ExitSchedule
     engines: tuple[PlannedEngine, ...]
     canonical_size: int
+    temporary_size: int
+    compilation: Compilation | None
     warnings: tuple[str, ...]
 
     @property
     def size(self) -> int:
-        """Bytes that will be written."""
+        """Bytes of the bundle."""
         return self.canonical_size + sum(engine.size for engine in self.engines)
 
     @property
@@ -82,7 +91,7 @@ class ExportPlan:
         """Bytes of keys and values that one position of one row takes at full depth."""
         model = self.checkpoint.model
         width = 2 * model.num_layers * model.hidden_size
-        return width * np.dtype(self.precision.dtype).itemsize
+        return width * ITEM_BYTES[self.precision.dtype]
 
     @property
     def estimated_seconds(self) -> float:
@@ -94,10 +103,16 @@ class ExportPlan:
             EngineKind.HEAD: _SECONDS_PER_GIGAWEIGHT[self.precision.head_quantize],
             EngineKind.CANDIDATES: 0.0,
         }
-        return _FIXED_SECONDS + sum(
-            rates[engine.kind] * math.prod(parameter.shape) / 1e9
-            for engine in self.engines
-            for parameter in engine_parameters(engine.kind, model, engine.layer_index)
+        plans = sum(len(engine.capacities) or 1 for engine in self.engines)
+        compiling = 0.0 if self.compilation is None else _SECONDS_PER_PLAN * plans
+        return (
+            _FIXED_SECONDS
+            + compiling
+            + sum(
+                rates[engine.kind] * math.prod(parameter.shape) / 1e9
+                for engine in self.engines
+                for parameter in engine_parameters(engine.kind, model, engine.layer_index)
+            )
         )
 
 
@@ -105,38 +120,57 @@ def plan_export(config: ExportConfig) -> ExportPlan:
     """Open the checkpoint and check everything; nothing is written but the hub's own cache.
 
     Raises one SkipDecError with every problem found: target, output, model, tensors, schedule,
-    disk space.
+    disk space, and what TensorRT can't do with the model or on this machine.
     """
-    problems = _Problems()
+    problems = Problems("export")
     output = output_path(config)
     problems.attempt(_check_target_name, config.target)
     problems.attempt(check_target, output, force=config.force)
     checkpoint = problems.attempt(open_checkpoint, config)
     if checkpoint is None:
         raise problems.error()
-    problems.attempt(_check_head_size, checkpoint.model)
-    precision = config.precision()
-    engines = tuple(planned_engines(checkpoint.model, precision))
-    canonical: tuple[PlannedEngine, ...] = ()
-    if config.keep_canonical:
-        canonical = tuple(planned_engines(checkpoint.model, PrecisionSpec(dtype=config.dtype)))
+    model = checkpoint.model
     schedule = problems.attempt(resolve_schedule, config, checkpoint)
-    problems.attempt(_check_space, output, sum(engine.size for engine in (*engines, *canonical)))
+    compilation = None
+    if config.is_compiled:
+        compilation = problems.attempt(_plan_compilation, config, config.dtype, model)
+    else:
+        problems.attempt(_check_head_size, model)
     if schedule is None or problems.errors:
         raise problems.error()
+    precision = config.precision() if compilation is None else compilation.precision
+    engines = tuple(planned_engines(model, precision, config.target, compilation))
+    canonical_size = 0
+    if config.keep_canonical or compilation is not None:
+        float_precision = PrecisionSpec(dtype=config.dtype)
+        canonical = planned_engines(model, float_precision, CANONICAL)
+        canonical_size = sum(engine.size for engine in canonical)
+    check_space(output, canonical_size + sum(engine.size for engine in engines))
     return ExportPlan(
         output=output,
+        target=config.target,
         checkpoint=checkpoint,
         precision=precision,
         schedule=schedule,
         engines=engines,
-        canonical_size=sum(engine.size for engine in canonical),
-        warnings=(*checkpoint.warnings, *_precision_warnings(precision)),
+        canonical_size=canonical_size if config.keep_canonical else 0,
+        temporary_size=0 if config.keep_canonical else canonical_size,
+        compilation=compilation,
+        warnings=(*checkpoint.warnings, *_precision_warnings(config)),
     )
 
 
+def _plan_compilation(
+    config: QuantizationConfig, dtype: FloatType, model: ModelSpec
+) -> Compilation:
+    """``plan_compilation``; where TensorRT is no target, neither it nor onnx is imported."""
+    from .compilation import plan_compilation
+
+    return plan_compilation(config, dtype, model)
+
+
 def output_path(config: ExportConfig) -> Path:
-    """``config.output``, else a directory here named after model and precision.
+    """``config.output``, else a directory here named after model, precision and target.
 
     >>> output_path(ExportConfig(model="facebook/opt-1.3b", dtype="float16")).name
     'opt-1.3b-fp16.skipdec'
@@ -144,9 +178,10 @@ def output_path(config: ExportConfig) -> Path:
     if config.output is not None:
         return config.output.expanduser().absolute()
     stem = Path(hub_id(config.model)).expanduser().resolve().name
-    fp16 = "-fp16" if config.dtype == "float16" else ""
+    dtype = {"float32": "", "float16": "-fp16", "bfloat16": "-bf16"}[config.dtype]
     quantize = "" if config.quantize == "none" else f"-{config.quantize}"
-    return Path.cwd() / f"{stem}{fp16}{quantize}.skipdec"
+    target = f"-{config.target}" if config.is_compiled else ""
+    return Path.cwd() / f"{stem}{dtype}{quantize}{target}.skipdec"
 
 
 def resolve_schedule(config: ExportConfig, checkpoint: Checkpoint) -> ExitSchedule:
@@ -171,18 +206,31 @@ def resolve_schedule(config: ExportConfig, checkpoint: Checkpoint) -> ExitSchedu
     return trained
 
 
-def planned_engines(model: ModelSpec, precision: PrecisionSpec) -> Iterator[PlannedEngine]:
+def planned_engines(
+    model: ModelSpec,
+    precision: PrecisionSpec,
+    target: str,
+    compilation: Compilation | None = None,
+) -> Iterator[PlannedEngine]:
     """The engines of a bundle in the manifest's order, with the size of their files in bytes."""
-    yield PlannedEngine(EngineKind.EMBED, None, _planned_size(EngineKind.EMBED, model, precision))
-    layer_size = _planned_size(EngineKind.LAYER, model, precision)
-    for index in range(model.num_layers):
-        yield PlannedEngine(EngineKind.LAYER, index, layer_size)
-    for kind in (EngineKind.HEAD, EngineKind.CANDIDATES):
-        yield PlannedEngine(kind, None, _planned_size(kind, model, precision))
+    layers = [(EngineKind.LAYER, index) for index in range(model.num_layers)]
+    sizes = {kind: _planned_size(kind, model, precision, target) for kind in EngineKind}
+    for kind, index in (
+        (EngineKind.EMBED, None),
+        *layers,
+        (EngineKind.HEAD, None),
+        (EngineKind.CANDIDATES, None),
+    ):
+        if compilation is None:
+            yield PlannedEngine(kind, index, sizes[kind])
+        else:
+            capacities = compilation.capacities(kind)
+            size = (sizes[kind] + _PLAN_BYTES) * (len(capacities) or 1)
+            yield PlannedEngine(kind, index, size, capacities)
 
 
-def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) -> int:
-    quantizer = weight_quantizer(kind, precision)
+def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, target: str) -> int:
+    quantizer = QUANTIZERS.load(target)(kind, precision)
     size = _GRAPH_BYTES
     for parameter in engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None):
         dtype: str = "float32" if parameter.keeps_float32 else precision.dtype
@@ -191,14 +239,14 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) 
             in_size, out_size = parameter.shape
             stored = quantizer.layout((in_size, out_size))
         for dtype, shape in stored.values():
-            nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+            nbytes = -(-math.prod(shape) * _ITEM_BITS[dtype] // 8)
             size += -(-nbytes // ALIGNMENT) * ALIGNMENT
     return size
 
 
 def _check_target_name(target: str) -> None:
-    if target not in BACKENDS:
-        raise UsageError("target", f"{target!r} is unknown; allowed: {', '.join(BACKENDS)}")
+    if target not in EXPORT_TARGETS:
+        raise UsageError("target", f"{target!r} is unknown; allowed: {', '.join(EXPORT_TARGETS)}")
 
 
 def _check_head_size(model: ModelSpec) -> None:
@@ -210,7 +258,7 @@ def _check_head_size(model: ModelSpec) -> None:
         )
 
 
-def _check_space(output: Path, needed: int) -> None:
+def check_space(output: Path, needed: int) -> None:
     """Raise CapacityError unless ``needed`` bytes fit beside ``output``."""
     unfinished = partial_path(output)
     parent = next(parent for parent in output.parents if parent.exists())
@@ -224,33 +272,11 @@ def _check_space(output: Path, needed: int) -> None:
         )
 
 
-def _precision_warnings(precision: PrecisionSpec) -> Iterator[str]:
-    if precision.dtype == "float16" and "none" in (precision.quantize, precision.head_quantize):
+def _precision_warnings(config: ExportConfig) -> Iterator[str]:
+    if config.is_compiled:
+        return
+    if config.dtype == "float16" and "none" in config.quantizations:
         yield (
             "float16 has no CPU matrix kernels: float weights become float32 when loaded, twice "
             "the file's size; --quantize int8 is smaller and faster on a CPU"
-        )
-
-
-class _Problems:
-    """Runs checks one after another and keeps what each of them raises."""
-
-    def __init__(self) -> None:
-        self.errors: list[SkipDecError] = []
-
-    def attempt(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return the check's result, None if it failed."""
-        try:
-            return check(*args, **kwargs)
-        except SkipDecError as error:
-            self.errors.append(error)
-            return None
-
-    def error(self) -> SkipDecError:
-        """One error with every problem kept; the only one itself, so that its type is not lost."""
-        if len(self.errors) == 1:
-            return self.errors[0]
-        return UsageError(
-            "export",
-            *(f"{error.subject}: {text}" for error in self.errors for text in error.problems),
         )

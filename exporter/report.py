@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..engines.manifest import PrecisionSpec
+from ..engines.manifest import BuildSpec, PrecisionSpec
+from ..engines.trt_build import PlanReport
 from .verify_report import VerificationReport
 
 
@@ -21,22 +22,26 @@ class EngineReport(_Report):
     size: int
     seconds: float
     resumed: bool = Field(description="finished by an earlier, interrupted run")
+    plans: tuple[PlanReport, ...] = Field(default=(), description="TensorRT's, a KV capacity each")
 
 
 class ExportReport(_Report):
-    """A finished export. Sizes in bytes, times in seconds."""
+    """A finished export or build. Sizes in bytes, times in seconds."""
 
     output: Path
     digest: str = Field(description="of the bundle's manifest")
     model: str
     target: str
     precision: PrecisionSpec
+    build: BuildSpec | None = Field(default=None, description="of TensorRT's targets")
     schedule: str
     engines: tuple[EngineReport, ...]
     size: int
     stage_seconds: dict[str, float]
     peak_memory: int = Field(description="largest RssAnon seen, without the verifying process")
-    verification: VerificationReport | None = Field(description="None: --no-verify")
+    verification: VerificationReport | None = Field(
+        description="None: --no-verify, or built without torch"
+    )
     warnings: tuple[str, ...]
 
     @property

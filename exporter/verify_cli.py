@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -61,7 +61,7 @@ def verify(
     from .verify import run_verification
 
     opened = EngineBundle.open(bundle)
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "model": reference,
         "load_format": load_format,
         "revision": revision,

@@ -1,0 +1,93 @@
+"""Canonical engines on disk: what TensorRT's engines are compiled from, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ..engines.bundle import EngineBundle
+from ..engines.errors import BundleError
+from ..engines.manifest import EngineSpec, FileRecord
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CanonicalEngine:
+    """A canonical engine in ``directory``, which is only read; paths are relative to it."""
+
+    spec: EngineSpec
+    files: tuple[FileRecord, ...]
+    directory: Path
+
+    @property
+    def weights_path(self) -> Path | None:
+        """The file with the weights; None for an engine without."""
+        return self.directory / self.spec.weights[0] if self.spec.weights else None
+
+    def graph(self) -> ir.Model:
+        """A fresh copy of the graph; its weights' initialisers carry no data."""
+        copy = self._stored.clone()
+        for name in self.tensors:
+            copy.graph.initializers[name].const_value = None
+        return copy
+
+    @cached_property
+    def tensors(self) -> Mapping[str, ir.ExternalTensor]:
+        """Where each weight lies: offset and length in ``weights_path``, dtype and shape."""
+        return {
+            name: value.const_value
+            for name, value in self._stored.graph.initializers.items()
+            if isinstance(value.const_value, ir.ExternalTensor)
+        }
+
+    def read(self, name: str) -> Array:
+        """The weight ``name`` as stored, mapped into memory: read it, don't write it."""
+        tensor = self.tensors[name]
+        path = self.weights_path
+        assert path is not None
+        dtype, shape = tensor.dtype.numpy(), tuple(int(size) for size in tensor.shape.numpy())
+        return np.memmap(path, dtype, "r", tensor.offset or 0, shape)
+
+    @cached_property
+    def _stored(self) -> ir.Model:
+        return ir.load(self.directory / self.spec.graph)
+
+
+def canonical_engines(bundle: EngineBundle) -> tuple[CanonicalEngine, ...]:
+    """The canonical engines that ``bundle`` keeps, in the manifest's order.
+
+    Raises BundleError for a bundle that was exported without ``--keep-canonical``.
+    """
+    manifest = bundle.manifest
+    if not manifest.canonical:
+        raise BundleError(
+            str(bundle.path),
+            "keeps no canonical engines, which others are compiled from; export the model again "
+            "with --keep-canonical",
+        )
+    missing = [
+        engine.name
+        for engine in manifest.all_engines
+        if engine.name not in {kept.name for kept in manifest.canonical}
+    ]
+    if missing:
+        raise BundleError(
+            str(bundle.path),
+            f"keeps no canonical form of {', '.join(missing)}; export the model again with "
+            "--keep-canonical",
+        )
+    records = {record.path: record for record in manifest.files}
+    return tuple(
+        CanonicalEngine(
+            spec, tuple(records[path] for path in (spec.graph, *spec.weights)), bundle.path
+        )
+        for spec in manifest.canonical
+    )

@@ -1,0 +1,209 @@
+"""How TensorRT will compile engines: every default resolved, everything checked, nothing built.
+
+opt-1.3b (max_seq_len 2048), --max-batch-size 64 --max-prompt-len 256
+kv_buckets 256, 1024, 2048; max_prefill_rows 2048 // 256 = 8
+decode profile: B 1..64, S 1; prefill profile: B 1..8, S 1..256
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ..engines.errors import EnvironmentMismatchError, MissingExtraError, UsageError
+from ..engines.manifest import (
+    BuildSpec,
+    EngineKind,
+    FloatType,
+    ModelSpec,
+    PrecisionSpec,
+    TensorSpec,
+)
+from ..engines.trt_build import BuilderFacts, BuildOptions, Profile, Shape, check_options
+from ..engines.trt_library import TensorRtTarget
+from .config import QuantizationConfig
+from .lowering_tensorrt import check_model
+from .problems import Problems
+from .ranges import ActivationRanges
+
+_SMALLEST_BUCKET = 256
+_BUCKET_STEP = 4
+_PREFILL_TOKENS = 2048  # B * S of a prefill call, unless one row alone is longer
+_SCORED_ROWS = 64  # logits rows that the head gives at once, beside one for each row
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What becomes of canonical engines; ``build`` is what the manifest will say about it."""
+
+    target: TensorRtTarget
+    precision: PrecisionSpec
+    ranges: ActivationRanges | None
+    build: BuildSpec
+    options: BuildOptions
+    gpu: str | None  # this machine's, None if the plans can't run here
+
+    def capacities(self, kind: EngineKind) -> tuple[int, ...]:
+        """The KV capacities that an engine of ``kind`` is compiled for, none without a cache."""
+        return self.build.kv_buckets if kind is EngineKind.LAYER else ()
+
+    def profiles(
+        self, kind: EngineKind, inputs: tuple[TensorSpec, ...], capacity: int | None
+    ) -> tuple[Profile, ...]:
+        """The optimisation profiles of one plan: decode and prefill, one for candidates.
+
+        The usual size of every dimension is the largest: kernels are chosen for full batches and
+        whole prompts.
+        """
+        build = self.build
+        rows, prefill_rows = build.max_batch_size, build.max_prefill_rows
+        if kind is EngineKind.CANDIDATES:
+            return (_profile(inputs, {"R": max(rows, prefill_rows)}),)
+        num_tokens = min(build.max_prompt_len, capacity or build.max_prompt_len)
+        fixed = {} if capacity is None else {"T": capacity}
+        decode = {"B": rows, "S": 1, "R": rows}
+        prefill = {"B": prefill_rows, "S": num_tokens, "R": max(_SCORED_ROWS, prefill_rows)}
+        return tuple(_profile(inputs, sizes, fixed) for sizes in (decode, prefill))
+
+
+def _profile(
+    inputs: tuple[TensorSpec, ...], largest: dict[str, int], fixed: dict[str, int] | None = None
+) -> Profile:
+    """Each input's smallest, usual and largest shape; symbols go from 1 to ``largest``."""
+
+    def shape(spec: TensorSpec, sizes: dict[str, int]) -> Shape:
+        return tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
+
+    smallest = dict.fromkeys(largest, 1) | (fixed or {})
+    most = largest | (fixed or {})
+    return {
+        spec.name: (shape(spec, smallest), shape(spec, most), shape(spec, most)) for spec in inputs
+    }
+
+
+def plan_compilation(config: QuantizationConfig, dtype: FloatType, model: ModelSpec) -> Compilation:
+    """Resolve what ``config`` asks for engines of ``model`` and this machine.
+
+    Raises one error with every problem: sizes that do not fit the model (UsageError), a model that
+    TensorRT has no kernels for, ranges that can't be read or do not fit, a library that is not
+    installed (MissingExtraError), and, with what can be done instead, a machine that can't build
+    what is asked for (EnvironmentMismatchError).
+    """
+    tensorrt = config.tensorrt_options
+    max_prompt_len = tensorrt.max_prompt_len or model.max_seq_len
+    kv_buckets = tensorrt.kv_buckets or default_kv_buckets(model.max_seq_len)
+    options = BuildOptions(
+        target=cast(TensorRtTarget, config.target),
+        compute_capability=tensorrt.gpu_arch,
+        optimization_level=tensorrt.optimization_level,
+        workspace=tensorrt.workspace,
+        hardware_compatible=tensorrt.hardware_compatible,
+        version_compatible=tensorrt.version_compatible,
+        timing_cache=tensorrt.timing_cache,
+    )
+    problems = Problems(f"target {config.target}")
+    problems.attempt(_check_sizes, max_prompt_len, kv_buckets, model)
+    facts = problems.attempt(_check_machine, options)
+    ranges = problems.attempt(_read_ranges, tensorrt.ranges)
+    precision = config.precision_for(dtype, None if ranges is None else ranges.digest)
+    if ranges is not None:
+        problems.attempt(ranges.check, model, precision, str(tensorrt.ranges))
+    if (ranges is None) == (tensorrt.ranges is None):
+        problems.attempt(check_model, model, precision)
+    if facts is None or problems.errors:
+        raise problems.error()
+    compute_capability = tensorrt.gpu_arch or facts.compute_capability
+    assert compute_capability is not None
+    build = BuildSpec(
+        version=facts.version,
+        compute_capability=compute_capability,
+        driver=None if facts.gpu is None else facts.driver,
+        max_batch_size=tensorrt.max_batch_size,
+        max_prompt_len=max_prompt_len,
+        max_prefill_rows=max(1, min(tensorrt.max_batch_size, _PREFILL_TOKENS // max_prompt_len)),
+        kv_buckets=kv_buckets,
+        optimization_level=tensorrt.optimization_level,
+        workspace=tensorrt.workspace,
+        hardware_compatible=tensorrt.hardware_compatible,
+        version_compatible=tensorrt.version_compatible,
+    )
+    gpu = facts.gpu if facts.compute_capability == compute_capability else None
+    return Compilation(options.target, precision, ranges, build, options, gpu)
+
+
+def default_kv_buckets(max_seq_len: int) -> tuple[int, ...]:
+    """256, 1024, 4096 ... below ``max_seq_len``, then ``max_seq_len``.
+
+    Each bucket is a plan of its own, so they are few; attention reads at most four times the
+    positions that a request needs.
+
+    >>> default_kv_buckets(2048), default_kv_buckets(100)
+    ((256, 1024, 2048), (100,))
+    """
+    buckets = []
+    capacity = _SMALLEST_BUCKET
+    while capacity < max_seq_len:
+        buckets.append(capacity)
+        capacity *= _BUCKET_STEP
+    return (*buckets, max_seq_len)
+
+
+def _check_sizes(max_prompt_len: int, kv_buckets: tuple[int, ...], model: ModelSpec) -> None:
+    if problems := list(_size_problems(max_prompt_len, kv_buckets, model.max_seq_len)):
+        raise UsageError(model.name, *problems)
+
+
+def _size_problems(
+    max_prompt_len: int, kv_buckets: tuple[int, ...], max_seq_len: int
+) -> Iterator[str]:
+    if max_prompt_len > max_seq_len:
+        yield f"max_prompt_len is {max_prompt_len}; allowed: at most max_seq_len, {max_seq_len}"
+    if kv_buckets[-1] < max_seq_len:
+        yield (
+            f"the largest of kv_buckets is {kv_buckets[-1]}, too small for max_seq_len "
+            f"{max_seq_len}; add {max_seq_len}, or lower max_seq_len"
+        )
+    if len(kv_buckets) > 1 and kv_buckets[-2] >= max_seq_len:
+        yield (
+            f"kv_buckets has {kv_buckets[-2]} and {kv_buckets[-1]}, which both hold max_seq_len "
+            f"{max_seq_len}: only the smaller would be used; leave out the larger"
+        )
+
+
+def _check_machine(options: BuildOptions) -> BuilderFacts:
+    """``check_options``, with advice where the GPU is what is missing."""
+    try:
+        return check_options(options)
+    except MissingExtraError:
+        raise
+    except EnvironmentMismatchError as error:
+        if "GPU" not in "".join(error.problems):
+            raise
+        raise EnvironmentMismatchError(
+            error.subject, *error.problems, *_without_gpu(options.target)
+        ) from error
+
+
+def _without_gpu(target: TensorRtTarget) -> Iterator[str]:
+    if target == "tensorrt":
+        yield "here, plans can be built for another target: --target tensorrt-rtx --gpu-arch 8.9"
+    else:
+        yield "name the GPU that the plans will run on, e.g. --gpu-arch 8.9"
+    yield (
+        "or export here with --keep-canonical, and then, on the machine with the GPU, which needs "
+        f"no torch: skipdec build BUNDLE --target {target}"
+    )
+
+
+def _read_ranges(path: Path | None) -> ActivationRanges | None:
+    if path is None:
+        return None
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            str(path), f"can't be read ({error.strerror}); give a ranges file"
+        ) from error
+    return ActivationRanges.from_json(content, str(path))

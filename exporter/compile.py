@@ -1,0 +1,195 @@
+"""Compiles canonical engines to TensorRT plans, one a KV capacity; the same for export and build.
+
+Lower the graph, quantise what is to be quantised, hand graph and weights to the builder's child
+process, note in the journal what it has built. The canonical engine's files are only read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx_ir as ir
+
+from ..engines.bundle import file_record
+from ..engines.manifest import EngineSpec, FileRecord, KVBucket, ModelSpec
+from ..engines.trt_build import PlanReport, PlanRequest, build_plan
+from .build import step_bytes, store_parameter
+from .canonical import CanonicalEngine
+from .compilation import Compilation
+from .content_key import plan_key
+from .dtypes import check_dtypes
+from .journal import Finished, Journal
+from .lowering import TARGETS, LoweredEngine, Lowering
+from .lowering_tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
+from .weights import engine_parameters
+from .weights_file import WeightsFile
+
+OnPlanProgress = Callable[[str, str, int, int], None]
+"""Takes a plan's name (``layer_007.t256``), the builder's phase, its step, and the steps in all."""
+
+_QUANTIZED_WEIGHTS = "quantized.weights"
+
+
+@dataclass(frozen=True)
+class CompiledEngine:
+    """One engine's plans on disk; ``resumed`` if an interrupted run had built them all."""
+
+    spec: EngineSpec
+    files: tuple[FileRecord, ...]
+    plans: tuple[PlanReport, ...]
+    resumed: bool
+
+
+class Compiler:
+    """Compiles the engines of one bundle into ``directory``, several threads at once if need be.
+
+    ``on_progress`` may be called from any of them; what it raises ends that engine's build.
+    """
+
+    def __init__(
+        self,
+        compilation: Compilation,
+        model: ModelSpec,
+        directory: Path,
+        journal: Journal,
+        on_progress: OnPlanProgress,
+    ) -> None:
+        self._compilation = compilation
+        self._model = model
+        self._directory = directory
+        self._folder = Path("engines") / compilation.target
+        self._journal = journal
+        self._on_progress = on_progress
+        (directory / self._folder).mkdir(parents=True, exist_ok=True)
+
+    def compile(self, source: CanonicalEngine) -> CompiledEngine:
+        """Build every plan of one engine that the journal does not know.
+
+        Raises EngineBuildError, naming the engine, if the builder refuses the graph, crashes, or
+        makes something else of it; plans that are finished by then stay in the journal.
+        """
+        lowering: Lowering = TARGETS.load(self._compilation.target)
+        lowered = lowering(
+            source.graph(), source.spec.kind, self._model, self._compilation.precision
+        )
+        spec = self._spec(source.spec, lowered)
+        keys = {
+            path: plan_key(path, source.files, self._compilation, capacity)
+            for path, capacity in _plans(spec)
+        }
+        finished = {path: self._journal.finished(key) for path, key in keys.items()}
+        missing = [(path, capacity) for path, capacity in _plans(spec) if finished[path] is None]
+        if missing:
+            with self._bound(source, lowered, spec) as weights_path:
+                for path, capacity in missing:
+                    request = self._request(spec, lowered, weights_path, capacity)
+                    finished[path] = built = self._build(request, path)
+                    self._journal.record(keys[path], built)
+        done = [each for each in finished.values() if each is not None]
+        return CompiledEngine(
+            spec=spec,
+            files=tuple(record for each in done for record in each.files),
+            plans=tuple(PlanReport.model_validate(each.facts) for each in done),
+            resumed=not missing,
+        )
+
+    def _spec(self, canonical: EngineSpec, lowered: LoweredEngine) -> EngineSpec:
+        """The manifest's description: plans hold their weights, so they are graph and weights."""
+        capacities = self._compilation.capacities(canonical.kind)
+        stem = self._folder / canonical.name
+        buckets = tuple(
+            KVBucket(capacity=capacity, graph=f"{stem}.t{capacity}.plan") for capacity in capacities
+        )
+        paths = tuple(bucket.graph for bucket in buckets) or (f"{stem}.plan",)
+        return EngineSpec(
+            name=canonical.name,
+            kind=canonical.kind,
+            layer_index=canonical.layer_index,
+            graph=paths[0],
+            weights=paths,
+            buckets=buckets,
+            inputs=lowered.signature.inputs,
+            outputs=lowered.signature.outputs,
+            step_bytes=self._step_bytes(canonical, lowered),
+        )
+
+    @contextmanager
+    def _bound(
+        self, source: CanonicalEngine, lowered: LoweredEngine, spec: EngineSpec
+    ) -> Iterator[Path]:
+        """Give the lowered graph its weights; yields a path beside the files that hold them.
+
+        Float weights stay where they are, behind a link; quantised ones are written to a file that
+        goes when the engine is done.
+        """
+        with TemporaryDirectory(prefix=f".{source.spec.name}.", dir=self._directory) as name:
+            directory = Path(name)
+            if source.weights_path is not None:
+                (directory / source.weights_path.name).symlink_to(source.weights_path)
+            with WeightsFile(directory / _QUANTIZED_WEIGHTS) as weights:
+                for parameter, tensor in source.tensors.items():
+                    if parameter in lowered.quantizers:
+                        store_parameter(parameter, source.read(parameter), lowered, weights)
+                    else:
+                        lowered.graph.graph.initializers[parameter].const_value = tensor
+            if (ranges := self._compilation.ranges) is not None:
+                bind_activation_scales(lowered, source.spec.kind, ranges.of(source.spec.name))
+            compilation = self._compilation
+            graph = ir.to_proto(lowered.graph).graph
+            check_dtypes(graph, spec, self._model, compilation.precision, compilation.target)
+            yield directory / source.spec.name
+
+    def _request(
+        self, spec: EngineSpec, lowered: LoweredEngine, weights_path: Path, capacity: int | None
+    ) -> PlanRequest:
+        graph = lowered.graph if capacity is None else with_capacity(lowered.graph, capacity)
+        return PlanRequest(
+            engine=spec.name if capacity is None else f"{spec.name}.t{capacity}",
+            graph=ir.to_proto(graph).SerializeToString(deterministic=True),
+            weights_path=weights_path,
+            profiles=self._compilation.profiles(spec.kind, spec.inputs, capacity),
+            inputs=spec.inputs,
+            outputs=spec.outputs,
+            expected_layers=EXPECTED_LAYERS.get(spec.kind, {}),
+            options=self._compilation.options,
+        )
+
+    def _build(self, request: PlanRequest, path: str) -> Finished:
+        def on_progress(phase: str, step: int, steps: int) -> None:
+            self._on_progress(request.engine, phase, step, steps)
+
+        report = build_plan(request, self._directory / path, on_progress)
+        return Finished(report.model_dump(mode="json"), (file_record(self._directory, path),))
+
+    def _step_bytes(self, canonical: EngineSpec, lowered: LoweredEngine) -> int:
+        """Bytes of weights and scales that a token reads, by the lowered graph's tensors."""
+        sizes = {}
+        initializers = lowered.graph.graph.initializers
+        for parameter in engine_parameters(canonical.kind, self._model, canonical.layer_index):
+            names = [parameter.name]
+            if parameter.name in lowered.quantizers:
+                in_size, out_size = parameter.shape
+                layout = lowered.quantizers[parameter.name].layout((in_size, out_size))
+                names = [f"{parameter.name}.{suffix}" for suffix in layout]
+            sizes[parameter.name] = sum(_tensor_bytes(initializers[name]) for name in names)
+        return step_bytes(sizes, self._model)
+
+
+def _plans(spec: EngineSpec) -> tuple[tuple[str, int | None], ...]:
+    """Path and KV capacity of each plan of an engine."""
+    return tuple((bucket.graph, bucket.capacity) for bucket in spec.buckets) or (
+        (spec.graph, None),
+    )
+
+
+def _tensor_bytes(value: ir.Value) -> int:
+    """Bytes of an initialiser, with or without data; int4 takes half a byte an element."""
+    assert value.dtype is not None, value.name
+    assert value.shape is not None, value.name
+    bits = math.prod(int(size) for size in value.shape.numpy()) * value.dtype.bitwidth
+    return -(-bits // 8)

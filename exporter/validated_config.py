@@ -1,0 +1,65 @@
+"""Configurations that name every wrong field at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..engines.errors import SkipDecError, UsageError
+
+
+class ValidatedConfig(BaseModel):
+    """A frozen value with a JSON round trip: ``T.from_json(config.to_json()) == config``.
+
+    Raises UsageError, with every problem at once, for an unknown field or a value that is not
+    allowed, and for what ``_problems`` finds wrong in fields that are right one by one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401  (pydantic checks every field)
+        name = type(self).__name__
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = [text for item in error.errors() for text in self._describe(item)]
+            raise UsageError(name, *problems) from error
+        if problems := list(self._problems()):
+            raise UsageError(name, *problems)
+
+    def _problems(self) -> Iterator[str]:
+        """What the fields get wrong together."""
+        yield from ()
+
+    @classmethod
+    def _describe(cls, item: Any) -> list[str]:  # noqa: ANN401  (pydantic's ErrorDetails)
+        """The sentences for one of pydantic's errors; a nested configuration has its own."""
+        field = ".".join(map(str, item["loc"]))
+        nested = item.get("ctx", {}).get("error")
+        if isinstance(nested, SkipDecError):
+            return [f"{field}.{problem}" for problem in nested.problems]
+        if item["type"] == "extra_forbidden":
+            return [f"{field} is unknown; allowed: {', '.join(cls.model_fields)}"]
+        if item["type"] == "missing":
+            return [f"{field} is missing; give it"]
+        return [f"{field} is {item['input']!r}; {item['msg'][:1].lower()}{item['msg'][1:]}"]
+
+    def to_json(self) -> str:
+        """The configuration as a JSON object, every field included."""
+        return self.model_dump_json(indent=2)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what `to_json` wrote. Raises UsageError for broken JSON and bad values."""
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise UsageError(cls.__name__, f"is not JSON ({error})") from error
+        if not isinstance(document, dict):
+            raise UsageError(
+                cls.__name__, f"is a JSON {type(document).__name__}; expected an object"
+            )
+        return cls(**document)
