@@ -1,0 +1,236 @@
+"""Graphs for TensorRT: the real builder takes them, and they compute what they stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from built_engines import STRUCTURES, RandomReader, canonical_graph, module, tiny_spec
+from plan_requests import (
+    CAPACITY,
+    FP16,
+    fusible_spec,
+    lowered_engine,
+    needs_tensorrt_rtx,
+    plan_request,
+)
+
+from skipdec.engines.errors import UnsupportedModelError, UsageError
+from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from skipdec.engines.trt_build import PlanReport, build_plan
+from skipdec.exporter.lowering_tensorrt import DECOMPOSABLE, lower, with_capacity
+from skipdec.exporter.quantize import QUANTIZED_PARAMETERS
+from skipdec.exporter.quantize_linear import weight_quantizer
+from skipdec.exporter.weights import engine_parameters
+
+RANGES = "0" * 64  # a digest
+QUANTIZED = {
+    "int8": {"quantize": "int8", "int8_weight_bits": 8},
+    "int8-static": {"quantize": "int8", "int8_weight_bits": 8, "activation_ranges": RANGES},
+    "int8-block": {"quantize": "int8-block", "block_size": 16},
+    "int4": {"quantize": "int4", "block_size": 16},
+    "fp8": {"quantize": "fp8", "activation_ranges": RANGES},
+}
+LAYERS = {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1}
+
+
+def quantized(name: str, dtype: str) -> PrecisionSpec:
+    choice = QUANTIZED[name]
+    head = {"head_quantize": choice["quantize"]}
+    return PrecisionSpec.model_validate({"dtype": dtype, **choice, **head})
+
+
+def build(
+    kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, directory: Path
+) -> PlanReport:
+    """Build a plan; its IO names, dtypes and layer counts are checked by ``build_plan``."""
+    lowered = lowered_engine(kind, model, precision, directory)
+    output = directory / "engine.plan"
+    report = build_plan(plan_request(lowered, kind, directory), output)
+    assert report.plan_size == output.stat().st_size > 0
+    return report
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_builder_takes_a_layer_of_every_structure(
+    structure: str, dtype: str, tmp_path: Path
+) -> None:
+    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    report = build(EngineKind.LAYER, fusible_spec(structure), precision, tmp_path)
+    assert LAYERS.items() <= report.layer_counts.items()
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize(
+    ("kind", "structure", "dtype"),
+    [
+        (EngineKind.LAYER, "pre_norm", "bfloat16"),
+        (EngineKind.EMBED, "pre_norm", "float16"),
+        (EngineKind.EMBED, "post_norm", "bfloat16"),
+        (EngineKind.HEAD, "pre_norm", "bfloat16"),
+        (EngineKind.HEAD, "post_norm", "float16"),
+        (EngineKind.HEAD, "no_bias", "float32"),
+        (EngineKind.CANDIDATES, "pre_norm", "float16"),
+    ],
+)
+def test_the_builder_takes_the_other_engines_and_bfloat16(
+    kind: EngineKind, structure: str, dtype: str, tmp_path: Path
+) -> None:
+    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    build(kind, fusible_spec(structure), precision, tmp_path)
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "float16") for name in QUANTIZED),
+        ("int4", "bfloat16"),
+        ("int8-static", "float32"),
+    ],
+)
+def test_the_builder_takes_quantised_layers_and_sees_every_quantisation(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    precision = quantized(name, dtype)
+    report = build(EngineKind.LAYER, fusible_spec(), precision, tmp_path)
+    assert LAYERS.items() <= report.layer_counts.items()
+    products = len(QUANTIZED_PARAMETERS[EngineKind.LAYER])
+    activations = products if precision.activation_ranges else 0
+    assert report.layer_counts["DEQUANTIZE"] == products + activations
+    assert report.layer_counts.get("QUANTIZE", 0) == activations
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize("name", ["int8", "int4", "fp8"])
+def test_the_builder_takes_quantised_heads_of_an_odd_vocabulary(name: str, tmp_path: Path) -> None:
+    report = build(EngineKind.HEAD, fusible_spec(), quantized(name, "float16"), tmp_path)
+    assert report.layer_counts["DEQUANTIZE"] == (2 if name == "fp8" else 1)
+
+
+@pytest.mark.parametrize("name", ["none", *QUANTIZED])
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm"])
+def test_a_lowered_layer_computes_what_its_quantised_weights_stand_for(
+    structure: str, name: str, tmp_path: Path
+) -> None:
+    """The graph on ONNX Runtime against the torch module with dequantised weights."""
+    model = fusible_spec(structure)
+    precision = PrecisionSpec() if name == "none" else quantized(name, "float32")
+    lowered = lowered_engine(EngineKind.LAYER, model, precision, tmp_path)
+    rng = np.random.default_rng(0)
+    cache = rng.standard_normal((2, 2, model.num_heads, CAPACITY, model.head_dim), np.float32)
+    inputs = {
+        "hidden_states": rng.standard_normal((2, 3, model.hidden_size), np.float32),
+        "past_key": cache[0],
+        "past_value": cache[1],
+        "write_indices": np.array([4, 0]),
+        "attention_mask": np.tri(CAPACITY, dtype=bool)[None, None, [[4, 5, 6], [0, 1, 2]]][0],
+    }
+    inputs["attention_mask"] = inputs["attention_mask"].transpose(1, 0, 2, 3)
+    actual = run(lowered.graph, tmp_path, inputs)
+    reference = dequantized_module(model, precision)
+    with torch.no_grad():
+        expected = reference(*(torch.from_numpy(array) for array in inputs.values()))
+    # Where sums differ in their last bit, an activation may round to the next code.
+    tolerance = 5e-2 if precision.activation_ranges else 2e-5
+    for seen, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(seen, wanted.numpy(), atol=tolerance, rtol=tolerance)
+
+
+def run(graph: ir.Model, directory: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Outputs of a lowered graph on ONNX Runtime, which does not know TensorRT's attribute."""
+    graph = with_capacity(graph, CAPACITY)
+    for node in graph.graph:
+        node.attributes.pop(DECOMPOSABLE, None)
+    path = directory / "graph.onnx"
+    onnx.save(ir.to_proto(graph), path)
+    options = onnxruntime.SessionOptions()  # optimised, it would fuse products of its own
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+def dequantized_module(model: ModelSpec, precision: PrecisionSpec) -> torch.nn.Module:
+    """Weights as their quantised form represents them; so are inputs, which range up to 4."""
+    reference = module(EngineKind.LAYER, model)
+
+    def int8(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
+        return (inputs[0] / (4 / 127)).round().clamp(-128, 127) * (4 / 127)
+
+    def fp8(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
+        scaled = (inputs[0] / (4 / 448)).clamp(-448, 448)
+        return scaled.to(torch.float8_e4m3fn).float() * (4 / 448)
+
+    if precision.activation_ranges:
+        for name in QUANTIZED_PARAMETERS[EngineKind.LAYER]:
+            hook = fp8 if precision.quantize == "fp8" else int8
+            reference.get_submodule(name.removesuffix(".weight")).register_forward_pre_hook(hook)
+    quantizer = weight_quantizer(EngineKind.LAYER, precision)
+    if quantizer is not None:
+        for parameter in engine_parameters(EngineKind.LAYER, model, 0):
+            if parameter.name in QUANTIZED_PARAMETERS[EngineKind.LAYER]:
+                weight = quantizer.dequantized(parameter.load(RandomReader(model)))
+                reference.get_parameter(parameter.name).data = torch.from_numpy(weight)
+    return reference
+
+
+def test_only_float32_attention_may_be_taken_apart() -> None:
+    for dtype, marked in (("float32", True), ("float16", False), ("bfloat16", False)):
+        precision = PrecisionSpec.model_validate({"dtype": dtype})
+        graph = canonical_graph(EngineKind.LAYER, fusible_spec(), precision.dtype)
+        lowered = lower(graph, EngineKind.LAYER, fusible_spec(), precision).graph
+        (attention,) = (node for node in lowered.graph if node.op_type == "Attention")
+        assert (DECOMPOSABLE in attention.attributes) == marked
+        assert all(DECOMPOSABLE not in node.attributes for node in graph.graph)
+
+
+def test_a_capacity_is_set_on_a_copy() -> None:
+    graph = canonical_graph(EngineKind.LAYER, fusible_spec(), "float16")
+    sized = with_capacity(graph, 48)
+    values = {value.name: value for value in (*sized.graph.inputs, *sized.graph.outputs)}
+    assert [str(size) for size in values["past_key"].shape] == ["B", "4", "48", "16"]
+    assert [str(size) for size in values["present_value"].shape] == ["B", "4", "48", "16"]
+    assert [str(size) for size in values["attention_mask"].shape] == ["B", "1", "S", "48"]
+    assert "T" in [str(size) for size in graph.graph.inputs[1].shape]
+
+
+def test_inputs_of_attention_that_the_parser_drops_in_silence_are_refused() -> None:
+    """Lengths that the mask uses too: not even a warning about an unused input comes."""
+    graph = canonical_graph(EngineKind.LAYER, fusible_spec(), "float16").clone()
+    (attention,) = (node for node in graph.graph if node.op_type == "Attention")
+    lengths = next(value for value in graph.graph.inputs if value.name == "write_indices")
+    attention.resize_inputs(7)
+    attention.replace_input_with(6, lengths)
+    with pytest.raises(
+        UnsupportedModelError, match=r"takes write_indices beside .* without a word"
+    ):
+        lower(graph, EngineKind.LAYER, fusible_spec(), FP16)
+
+
+def test_a_model_without_kernels_is_refused_with_every_reason() -> None:
+    model = tiny_spec(num_heads=2, hidden_size=24)
+    precision = PrecisionSpec(dtype="bfloat16", quantize="int4", block_size=16)
+    graph = canonical_graph(EngineKind.LAYER, model, "float32")
+    with pytest.raises(UnsupportedModelError) as raised:
+        lower(graph, EngineKind.LAYER, model, precision)
+    heads, number, *blocks = raised.value.problems
+    assert heads.startswith("heads are 12 wide; TensorRT fuses bfloat16 attention for multiples")
+    assert number.startswith("has 2 heads")
+    assert [text.split()[0] for text in blocks] == [
+        "self_attn.qkv_proj.weight",
+        "self_attn.out_proj.weight",
+        "fc1.weight",
+    ]
+
+
+def test_fp8_needs_ranges() -> None:
+    graph = canonical_graph(EngineKind.HEAD, fusible_spec(), "float16")
+    with pytest.raises(UsageError, match="needs the ranges of activations"):
+        lower(graph, EngineKind.HEAD, fusible_spec(), PrecisionSpec(head_quantize="fp8"))
