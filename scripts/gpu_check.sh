@@ -47,6 +47,11 @@ if ! (cd / && "$python" -c 'import skipdec') 2>/dev/null; then
     rm -rf "$repository/build"
 fi
 
+# ONNX Runtime looks for CUDA's packages beside itself; the machine's own lie elsewhere.
+libraries="$("$python" -P -c 'import pathlib, sys; print(*(
+    folder for entry in sys.path for folder in pathlib.Path(entry).glob("nvidia/*/lib")), sep=":")')"
+export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+
 cd "$repository"
 "$python" -c 'from skipdec.cli import main; main()' doctor | tee "$out/doctor.txt"
 echo "tests marked gpu" >&2
