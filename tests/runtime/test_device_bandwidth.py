@@ -1,0 +1,52 @@
+"""The device's own bandwidth: bytes read and written over the time that the stream took."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from skipdec.engines.errors import CapacityError
+from skipdec.engines.rehearsal import RehearsalDevice
+from skipdec.runtime import device_bandwidth
+from skipdec.runtime.device_bandwidth import DeviceBandwidthProbe, measure_device_bandwidth
+
+MIB = 2**20
+
+
+def test_bytes_are_counted_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = count()  # each look at the clock is one second later
+    monkeypatch.setattr(device_bandwidth.time, "perf_counter", lambda: next(seconds))
+    with DeviceBandwidthProbe(RehearsalDevice(), 3 * MIB + 5) as probe:
+        assert probe.measure() == 2 * 3 * MIB * 8  # eight copies a pass
+        assert probe.samples == [probe.best]
+
+
+def test_a_pass_waits_for_the_copies_that_it_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = RehearsalDevice()
+    done: list[str] = []
+    copy, wait = device.copy_strided, device.synchronize
+
+    def copy_strided(target: int, source: int, *, pitch: int, width: int, height: int) -> None:
+        assert source - target == width * height == 2 * MIB
+        copy(target, source, pitch=pitch, width=width, height=height)
+        done.append("copy")
+
+    def synchronize() -> None:
+        wait()
+        done.append("wait")
+
+    monkeypatch.setattr(device, "copy_strided", copy_strided)
+    monkeypatch.setattr(device, "synchronize", synchronize)
+    probe = DeviceBandwidthProbe(device, 2 * MIB)
+    done.clear()
+    probe.measure()
+    assert done == ["wait", *["copy"] * 8, "wait"]
+
+
+def test_memory_is_given_back_and_a_lack_of_it_is_told() -> None:
+    device = RehearsalDevice(limit=8 * MIB)
+    for _ in range(3):
+        assert measure_device_bandwidth(device, 3 * MIB) > 0
+    with pytest.raises(CapacityError):
+        measure_device_bandwidth(device, 5 * MIB)
