@@ -54,8 +54,8 @@ class LinearChannelQuantizer(WeightQuantizer):
 class LinearBlockQuantizer(WeightQuantizer):
     """int4 or int8, one scale per ``block_size`` inputs of a column: axis 0 and a block size.
 
-    Worked, 4 bits: the block (0.5, -1.0, 0.25) has scale 1/7 and codes (4, -7, 2), since halves
-    round to even. ``block_size`` divides K.
+    Worked, 4 bits: the block (0.4, -1.0, 0.25) has scale 1/7 and codes (3, -7, 2).
+    ``block_size`` divides K.
     """
 
     bits: int

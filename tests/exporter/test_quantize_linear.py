@@ -36,8 +36,8 @@ def quantizers(dtype: FloatType) -> list[WeightQuantizer]:
 def test_worked_examples() -> None:
     channel = LinearChannelQuantizer("float32").encode(np.array([[-1.0], [0.5], [0.3]]))
     assert channel["quantized"].T.tolist() == [[-127, 64, 38]]
-    block = LinearBlockQuantizer(4, 3, "float32").encode(np.array([[0.5], [-1.0], [0.25]]))
-    assert block["quantized"].astype(int).T.tolist() == [[4, -7, 2]]
+    block = LinearBlockQuantizer(4, 3, "float32").encode(np.array([[0.4], [-1.0], [0.25]]))
+    assert block["quantized"].astype(int).T.tolist() == [[3, -7, 2]]
     np.testing.assert_allclose(block["scale"], [[1 / 7]], rtol=1e-6)
     float8 = Float8Quantizer("float32").encode(np.array([[4.48, -2.24]]))
     assert float8["quantized"].astype(float).tolist() == [[448.0, -224.0]]
