@@ -28,12 +28,16 @@ class CostModel:
 
     At batch 1 every kernel runs at about memory bandwidth, so bytes predict time: 24 layers of
     50 MB and a head of 100 MB against 6 such layers and the head are 1300 / 400 = 3.25×.
-    Activations are left out: they stay in cache.
+    Activations are left out: they stay in cache. ``on_device``: the engines run on a GPU.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._ends = _read_bytes(manifest, manifest.embed) + _read_bytes(manifest, manifest.head)
-        self._layers = tuple(_read_bytes(manifest, layer) for layer in manifest.layers)
+    def __init__(self, manifest: Manifest, *, on_device: bool = False) -> None:
+        embed, *layers, head = (
+            engine.step_bytes * (1 if on_device else _widening(manifest, engine))
+            for engine in manifest.engines
+        )
+        self._ends = embed + head
+        self._layers = tuple(layers)
         layout = KVLayout.of(manifest.layers[0].tensor(TensorRole.PAST_KEY))
         self.kv_bytes_per_position = 2 * layout.nbytes(rows=1, capacity=1)  # of one layer
 
@@ -69,8 +73,8 @@ class CostModel:
         return at_full_depth / self.decode(schedule, prompt_lengths, num_tokens).total
 
 
-def _read_bytes(manifest: Manifest, engine: EngineSpec) -> int:
-    """Bytes read to run one token through ``engine``, as it is in memory.
+def _widening(manifest: Manifest, engine: EngineSpec) -> int:
+    """How many times larger the weights of ``engine`` are in memory than on disk, on a CPU.
 
     ONNX Runtime's CPU provider has no float16 matrix product: such weights become float32.
     """
@@ -83,4 +87,4 @@ def _read_bytes(manifest: Manifest, engine: EngineSpec) -> int:
         and quantize == "none"
         and engine.kind != EngineKind.EMBED
     )
-    return engine.step_bytes * (2 if widened else 1)
+    return 2 if widened else 1

@@ -54,3 +54,9 @@ def test_float16_matrices_are_read_as_float32_on_a_cpu(
     cost = CostModel(hollow_manifest(3, **precision))
     step = cost.step(ExitSchedule.full(3).plan(0), [0])
     assert step.weights == EMBED_BYTES + head * HEAD_BYTES + 3 * layer * LAYER_BYTES
+
+
+def test_a_device_reads_float16_as_it_is() -> None:
+    cost = CostModel(hollow_manifest(3, dtype="float16"), on_device=True)
+    step = cost.step(ExitSchedule.full(3).plan(0), [0])
+    assert step.weights == EMBED_BYTES + HEAD_BYTES + 3 * LAYER_BYTES
