@@ -120,6 +120,11 @@ class EngineBackend(ABC):
         """Free what the backend itself holds; sessions are dropped by their owner."""
 
 
+def default_device(target: str) -> str:
+    """Where bundles of ``target`` run unless the user says otherwise."""
+    return "cpu" if target == "onnxruntime" else "cuda"
+
+
 def open_backend(
     target: str, *, device: str | None = None, threads: int | None = None
 ) -> EngineBackend:
@@ -130,7 +135,7 @@ def open_backend(
     targets. ``threads`` belongs to the CPU. Raises UsageError for a combination that does not
     exist, EnvironmentMismatchError if the device is not there.
     """
-    wanted = device or ("cpu" if target == "onnxruntime" else "cuda")
+    wanted = device or default_device(target)
     match = _DEVICE.fullmatch(wanted)
     if match is None and wanted != "cpu":
         raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")

@@ -61,11 +61,16 @@ class Execution:
 
 @dataclass(eq=False)
 class FakeTensorRt:
-    """Takes the place of the module. ``executions``: what was enqueued, in order."""
+    """Takes the place of the module.
+
+    ``executions``: what was enqueued, in order. ``settings``: what each context was made with.
+    ``refusal``: words with which executions are refused from now on.
+    """
 
     device: HostDevice
     executions: list[Execution] = field(default_factory=list)
-    contexts: int = 0  # ever made
+    settings: list[Any] = field(default_factory=list)
+    refusal: str | None = None
     sessions: dict[str, onnxruntime.InferenceSession] = field(default_factory=dict)
 
     DataType = DataType
@@ -163,7 +168,7 @@ class _Engine:
     def create_execution_context(self, how: Strategy | _RuntimeConfig) -> _Context:
         strategy = how.strategy if isinstance(how, _RuntimeConfig) else how
         assert strategy is Strategy.USER_MANAGED, "contexts would not share their scratch memory"
-        self.trt.contexts += 1
+        self.trt.settings.append(how)
         return _Context(self)
 
 
@@ -216,6 +221,8 @@ class _Context:
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         engine, device = self.engine, self.engine.trt.device
+        if engine.trt.refusal is not None:
+            return self._fail(engine.trt.refusal)
         for name in engine.shapes:
             if name not in self.addresses:
                 return self._fail(f"no address was set for {name}")

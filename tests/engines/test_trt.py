@@ -1,0 +1,255 @@
+"""TensorRT's engines on a host device: memory, profiles, addresses, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import fake_tensorrt
+import numpy as np
+import pytest
+import torch
+from backend_tensors import download, upload
+from tensorrt_machine import CAPACITY, Machine, Tensors, edit_plan, small_bundle
+
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.engines.manifest import TensorRole
+from skipdec.engines.memory import DeviceTensor
+from skipdec.engines.trt import TensorRtRtxBackend
+
+if TYPE_CHECKING:
+    from transformers import OPTForCausalLM
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def compiled(exported: Callable[..., Path], tmp_path: Path) -> Callable[..., EngineBundle]:
+    """``compiled(**build)``: see ``small_bundle``."""
+    return partial(small_bundle, exported, tmp_path)
+
+
+def test_all_engines_share_one_scratch_buffer_that_serves_the_largest(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    bundle = compiled()
+    sessions = [machine.load(bundle, spec.name) for spec in bundle.manifest.all_engines]
+    for session in sessions:
+        session.bind(machine.tensors(session.spec, rows=2, gathered=2)).run()
+    machine.device.synchronize()
+    assert len(machine.trt.executions) == len(sessions)
+    ((address, size),) = {execution.scratch for execution in machine.trt.executions}
+    assert address % 256 == 0
+    assert size == 4096  # what layers need
+
+
+def test_growing_scratch_leaves_earlier_bindings_and_graphs_as_they_are(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    bundle = compiled()
+    session = machine.load(bundle)
+    binding = machine.bind(session, rows=1)
+    binding.run()
+    machine.device.begin_capture()
+    binding.run()
+    graph = machine.device.end_capture()
+    edit_plan(bundle, bundle.manifest.head, device_memory=1 << 16)
+    machine.load(bundle, "head")
+    machine.bind(session, rows=1).run()
+    graph.launch()
+    machine.device.synchronize()  # would fail if the old memory were gone
+    first, _, later = machine.trt.executions
+    assert (first.scratch[1], later.scratch[1]) == (4096, 1 << 16)
+
+    graph.destroy()
+    binding.release()
+    gc.collect()
+    machine.device.synchronize()
+    assert first.scratch[0] in machine.device.freed
+    assert later.scratch[0] not in machine.device.freed
+
+
+@pytest.mark.parametrize(("rows", "step", "profile"), [(1, 1, 0), (8, 1, 0), (1, 2, 1), (4, 12, 1)])
+def test_a_step_of_one_token_takes_the_decode_profile(
+    machine: Machine,
+    compiled: Callable[..., EngineBundle],
+    rows: int,
+    step: int,
+    profile: int,
+) -> None:
+    machine.bind(machine.load(compiled()), rows, step).run()
+    assert machine.trt.executions[0].profile == profile
+
+
+def test_engines_of_one_profile_take_that(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    session = machine.load(compiled(), "candidates")
+    session.bind(machine.tensors(session.spec, rows=1, gathered=8)).run()
+    assert machine.trt.executions[0].profile == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "step", "words"),
+    [
+        (9, 1, r"hidden_states is \(9, 1, 32\); profile 0 takes \(1, 1, 32\) to \(8, 1, 32\)"),
+        (4, 13, r"hidden_states is \(4, 13, 32\); profile 1 takes .* to \(4, 12, 32\)"),
+        (5, 12, r"--max-batch-size, --max-prompt-len or --kv-buckets"),
+    ],
+)
+def test_shapes_that_no_profile_takes_are_named_with_what_they_take(
+    machine: Machine, compiled: Callable[..., EngineBundle], rows: int, step: int, words: str
+) -> None:
+    session = machine.load(compiled())
+    with pytest.raises(UsageError, match=words):
+        machine.bind(session, rows, step)
+
+
+def test_each_bucket_has_its_plan_and_takes_no_other_capacity(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    bundle = compiled()
+    spec = bundle.manifest.layers[0]
+    small, large = (machine.backend.load(bundle, spec, bucket) for bucket in spec.buckets)
+    machine.bind(small, rows=1)
+    with pytest.raises(UsageError, match=r"past_key is .* takes .*32, 8\)"):
+        machine.bind(large, rows=1)
+
+
+def test_outputs_of_other_shapes_than_the_inputs_lead_to_are_refused(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    session = machine.load(compiled())
+    tensors = machine.tensors(session.spec, rows=2)
+    tensors[TensorRole.HIDDEN_STATES_OUT] = tensors[TensorRole.HIDDEN_STATES_OUT][:1]
+    with pytest.raises(UsageError, match=r"hidden_states_out is \(1, 1, 32\); the inputs lead to"):
+        session.bind(tensors)
+
+
+def test_past_and_present_must_be_one_tensor(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    session = machine.load(compiled())
+    tensors = machine.tensors(session.spec, rows=1)
+    tensors[TensorRole.PRESENT_KEY] = machine.tensors(session.spec, rows=1)[TensorRole.PAST_KEY]
+    with pytest.raises(UsageError, match="present_key is not where past_key is"):
+        session.bind(tensors)
+
+
+def test_a_refused_run_says_why_in_tensorrts_words(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    binding = machine.bind(machine.load(compiled()), rows=1)
+    for words in ("no kernel image", "out of tea"):  # each error once
+        machine.trt.refusal = words
+        expected = f"engine layer_000 | TensorRT failed to enqueue it: INVALID_ARGUMENT: {words}"
+        with pytest.raises(SkipDecError) as caught:
+            binding.run()
+        assert str(caught.value) == expected
+
+
+def test_a_flood_of_errors_is_cut_short(machine: Machine) -> None:
+    recorder = cast(Any, machine.backend.recorder)
+    for number in range(100):
+        recorder.report_error(fake_tensorrt.ErrorCode.INTERNAL_ERROR, f"error {number}")
+    assert recorder.has_overflowed()
+    assert recorder.num_errors() == 32
+    text = recorder.take()
+    assert "error 0" in text
+    assert text.endswith("and more")
+    assert recorder.take() == "TensorRT gave no reason"
+
+
+def test_a_bindings_addresses_are_those_it_was_given(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    session = machine.load(compiled())
+    there = machine.tensors(session.spec, rows=2)
+    back = there | {
+        TensorRole.HIDDEN_STATES: there[TensorRole.HIDDEN_STATES_OUT],
+        TensorRole.HIDDEN_STATES_OUT: there[TensorRole.HIDDEN_STATES],
+    }
+    ping, pong = session.bind(there), session.bind(back)
+    for binding in (ping, pong, ping, pong):
+        binding.run()
+    machine.device.synchronize()
+    addresses = [execution.addresses for execution in machine.trt.executions]
+    for tensors, seen in zip((there, back, there, back), addresses, strict=True):
+        assert seen == {
+            role.value: cast(DeviceTensor, tensor).address for role, tensor in tensors.items()
+        }
+
+
+def test_contexts_are_kept_for_the_next_binding_of_their_profile(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    session = machine.load(compiled())
+    for rows in (1, 2, 3):  # one after the other, released before the device comes to it
+        binding = machine.bind(session, rows)
+        binding.run()
+        binding.release()
+    assert len(machine.trt.settings) == 1
+    machine.bind(session, rows=1, step=3).release()
+    assert len(machine.trt.settings) == 2
+    kept = [machine.bind(session, rows=1) for _ in range(2)]
+    assert len(machine.trt.settings) == 3
+    machine.device.synchronize()
+    assert [execution.shapes["hidden_states"][0] for execution in machine.trt.executions] == [
+        1,
+        2,
+        3,
+    ]
+    for binding in kept:
+        binding.release()
+        binding.release()  # once is enough, twice is harmless
+    machine.bind(session, rows=1)
+    assert len(machine.trt.settings) == 3
+
+
+def test_rtx_makes_the_kernels_of_decode_steps_before_they_are_captured(
+    compiled: Callable[..., EngineBundle],
+) -> None:
+    machine = Machine(backend=TensorRtRtxBackend)
+    session = machine.load(compiled(target="tensorrt-rtx"))
+    machine.bind(session, rows=1)
+    machine.bind(session, rows=1, step=4)
+    chosen = [
+        settings.dynamic_shapes_kernel_specialization_strategy.name
+        for settings in machine.trt.settings
+    ]
+    assert chosen == ["EAGER", "LAZY"]
+
+
+def test_a_prompt_through_all_plans_of_the_fake_gives_the_models_own_logits(
+    machine: Machine,
+    compiled: Callable[..., EngineBundle],
+    reference_model: Callable[[str], OPTForCausalLM],
+) -> None:
+    role, bundle = TensorRole, compiled()
+    prompt = np.array([[5, 17, 99]], np.int64)
+    arrays = {
+        role.INPUT_IDS: prompt,
+        role.POSITION_IDS: np.arange(3, dtype=np.int64)[None],
+        role.ATTENTION_MASK: np.tri(3, CAPACITY, dtype=bool)[None, None],
+        role.ROW_POSITIONS: np.array([2], np.int64),
+    }
+    state: Tensors = {name: upload(machine.backend, array) for name, array in arrays.items()}
+    for spec in bundle.manifest.all_engines:
+        given = {tensor.role: state[tensor.role] for tensor in spec.inputs if tensor.role in state}
+        tensors = machine.tensors(spec, rows=1, step=3) | given
+        machine.load(bundle, spec.name).bind(tensors).run()
+        for output in spec.outputs:
+            becomes_input = output.role is role.HIDDEN_STATES_OUT
+            state[role.HIDDEN_STATES if becomes_input else output.role] = tensors[output.role]
+    logits = download(machine.backend, state[role.LOGITS])
+    expected = reference_model("pre_norm")(torch.from_numpy(prompt)).logits[:, -1].detach().numpy()
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+    most_likely = download(machine.backend, state[role.TOP_TOKEN_IDS])
+    np.testing.assert_array_equal(most_likely[0, :9], np.argsort(-expected[0])[:9])

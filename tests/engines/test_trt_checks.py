@@ -1,0 +1,117 @@
+"""Plans that this machine can't run, or that are not what the manifest says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_tensorrt import VERSION
+from host_device import HostDevice
+from tensorrt_machine import Machine, edit_plan, small_bundle
+
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import BundleError, EnvironmentMismatchError, MissingExtraError
+from skipdec.engines.trt import TensorRtRtxBackend
+from skipdec.engines.trt_library import load_library
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def compiled(exported: Callable[..., Path], tmp_path: Path) -> Callable[..., EngineBundle]:
+    """``compiled(**build)``: see ``small_bundle``."""
+    return partial(small_bundle, exported, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"aliases": {}}, r"present_key is written to None; expected past_key, in place"),
+        ({"outputs": []}, r"has the tensors .*; the manifest says .*present_value"),
+    ],
+)
+def test_a_plan_that_is_not_what_the_manifest_says_is_refused(
+    machine: Machine, compiled: Callable[..., EngineBundle], changes: dict[str, Any], words: str
+) -> None:
+    bundle = compiled()
+    edit_plan(bundle, bundle.manifest.layers[0], **changes)
+    with pytest.raises(BundleError, match=words):
+        machine.load(bundle)
+
+
+def test_every_tensor_of_another_kind_is_named(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    bundle = compiled()
+    spec = bundle.manifest.layers[0]
+    plan = json.loads(bundle.file(spec.graph).read_text())
+    plan["inputs"][0]["dtype"] = "float16"
+    plan["inputs"][1]["shape"][1] += 1
+    edit_plan(bundle, spec, inputs=plan["inputs"])
+    with pytest.raises(BundleError) as caught:
+        machine.load(bundle)
+    assert "hidden_states is HALF; the manifest says float32" in str(caught.value)
+    assert "past_key is (-1, 5, 16, 8); expected ('B', 4, 16, 8)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("here", "build", "problem"),
+    [
+        ({"version": "10.16.2.0"}, {}, f"TensorRT {VERSION}; installed here: 10.16.2.0"),
+        ({"version": "11.4.0.106"}, {"version_compatible": True}, "installed here: 11.4"),
+        ({"version": "10.15.0.1"}, {"version_compatible": True}, "installed here: 10.15"),
+        ({"compute_capability": "9.0"}, {}, "compute capability 8.9; this GPU has 9.0"),
+        ({"compute_capability": "7.5"}, {"hardware_compatible": True}, "this GPU has 7.5"),
+    ],
+)
+def test_plans_for_another_machine_are_refused_with_the_command_to_rebuild_them(
+    compiled: Callable[..., EngineBundle], here: dict[str, str], build: dict[str, Any], problem: str
+) -> None:
+    bundle = compiled(**build)
+    with pytest.raises(EnvironmentMismatchError) as caught:
+        Machine(**here).load(bundle)
+    assert problem in str(caught.value)
+    assert f"skipdec build {bundle.path} --target tensorrt" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("here", "build"),
+    [
+        ({"version": "10.17.0.1"}, {"version_compatible": True}),
+        ({"compute_capability": "12.0"}, {"hardware_compatible": True}),
+    ],
+)
+def test_compatible_plans_run_on_what_they_are_compatible_with(
+    compiled: Callable[..., EngineBundle], here: dict[str, str], build: dict[str, Any]
+) -> None:
+    machine = Machine(**here)
+    machine.bind(machine.load(compiled(**build)), rows=1)
+
+
+def test_a_broken_plan_is_named_with_tensorrts_words(
+    machine: Machine, compiled: Callable[..., EngineBundle]
+) -> None:
+    bundle = compiled()
+    bundle.file(bundle.manifest.head.graph).write_bytes(b"not a plan")
+    with pytest.raises(BundleError, match=r"head .*TensorRT can't load it: .*no header"):
+        machine.load(bundle, "head")
+
+
+def test_the_real_library_says_why_it_takes_no_plan(
+    compiled: Callable[..., EngineBundle],
+) -> None:
+    try:
+        library = load_library("tensorrt-rtx")
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    bundle = compiled(target="tensorrt-rtx", version=library.version)
+    backend = TensorRtRtxBackend(device=HostDevice(), library=library)
+    with pytest.raises(BundleError, match=r"head .*TensorRT can't load it: .*Error Code"):
+        backend.load(bundle, bundle.manifest.head)
