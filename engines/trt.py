@@ -47,6 +47,10 @@ class ScratchBuffer:
             self._buffer = None  # freed first, unless bindings hold it
             self._buffer = self._memory.allocate(nbytes)
 
+    def free(self) -> None:
+        """Let the memory go; nothing may be bound afterwards."""
+        self._buffer = None
+
     @property
     def buffer(self) -> DeviceBuffer:
         """The memory to bind, aligned to 256 bytes; holding it keeps it allocated."""
@@ -252,6 +256,7 @@ class TensorRtBackend(EngineBackend):
     def close(self) -> None:
         """Wait for the device, and let it go if it was made here."""
         self.device.synchronize()
+        self.scratch.free()
         if self._owns_device:
             self.device.close()
 

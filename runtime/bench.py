@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..engines.errors import UsageError
-from .bandwidth import PASSES, BandwidthProbe
+from .bandwidth import PASSES
 from .cost import CostModel
 from .generator import Generator
 from .sampling import SamplingParams
@@ -26,6 +26,19 @@ _WARMUP_TOKENS = 4
 _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
 
 Progress = Callable[[str], None]
+
+
+class Probe(Protocol):
+    """Measures the bandwidth of the memory that the engines read."""
+
+    samples: list[float]  # bytes a second, one a pass
+
+    @property
+    def best(self) -> float:
+        """The highest of all passes."""
+
+    def measure(self) -> float:
+        """Run one pass and return its bytes a second."""
 
 
 def _silent(_: str) -> None:
@@ -119,7 +132,7 @@ _Runs = dict[ExitSchedule, list[tuple[Run, float]]]
 
 
 def run_benchmark(
-    generator: Generator, config: BenchConfig, probe: BandwidthProbe, progress: Progress = _silent
+    generator: Generator, config: BenchConfig, probe: Probe, progress: Progress = _silent
 ) -> BenchReport:
     """Measure every schedule of ``config`` at every batch size, and the bandwidth in between.
 
@@ -133,7 +146,7 @@ def run_benchmark(
     }
     while len(probe.samples) < PASSES:
         probe.measure()
-    cost = CostModel(generator.bundle.manifest)
+    cost = CostModel(generator.bundle.manifest, on_device=generator.device is not None)
     return BenchReport(
         measurements=tuple(
             _summarise(config, cost, size, name, schedule, runs[size], probe)
@@ -192,7 +205,7 @@ def _measure_batch(
     config: BenchConfig,
     batch_size: int,
     schedules: Mapping[ExitSchedule, str],
-    probe: BandwidthProbe,
+    probe: Probe,
     progress: Progress,
 ) -> _Runs:
     prompts = random_prompts(
@@ -201,8 +214,9 @@ def _measure_batch(
         prompt_length=config.prompt_length,
         seed=config.seed,
     )
-    for schedule in schedules:
-        timed_run(generator, prompts, schedule, _WARMUP_TOKENS)
+    for schedule in schedules:  # on a device all plans, whose graphs are captured on the way
+        warmup = _WARMUP_TOKENS if generator.device is None else config.num_tokens
+        timed_run(generator, prompts, schedule, warmup)
     runs: _Runs = {schedule: [] for schedule in schedules}
     for repetition in range(config.repetitions):
         for schedule in schedules:
@@ -221,7 +235,7 @@ def _summarise(
     name: str,
     schedule: ExitSchedule,
     runs: _Runs,
-    probe: BandwidthProbe,
+    probe: Probe,
 ) -> Measurement:
     own = [run for run, _ in runs[schedule]]
     full = [run for run, _ in runs[ExitSchedule.full(schedule.num_layers)]]

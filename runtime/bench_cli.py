@@ -10,7 +10,10 @@ import typer
 from ..engines.console import print_json, reports_errors, result_console, stderr_console
 
 if TYPE_CHECKING:
+    from .bandwidth import BandwidthProbe
     from .bench import BenchConfig, BenchReport
+    from .device_bandwidth import DeviceBandwidthProbe
+    from .generator import Generator
 
 _HEADINGS = (
     "layers\nrun",
@@ -48,6 +51,10 @@ def bench(
         list[str] | None,
         typer.Option("--schedule", help="repeat for several; full depth is always measured"),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1 or rehearsal; default: cpu, for TensorRT cuda"),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="of the engines and the probe; default: all cores")
     ] = None,
@@ -64,11 +71,8 @@ def bench(
     of the probe pass after them, median of the repetitions; best: the fastest twentieth of all
     steps over the best pass.
     """
-    from ..engines.cpu import available_cores
-    from ..engines.ort import use_shared_thread_pool
-    from .bandwidth import BandwidthProbe
     from .bench import BenchConfig, run_benchmark
-    from .generator import Generator
+    from .command_device import open_for_command
 
     config = BenchConfig(
         batch_sizes=_parse_sizes(batch_sizes),
@@ -78,15 +82,15 @@ def bench(
         repetitions=repetitions,
         seed=seed,
     )
-    used = threads or available_cores()
-    use_shared_thread_pool(used)
     with (
-        Generator.open(bundle, max_batch_size=max(config.batch_sizes)) as generator,
-        BandwidthProbe(used, settle_seconds=0.1) as probe,
         stderr_console().status("loading") as status,
+        open_for_command(
+            bundle, device=device, threads=threads, max_batch_size=max(config.batch_sizes)
+        ) as generator,
+        _probe(generator, threads) as probe,
     ):
         report = run_benchmark(generator, config, probe, status.update)
-        document = _document(generator.bundle.manifest.model.name, used, config, report)
+        document = _document(generator, threads, config, report)
     if as_json:
         print_json(document)
     else:
@@ -104,17 +108,33 @@ def _parse_sizes(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def _document(model: str, threads: int, config: BenchConfig, report: BenchReport) -> dict[str, Any]:
+def _probe(generator: Generator, threads: int | None) -> BandwidthProbe | DeviceBandwidthProbe:
+    """The yardstick of where the engines run."""
+    from ..engines.cpu import available_cores
+    from .bandwidth import BandwidthProbe
+    from .device_bandwidth import DeviceBandwidthProbe
+
+    if generator.device is None:
+        return BandwidthProbe(threads or available_cores(), settle_seconds=0.1)
+    return DeviceBandwidthProbe(generator.device)
+
+
+def _document(
+    generator: Generator, threads: int | None, config: BenchConfig, report: BenchReport
+) -> dict[str, Any]:
     from dataclasses import asdict
     from importlib.metadata import version
 
-    from ..engines.cpu import processor_name
+    from ..engines.cpu import available_cores, processor_name
 
+    on_device = generator.device is not None
     return {
-        "model": model,
+        "model": generator.model.name,
         "skipdec": version("skipdec"),
+        "target": generator.bundle.manifest.target,
+        "device": generator.device.name if generator.device is not None else "cpu",
         "processor": processor_name(),
-        "threads": threads,
+        "threads": None if on_device else threads or available_cores(),
         "config": asdict(config),
         "bandwidth_bytes_per_second": report.bandwidth,
         "bandwidth_passes": report.bandwidth_passes,
@@ -128,8 +148,10 @@ def _print_report(document: dict[str, Any]) -> None:
 
     config = document["config"]
     console = result_console()
+    threads = document["threads"]
+    where = document["device"] if threads is None else f"{threads} threads"
     console.print(
-        f"{document['model']}, {document['threads']} threads, prompt {config['prompt_length']}, "
+        f"{document['model']}, {where}, prompt {config['prompt_length']}, "
         f"{config['num_tokens']} tokens a row, median of {config['repetitions']}"
     )
     table = Table(box=None, padding=(0, 1), pad_edge=False)
@@ -160,6 +182,7 @@ def _print_report(document: dict[str, Any]) -> None:
         if name != text:
             console.print(f"{name}: {text}")
     bandwidth = document["bandwidth_bytes_per_second"] / 1e9
-    console.print(f"memory reads: {bandwidth:.1f} GB/s, best of {document['bandwidth_passes']}")
+    what = "memory reads" if threads is not None else "memory reads and writes"
+    console.print(f"{what}: {bandwidth:.1f} GB/s, best of {document['bandwidth_passes']}")
     if not document["probe_is_valid"]:
         console.print("a fraction is above 1: the probe was disturbed, ignore that column")

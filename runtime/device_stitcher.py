@@ -12,8 +12,9 @@ batch's caches; a batch whose caches lie elsewhere captures anew.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -34,12 +35,38 @@ from .stitcher import Stitcher, bind, cache_tensors
 _LOGGER = logging.getLogger(__name__)
 
 
+# Sets of cache addresses whose graphs are kept: calls of other sizes or schedules in between
+# don't cost those of the calls around them.
+_KEPT_PLACES = 4
+
+
+_Addresses = tuple[tuple[int, int, int], ...]  # layer, address, capacity; key, then value
+
+
 @dataclass
 class _Step:
     """One layer plan for one number of rows, ready to be enqueued."""
 
     bindings: tuple[Binding, ...]
     graph: DeviceGraph | None = None
+
+
+@dataclass
+class _Place:
+    """What is bound to one set of cache addresses."""
+
+    bindings: dict[tuple[int, int, int], Binding] = field(default_factory=dict)
+    """By layer, rows, and which buffer of hidden states is read."""
+    steps: dict[tuple[tuple[int, ...], int], _Step] = field(default_factory=dict)
+    """By the plan's layers, and rows."""
+
+    def destroy(self) -> None:
+        """Free graphs and bindings."""
+        for step in self.steps.values():
+            if step.graph is not None:
+                step.graph.destroy()
+        for binding in self.bindings.values():
+            binding.release()
 
 
 class DeviceStitcher(Stitcher):
@@ -71,15 +98,14 @@ class DeviceStitcher(Stitcher):
         self._step_inputs: dict[tuple[int, int | None], DeviceInputs] = {}
         self._prompts = DevicePrompts(memory, embed, layers, head, self._buffers)
         self._ends: dict[tuple[EngineKind, int, int | None, int], Binding] = {}
-        self._bindings: dict[tuple[int, int, int], Binding] = {}  # layer, rows, parity
-        self._steps: dict[tuple[tuple[int, ...], int], _Step] = {}
-        self._cache_addresses: tuple[tuple[int, int], ...] | None = None
+        self._places: OrderedDict[_Addresses, _Place] = OrderedDict()
+        self._place = _Place()
         self.captures_graphs = True
 
     @property
     def num_graphs(self) -> int:
-        """Graphs captured on the present addresses."""
-        return sum(step.graph is not None for step in self._steps.values())
+        """Graphs captured on the addresses of the last batch's caches."""
+        return sum(step.graph is not None for step in self._place.steps.values())
 
     def decode(
         self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
@@ -88,9 +114,9 @@ class DeviceStitcher(Stitcher):
         rows = self._padded_rows(len(tokens))
         inputs = self._inputs_of_step(rows, cache.plan.bucket)
         inputs.fill([(token,) for token in tokens], positions, range(len(tokens)))
-        step = self._steps.get((plan.layers, rows))
+        step = self._place.steps.get((plan.layers, rows))
         if step is None:
-            step = self._steps[plan.layers, rows] = self._bind_step(cache, plan, inputs, rows)
+            step = self._place.steps[plan.layers, rows] = self._bind_step(cache, plan, inputs, rows)
             self._enqueue(inputs, step)
             self._device.synchronize()
             step.graph = self._capture(inputs, step)
@@ -114,20 +140,9 @@ class DeviceStitcher(Stitcher):
     def unbind(self) -> None:
         """See Stitcher: bindings hold addresses, not buffers, so there is nothing to drop."""
 
-    def forget(self) -> None:
-        """Destroy graphs and bindings: their addresses are no longer there."""
-        for step in self._steps.values():
-            if step.graph is not None:
-                step.graph.destroy()
-        for binding in self._bindings.values():
-            binding.release()
-        self._steps.clear()
-        self._bindings.clear()
-        self._cache_addresses = None
-
     def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
         """See Stitcher."""
-        self._forget_unless_at(cache)
+        self._go_to(cache)
         return self._prompts.prefill(cache, first_row, prompts)
 
     def score(
@@ -140,6 +155,15 @@ class DeviceStitcher(Stitcher):
     ) -> Iterator[Array]:
         """See Stitcher."""
         return self._prompts.score(cache, tokens, active_lengths, positions, chunk)
+
+    def close(self) -> None:
+        """See Stitcher."""
+        for place in self._places.values():
+            place.destroy()
+        self._places.clear()
+        for binding in self._ends.values():
+            binding.release()
+        self._ends.clear()
 
     def _inputs_of_step(self, rows: int, bucket: int | None) -> DeviceInputs:
         if (rows, bucket) not in self._step_inputs:
@@ -185,20 +209,20 @@ class DeviceStitcher(Stitcher):
     def _layer_binding(
         self, cache: KVCache, layer: int, rows: int, parity: int, inputs: DeviceInputs
     ) -> Binding:
-        place = (layer, rows, parity)
-        if place not in self._bindings:
+        bindings, key_of = self._place.bindings, (layer, rows, parity)
+        if key_of not in bindings:
             key, value = cache.rows(layer, 0, rows)
             capacity = cache.plan.capacities[layer]
             # The true longest row would be frozen into a graph; the capacity bounds it.
             bound = {TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(capacity, np.int32)}
-            self._bindings[place] = bind(
+            bindings[key_of] = bind(
                 self._layers(cache.plan.bucket)[layer],
                 inputs.tensors
                 | cache_tensors(_borrowed(key), _borrowed(value))
                 | passing(self._buffers.hidden_states(rows), parity)
                 | bound,
             )
-        return self._bindings[place]
+        return bindings[key_of]
 
     def _enqueue(self, inputs: DeviceInputs, step: _Step) -> None:
         inputs.upload()
@@ -222,17 +246,18 @@ class DeviceStitcher(Stitcher):
             return None
         return graph
 
-    def _forget_unless_at(self, cache: KVCache) -> None:
-        """Keep graphs and bindings only if the caches lie where they were captured."""
+    def _go_to(self, cache: KVCache) -> None:
+        """Use the graphs and bindings of the addresses at which the caches lie."""
         addresses = tuple(
-            (cast(DeviceTensor, key).address, capacity)
+            (layer, cast(DeviceTensor, tensor).address, capacity)
             for layer, capacity in enumerate(cache.plan.capacities)
             if cache.is_live(layer)
-            for key in cache.rows(layer, 0, 1)
+            for tensor in cache.rows(layer, 0, 1)
         )
-        if addresses != self._cache_addresses:
-            self.forget()
-            self._cache_addresses = addresses
+        self._place = self._places.setdefault(addresses, _Place())
+        self._places.move_to_end(addresses)
+        if len(self._places) > _KEPT_PLACES:
+            self._places.popitem(last=False)[1].destroy()
 
 
 def _borrowed(tensor: Tensor) -> DeviceTensor:

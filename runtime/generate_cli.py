@@ -72,6 +72,9 @@ def generate(
         str | None,
         _running("--schedule", text="full, 2x, linear:max=16,min=8,… or a file (bundle's own)"),
     ] = None,
+    device: Annotated[
+        str | None, _running("--device", text="cpu, cuda or cuda:1 (cpu; TensorRT: cuda)")
+    ] = None,
     threads: Annotated[int | None, _running("--threads", text="(all cores)", min=1)] = None,
     max_batch_size: Annotated[
         int, _running("--max-batch-size", text="most completions at once", min=1)
@@ -167,6 +170,7 @@ def generate(
         as_json=as_json,
         quiet=quiet,
         schedule=schedule,
+        device=device,
         threads=threads,
         max_batch_size=max_batch_size,
         kv_memory=kv_memory,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engines.cpu import available_cores
 from ..engines.errors import UsageError
 from ..engines.memory_size import parse_memory_size
-from ..engines.ort import use_shared_thread_pool
+from .command_device import open_for_command
 from .generator import Generator
 from .sampling import SamplingParams
 
@@ -27,6 +26,7 @@ class GenerateOptions:
     as_json: bool
     quiet: bool
     schedule: str | None  # None: the bundle's own
+    device: str | None  # None: what the bundle's target runs on
     threads: int | None  # None: all cores
     max_batch_size: int
     kv_memory: str | None  # as written, e.g. "2GiB"
@@ -50,9 +50,14 @@ class GenerateOptions:
             raise UsageError("generate", *problems)
 
     def open_generator(self) -> Generator:
-        """Load the bundle's engines, on one thread pool for the whole process."""
+        """Load the bundle's engines."""
         kv_memory = None
         if self.kv_memory is not None:
             kv_memory = parse_memory_size(self.kv_memory, "--kv-memory")
-        use_shared_thread_pool(self.threads or available_cores())
-        return Generator.open(self.bundle, max_batch_size=self.max_batch_size, kv_memory=kv_memory)
+        return open_for_command(
+            self.bundle,
+            device=self.device,
+            threads=self.threads,
+            max_batch_size=self.max_batch_size,
+            kv_memory=kv_memory,
+        )

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Literal
 
 from ..engines.bundle import EngineBundle
+from ..engines.device import Device
 from ..engines.errors import ClosedError, ScheduleError, SkipDecError, UsageError
 from ..engines.manifest import TensorRole
 from ..engines.session import EngineBackend, open_backend
@@ -87,7 +88,9 @@ class Generator:
         )
         # What is free is known once the engines are loaded.
         self._limits = replace(limits, kv_bytes=kv_memory or backend.memory.available_bytes())
-        self._pool = BufferPool(backend.memory, self._limits.kv_bytes)
+        self._pool = BufferPool(
+            backend.memory, self._limits.kv_bytes, keeps_idle=backend.device is not None
+        )
         self._planned_bytes = 0
         self._running = Lock()
 
@@ -129,9 +132,33 @@ class Generator:
     def close(self) -> None:
         """Free engines and caches; later calls raise ClosedError. Idempotent."""
         if self._stitcher is not None:
+            self._stitcher.close()
             self._stitcher = None
             self._pool.trim()
             self._backend.close()
+
+    @property
+    def device(self) -> Device | None:
+        """The device that engines run on; None for the CPU."""
+        return self._backend.device
+
+    def warmup(
+        self,
+        batch_sizes: Sequence[int] = (1,),
+        *,
+        prompt_length: int = 1,
+        max_tokens: int = 16,
+        schedule: str | ExitSchedule | None = None,
+    ) -> None:
+        """Run calls of these sizes, so that later ones find memory, kernels and graphs ready.
+
+        On a device each layer plan is captured as a graph, which later calls replay if their
+        caches lie at the same addresses: with TensorRT, calls of as many rows in the same KV
+        bucket; else, calls of these very sizes. Raises what ``generate`` raises.
+        """
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        for batch_size in batch_sizes:
+            self.generate([[0] * prompt_length] * batch_size, params, schedule=schedule)
 
     def trim(self) -> None:
         """Free the KV memory that is kept for later calls."""

@@ -118,6 +118,14 @@ class HostStitcher(Stitcher):
         self._bound.clear()
         self._bound_rows = 0
 
+    def close(self) -> None:
+        """See Stitcher."""
+        self.unbind()
+        for embed, head in self._ends.values():
+            embed.release()
+            head.release()
+        self._ends.clear()
+
     def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
         """See Stitcher."""
         rows = len(prompts)

@@ -33,13 +33,18 @@ class BufferPool:
     """Memory that outlives a call: released buffers serve later requests of the same size class.
 
     ``limit`` bounds all bytes held; None is no bound. An allocation first frees what is idle
-    beyond the most that was in use at once. A buffer goes back to the ``user`` that had it last
-    where it can, so that a repeated call finds the addresses of the one before.
+    beyond the most that was in use at once; with ``keeps_idle``, only what the limit demands. A
+    buffer goes back to the ``user`` that had it last where it can, so that a repeated call finds
+    the addresses of the one before.
     """
 
-    def __init__(self, memory: Memory, limit: int | None = None) -> None:
+    def __init__(
+        self, memory: Memory, limit: int | None = None, *, keeps_idle: bool = False
+    ) -> None:
+        assert limit is not None or not keeps_idle
         self.memory = memory
         self.limit = limit
+        self._keeps_idle = keeps_idle
         self._idle: list[tuple[Buffer, str]] = []
         self.in_use_bytes = 0
         self.peak_bytes = 0
@@ -63,7 +68,7 @@ class BufferPool:
             )
         buffer = self._take_idle(size, user)
         if buffer is None:
-            self._drop_idle(self.peak_bytes - self.in_use_bytes - size)
+            self._drop_idle(self._idle_allowed() - size)
             buffer = self.memory.allocate(size)
         self.in_use_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.in_use_bytes)
@@ -73,7 +78,7 @@ class BufferPool:
         """Take back a buffer of ``acquire``; the caller must hold no binding to it any more."""
         self.in_use_bytes -= buffer.nbytes
         self._idle.append((buffer, user))
-        self._drop_idle(self.peak_bytes - self.in_use_bytes)
+        self._drop_idle(self._idle_allowed())
 
     def reset_peak(self) -> None:
         """Measure ``peak_bytes`` anew from here on."""
@@ -83,6 +88,11 @@ class BufferPool:
         """Free all idle buffers."""
         self._idle.clear()
 
+    def _idle_allowed(self) -> int:
+        """Bytes that may lie idle beside those in use."""
+        most = self.limit if self._keeps_idle and self.limit is not None else self.peak_bytes
+        return most - self.in_use_bytes
+
     def _drop_idle(self, allowed: int) -> None:
         """Free the longest-idle buffers until at most ``allowed`` bytes are idle."""
         idle = self.idle_bytes
@@ -90,12 +100,15 @@ class BufferPool:
             idle -= self._idle.pop(0)[0].nbytes
 
     def _take_idle(self, size: int, user: str) -> Buffer | None:
-        """An idle buffer of ``size`` bytes, the one that ``user`` had if it is there."""
+        """An idle buffer of ``size`` bytes: the one that ``user`` had if it is there, another's
+        unless idle ones are to be kept and there is room for a new one.
+        """
         places = [i for i, (buffer, _) in enumerate(self._idle) if buffer.nbytes == size]
-        if not places:
+        own = [place for place in places if self._idle[place][1] == user]
+        has_room = self._keeps_idle and self.idle_bytes + size <= self._idle_allowed()
+        if not own and (has_room or not places):
             return None
-        own = next((place for place in places if self._idle[place][1] == user), places[0])
-        return self._idle.pop(own)[0]
+        return self._idle.pop((own or places)[0])[0]
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ class Stitcher(ABC):
     def unbind(self) -> None:
         """Drop all references to a cache's buffers; must precede the cache's ``close``."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Free all bindings and graphs; nothing may be run afterwards."""
+
 
 def bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:
     """Bind what the engine asks for and leave the rest."""

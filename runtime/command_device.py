@@ -1,0 +1,34 @@
+"""How commands open a bundle: ``--device`` and ``--threads``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engines.bundle import EngineBundle
+from ..engines.cpu import available_cores
+from ..engines.errors import UsageError
+from ..engines.session import default_device
+from .generator import Generator
+
+
+def open_for_command(
+    path: Path,
+    *,
+    device: str | None,
+    threads: int | None,
+    max_batch_size: int,
+    kv_memory: int | None = None,
+) -> Generator:
+    """Open the bundle at ``path``; on a CPU, with one thread pool for the whole process.
+
+    ``threads``: None for all cores. Raises what ``Generator.open`` raises, and UsageError for
+    threads where engines run on a GPU.
+    """
+    where = device or default_device(EngineBundle.open(path).manifest.target)
+    if where == "cpu":
+        from ..engines.ort import use_shared_thread_pool
+
+        use_shared_thread_pool(threads or available_cores())
+    elif threads is not None:
+        raise UsageError("--threads", f"is {threads}, but engines run on {where}; leave it out")
+    return Generator.open(path, device=where, max_batch_size=max_batch_size, kv_memory=kv_memory)

@@ -1,0 +1,279 @@
+"""What runs on a device computes what the CPU does, in few launches, copies and waits.
+
+Over ONNX Runtime behind a device of host memory, and over plans of the fake TensorRT.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_plans import compile_bundle
+from fake_tensorrt import FakeTensorRt
+from host_device import HostDevice
+from tiny_models import STRUCTURES
+
+from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.device import DeviceError
+from skipdec.engines.errors import CapacityError, UsageError
+from skipdec.engines.ort_cuda import OrtRehearsalBackend
+from skipdec.engines.trt import TensorRtBackend
+from skipdec.runtime.device_stitcher import DeviceStitcher
+
+SCHEDULES = ("full", "linear:max=4,min=2,warmup=1,horizon=6", "linear:max=5,min=3,horizon=4")
+PROMPTS = [np.random.default_rng(n).integers(4, 61, n).tolist() for n in (6, 1, 13, 4, 9)]
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=9),
+    SamplingParams(temperature=0.9, top_k=7, seed=1, max_tokens=14, ignore_eos=True),
+    SamplingParams(temperature=1, top_p=0.9, seed=2, max_tokens=4),
+    SamplingParams(temperature=0, max_tokens=12, min_tokens=3, repetition_penalty=1.2),
+    SamplingParams(temperature=0, max_tokens=1),
+]
+Exported = Callable[..., Path]
+Open = Callable[..., Generator]
+
+
+def on_onnxruntime(exported: Exported, _: Path, structure: str) -> tuple[EngineBundle, object]:
+    backend = OrtRehearsalBackend(device=HostDevice())
+    return EngineBundle.open(exported(structure)), backend
+
+
+def on_tensorrt(exported: Exported, directory: Path, structure: str) -> tuple[EngineBundle, object]:
+    bundle = directory / "compiled"
+    if not bundle.exists():
+        compile_bundle(exported(structure, keep_canonical=True), bundle, kv_buckets=[16, 32, 64])
+    device = HostDevice()
+    backend = TensorRtBackend(device=device, library=FakeTensorRt(device).library())
+    return EngineBundle.open(bundle), backend
+
+
+TARGETS = {"onnxruntime": on_onnxruntime, "tensorrt": on_tensorrt}
+
+
+@pytest.fixture(params=list(TARGETS))
+def open_on_device(
+    request: pytest.FixtureRequest, exported: Exported, tmp_path: Path
+) -> Iterator[Open]:
+    """``open_on_device(structure, **options of Generator)``."""
+    opened = []
+
+    def open_generator(structure: str = "pre_norm", **options: object) -> Generator:
+        bundle, backend = TARGETS[request.param](exported, tmp_path, structure)
+        opened.append(Generator(bundle, backend, **options))
+        return opened[-1]
+
+    yield open_generator
+    for generator in opened:
+        generator.close()
+
+
+def host_device(generator: Generator) -> HostDevice:
+    assert isinstance(generator.device, HostDevice)
+    return generator.device
+
+
+def stitcher(generator: Generator) -> DeviceStitcher:
+    assert isinstance(generator._stitcher, DeviceStitcher)
+    return generator._stitcher
+
+
+@contextmanager
+def on_cpu(exported: Exported, structure: str) -> Iterator[Generator]:
+    with Generator.open(exported(structure), threads=1) as generator:
+        yield generator
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_tokens_and_depths_are_the_cpus(
+    open_on_device: Open, exported: Exported, structure: str
+) -> None:
+    with on_cpu(exported, structure) as generator:
+        expected = [
+            generator.generate(PROMPTS, PARAMS, schedule=schedule) for schedule in SCHEDULES
+        ]
+    generator = open_on_device(structure, max_batch_size=3)
+    for schedule, outputs in zip(SCHEDULES, expected, strict=True):
+        actual = generator.generate(PROMPTS, PARAMS, schedule=schedule)
+        for one, other in zip(actual, outputs, strict=True):
+            assert one.outputs[0].token_ids == other.outputs[0].token_ids
+            assert one.outputs[0].layers_per_token == other.outputs[0].layers_per_token
+
+
+def test_several_completions_of_a_prompt_and_logprobs_are_the_cpus(
+    open_on_device: Open, exported: Exported
+) -> None:
+    params = SamplingParams(n=3, temperature=1, seed=5, max_tokens=6, logprobs=2)
+    with on_cpu(exported, "pre_norm") as generator:
+        (expected,) = generator.generate([PROMPTS[0]], params, schedule=SCHEDULES[1])
+    (actual,) = open_on_device().generate([PROMPTS[0]], params, schedule=SCHEDULES[1])
+    for one, other in zip(actual.outputs, expected.outputs, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.cumulative_logprob == pytest.approx(other.cumulative_logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_scores_are_the_cpus(open_on_device: Open, exported: Exported, schedule: str) -> None:
+    continuations = [[*row[::-1], 7, 8] for row in PROMPTS]
+    with on_cpu(exported, "pre_norm") as generator:
+        expected = generator.score(PROMPTS, continuations, schedule=schedule)
+    actual = open_on_device().score(PROMPTS, continuations, schedule=schedule)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=1e-3)
+
+
+def test_a_step_is_one_launch_one_wait_and_copies_no_logits(open_on_device: Open) -> None:
+    generator = open_on_device()
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    generator.generate(PROMPTS[:2], params, schedule="full")
+    device = host_device(generator)
+    counts = []
+    for _ in generator.stream(PROMPTS[:1], params, schedule="full"):
+        counts.append(dict(device.counts))
+    before, after = counts[-2:]  # one step of a graph that was captured earlier in the call
+    changes = {name: after[name] - before.get(name, 0) for name in after}
+    moved = {name: count for name, count in changes.items() if count}
+    vocab_size = generator.model.vocab_size
+    assert moved.pop("graph_launches") == 1
+    assert moved.pop("synchronize") == 1
+    assert moved.pop("bytes_to_host", 0) <= 8 * min(64, vocab_size) * 3 * 8
+    assert "allocate" not in moved
+    assert "pinned" not in moved
+
+
+def test_bypassed_layers_are_not_enqueued(
+    open_on_device: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = open_on_device()
+    stitcher(generator).captures_graphs = False
+    layers = stitcher(generator)._layers(16 if generator.bundle.manifest.build else None)
+    runs = [0] * len(layers)
+    binding_types = set()
+    for index, session in enumerate(layers):
+        bind = session._bind
+
+        def counting(tensors, bind=bind, index=index):  # noqa: ANN001, ANN202
+            binding = bind(tensors)
+            run = binding.run
+            binding_types.add(type(binding))
+
+            def counted() -> None:
+                runs[index] += 1
+                run()
+
+            monkeypatch.setattr(binding, "run", counted, raising=False)
+            return binding
+
+        monkeypatch.setattr(session, "_bind", counting)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    (output,) = generator.generate(
+        [PROMPTS[0]], params, schedule="linear:max=4,min=2,warmup=1,horizon=4"
+    )
+    assert output.outputs[0].layers_per_token == (6, 4, 3, 3, 2, 2)
+    assert runs == [6, 1, 1, 2, 4, 6]
+
+
+def test_one_graph_per_layer_plan_and_row_count_serves_repeated_calls(
+    open_on_device: Open,
+) -> None:
+    generator = open_on_device(max_batch_size=4)
+    params = [
+        SamplingParams(temperature=0, max_tokens=length, ignore_eos=True) for length in (6, 3, 6)
+    ]
+    schedule = "linear:max=4,min=2,warmup=1,horizon=4"
+    for _ in range(3):
+        generator.generate(PROMPTS[:3], params, schedule=schedule)
+    # Budgets 4 3 3 2 2: three rows, padded to four, run 4 and 3; two rows 3 and 2.
+    assert stitcher(generator).num_graphs == 4
+    assert host_device(generator).counts["captures"] == 4
+
+
+def test_other_calls_in_between_do_not_cost_the_graphs(open_on_device: Open) -> None:
+    generator = open_on_device()
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    for _ in range(3):
+        for schedule in SCHEDULES[:2]:
+            generator.generate(PROMPTS[:1], params, schedule=schedule)
+    assert host_device(generator).counts["captures"] == 1 + 3  # full; 4, 3 and 2 layers
+
+
+def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
+    generator = open_on_device()
+    generator.warmup([1, 2], prompt_length=6, max_tokens=8, schedule=SCHEDULES[1])
+    captured = host_device(generator).counts["captures"]
+    assert captured == 6
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    generator.generate([PROMPTS[0]] * 2, params, schedule=SCHEDULES[1])
+    assert host_device(generator).counts["captures"] == captured
+
+
+def test_without_graphs_steps_are_enqueued_and_the_reason_is_logged(
+    open_on_device: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    expected = open_on_device().generate(PROMPTS[:2], params, schedule=SCHEDULES[1])
+
+    def refuse(self: HostDevice) -> None:
+        raise DeviceError("stream", "a kernel can't be captured")
+
+    monkeypatch.setattr(HostDevice, "begin_capture", refuse)
+    generator = open_on_device()
+    with caplog.at_level(logging.WARNING):
+        actual = generator.generate(PROMPTS[:2], params, schedule=SCHEDULES[1])
+    assert [one.outputs[0].token_ids for one in actual] == [
+        one.outputs[0].token_ids for one in expected
+    ]
+    assert stitcher(generator).num_graphs == 0
+    assert [record.message for record in caplog.records if "can't be captured" in record.message]
+
+
+def test_too_little_memory_is_said_with_the_plan(open_on_device: Open) -> None:
+    generator = open_on_device(kv_memory=1 << 40)
+    device = host_device(generator)
+    device._limit = sum(block.nbytes for block in device._blocks.values()) + 1000
+    with pytest.raises(CapacityError) as caught:
+        generator.generate(PROMPTS, SamplingParams(max_tokens=20))
+    assert "the batch's plan is" in str(caught.value)
+    assert "rows, 6 layers of up to" in str(caught.value)
+
+
+def test_closing_frees_all_device_memory(open_on_device: Open) -> None:
+    generator = open_on_device()
+    device = host_device(generator)
+    generator.generate(PROMPTS, PARAMS, schedule=ExitSchedule.full(6))
+    generator.close()
+    assert not device.allocated
+
+
+def test_requests_beyond_what_plans_were_built_for_are_refused(
+    exported: Exported, tmp_path: Path
+) -> None:
+    bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
+    with pytest.raises(UsageError, match=r"is 9; .* up to 8 rows; .*--max-batch-size"):
+        Generator(bundle, backend, max_batch_size=9)
+    build = bundle.manifest.build
+    assert build is not None
+    short = bundle.manifest.model_copy(
+        update={"build": build.model_copy(update={"max_prompt_len": 5})}
+    )
+    limited = EngineBundle(bundle.path, short, bundle.schedule_document)
+    with (
+        Generator(limited, backend) as generator,
+        pytest.raises(CapacityError, match=r"prompt 2 has 13 tokens; .* up to 5; .*max-prompt-len"),
+    ):
+        generator.generate(PROMPTS)
+
+
+def test_the_smallest_bucket_that_holds_the_call_is_taken(
+    exported: Exported, tmp_path: Path
+) -> None:
+    bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
+    with Generator(bundle, backend) as generator:
+        for max_tokens, bucket in ((3, 16), (4, 16), (5, 32), (40, 64)):
+            generator.generate([PROMPTS[2]], SamplingParams(max_tokens=max_tokens, temperature=0))
+            loaded = stitcher(generator)._layers._loaded
+            assert max(loaded) == bucket
