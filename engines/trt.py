@@ -255,8 +255,8 @@ class TensorRtBackend(EngineBackend):
 
     def close(self) -> None:
         """Wait for the device, and let it go if it was made here."""
-        self.device.synchronize()
         self.scratch.free()
+        self.device.synchronize()
         if self._owns_device:
             self.device.close()
 
