@@ -12,6 +12,8 @@ from .manifest import DType, TensorSpec
 # The parser drops inputs that it does not know, such as Attention's nonpad_kv_seqlen, and only
 # warns; the engine would compute something else than the graph.
 _UNUSED = re.compile(r"\bunused\b", re.IGNORECASE)
+# Said of every int64 input and output; those are what was asked for, and are checked.
+_INT64_BINDING = re.compile(r"Make sure (input|output) \S+ has Int64 binding")
 _NO_FUSED_KERNEL = "not supported by a dedicated kernel"
 
 _DTYPES: Mapping[str, DType] = {
@@ -50,6 +52,11 @@ def network_problems(
                 f"has {seen} {layer_type} layers; expected: {expected}; the parser took the graph "
                 "apart in another way, which would run slower or need copies of the KV cache"
             )
+
+
+def worth_reporting(warning: str) -> bool:
+    """Whether a warning of the library says something that is not known already."""
+    return _INT64_BINDING.search(warning) is None
 
 
 def warning_problems(warnings: Iterable[str]) -> list[str]:

@@ -66,6 +66,7 @@ def test_a_plan_replaces_the_file_and_is_reported(
     assert report.plan_size == output.stat().st_size > 1000
     assert report.layer_counts["KV_CACHE_UPDATE"] == 2
     assert report.seconds > 0
+    assert report.warnings == ()
     assert phases
     assert all(0 < step <= steps for _, step, steps in phases)
 
@@ -166,15 +167,43 @@ def test_attention_without_a_kernel_comes_with_what_to_do(tmp_path: Path, output
 
 
 @needs_tensorrt_rtx
-def test_a_builder_that_crashes_is_the_failure_of_its_engine(
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(signal.SIGSEGV, r"crashed \(SIGSEGV\)"), (signal.SIGKILL, "memory runs out; lower --jobs")],
+)
+def test_a_builder_that_dies_is_the_failure_of_its_engine(
+    number: int, text: str, request_of_layer: PlanRequest, output: Path
+) -> None:
+    def kill(*_: object) -> None:
+        for pid in children():
+            os.kill(pid, number)
+
+    with pytest.raises(EngineBuildError, match=f"engine layer_000 .*{text}"):
+        build_plan(request_of_layer, output, kill)
+    assert not output.exists()
+
+
+def take_attention_apart_in_float32(graph: ir.Graph) -> None:
+    """Casts around an attention that may be taken apart, which TensorRT-RTX 1.7 crashes on."""
+    (attention,) = (node for node in graph if node.op_type == "Attention")
+    attention.attributes["TRT_decomposable"] = ir.AttrInt64("TRT_decomposable", 1)
+    (use,) = attention.outputs[0].uses()
+    for index in range(3):
+        cast = ir.node("Cast", [attention.inputs[index]], {"to": ir.DataType.FLOAT})
+        graph.insert_before(attention, cast)
+        attention.replace_input_with(index, cast.outputs[0])
+    back = ir.node("Cast", [attention.outputs[0]], {"to": ir.DataType.FLOAT16})
+    graph.insert_after(attention, back)
+    use.node.replace_input_with(use.idx, back.outputs[0])
+
+
+@needs_tensorrt_rtx
+def test_a_graph_that_crashes_the_builder_leaves_this_process_alive(
     request_of_layer: PlanRequest, output: Path
 ) -> None:
-    def crash(*_: object) -> None:
-        for pid in children():
-            os.kill(pid, signal.SIGSEGV)
-
-    with pytest.raises(EngineBuildError, match=r"engine layer_000 .* crashed \(SIGSEGV\)"):
-        build_plan(request_of_layer, output, crash)
+    with pytest.raises(EngineBuildError, match=r"engine layer_000 \| the builder crashed"):
+        build_plan(edited(request_of_layer, take_attention_apart_in_float32), output)
+    assert not output.exists()
 
 
 @needs_tensorrt_rtx
