@@ -1,0 +1,111 @@
+"""Candidates decide exactly as all logits would, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from skipdec.runtime.row_logits import CandidateLogits
+from skipdec.runtime.sampler import Candidates, Sampler
+from skipdec.runtime.sampling import SamplingParams
+
+VOCABULARY, COUNT = 40, 6
+
+
+def candidates(logits: NDArray[np.float32], count: int = COUNT) -> Candidates:
+    ids = np.argsort(-logits, kind="stable")[:count]
+    return Candidates(logits[ids], ids, complete=count == logits.size)
+
+
+def sampler(**fields: object) -> Sampler:
+    return Sampler(SamplingParams(**fields), (), VOCABULARY, eos_token_id=2)
+
+
+coarse_logits = st.lists(st.integers(-8, 8), min_size=VOCABULARY, max_size=VOCABULARY).map(
+    lambda values: np.array(values, np.float32) / 2
+)
+
+
+@given(
+    logits=coarse_logits,
+    temperature=st.sampled_from([0.0, 0.6, 1.0]),
+    top_k=st.sampled_from([0, 1, 3, 5, 6, 30]),
+    min_p=st.sampled_from([0.0, 0.2, 0.5]),
+    top_p=st.sampled_from([0.7, 1.0]),
+    count=st.sampled_from([COUNT, VOCABULARY]),
+)
+def test_a_choice_is_the_one_that_all_logits_give(
+    logits: NDArray[np.float32],
+    temperature: float,
+    top_k: int,
+    min_p: float,
+    top_p: float,
+    count: int,
+) -> None:
+    fields = {"temperature": temperature, "top_k": top_k, "min_p": min_p, "top_p": top_p, "seed": 4}
+    expected, actual = sampler(**fields), sampler(**fields)
+    for step in range(3):
+        shifted = np.roll(logits, step)
+        chosen = actual.sample_candidates(candidates(shifted, count))
+        if chosen is None:
+            assert count < VOCABULARY
+            chosen = actual.sample(shifted)
+        assert chosen == expected.sample(shifted)
+
+
+@pytest.mark.parametrize(
+    ("fields", "decides"),
+    [
+        ({"temperature": 0}, True),
+        ({"top_k": 5}, True),
+        ({"top_k": 6}, False),  # whether the seventh ties with the sixth is not known
+        ({"min_p": 0.5}, True),
+        ({"min_p": 1e-6}, False),
+        ({"top_p": 0.1}, False),
+        ({"top_k": 5, "repetition_penalty": 1.1}, False),
+        ({"top_k": 5, "frequency_penalty": 0.5}, False),
+        ({"top_k": 5, "logprobs": 0}, False),
+        ({"top_k": 5, "min_tokens": 1}, False),
+    ],
+)
+def test_candidates_decide_only_where_nothing_else_can_be_chosen(
+    fields: dict[str, object], decides: bool
+) -> None:
+    logits = np.linspace(3, -3, VOCABULARY, dtype=np.float32)
+    chosen = sampler(seed=0, **fields).sample_candidates(candidates(logits))
+    assert (chosen is not None) == decides
+
+
+def test_a_greedy_tie_with_what_was_left_out_asks_for_all_logits() -> None:
+    logits = np.zeros(VOCABULARY, np.float32)
+    assert sampler(temperature=0).sample_candidates(candidates(logits)) is None
+
+
+def test_a_greedy_tie_takes_the_lowest_id_whatever_the_order() -> None:
+    logits = np.array([5, 5, 4, 3, 2, 1], np.float32)
+    tied = Candidates(logits, np.array([9, 4, 1, 2, 3, 5]), complete=False)
+    chosen = sampler(temperature=0).sample_candidates(tied)
+    assert chosen is not None
+    assert chosen.token_id == 4
+
+
+def test_all_logits_are_fetched_only_for_rows_that_need_them() -> None:
+    logits = np.stack([np.linspace(3, -3, VOCABULARY), np.zeros(VOCABULARY)]).astype(np.float32)
+    rows = [candidates(row) for row in logits]
+    fetched = []
+
+    def fetch(row: int) -> NDArray[np.float32]:
+        fetched.append(row)
+        return logits[row]
+
+    step = CandidateLogits(
+        np.stack([row.logits for row in rows]),
+        np.stack([row.token_ids for row in rows]),
+        VOCABULARY,
+        fetch,
+    )
+    assert [step.sample(row, sampler(temperature=0)).token_id for row in (0, 1)] == [0, 0]
+    assert fetched == [1]
