@@ -91,7 +91,7 @@ class CudaDevice(Device):
         """See Device."""
         size = max(nbytes, 1)
         address = self._call(runtime.cudaHostAlloc, size, runtime.cudaHostAllocDefault)
-        memory = (ctypes.c_uint8 * size).from_address(address)
+        memory = (ctypes.c_uint8 * size).from_address(int(address))
         weakref.finalize(memory, self._give_up, lambda: self._call(runtime.cudaFreeHost, address))
         # The view keeps ``memory`` alive, as do views of it.
         array: NDArray[np.uint8] = np.frombuffer(memoryview(memory), np.uint8)[:nbytes]

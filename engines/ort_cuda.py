@@ -175,9 +175,11 @@ class OrtCudaBackend(_OrtDeviceBackend):
             precision = bundle.manifest.precision
             raise EnvironmentMismatchError(
                 f"engine {spec.name}",
-                f"has operators that {_CUDA_PROVIDER} can't run (weights are quantised as "
-                f"{precision.quantize}, the head as {precision.head_quantize}; int8 products are "
-                "for CPUs); export the model with --fp16 or --quantize int4, or use device='cpu'",
+                f"has operators that {_CUDA_PROVIDER} can't run; the bundle computes in "
+                f"{precision.dtype}, its weights are quantised as {precision.quantize}, the head's "
+                f"as {precision.head_quantize}; attention on CUDA needs float16 and int8 products "
+                "are for CPUs: export the model with --fp16, and --quantize int4 if it should be "
+                "smaller, or use device='cpu'",
             ) from error
         if _CUDA_PROVIDER not in native.get_providers():
             raise EnvironmentMismatchError(

@@ -5,97 +5,25 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from backend_tensors import download, overwrite, upload_all
-from fake_plans import compile_bundle
-from fake_tensorrt import FakeTensorRt
-from host_device import HostDevice
-from numpy.typing import NDArray
+from backend_tensors import overwrite
+from loaded_backends import BACKENDS, ON_GPUS, Loaded
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, EnvironmentMismatchError, UsageError
-from skipdec.engines.manifest import EngineSpec, TensorRole
-from skipdec.engines.memory import DeviceBuffer, DeviceTensor, Tensor
-from skipdec.engines.ort import OrtBackend
-from skipdec.engines.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
-from skipdec.engines.session import EngineBackend, EngineSession
-from skipdec.engines.trt import TensorRtBackend
-
-Array = NDArray[Any]
-Tensors = dict[TensorRole, Tensor]
-CAPACITY = 9
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A tiny bundle and one backend that loads it."""
-
-    bundle: EngineBundle
-    backend: EngineBackend
-
-    def session(self, name: str) -> EngineSession:
-        spec = next(spec for spec in self.bundle.manifest.engines if spec.name == name)
-        return self.backend.load(self.bundle, spec)
-
-    def tensors(self, session: EngineSession, rows: int, step: int, past: int = 0) -> Tensors:
-        """``layer_arrays`` in the backend's memory."""
-        return upload_all(self.backend, layer_arrays(session.spec, rows, step, past))
-
-    def get(self, tensor: Tensor) -> Array:
-        return download(self.backend, tensor)
-
-    def run_once(self, session: EngineSession, tensors: Tensors) -> Array:
-        binding = session.bind(tensors)
-        binding.run()
-        binding.release()
-        return self.get(tensors[TensorRole.HIDDEN_STATES_OUT])
-
-    @property
-    def tolerance(self) -> float:
-        return 1e-4 if self.bundle.manifest.precision.dtype == "float32" else 3e-2
-
-
-def fake_tensorrt(exported: Callable[..., Path], directory: Path) -> Loaded:
-    canonical = exported("pre_norm", keep_canonical=True)
-    bundle = compile_bundle(canonical, directory / "bundle", kv_buckets=[CAPACITY])
-    device = HostDevice()
-    library = FakeTensorRt(device).library()
-    return Loaded(EngineBundle.open(bundle), TensorRtBackend(device=device, library=library))
-
-
-def onnxruntime_cuda(exported: Callable[..., Path], _: Path) -> Loaded:
-    try:
-        backend = OrtCudaBackend()
-    except EnvironmentMismatchError as error:
-        pytest.skip(str(error))
-    return Loaded(EngineBundle.open(exported("pre_norm", dtype="float16")), backend)
-
-
-BACKENDS: dict[str, Callable[[Callable[..., Path], Path], Loaded]] = {
-    "onnxruntime": lambda exported, _: Loaded(
-        EngineBundle.open(exported("pre_norm")), OrtBackend()
-    ),
-    "onnxruntime on a host device": lambda exported, _: Loaded(
-        EngineBundle.open(exported("pre_norm")), OrtRehearsalBackend(device=HostDevice())
-    ),
-    "onnxruntime float16 on a host device": lambda exported, _: Loaded(
-        EngineBundle.open(exported("pre_norm", dtype="float16")),
-        OrtRehearsalBackend(device=HostDevice()),
-    ),
-    "fake tensorrt": fake_tensorrt,
-    "onnxruntime-cuda": onnxruntime_cuda,
-}
+from skipdec.engines.manifest import TensorRole
+from skipdec.engines.memory import DeviceBuffer, DeviceTensor
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=[pytest.mark.gpu] if "cuda" in name else []) for name in BACKENDS
+        pytest.param(name, marks=[pytest.mark.gpu] if name in ON_GPUS else []) for name in BACKENDS
     ],
 )
 def loaded(
@@ -103,7 +31,10 @@ def loaded(
     exported: Callable[..., Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Loaded]:
-    loaded = BACKENDS[request.param](exported, tmp_path_factory.mktemp("contract"))
+    try:
+        loaded = BACKENDS[request.param](exported, tmp_path_factory.mktemp("contract"))
+    except EnvironmentMismatchError as error:
+        pytest.skip(str(error))
     yield loaded
     loaded.backend.close()
 
@@ -113,29 +44,6 @@ def on_device(loaded: Loaded) -> Loaded:
     if loaded.backend.device is None:
         pytest.skip("engines run at once on the host")
     return loaded
-
-
-def layer_arrays(spec: EngineSpec, rows: int, step: int, past: int = 0) -> dict[TensorRole, Array]:
-    """Arrays for ``step`` tokens a row after ``past`` ones; unused cache positions hold 7."""
-    sizes = {"B": rows, "S": step, "T": CAPACITY}
-    random = np.random.default_rng(0)
-    tensors: dict[TensorRole, Array] = {}
-    for tensor in (*spec.inputs, *spec.outputs):
-        shape = [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
-        tensors[tensor.role] = random.standard_normal(shape).astype(tensor.dtype)
-    for role in (TensorRole.PAST_KEY, TensorRole.PAST_VALUE):
-        tensors[role][:, :, past:] = 7
-    tensors[TensorRole.PRESENT_KEY] = tensors[TensorRole.PAST_KEY]
-    tensors[TensorRole.PRESENT_VALUE] = tensors[TensorRole.PAST_VALUE]
-    lengths: dict[TensorRole, Array] = {
-        TensorRole.SEQLENS_K: np.full(rows, past + step - 1, np.int32),
-        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(past + step, np.int32),
-        TensorRole.WRITE_INDICES: np.full(rows, past, np.int64),
-        TensorRole.ATTENTION_MASK: np.broadcast_to(
-            np.tri(step, CAPACITY, past, dtype=bool), (rows, 1, step, CAPACITY)
-        ).copy(),
-    }
-    return tensors | {role: array for role, array in lengths.items() if role in spec.roles}
 
 
 def test_a_binding_reads_the_memory_as_it_is_at_each_run(loaded: Loaded) -> None:
