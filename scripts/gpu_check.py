@@ -19,6 +19,7 @@ REHEARSAL = {
     "device": "rehearsal",
     "torch_device": "cpu",
     "gpu_arch": "8.9",
+    "batch_sizes": (1, 4, 16),
     "prompt_length": 16,
     "num_tokens": 8,
     "repetitions": 1,

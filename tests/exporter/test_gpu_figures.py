@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hollow_bundles import write_hollow_bundle
 
 from skipdec.exporter import gpu_figures
 from skipdec.exporter.gpu_figures import GpuCheck, GpuCheckConfig
 from skipdec.exporter.gpu_report import BASELINE, GpuReport
+from skipdec.runtime.schedule import ExitSchedule
 
 BENCH = {
     "measurements": [
@@ -39,6 +41,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def command(*arguments: str) -> list[str]:
         called.append(list(arguments))
         name = arguments[0]
+        if name == "export":
+            write_hollow_bundle(Path(arguments[3]), ExitSchedule.full(3))
         if name == "build" and "--target=tensorrt" in arguments:
             return [sys.executable, "-c", "import sys; sys.exit('no TensorRT | here')"]
         if name == "bench" and "--batch-sizes=8" in arguments:
@@ -86,17 +90,15 @@ def test_a_time_limit_leaves_a_page_that_says_so(tmp_path: Path, commands: list[
     assert seen[-1] == report
 
 
-def test_a_carried_bundle_is_compiled_for_every_target(
+def test_a_carried_bundle_takes_the_place_of_the_export(
     tmp_path: Path, commands: list[list[str]]
 ) -> None:
-    check(tmp_path, bundle=tmp_path / "carried", gpu_arch="8.9")
-    builds = [command for command in commands if command[0] == "build"]
-    assert [command[2] for command in builds] == [
-        "--target=onnxruntime",
-        "--target=tensorrt-rtx",
-        "--target=tensorrt",
-    ]
-    assert "--max-batch-size=8" in builds[1]
-    assert "--kv-buckets=192" in builds[1]
-    assert "--gpu-arch=8.9" in builds[1]
+    carried = tmp_path / "carried"
+    write_hollow_bundle(carried, ExitSchedule.full(3))  # of at most 256 positions
+    check(tmp_path / "work", bundle=carried, gpu_arch="8.9")
     assert not any(command[0] == "export" for command in commands)
+    assert next(command[1] for command in commands if command[0] == "bench") == str(carried)
+    builds = [command for command in commands if command[0] == "build"]
+    assert [command[2] for command in builds] == ["--target=tensorrt-rtx", "--target=tensorrt"]
+    expected = {"--max-batch-size=8", "--kv-buckets=192,256", "--gpu-arch=8.9", str(carried)}
+    assert expected <= set(builds[0])
