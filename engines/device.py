@@ -1,6 +1,6 @@
 """One accelerator as backends and runtime see it: memory, copies and one stream in order.
 
-``cuda.py`` implements it with CUDA; tests run the same code on host memory.
+``cuda.py`` implements it with CUDA, ``rehearsal.py`` on host memory.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Device(ABC):
 
     @abstractmethod
     def free(self, address: int) -> None:
-        """Free memory of ``allocate`` once the stream's work so far is done."""
+        """Free memory of ``allocate`` once the stream's work so far is done.
+
+        Finalizers call it at any time: during a capture, it waits for the capture's end.
+        """
 
     @abstractmethod
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
@@ -103,11 +106,19 @@ class Device(ABC):
 
     @abstractmethod
     def begin_capture(self) -> None:
-        """Record what is enqueued from here on in place of running it."""
+        """Record what is enqueued from here on in place of running it.
+
+        Until ``end_capture``, nothing may be allocated and ``synchronize`` is refused: whatever is
+        captured has run once before, so that libraries have made their own allocations.
+        """
 
     @abstractmethod
     def end_capture(self) -> DeviceGraph:
-        """Return what was recorded since ``begin_capture``."""
+        """Return what was recorded since ``begin_capture``; DeviceError if that was broken.
+
+        Either way the stream runs again what is enqueued. What was captured, bindings and the
+        memory behind them, must outlive the graph.
+        """
 
     @abstractmethod
     def memory_info(self) -> tuple[int, int]:

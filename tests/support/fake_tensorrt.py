@@ -95,6 +95,7 @@ class FakeTensorRt:
         if graph not in self.sessions:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
+            options.log_severity_level = 3  # it says for each step that caches are copied
             providers = ["CPUExecutionProvider"]
             self.sessions[graph] = onnxruntime.InferenceSession(graph, options, providers)
         return self.sessions[graph]
