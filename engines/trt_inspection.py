@@ -14,7 +14,17 @@ from .manifest import DType, TensorSpec
 _UNUSED = re.compile(r"\bunused\b", re.IGNORECASE)
 # Said of every int64 input and output; those are what was asked for, and are checked.
 _INT64_BINDING = re.compile(r"Make sure (input|output) \S+ has Int64 binding")
-_NO_FUSED_KERNEL = "not supported by a dedicated kernel"
+_HINTS: Mapping[str, str] = {
+    "not supported by a dedicated kernel": (
+        "this TensorRT has no fused attention for this head size, number of heads and dtype; "
+        "float32 engines do without it: use --dtype float32"
+    ),
+    "HW-specific datatypes": "choose a --dtype and --quantize that the GPU knows",
+    "FP32 GEMM is not supported": "this GPU has no float32 products here; use --fp16",
+    "no tactics to implement the operation within workspace": "allow more with --workspace",
+}
+"""Parts of the builder's messages and what can be done about them."""
+
 
 _DTYPES: Mapping[str, DType] = {
     "FLOAT": "float32",
@@ -71,12 +81,8 @@ def warning_problems(warnings: Iterable[str]) -> list[str]:
 
 def failure_hint(messages: Iterable[str]) -> str | None:
     """What can be done about the builder's error ``messages``, where that is known."""
-    if any(_NO_FUSED_KERNEL in message for message in messages):
-        return (
-            "this TensorRT has no fused attention for this head size, number of heads and dtype; "
-            "float32 engines do without it: use --dtype float32"
-        )
-    return None
+    text = "\n".join(messages)
+    return next((hint for part, hint in _HINTS.items() if part in text), None)
 
 
 def _tensor_problems(

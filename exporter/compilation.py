@@ -111,7 +111,8 @@ def plan_compilation(config: QuantizationConfig, dtype: FloatType, model: ModelS
     if ranges is not None:
         problems.attempt(ranges.check, model, precision, str(tensorrt.ranges))
     if (ranges is None) == (tensorrt.ranges is None):
-        problems.attempt(check_model, model, precision)
+        gpu = (tensorrt.gpu_arch or facts.compute_capability) if facts else None
+        problems.attempt(check_model, model, precision, gpu)
     if facts is None or problems.errors:
         raise problems.error()
     compute_capability = tensorrt.gpu_arch or facts.compute_capability

@@ -42,6 +42,8 @@ _ATTENTION_INPUTS = 4  # query, key, value, mask: the parser rejects or silently
 # TensorRT-RTX 1.7.1 builds fused attention for these and refuses others.
 _FUSED_HEAD_SIZES = range(16, 257, 8)
 _FEWEST_FUSED_HEADS = 4
+# The first compute capability whose tensor cores know a format.
+_OLDEST_GPUS = {"bfloat16": "8.0", "fp8": "8.9"}
 
 
 def lower(
@@ -66,14 +68,21 @@ def lower(
     return LoweredEngine(lowered, signature, precision, quantizers)
 
 
-def check_model(model: ModelSpec, precision: PrecisionSpec) -> None:
+def check_model(
+    model: ModelSpec, precision: PrecisionSpec, compute_capability: str | None = None
+) -> None:
     """Raise UnsupportedModelError, with every reason, for what TensorRT can't build of ``model``.
 
-    UsageError for fp8 without ranges.
+    ``compute_capability`` is that of the GPU to build for, None if it is not known. UsageError for
+    fp8 without ranges.
     """
     if "fp8" in (precision.quantize, precision.head_quantize) and not precision.activation_ranges:
         raise UsageError("quantize", "is fp8, which needs the ranges of activations; give a file")
-    problems = [*_attention_problems(model, precision.dtype), *_block_problems(model, precision)]
+    problems = [
+        *_format_problems(precision, compute_capability),
+        *_attention_problems(model, precision.dtype),
+        *_block_problems(model, precision),
+    ]
     if problems:
         raise UnsupportedModelError(model.name, *problems)
 
@@ -105,6 +114,18 @@ def with_capacity(model: ir.Model, capacity: int) -> ir.Model:
         assert value.shape is not None, value.name
         value.shape = ir.Shape([capacity if str(size) == "T" else size for size in value.shape])
     return copy
+
+
+def _format_problems(precision: PrecisionSpec, compute_capability: str | None) -> Iterator[str]:
+    if compute_capability is None:
+        return
+    for name in dict.fromkeys((precision.dtype, precision.quantize, precision.head_quantize)):
+        oldest = _OLDEST_GPUS.get(name)
+        if oldest is not None and float(compute_capability) < float(oldest):
+            yield (
+                f"{name} is not known to GPUs of compute capability {compute_capability}; "
+                f"needed: {oldest} or later; choose another --dtype or --quantize"
+            )
 
 
 def _attention_problems(model: ModelSpec, dtype: FloatType) -> Iterator[str]:

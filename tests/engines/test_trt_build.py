@@ -167,6 +167,15 @@ def test_attention_without_a_kernel_comes_with_what_to_do(tmp_path: Path, output
 
 
 @needs_tensorrt_rtx
+def test_too_little_workspace_comes_with_what_to_do(
+    request_of_layer: PlanRequest, output: Path
+) -> None:
+    options = request_of_layer.options.model_copy(update={"workspace": 1 << 16})
+    with pytest.raises(EngineBuildError, match="allow more with --workspace"):
+        build_plan(request_of_layer.model_copy(update={"options": options}), output)
+
+
+@needs_tensorrt_rtx
 @pytest.mark.parametrize(
     ("number", "text"),
     [(signal.SIGSEGV, r"crashed \(SIGSEGV\)"), (signal.SIGKILL, "memory runs out; lower --jobs")],

@@ -23,7 +23,7 @@ from plan_requests import (
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.engines.trt_build import PlanReport, build_plan
-from skipdec.exporter.lowering_tensorrt import DECOMPOSABLE, lower, with_capacity
+from skipdec.exporter.lowering_tensorrt import DECOMPOSABLE, check_model, lower, with_capacity
 from skipdec.exporter.quantize import QUANTIZED_PARAMETERS
 from skipdec.exporter.quantize_linear import weight_quantizer
 from skipdec.exporter.weights import engine_parameters
@@ -228,6 +228,20 @@ def test_a_model_without_kernels_is_refused_with_every_reason() -> None:
         "self_attn.out_proj.weight",
         "fc1.weight",
     ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "refused"),
+    [("7.5", ["bfloat16", "fp8"]), ("8.6", ["fp8"]), ("8.9", []), ("12.0", []), (None, [])],
+)
+def test_formats_that_a_gpu_does_not_know_are_refused(gpu: str | None, refused: list[str]) -> None:
+    precision = quantized("fp8", "bfloat16")
+    if not refused:
+        check_model(fusible_spec(), precision, gpu)
+        return
+    with pytest.raises(UnsupportedModelError) as raised:
+        check_model(fusible_spec(), precision, gpu)
+    assert [problem.split()[0] for problem in raised.value.problems] == refused
 
 
 def test_fp8_needs_ranges() -> None:
