@@ -70,4 +70,14 @@ def test_one_row_too_large_is_refused_with_the_numbers() -> None:
 def test_prompts_run_in_groups_of_bounded_padded_size(
     lengths: list[int], groups: list[tuple[int, int]]
 ) -> None:
-    assert prefill_groups(lengths, max_tokens=12, max_rows=8) == groups
+    assert prefill_groups(lengths, max_tokens=12, max_rows=12) == groups
+
+
+def test_a_prefill_call_has_bounded_rows() -> None:
+    assert prefill_groups([1] * 5, max_tokens=12, max_rows=2) == [(0, 2), (2, 4), (4, 5)]
+
+
+@pytest.mark.parametrize(("rows", "padded"), [(1, 1), (2, 2), (3, 4), (5, 6), (6, 6)])
+def test_steps_on_a_device_are_padded_to_few_row_counts(rows: int, padded: int) -> None:
+    assert BatchLimits(6, 100, 6, 1, pads_rows=True).padded_rows(rows) == padded
+    assert BatchLimits(6, 100, 6, 1).padded_rows(rows) == rows

@@ -24,6 +24,8 @@ SECONDS_PER_LAYER = 0.01
 class InventedGenerator:
     """Takes 10 ms a layer and row, by its own account."""
 
+    device = None
+
     def __init__(self, num_layers: int) -> None:
         self.bundle = SimpleNamespace(manifest=hollow_manifest(num_layers))
         self.model = self.bundle.manifest.model

@@ -16,11 +16,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
+from skipdec.engines import ort
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export
 from skipdec.exporter.tokenizer_files import byte_level_tokenizer
-from skipdec.runtime import generate_options
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
 
@@ -45,7 +45,7 @@ def bundle(
 @pytest.fixture
 def run(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """``run("-p", "text", …, stdin=b"…")``: the command in this process, without a shared pool."""
-    monkeypatch.setattr(generate_options, "use_shared_thread_pool", lambda threads: None)
+    monkeypatch.setattr(ort, "use_shared_thread_pool", lambda threads: None)
 
     def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
         return CliRunner().invoke(
@@ -216,3 +216,16 @@ def test_closed_pipe_ends_quietly(writing: subprocess.Popen[bytes]) -> None:
     writing.stdout.close()
     assert b"Traceback" not in writing.stderr.read()
     assert writing.wait() == 1
+
+
+def test_a_device_is_chosen_by_name_and_takes_no_threads(run: Callable[..., Result]) -> None:
+    arguments = ("-p", "a", "--max-tokens", "3", "--temperature", "0", "-q")
+    on_cpu, on_device = run(*arguments), run(*arguments, "--device", "rehearsal")
+    assert on_device.exit_code == 0, on_device.output
+    assert on_device.stdout == on_cpu.stdout
+    refused = run(*arguments, "--device", "rehearsal", "--threads", "2")
+    assert refused.exit_code == 2
+    assert "--threads | is 2, but engines run on rehearsal" in refused.stderr
+    unknown = run(*arguments, "--device", "tpu")
+    assert unknown.exit_code == 2
+    assert "allowed: cpu, cuda, cuda:INDEX, rehearsal" in unknown.stderr
