@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from built_engines import STRUCTURES, RandomReader, canonical_graph, module, tiny_spec
+from built_engines import build as build_engine_files
 from plan_requests import (
     CAPACITY,
     FP16,
@@ -20,9 +21,10 @@ from plan_requests import (
     plan_request,
 )
 
-from skipdec.engines.errors import UnsupportedModelError, UsageError
+from skipdec.engines.errors import UnsupportedModelError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.engines.trt_build import PlanReport, build_plan
+from skipdec.exporter.dtypes import check_dtypes
 from skipdec.exporter.lowering_tensorrt import DECOMPOSABLE, check_model, lower, with_capacity
 from skipdec.exporter.quantize import QUANTIZED_PARAMETERS
 from skipdec.exporter.quantize_linear import weight_quantizer
@@ -248,3 +250,21 @@ def test_fp8_needs_ranges() -> None:
     graph = canonical_graph(EngineKind.HEAD, fusible_spec(), "float16")
     with pytest.raises(UsageError, match="needs the ranges of activations"):
         lower(graph, EngineKind.HEAD, fusible_spec(), PrecisionSpec(head_quantize="fp8"))
+
+
+@pytest.mark.parametrize("name", ["int8", "int8-block", "int4"])
+def test_a_written_graph_has_the_dtypes_that_were_asked_for(name: str, tmp_path: Path) -> None:
+    """``build_engine`` checks inputs, outputs and weights of what it has written."""
+    precision = quantized(name, "bfloat16")
+    built = build_engine_files(
+        EngineKind.LAYER, fusible_spec(), tmp_path, precision, "tensorrt-rtx"
+    )
+    graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
+    dtypes = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    code = onnx.TensorProto.INT4 if name == "int4" else onnx.TensorProto.INT8
+    assert dtypes["fc1.weight.quantized"] == code
+    assert dtypes["fc1.weight.scale"] == dtypes["fc1.bias"] == onnx.TensorProto.BFLOAT16
+    assert dtypes["final_layer_norm.weight"] == onnx.TensorProto.FLOAT
+    asked = precision.model_copy(update={"quantize": "none"})
+    with pytest.raises(VerificationError, match=r"fc1\.weight is missing; asked for: bfloat16"):
+        check_dtypes(graph, built.spec, fusible_spec(), asked, "tensorrt-rtx")
