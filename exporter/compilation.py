@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ..engines.errors import EnvironmentMismatchError, MissingExtraError, UsageError
+from ..engines.errors import EnvironmentMismatchError, UsageError
+from ..engines.gpus import survey_gpus
 from ..engines.manifest import (
     BuildSpec,
     EngineKind,
@@ -174,27 +175,26 @@ def _size_problems(
 
 
 def _check_machine(options: BuildOptions) -> BuilderFacts:
-    """``check_options``, with advice where the GPU is what is missing."""
+    """``check_options``, with what can be done instead where there is no GPU."""
     try:
         return check_options(options)
-    except MissingExtraError:
-        raise
     except EnvironmentMismatchError as error:
-        if "GPU" not in "".join(error.problems):
+        if survey_gpus().gpus or (options.target == "tensorrt-rtx" and options.compute_capability):
             raise
-        raise EnvironmentMismatchError(
-            error.subject, *error.problems, *_without_gpu(options.target)
-        ) from error
+        raise type(error)(error.subject, *error.problems, *_without_gpu(options)) from error
 
 
-def _without_gpu(target: TensorRtTarget) -> Iterator[str]:
-    if target == "tensorrt":
-        yield "here, plans can be built for another target: --target tensorrt-rtx --gpu-arch 8.9"
+def _without_gpu(options: BuildOptions) -> Iterator[str]:
+    if options.target == "tensorrt":
+        yield (
+            "this machine has no GPU, which this target needs; plans for another target can be "
+            "built here: --target tensorrt-rtx --gpu-arch 8.9"
+        )
     else:
-        yield "name the GPU that the plans will run on, e.g. --gpu-arch 8.9"
+        yield "this machine has no GPU; --gpu-arch 8.9, for example, builds for one elsewhere"
     yield (
-        "or export here with --keep-canonical, and then, on the machine with the GPU, which needs "
-        f"no torch: skipdec build BUNDLE --target {target}"
+        "or export here with --keep-canonical and build on the machine with the GPU, which needs "
+        f"no torch: skipdec build BUNDLE --target {options.target}"
     )
 
 

@@ -8,6 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from .tensorrt_options import (
+    GpuArch,
+    HardwareCompatible,
+    KvBuckets,
+    MaxBatchSize,
+    MaxPromptLen,
+    OptimizationLevel,
+    Ranges,
+    TimingCache,
+    VersionCompatible,
+    Workspace,
+    tensorrt_values,
+)
 
 if TYPE_CHECKING:
     from .config import ExportConfig
@@ -20,6 +33,8 @@ skipdec export opt-1.3b --quantize int8
 skipdec export opt-1.3b --fp16 --schedule 2x:horizon=64 -o opt-1.3b.skipdec
 
 skipdec export ./my-checkpoint --quantize int4 --head-quantize int8 --max-seq-len 512
+
+skipdec export opt-1.3b --fp16 --target tensorrt-rtx --gpu-arch 8.9 --max-batch-size 16
 
 skipdec export opt-66b --load-format dummy --dry-run
 
@@ -53,7 +68,9 @@ def export(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="(MODEL[-fp16][-int8].skipdec)"),
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="(MODEL[-fp16][-int8][-TARGET].skipdec)"
+        ),
     ] = None,
     load_format: Annotated[
         Literal["auto", "safetensors", "bin", "dummy"],
@@ -70,15 +87,17 @@ def export(
     ] = 0,
     fp16: Annotated[bool, _option(_FORMAT, "--fp16", text="the same as --dtype float16")] = False,
     dtype: Annotated[
-        Literal["float32", "float16"] | None,
+        Literal["float32", "float16", "bfloat16"] | None,
         _option(_FORMAT, "--dtype", text="of activations, KV cache, float weights (float32)"),
     ] = None,
     quantize: Annotated[
-        Literal["none", "int8", "int8-block", "int4"],
-        _option(_FORMAT, "--quantize", text="weights: int8 per channel, the others in blocks"),
+        Literal["none", "int8", "int8-block", "int4", "fp8"],
+        _option(
+            _FORMAT, "--quantize", text="weights: int8 per channel, fp8 whole, others in blocks"
+        ),
     ] = "none",
     head_quantize: Annotated[
-        Literal["none", "int8", "int8-block", "int4"] | None,
+        Literal["none", "int8", "int8-block", "int4", "fp8"] | None,
         _option(_FORMAT, "--head-quantize", text="the head's weights (as --quantize)"),
     ] = None,
     block_size: Annotated[
@@ -86,14 +105,18 @@ def export(
         _option(_FORMAT, "--block-size", text="weights a scale, int8-block and int4 (128)"),
     ] = None,
     accuracy_level: Annotated[
-        int, _option(_FORMAT, "--accuracy-level", text="in blocks: 0 exact, 4 int8 products")
-    ] = 4,
+        int | None,
+        _option(_FORMAT, "--accuracy-level", text="in blocks: 0 exact, 4 int8 products (4)"),
+    ] = None,
     int8_weight_bits: Annotated[
         int | None,
         _option(_FORMAT, "--int8-weight-bits", text="8, or 7 for CPUs without VNNI (this CPU's)"),
     ] = None,
     target: Annotated[
-        str, _option(_FORMAT, "--target", text="what runs the engines")
+        str,
+        _option(
+            _FORMAT, "--target", text="what runs the engines: onnxruntime, tensorrt, tensorrt-rtx"
+        ),
     ] = "onnxruntime",
     max_seq_len: Annotated[
         int | None,
@@ -111,6 +134,16 @@ def export(
     keep_canonical: Annotated[
         bool, _option(_FORMAT, "--keep-canonical", text="keep the standard ONNX graphs too")
     ] = False,
+    max_batch_size: MaxBatchSize = None,
+    max_prompt_len: MaxPromptLen = None,
+    kv_buckets: KvBuckets = None,
+    gpu_arch: GpuArch = None,
+    ranges: Ranges = None,
+    timing_cache: TimingCache = None,
+    builder_optimization_level: OptimizationLevel = None,
+    workspace: Workspace = None,
+    hardware_compatible: HardwareCompatible = False,
+    version_compatible: VersionCompatible = False,
     dry_run: Annotated[
         bool, _option(_RUN, "--dry-run", text="check everything and print the plan; write nothing")
     ] = False,
@@ -144,34 +177,47 @@ def export(
     from ..engines.memory_size import parse_memory_size
     from .config import ExportConfig
 
-    if fp16 and dtype == "float32":
-        raise UsageError("--fp16", "contradicts --dtype float32; give one of them")
+    if fp16 and dtype not in (None, "float16"):
+        raise UsageError("--fp16", f"contradicts --dtype {dtype}; give one of them")
     if verbose and quiet:
         raise UsageError("-v", "contradicts -q; give one of them")
-    config = ExportConfig(
-        model=model,
-        output=output,
-        load_format=load_format,
-        revision=revision,
-        local_files_only=local_files_only,
-        seed=seed,
-        dtype="float16" if fp16 else dtype or "float32",
-        quantize=quantize,
-        head_quantize=head_quantize,
-        block_size=block_size,
-        accuracy_level=accuracy_level,
-        int8_weight_bits=int8_weight_bits,
-        target=target,
-        max_seq_len=max_seq_len,
-        schedule=schedule,
-        keep_canonical=keep_canonical,
-        force=force,
-        resume=resume,
-        verify=verify,
-        verify_memory=parse_memory_size(verify_memory, "--verify-memory"),
-        atol=atol,
-        jobs=jobs,
-    )
+    values: dict[str, Any] = {
+        "model": model,
+        "output": output,
+        "load_format": load_format,
+        "revision": revision,
+        "local_files_only": local_files_only,
+        "seed": seed,
+        "dtype": "float16" if fp16 else dtype or "float32",
+        "quantize": quantize,
+        "head_quantize": head_quantize,
+        "block_size": block_size,
+        "accuracy_level": accuracy_level,
+        "int8_weight_bits": int8_weight_bits,
+        "target": target,
+        "max_seq_len": max_seq_len,
+        "schedule": schedule,
+        "keep_canonical": keep_canonical,
+        "force": force,
+        "resume": resume,
+        "verify": verify,
+        "verify_memory": parse_memory_size(verify_memory, "--verify-memory"),
+        "atol": atol,
+        "jobs": jobs,
+        "tensorrt": tensorrt_values(
+            max_batch_size=max_batch_size,
+            max_prompt_len=max_prompt_len,
+            kv_buckets=kv_buckets,
+            gpu_arch=gpu_arch,
+            ranges=ranges,
+            timing_cache=timing_cache,
+            optimization_level=builder_optimization_level,
+            workspace=workspace,
+            hardware_compatible=hardware_compatible,
+            version_compatible=version_compatible,
+        ),
+    }
+    config = ExportConfig(**values)
     if dry_run:
         _print_plan(config, as_json=as_json)
     else:

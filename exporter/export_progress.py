@@ -1,4 +1,4 @@
-"""What ``skipdec export`` shows on stderr while it works."""
+"""What ``skipdec export`` and ``skipdec build`` show on stderr while they work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from .events import ExportEvents, Stage
 from .report import EngineReport
@@ -21,7 +28,9 @@ _TITLES: dict[Stage, str] = {
 
 
 class ExportProgress(ExportEvents):
-    """One line per finished stage and engine, and a bar below them where stderr is a terminal.
+    """One line per finished stage and engine, and bars below them where stderr is a terminal.
+
+    One bar is the stage's; TensorRT's plans have one each while they are built.
 
     ``quiet`` leaves only warnings; ``verbose`` adds a line per traced graph and verified engine.
     """
@@ -31,7 +40,7 @@ class ExportProgress(ExportEvents):
         self._verbose = verbose
         self._quiet = quiet
         self._bar = Progress(
-            TextColumn("{task.description:<10}"),
+            TextColumn("{task.description:<14}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -41,6 +50,7 @@ class ExportProgress(ExportEvents):
             disable=quiet or not console.is_terminal,
         )
         self._task = self._bar.add_task("", total=None, item="")
+        self._plans: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -71,8 +81,17 @@ class ExportProgress(ExportEvents):
         if self._verbose:
             self._line(f"  {item}")
 
+    def plan_progress(self, plan: str, phase: str, step: int, steps: int) -> None:
+        """Show how far the builder is in its current phase."""
+        if plan not in self._plans:
+            self._plans[plan] = self._bar.add_task(plan, item=phase)
+        self._bar.update(self._plans[plan], completed=step, total=steps, item=phase)
+
     def engine_finished(self, engine: EngineReport) -> None:
-        """Advance the bar and leave a line."""
+        """Advance the bar, take away those of the engine's plans, and leave a line."""
+        for plan in engine.plans:
+            if plan.engine in self._plans:
+                self._bar.remove_task(self._plans.pop(plan.engine))
         self._bar.update(self._task, advance=1, item=engine.name)
         how = "as it was left" if engine.resumed else f"{engine.seconds:7.2f} s"
         self._line(f"  {engine.name:<10} {engine.size / 1e6:10,.1f} MB {how}")

@@ -1,30 +1,39 @@
-"""An export's plan and report as tables and JSON."""
+"""An export's or a build's plan and report as tables and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from ..engines.manifest import PrecisionSpec
+from ..engines.manifest import BuildSpec, PrecisionSpec
 from ..runtime.schedule_text import format_schedule
-from .plan import ExportPlan
-from .report import ExportReport
-from .verify_report import VerificationReport
+from .plan import ExportPlan, PlannedEngine
+from .report import EngineReport, ExportReport
+
+if TYPE_CHECKING:
+    from .bundle_build import BuildPlan
+
+_CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # of TensorRT, in each decoder layer
 
 
 def describe_plan(plan: ExportPlan) -> dict[str, Any]:
     """The plan as a JSON object; sizes in bytes."""
+    build = None if plan.compilation is None else plan.compilation.build
     return {
         "output": str(plan.output),
+        "target": plan.target,
         "model": plan.checkpoint.model.model_dump(mode="json"),
         "load_format": plan.checkpoint.load_format,
         "precision": plan.precision.model_dump(mode="json"),
+        "build": None if build is None else build.model_dump(mode="json"),
         "schedule": plan.schedule.to_document(),
-        "engines": [{"name": engine.name, "size": engine.size} for engine in plan.engines],
+        "engines": [_describe_engine(engine) for engine in plan.engines],
         "canonical_size": plan.canonical_size,
+        "temporary_size": plan.temporary_size,
         "size": plan.size,
         "kv_bytes_per_token": plan.kv_bytes_per_token,
         "estimated_seconds": plan.estimated_seconds,
@@ -32,46 +41,127 @@ def describe_plan(plan: ExportPlan) -> dict[str, Any]:
     }
 
 
+def describe_build_plan(plan: BuildPlan) -> dict[str, Any]:
+    """The plan of a build as a JSON object; sizes in bytes."""
+    return {
+        "output": str(plan.output),
+        "target": plan.compilation.target,
+        "source": str(plan.source.path),
+        "model": plan.source.manifest.model.model_dump(mode="json"),
+        "precision": plan.compilation.precision.model_dump(mode="json"),
+        "build": plan.compilation.build.model_dump(mode="json"),
+        "schedule": plan.schedule.to_document(),
+        "engines": [_describe_engine(engine) for engine in plan.engines],
+        "size": plan.size,
+    }
+
+
+def _describe_engine(engine: PlannedEngine) -> dict[str, Any]:
+    described = {"name": engine.name, "size": engine.size}
+    return described | ({"capacities": list(engine.capacities)} if engine.capacities else {})
+
+
 def plan_table(plan: ExportPlan) -> RenderableType:
-    """What ``--dry-run`` prints."""
-    engines = _engine_table("size")
-    for label, members in _grouped(plan.engines):
-        engines.add_row(label, _megabytes(sum(engine.size for engine in members)))
+    """What ``export --dry-run`` prints."""
     facts = _fact_table()
     facts.add_row("model", plan.checkpoint.model.name)
     facts.add_row("precision", describe_precision(plan.precision))
+    if plan.compilation is not None:
+        _add_build_rows(facts, plan.target, plan.compilation.build)
     facts.add_row("schedule", format_schedule(plan.schedule))
     if plan.canonical_size:
         facts.add_row("canonical graphs", _megabytes(plan.canonical_size))
     facts.add_row("size", _megabytes(plan.size))
+    if plan.temporary_size:
+        facts.add_row("on the way", f"{_megabytes(plan.temporary_size)} more, deleted at the end")
     facts.add_row("KV cache", f"{plan.kv_bytes_per_token / 1e3:,.1f} kB per token and row")
     facts.add_row("estimated time", f"{plan.estimated_seconds:,.0f} s without verification")
     facts.add_row("output", f"{plan.output} (dry run: nothing written)")
-    return Group(engines, facts)
+    return Group(_planned_engines(plan.engines), facts)
+
+
+def build_plan_table(plan: BuildPlan) -> RenderableType:
+    """What ``build --dry-run`` prints."""
+    facts = _fact_table()
+    facts.add_row("model", plan.source.manifest.model.name)
+    facts.add_row("precision", describe_precision(plan.compilation.precision))
+    _add_build_rows(facts, plan.compilation.target, plan.compilation.build)
+    facts.add_row("schedule", format_schedule(plan.schedule))
+    facts.add_row("size", _megabytes(plan.size))
+    facts.add_row("source", str(plan.source.path))
+    facts.add_row("output", f"{plan.output} (dry run: nothing written)")
+    return Group(_planned_engines(plan.engines), facts)
+
+
+def _planned_engines(engines: tuple[PlannedEngine, ...]) -> Table:
+    table = _engine_table("size")
+    for label, members in _grouped(engines):
+        capacities = members[0].capacities
+        plans = f" x {len(capacities)} plans" if len(capacities) > 1 else ""
+        table.add_row(label + plans, _megabytes(sum(engine.size for engine in members)))
+    return table
 
 
 def report_table(report: ExportReport) -> RenderableType:
-    """What a finished export prints."""
+    """What a finished export or build prints."""
     engines = _engine_table("size", "time")
     for label, members in _grouped(report.engines):
         size, seconds = (
             sum(engine.size for engine in members),
             sum(engine.seconds for engine in members),
         )
+        plans = sum(len(engine.plans) for engine in members)
+        notes = [f"{plans} plans"] if plans > len(members) else []
         resumed = sum(engine.resumed for engine in members)
-        note = f" ({resumed} resumed)" if resumed else ""
+        notes += [f"{resumed} resumed"] if resumed else []
+        note = f" ({', '.join(notes)})" if notes else ""
         engines.add_row(label + note, _megabytes(size), f"{seconds:.1f} s")
     facts = _fact_table()
     facts.add_row("model", report.model)
     facts.add_row("precision", describe_precision(report.precision))
+    if report.build is not None:
+        _add_build_rows(facts, report.target, report.build)
+        facts.add_row("plans", "\n".join(describe_plans(report.engines)))
     facts.add_row("schedule", report.schedule)
     facts.add_row("size", _megabytes(report.size))
     stages = ", ".join(f"{stage} {took:.1f}" for stage, took in report.stage_seconds.items())
     facts.add_row("time", f"{report.seconds:.1f} s ({stages})")
     facts.add_row("peak memory", _megabytes(report.peak_memory))
-    facts.add_row("verification", describe_verification(report.verification))
+    facts.add_row("verification", describe_verification(report))
     facts.add_row("bundle", str(report.output))
     return Group(engines, facts)
+
+
+def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
+    """What the builder was found to have made of the graphs, a line for each fact."""
+    plans = [plan for engine in engines for plan in engine.plans]
+    yield f"{len(plans)} built: inputs, outputs and dtypes as asked, no input ignored"
+    found = Counter(
+        tuple(plan.layer_counts.get(name, 0) for name in _CHECKED_LAYERS) for plan in plans
+    )
+    for counts, number in found.items():
+        if any(counts):
+            named = ", ".join(
+                f"{n} {name}" for n, name in zip(counts, _CHECKED_LAYERS, strict=True)
+            )
+            yield f"{named} in each of {number}"
+
+
+def _add_build_rows(facts: Table, target: str, build: BuildSpec) -> None:
+    facts.add_row(
+        "target", f"{target} {build.version}, compute capability " + build.compute_capability
+    )
+    facts.add_row(
+        "sizes",
+        f"decode 1 to {build.max_batch_size} rows; prefill 1 to {build.max_prefill_rows} rows of "
+        f"1 to {build.max_prompt_len} tokens; KV buckets {', '.join(map(str, build.kv_buckets))}",
+    )
+    flags = [f"optimisation level {build.optimization_level}"]
+    if build.workspace is not None:
+        flags.append(f"workspace {_megabytes(build.workspace)}")
+    flags += ["hardware-compatible"] if build.hardware_compatible else []
+    flags += ["version-compatible"] if build.version_compatible else []
+    facts.add_row("flags", ", ".join(flags))
 
 
 def describe_precision(precision: PrecisionSpec) -> str:
@@ -86,9 +176,16 @@ def describe_precision(precision: PrecisionSpec) -> str:
     return f"{precision.dtype}, weights {precision.quantize}{blocks}{head}{bits}"
 
 
-def describe_verification(report: VerificationReport | None) -> str:
+def describe_verification(report: ExportReport) -> str:
     """What verification found, a line for each kind of check."""
-    return "none (--no-verify)" if report is None else "\n".join(("passed", *report.summary()))
+    if report.verification is not None:
+        return "\n".join(("passed", *report.verification.summary()))
+    if "verify" in report.stage_seconds or report.build is None:
+        return "none (--no-verify)"
+    return (
+        "none: plans were built, not run; 'skipdec verify BUNDLE --reference MODEL' runs them "
+        "where torch and the GPU are"
+    )
 
 
 def _is_narrow(precision: PrecisionSpec) -> bool:

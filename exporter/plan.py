@@ -178,10 +178,19 @@ def output_path(config: ExportConfig) -> Path:
     if config.output is not None:
         return config.output.expanduser().absolute()
     stem = Path(hub_id(config.model)).expanduser().resolve().name
-    dtype = {"float32": "", "float16": "-fp16", "bfloat16": "-bf16"}[config.dtype]
+    return Path.cwd() / bundle_name(stem, config.dtype, config)
+
+
+def bundle_name(stem: str, dtype: FloatType, config: QuantizationConfig) -> str:
+    """The directory's name for a model called ``stem``.
+
+    >>> bundle_name("opt-1.3b", "float16", QuantizationConfig(target="tensorrt", quantize="int4"))
+    'opt-1.3b-fp16-int4-tensorrt.skipdec'
+    """
+    precision = {"float32": "", "float16": "-fp16", "bfloat16": "-bf16"}[dtype]
     quantize = "" if config.quantize == "none" else f"-{config.quantize}"
     target = f"-{config.target}" if config.is_compiled else ""
-    return Path.cwd() / f"{stem}{dtype}{quantize}{target}.skipdec"
+    return f"{stem}{precision}{quantize}{target}.skipdec"
 
 
 def resolve_schedule(config: ExportConfig, checkpoint: Checkpoint) -> ExitSchedule:

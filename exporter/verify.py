@@ -85,7 +85,7 @@ def _follow(
 
 
 def _error(content: dict[str, Any]) -> SkipDecError:
-    error_type: type[SkipDecError] = getattr(errors, content["kind"])
+    error_type: type[SkipDecError] = getattr(errors, content["kind"], SkipDecError)
     return error_type(content["subject"], *content["problems"])
 
 

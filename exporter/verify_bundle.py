@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from time import perf_counter
+from types import TracebackType
+from typing import Self
 
 import onnx
 
 from ..engines.bundle import EngineBundle
 from ..engines.errors import SkipDecError, VerificationError
-from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
+from ..engines.manifest import EngineKind, EngineSpec, KVBucket, ModelSpec, PrecisionSpec
 from ..engines.session import open_backend
 from .checkpoint import open_checkpoint
+from .config import TENSORRT_TARGETS
 from .dtypes import check_dtypes
 from .verify_calls import ModuleCalls, SessionCalls
-from .verify_engines import Tolerance, check_engine, engine_tolerance, graph_tensors, weight_problem
+from .verify_engines import (
+    Tolerance,
+    check_engine,
+    engine_tolerance,
+    graph_tensors,
+    plan_tolerance,
+    weight_problem,
+)
+from .verify_memory import available_memory, loaded_bytes, reference_bytes
+from .verify_plans import PlanRunner, plan_runner, plans
 from .verify_reference import Reference, ReferenceBuilder
 from .verify_report import (
     EngineCheck,
@@ -37,7 +48,7 @@ from .verify_tokens import (
     text_from_logits,
     token_tolerance,
 )
-from .weights import TensorReader, expected_tensors
+from .weights import TensorReader
 
 OnProgress = Callable[[Progress], None]
 
@@ -54,15 +65,22 @@ def verify_bundle(request: VerificationRequest, on_progress: OnProgress) -> Veri
     checkpoint = open_checkpoint(request.config)
     _check_identity(bundle, checkpoint.model, request.precision)
     _check_graphs(bundle)
-    verification = Verification(request, bundle, checkpoint.reader, on_progress)
-    engines = verification.check_engines()
-    broken = any(check.problems for check in engines)
-    tokens = None if broken else verification.check_tokens()
-    return VerificationReport(engines=engines, tokens=tokens, seconds=perf_counter() - start)
+    with Verification(request, bundle, checkpoint.reader, on_progress) as verification:
+        engines = verification.check_engines()
+        broken = any(check.problems for check in engines)
+        tokens = None if broken else verification.check_tokens()
+        notes = verification.notes()
+    return VerificationReport(
+        engines=engines, tokens=tokens, notes=notes, seconds=perf_counter() - start
+    )
 
 
 class Verification:
-    """The checks of one bundle that is known to be of the model and precision asked for."""
+    """The checks of one bundle that is known to be of the model and precision asked for.
+
+    ONNX graphs run on the CPU, canonical ones too, whatever the bundle's target is. TensorRT's
+    plans run where the GPU is that they were built for. A context manager.
+    """
 
     def __init__(
         self,
@@ -78,49 +96,137 @@ class Verification:
         self._model = bundle.manifest.model
         self._precision = bundle.manifest.precision
         self._reader = reader
-        self._quantized = Reference(self._model, self._precision, reader)
+        target = bundle.manifest.target
+        self._is_compiled = target in TENSORRT_TARGETS
+        self._quantized = Reference(self._model, self._precision, reader, target)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._float = Reference(self._model, float_precision, reader)
-        self._backend = open_backend(bundle.manifest.target)
+        self._cpu = open_backend("onnxruntime")
+        self._plans = plan_runner(bundle) if self._is_compiled else None
         self._on_progress = on_progress
+
+    def __enter__(self) -> Self:
+        """Nothing more is to be opened."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let backends go."""
+        if isinstance(self._plans, PlanRunner):
+            self._plans.backend.close()
+        self._cpu.close()
+
+    def notes(self) -> tuple[str, ...]:
+        """What was not checked, a sentence each."""
+        if not self._is_compiled:
+            return ()
+        notes = []
+        if not isinstance(self._plans, PlanRunner):
+            notes.append(f"plans were built, not run: {self._plans}")
+            if not _is_float(self._precision):
+                notes.append("quantised weights were not compared: canonical engines hold floats")
+            if self._runs_canonical:
+                notes.append("greedy tokens are those of the canonical engines, on the CPU")
+        if not self._bundle.manifest.canonical:
+            notes.append(
+                "canonical engines were not kept, so that their weights were not compared; export "
+                "with --keep-canonical to compare them later"
+            )
+        elif not self._runs_canonical:
+            notes.append(
+                "canonical engines were not run: ONNX Runtime has no bfloat16 products on CPUs"
+            )
+        return tuple(notes)
+
+    @property
+    def _runs_canonical(self) -> bool:
+        return bool(self._bundle.manifest.canonical) and self._precision.dtype != "bfloat16"
 
     def check_engines(self) -> tuple[EngineCheck, ...]:
         """Every engine against its module; canonical ones, which are never quantised, too."""
         manifest = self._bundle.manifest
-        jobs = [(spec.name, spec, self._quantized) for spec in manifest.all_engines]
-        jobs += [(f"canonical {spec.name}", spec, self._float) for spec in manifest.canonical]
+        jobs: list[tuple[str, Callable[[], EngineCheck]]] = [
+            (f"canonical {spec.name}", partial(self._check_graph, spec, self._float))
+            for spec in manifest.canonical
+        ]
+        if isinstance(self._plans, PlanRunner):
+            jobs += [
+                (name, partial(self._check_plan, self._plans, spec, bucket))
+                for name, spec, bucket in plans(self._bundle)
+            ]
+        elif not self._is_compiled:
+            jobs = [
+                (spec.name, partial(self._check_graph, spec, self._quantized))
+                for spec in manifest.all_engines
+            ] + jobs
         checks = []
-        for number, (label, spec, reference) in enumerate(jobs):
+        for number, (label, check) in enumerate(jobs):
             self._report("engines", label, number, len(jobs))
-            check = self._check_engine(spec, reference)
-            checks.append(check.model_copy(update={"engine": label}))
+            checks.append(check().model_copy(update={"engine": label}))
         return tuple(checks)
 
-    def _check_engine(self, spec: EngineSpec, reference: Reference) -> EngineCheck:
+    def _check_graph(self, spec: EngineSpec, reference: Reference) -> EngineCheck:
+        """An ONNX graph: its weights bit for bit, and what it computes on the CPU if it can."""
         stored = graph_tensors(self._bundle, spec)
         builder = ReferenceBuilder(reference, spec.kind, spec.layer_index)
         problems = [weight_problem(name, stored(name), array) for name, array in builder.tensors()]
-        tolerance = engine_tolerance(reference.precision, spec.kind)
-        if self._atol is not None:
-            tolerance = Tolerance(self._atol, self._atol)
+        differing = tuple(problem for problem in problems if problem is not None)
+        if reference.precision.dtype == "bfloat16":
+            return EngineCheck(
+                engine=spec.name,
+                worst_tensor="nothing",
+                error=0.0,
+                tolerance=1.0,
+                weights_differ=differing,
+                ran=False,
+            )
         return check_engine(
             spec,
-            SessionCalls(self._backend.load(self._bundle, spec)),
+            SessionCalls(self._cpu.load(self._bundle, spec)),
             ModuleCalls(builder.module),
             self._model,
-            tolerance,
+            self._tolerance(engine_tolerance(reference.precision, spec.kind)),
             self._seed,
-            tuple(problem for problem in problems if problem is not None),
+            differing,
         )
 
-    def check_tokens(self) -> TokenCheck:
+    def _check_plan(
+        self, runner: PlanRunner, spec: EngineSpec, bucket: KVBucket | None
+    ) -> EngineCheck:
+        """A plan on its GPU; its weights can't be read back."""
+        builder = ReferenceBuilder(self._quantized, spec.kind, spec.layer_index)
+        for _ in builder.tensors():
+            pass
+        return check_engine(
+            spec,
+            runner.load(spec, bucket),
+            ModuleCalls(builder.module),
+            self._model,
+            self._tolerance(plan_tolerance(self._precision, spec.kind)),
+            self._seed,
+            (),
+        )
+
+    def _tolerance(self, default: Tolerance) -> Tolerance:
+        return default if self._atol is None else Tolerance(self._atol, self._atol)
+
+    def check_tokens(self) -> TokenCheck | None:
         """Greedy tokens at full depth against the model in the bundle's float type.
 
         The bundle generates if it fits in ``verify_memory``; else its engines read random tokens,
         one loaded at a time. Hugging Face's model is the reference if it fits; else our modules
-        are, one loaded at a time.
+        are, one loaded at a time. Plans generate on their GPU; without it canonical engines read.
+        None if there is nothing that runs.
         """
-        generates = loaded_bytes(self._bundle) <= self._memory and self._model.max_seq_len > 1
+        runs_plans = isinstance(self._plans, PlanRunner)
+        if self._is_compiled and not runs_plans and not self._runs_canonical:
+            return None
+        fits_here = loaded_bytes(self._bundle) <= self._memory and not self._is_compiled
+        generates = (runs_plans or fits_here) and self._model.max_seq_len > 1
         self._report("tokens", "the bundle", 0, 2)
         texts = greedy_texts(self._bundle, self._seed) if generates else self._streamed_texts()
         rows = [text.read for text in texts]
@@ -135,14 +241,16 @@ class Verification:
             logits,
             "Hugging Face" if fits else "layer by layer",
             self._atol or token_tolerance(self._precision),
-            required=self._precision.quantize == self._precision.head_quantize == "none",
+            required=_is_float(self._precision) or (self._is_compiled and not runs_plans),
         )
 
     def _streamed_texts(self) -> list[GreedyText]:
-        engines = {(spec.kind, spec.layer_index): spec for spec in self._bundle.manifest.engines}
+        manifest = self._bundle.manifest
+        specs = manifest.canonical if self._is_compiled else manifest.engines
+        engines = {(spec.kind, spec.layer_index): spec for spec in specs}
 
         def load(kind: EngineKind, layer_index: int | None) -> SessionCalls:
-            return SessionCalls(self._backend.load(self._bundle, engines[kind, layer_index]))
+            return SessionCalls(self._cpu.load(self._bundle, engines[kind, layer_index]))
 
         rows = random_prompts(self._model, self._seed)
         logits = streamed_logits(rows, self._model, self._precision.dtype, load)
@@ -161,24 +269,8 @@ class Verification:
         self._on_progress(Progress(stage=stage, item=item, done=done, total=total))
 
 
-def loaded_bytes(bundle: EngineBundle) -> int:
-    """Estimated memory of all engines loaded: weights as stored, float16 ones widened."""
-    sizes = {record.path: record.size for record in bundle.manifest.files}
-    stored = sum(sizes[path] for spec in bundle.manifest.engines for path in spec.weights)
-    return stored * 2 if bundle.manifest.precision.dtype == "float16" else stored
-
-
-def reference_bytes(model: ModelSpec) -> int:
-    """Memory of the whole model in float32."""
-    return 4 * sum(math.prod(shape) for shape in expected_tensors(model).values())
-
-
-def available_memory() -> int:
-    """Bytes that can be had without swapping (MemAvailable)."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("/proc/meminfo has no MemAvailable")
+def _is_float(precision: PrecisionSpec) -> bool:
+    return precision.quantize == precision.head_quantize == "none"
 
 
 def _check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec) -> None:
@@ -200,7 +292,9 @@ def _check_graphs(bundle: EngineBundle) -> None:
     """Raise VerificationError, all engines at once, if dtypes are not what was asked for."""
     manifest = bundle.manifest
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
-    asked = [(spec, manifest.precision) for spec in manifest.all_engines]
+    asked = []
+    if manifest.target not in TENSORRT_TARGETS:
+        asked = [(spec, manifest.precision) for spec in manifest.all_engines]
     asked += [(spec, float_precision) for spec in manifest.canonical]
     problems: list[str] = []
     for spec, precision in asked:

@@ -150,5 +150,5 @@ def causal_mask(starts: Array, num_tokens: int, capacity: int) -> Array:
 
 
 def _float32_tensor(array: Array) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor.float() if tensor.is_floating_point() else tensor
+    is_float = array.dtype.kind not in "biu"  # bfloat16 is no float of numpy's
+    return torch.from_numpy(array.astype(np.float32, copy=False) if is_float else array)

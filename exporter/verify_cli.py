@@ -94,6 +94,8 @@ def _print(bundle: EngineBundle, report: VerificationReport | None, as_json: boo
         print_json(document)
         return
     typer.echo(f"{bundle.path}: all {files} files are as manifest.json says")
+    if report is None and bundle.manifest.build is not None:
+        typer.echo("plans were not run; --reference MODEL compares them where their GPU is")
     if report is not None:
         for line in report.summary():
             typer.echo(line)

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ..engines.memory import Array
+from .config import TENSORRT_TARGETS
 from .opt import Projection, engine_module
 from .quantize import (
     ACTIVATION_MAXIMUM,
     QUANTIZED_PARAMETERS,
+    QUANTIZERS,
     ChannelQuantizer,
-    weight_quantizer,
+    WeightQuantizer,
 )
 from .weights import Parameter, TensorReader, engine_parameters
 
@@ -51,20 +53,36 @@ class IntegerProjection(nn.Module):
 class Reference:
     """Makes the reference of one engine after another: one engine's weights in memory at a time.
 
+    ``target`` decides how weights are quantised; plans are compiled from weights that were rounded
+    to the engine's float type first.
     Weights are float32 but have gone through what ``precision`` does to them: rounded to float16,
     or quantised and, but for int8, turned back. Activations are float32, even for float16 bundles.
     """
 
-    def __init__(self, model: ModelSpec, precision: PrecisionSpec, reader: TensorReader) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        precision: PrecisionSpec,
+        reader: TensorReader,
+        target: str = "onnxruntime",
+    ) -> None:
         self.model = model
         self.precision = precision
+        self.target = target
         self._reader = reader
+
+    def quantizer(self, kind: EngineKind) -> WeightQuantizer | None:
+        """Of the products of an engine of ``kind``."""
+        quantizer: WeightQuantizer | None = QUANTIZERS.load(self.target)(kind, self.precision)
+        return quantizer
 
     def stored_tensors(self, parameter: Parameter, kind: EngineKind) -> dict[str, Array]:
         """The tensors that an engine's graph holds for ``parameter``, by name."""
         weight = parameter.load(self._reader)
-        quantizer = weight_quantizer(kind, self.precision)
+        quantizer = self.quantizer(kind)
         if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
+            if self.target in TENSORRT_TARGETS:
+                weight = weight.astype(self.precision.dtype)
             return {f"{parameter.name}.{k}": v for k, v in quantizer.encode(weight).items()}
         dtype = "float32" if parameter.keeps_float32 else self.precision.dtype
         return {parameter.name: np.array(weight, dtype, order="C")}
@@ -74,7 +92,7 @@ class ReferenceBuilder:
     """Fills one engine's module and shows each tensor on the way, so that it is made only once."""
 
     def __init__(self, reference: Reference, kind: EngineKind, layer_index: int | None) -> None:
-        self._quantizer = weight_quantizer(kind, reference.precision)
+        self._quantizer = reference.quantizer(kind)
         self.module = engine_module(kind, reference.model)
         self._reference = reference
         self._kind = kind

@@ -53,7 +53,8 @@ class EngineCheck(_Model):
     weights_differ: tuple[str, ...] = Field(
         default=(), description="stored tensors that are not the checkpoint's"
     )
-    failure: str | None = Field(default=None, description="why the engine did not run")
+    failure: str | None = Field(default=None, description="why the engine failed to run")
+    ran: bool = Field(default=True, description="False: only its weights were compared")
 
     @property
     def problems(self) -> list[str]:
@@ -117,10 +118,14 @@ class TokenCheck(_Model):
 
 
 class VerificationReport(_Model):
-    """All that a verification found. Without ``tokens`` it stopped at broken engines."""
+    """All that a verification found. Without ``tokens`` it stopped at broken engines.
+
+    ``notes`` say what was not checked, and why.
+    """
 
     engines: tuple[EngineCheck, ...]
     tokens: TokenCheck | None
+    notes: tuple[str, ...] = ()
     seconds: float
 
     @property
@@ -132,12 +137,19 @@ class VerificationReport(_Model):
 
     def summary(self) -> list[str]:
         """Lines for people about a bundle that passed."""
-        worst = max(self.engines, key=_excess)
-        lines = [
-            f"{len(self.engines)} engines equal their torch modules; the worst is {worst.engine}, "
-            f"{worst.worst_tensor}, off by {worst.error:.1e} of {worst.tolerance:.0e} allowed"
-        ]
-        return lines if self.tokens is None else [*lines, self.tokens.summary()]
+        lines = []
+        ran = [check for check in self.engines if check.ran]
+        if ran:
+            worst = max(ran, key=_excess)
+            lines.append(
+                f"{len(ran)} engines equal their torch modules; the worst is {worst.engine}, "
+                f"{worst.worst_tensor}, off by {worst.error:.1e} of {worst.tolerance:.0e} allowed"
+            )
+        if still := len(self.engines) - len(ran):
+            lines.append(f"{still} engines hold the checkpoint's weights, bit for bit")
+        if self.tokens is not None:
+            lines.append(self.tokens.summary())
+        return [*lines, *self.notes]
 
     def raise_if_failed(self, subject: str) -> None:
         """Raise VerificationError with the worst problems if anything failed."""
