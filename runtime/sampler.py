@@ -115,10 +115,11 @@ class Sampler:
             return None  # the error about it names what all logits hold
         if not candidates.complete and not self._lowest_kept(candidates) > smallest:
             return None
-        order = np.argsort(candidates.token_ids)  # ties and draws go by token id
-        logits = candidates.logits[order]  # [K]
-        place = int(logits.argmax()) if self._random is None else self._draw(logits, best)
         self._num_sampled += 1
+        if self._random is None:
+            return SampledToken(int(candidates.token_ids[candidates.logits == best].min()))
+        order = np.argsort(candidates.token_ids)  # draws go by token id
+        place = self._draw(candidates.logits[order], best)
         return SampledToken(int(candidates.token_ids[order[place]]))
 
     def _lowest_kept(self, candidates: Candidates) -> np.float32:
