@@ -8,7 +8,7 @@
 # --wheels  holds *.whl, or part.000 … of scripts/pack_wheels.sh; they are installed without an
 #           index into --site (default: WORK/site), before everything that the machine has already.
 # --work    keeps the site directory, bundles and finished figures: the same command goes on there.
-# PYTHON    names the interpreter (default: python3). Exit codes: 0 all aims met, 1 some missed.
+# PYTHON    names the interpreter (default: python3). Exit codes: 0 no aim missed, 1 some missed.
 set -euo pipefail
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -21,15 +21,14 @@ while (($#)); do
         --work) work="$2" && shift 2 ;;
         --site) site="$2" && shift 2 ;;
         --seconds) seconds="$2" && shift 2 ;;
-        --bundle) measure+=(--bundle "$2") && shift 2 ;;
+        --bundle) measure+=(--bundle "$(realpath "$2")") && shift 2 ;;
         --rehearse) rehearse=true measure+=(--rehearse) && shift ;;
         *) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2 && exit 2 ;;
     esac
 done
 [[ -n "$out" ]] || { echo "error: --out is missing: where the page shall lie" >&2 && exit 2; }
-mkdir -p "$out"
-work="${work:-$out/work}" && mkdir -p "$work"
-site="${site:-$work/site}"
+mkdir -p "$out" "${work:=$out/work}"
+out="$(realpath "$out")" work="$(realpath "$work")" site="$(realpath -m "${site:-$work/site}")"
 started=$SECONDS
 
 install=("$python" -m pip install --quiet --no-deps --no-compile --no-cache-dir --upgrade)
@@ -55,8 +54,10 @@ export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 cd "$repository"
 "$python" -c 'from skipdec.cli import main; main()' doctor | tee "$out/doctor.txt"
 echo "tests marked gpu" >&2
-"$python" -P -m pytest -m gpu --no-header --continue-on-collection-errors 2>&1 | tee "$out/pytest.txt" | tail -n 25 || true
-summary="$(grep -E '(passed|failed|skipped|deselected|error)' "$out/pytest.txt" | tail -n 1 | tr -d =)"
+timeout "$((seconds / 3))" "$python" -P -m pytest -m gpu --no-header \
+    --continue-on-collection-errors 2>&1 | tee "$out/pytest.txt" | tail -n 25 || true
+summary="$(grep -E '(passed|failed|skipped|deselected|error)' "$out/pytest.txt" | tail -n 1 | tr -d =)" ||
+    summary="none finished"
 
 "$python" scripts/gpu_check.py --out "$out" --work "$work" --tests "$summary" \
     --seconds $((seconds - (SECONDS - started))) "${measure[@]}"

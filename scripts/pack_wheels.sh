@@ -21,7 +21,7 @@ if (($# == 0)); then
         tensorrt_rtx_cu13_bindings tensorrt_rtx_cu13_libs cuda-bindings cuda-pathfinder \
         pydantic pydantic_core annotated-types typing-inspection typing_extensions tokenizers \
         typer annotated-doc shellingham click rich Pygments markdown-it-py mdurl onnx-ir \
-        hypothesis sortedcontainers sympy mpmath; do
+        hypothesis sortedcontainers sympy mpmath setuptools; do
         pinned "$name"
     done)
 fi
