@@ -47,25 +47,35 @@ def token_tolerance(precision: PrecisionSpec) -> float:
     return {"float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}[precision.dtype]
 
 
-def random_prompts(model: ModelSpec, seed: int) -> list[list[int]]:
-    """Ragged prompts of seeded random tokens; shorter where the model's positions are few."""
+def random_prompts(
+    model: ModelSpec, seed: int, max_prompt_len: int | None = None
+) -> list[list[int]]:
+    """Ragged prompts of seeded random tokens; shorter where the model's positions are few.
+
+    ``max_prompt_len``: what the engines were built for.
+    """
     rng = np.random.default_rng(seed)
     longest = max(1, model.max_seq_len - _generated_tokens(model))
+    longest = min(longest, max_prompt_len or longest)
     lengths = [min(length, longest) for length in _PROMPT_LENGTHS]
     return [rng.integers(0, model.vocab_size, length).tolist() for length in lengths]
 
 
 def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
-    """Continue random prompts, as one ragged batch, the way a user would: with Generator."""
-    model = bundle.manifest.model
-    prompts = random_prompts(model, seed)
+    """Continue random prompts, as one ragged batch, the way a user would: with Generator.
+
+    In smaller batches where the engines were built for fewer rows.
+    """
+    model, build = bundle.manifest.model, bundle.manifest.build
+    prompts = random_prompts(model, seed, build and build.max_prompt_len)
     params = SamplingParams(
         temperature=0.0,
         max_tokens=_generated_tokens(model),
         ignore_eos=True,
         logprobs=min(_REPORTED_LOGPROBS, model.vocab_size),
     )
-    with Generator.open(bundle.path, schedule="full") as generator:
+    rows = len(prompts) if build is None else min(len(prompts), build.max_batch_size)
+    with Generator.open(bundle.path, schedule="full", max_batch_size=rows) as generator:
         outputs = generator.generate(prompts, params)
     texts = []
     for prompt, output in zip(prompts, outputs, strict=True):

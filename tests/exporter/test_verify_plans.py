@@ -1,0 +1,113 @@
+"""Verification of bundles of plans: run where their GPU is, and honest about it where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_plans import compile_bundle
+from fake_tensorrt import FakeTensorRt
+from host_device import HostDevice
+
+from skipdec.engines.bundle import EngineBundle, file_record
+from skipdec.engines.manifest import Manifest
+from skipdec.engines.session import EngineBackend
+from skipdec.engines.trt import TensorRtBackend
+from skipdec.exporter import verify_plans
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.verify_bundle import verify_bundle
+from skipdec.exporter.verify_report import VerificationReport, VerificationRequest
+from skipdec.runtime import generator
+
+Exported = Callable[..., Path]
+LAYERS = [f"layer_{index:03d}" for index in range(6)]
+SMALL = {"max_batch_size": 2, "max_prompt_len": 5, "max_prefill_rows": 1}
+
+
+@pytest.fixture
+def plans(exported: Exported, tmp_path: Path) -> Path:
+    """Plans for the fake TensorRT that take less at once than verification asks for."""
+    source = exported("pre_norm", keep_canonical=True)
+    return compile_bundle(source, tmp_path / "plans", kv_buckets=(16, 64), **SMALL)
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_fake(target: str, **options: object) -> EngineBackend:
+        device = HostDevice()
+        return TensorRtBackend(device=device, library=FakeTensorRt(device).library())
+
+    for module in (verify_plans, generator):
+        monkeypatch.setattr(module, "open_backend", open_fake)
+
+
+@pytest.fixture
+def verified(checkpoint: Callable[[str], Path]) -> Callable[[Path], VerificationReport]:
+    def run(bundle: Path) -> VerificationReport:
+        config = ExportConfig(model=str(checkpoint("pre_norm")))
+        precision = EngineBundle.open(bundle).manifest.precision
+        request = VerificationRequest(directory=bundle, config=config, precision=precision)
+        return verify_bundle(request, lambda progress: None)
+
+    return run
+
+
+def rewrite_manifest(bundle: Path, **changes: object) -> None:
+    """Change fields of the manifest, and let it agree with the files as they are now."""
+    path = bundle / "manifest.json"
+    manifest = Manifest.from_json(path.read_bytes(), "manifest.json")
+    files = tuple(file_record(bundle, record.path) for record in manifest.files)
+    changed = manifest.model_copy(update={"files": files, **changes})
+    path.write_text(changed.with_digest().to_json())
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_every_plan_and_the_tokens_are_compared_where_the_gpu_is(
+    plans: Path, verified: Callable[[Path], VerificationReport]
+) -> None:
+    report = verified(plans)
+    assert report.problems == []
+    buckets = [f"{layer}.t{capacity}" for layer in LAYERS for capacity in (16, 64)]
+    names = [check.engine for check in report.engines if not check.engine.startswith("canonical")]
+    assert names == ["embed", *buckets, "head", "candidates"]
+    assert max(check.error for check in report.engines) < 1e-4
+    assert report.tokens is not None
+    assert report.tokens.equal + report.tokens.ties == report.tokens.compared == 32
+    assert report.notes == ()
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_wrong_plan_is_named_with_its_bucket(
+    plans: Path, verified: Callable[[Path], VerificationReport]
+) -> None:
+    plan = plans / "engines/tensorrt/layer_002.t64.plan"
+    plan.write_text(plan.read_text().replace("layer_002.onnx", "layer_003.onnx"))
+    rewrite_manifest(plans)
+    report = verified(plans)
+    broken = {check.engine for check in report.engines if check.problems}
+    assert broken == {"layer_002.t64"}
+
+
+def test_without_a_gpu_canonical_engines_stand_in_and_the_report_says_so(
+    plans: Path, verified: Callable[[Path], VerificationReport]
+) -> None:
+    report = verified(plans)
+    assert report.problems == []
+    assert {check.engine.split()[0] for check in report.engines} == {"canonical"}
+    assert report.tokens is not None
+    text = "\n".join(report.summary())
+    assert "plans were built, not run: " in text
+    assert "greedy tokens are those of the canonical engines" in text
+
+
+def test_without_gpu_and_canonical_engines_nothing_is_claimed(
+    plans: Path, verified: Callable[[Path], VerificationReport]
+) -> None:
+    rewrite_manifest(plans, canonical=())
+    report = verified(plans)
+    assert (report.engines, report.tokens) == ((), None)
+    assert [note.split(",")[0] for note in report.summary()] == [
+        "plans were built",
+        "canonical engines were not kept",
+    ]
