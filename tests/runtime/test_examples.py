@@ -8,7 +8,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["decay", "sampling", "schedule", "schedule_text"])
+@pytest.mark.parametrize(
+    "module", ["batching", "decay", "kv_cache", "sampling", "schedule", "schedule_text"]
+)
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"skipdec.runtime.{module}"))
     assert result.attempted > 0
