@@ -13,6 +13,7 @@ from skipdec.cli import build_app
 from skipdec.exporter import pipeline
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.events import ExportEvents
+from skipdec.exporter.tensorrt_config import TensorRtConfig
 
 
 @pytest.fixture
@@ -119,6 +120,46 @@ def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
+def test_every_flag_of_tensorrt_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[TensorRtConfig | None] = []
+
+    def record(config: ExportConfig, events: ExportEvents) -> None:
+        seen.append(config.tensorrt)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "export", record)
+    flags = {
+        "--target": "tensorrt",
+        "--max-batch-size": "16",
+        "--max-prompt-len": "128",
+        "--kv-buckets": "256, 512",
+        "--gpu-arch": "8.9",
+        "--ranges": "ranges.json",
+        "--quantize": "fp8",
+        "--timing-cache": "timings",
+        "--builder-optimization-level": "5",
+        "--workspace": "1GiB",
+    }
+    switches = ("--hardware-compatible", "--version-compatible")
+    run("me/opt", *switches, *(word for pair in flags.items() for word in pair))
+    assert seen == [
+        TensorRtConfig(
+            max_batch_size=16,
+            max_prompt_len=128,
+            kv_buckets=(256, 512),
+            gpu_arch="8.9",
+            ranges=Path("ranges.json"),
+            timing_cache=Path("timings"),
+            optimization_level=5,
+            workspace=1 << 30,
+            hardware_compatible=True,
+            version_compatible=True,
+        )
+    ]
+    run("me/opt", "--target", "tensorrt")
+    assert seen[1] is None
+
+
 def test_interruption_says_how_to_go_on(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(config: ExportConfig, events: ExportEvents) -> None:
         raise KeyboardInterrupt
@@ -137,7 +178,9 @@ def test_interruption_says_how_to_go_on(model: str, monkeypatch: pytest.MonkeyPa
         (["--block-size", "64"], "nothing is quantised in blocks"),
         (["--accuracy-level", "3"], "accuracy_level"),
         (["--verify-memory", "much"], "no size"),
-        (["--target", "npu"], "unknown"),
+        (["--target", "npu"], "unknown; allowed: onnxruntime, tensorrt, tensorrt-rtx"),
+        (["--fp16", "--dtype", "bfloat16"], "contradicts"),
+        (["--gpu-arch", "8.9"], "leave it out for target onnxruntime"),
         (["--schedule", "7x"], "7x"),
         (["--max-seq-len", "65"], "max_seq_len is 65"),
         (["--quantize", "int3"], "int3"),

@@ -6,9 +6,11 @@ import pytest
 
 from skipdec.engines.cpu import processor_flags
 from skipdec.engines.errors import UnsupportedModelError, UsageError
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import EXPORT_TARGETS, ExportConfig
 from skipdec.exporter.families import SHORT_NAMES, family_config, hub_id
+from skipdec.exporter.lowering import TARGETS
 from skipdec.exporter.model_config import model_spec
+from skipdec.exporter.tensorrt_config import TensorRtConfig
 
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
 
@@ -28,6 +30,21 @@ TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab
             schedule="2x",
             atol=1e-3,
             jobs=2,
+        ),
+        ExportConfig(
+            model="opt-1.3b",
+            dtype="bfloat16",
+            quantize="fp8",
+            target="tensorrt",
+            tensorrt=TensorRtConfig(
+                max_batch_size=64,
+                max_prompt_len=256,
+                kv_buckets=(256, 2048),
+                ranges=Path("ranges.json"),
+                timing_cache=Path("timings"),
+                workspace=1 << 30,
+                version_compatible=True,
+            ),
         ),
     ],
 )
@@ -52,11 +69,53 @@ def test_every_bad_field_is_reported_at_once() -> None:
         ({"block_size": 32}, "nothing is quantised in blocks"),
         ({"block_size": 48, "quantize": "int4"}, "block_size is 48"),
         ({"int8_weight_bits": 7}, "nothing is quantised to int8"),
+        ({"dtype": "bfloat16"}, "bfloat16, for which target onnxruntime has no matrix kernels"),
+        ({"quantize": "fp8"}, "fp8, for which target onnxruntime has no kernels"),
+        ({"tensorrt": {"gpu_arch": "8.9"}}, r"tensorrt \(gpu_arch\) belongs to the targets"),
+        ({"target": "tensorrt", "accuracy_level": 4}, "accuracy_level is 4, an option of ONNX"),
+        ({"target": "tensorrt", "head_quantize": "fp8"}, "needs the ranges of activations"),
+        ({"target": "tensorrt", "tensorrt": {"ranges": "r"}}, "no activation is quantised"),
     ],
 )
 def test_contradictions_are_refused(values: dict[str, object], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         ExportConfig(model="opt-125m", **values)
+
+
+def test_every_bad_field_of_a_nested_configuration_is_reported_too() -> None:
+    with pytest.raises(UsageError) as caught:
+        ExportConfig(
+            model="m",
+            jobs=0,
+            target="tensorrt",
+            tensorrt={"max_batch_size": 0, "optimization_level": 6, "kv_bucket": [1]},
+        )
+    assert [problem.split()[0] for problem in caught.value.problems] == [
+        "tensorrt.max_batch_size",
+        "tensorrt.optimization_level",
+        "tensorrt.kv_bucket",
+        "jobs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "problem"),
+    [((64, 32), "ascending order: 32,64"), ((0, 8), "at least 1"), ((), "at least 1 item")],
+)
+def test_buckets_are_given_in_order(buckets: tuple[int, ...], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        TensorRtConfig(kv_buckets=buckets)
+
+
+def test_every_target_but_canonical_can_be_exported() -> None:
+    assert set(EXPORT_TARGETS) == set(TARGETS) - {"canonical"}
+
+
+def test_tensorrt_quantises_in_8_bits_and_without_matmulnbits() -> None:
+    options = {"target": "tensorrt", "quantize": "int8", "head_quantize": "int4"}
+    precision = ExportConfig(model="m", dtype="float16", **options).precision("a" * 64)
+    assert (precision.int8_weight_bits, precision.accuracy_level) == (8, None)
+    assert (precision.block_size, precision.activation_ranges) == (128, "a" * 64)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"model": 3}'])

@@ -1,0 +1,67 @@
+"""A tiny model that TensorRT's builder takes, and what is asked of the builder in tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.events import ExportEvents
+from skipdec.exporter.report import EngineReport
+
+TARGET = "tensorrt-rtx"
+ENGINES = ("embed", "layer_000", "layer_001", "head", "candidates")
+# One bucket, so that a model of 2 layers is 5 plans.
+TENSORRT: dict[str, Any] = {"gpu_arch": "8.9", "kv_buckets": [64]}
+
+
+def write_config(directory: Path, **changes: Any) -> Path:  # noqa: ANN401
+    """A checkpoint directory without weights, for ``--load-format dummy``: 2 layers, D = 16."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "opt",
+        "vocab_size": 300,
+        "hidden_size": 64,
+        "word_embed_proj_dim": 64,
+        "num_hidden_layers": 2,
+        "ffn_dim": 96,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+    }
+    (directory / "config.json").write_text(json.dumps(config | changes))
+    return directory
+
+
+def export_config(model: Path, output: Path, **options: Any) -> ExportConfig:  # noqa: ANN401
+    """Random weights, float16, for compute capability 8.9, not verified."""
+    values = {
+        "model": str(model),
+        "output": output,
+        "load_format": "dummy",
+        "dtype": "float16",
+        "target": TARGET,
+        "tensorrt": TENSORRT,
+        "verify": False,
+    }
+    return ExportConfig(**{**values, **options})
+
+
+class Watched(ExportEvents):
+    """Notes what was taken from an earlier run; interrupts at a plan's progress if told to."""
+
+    def __init__(self, interrupt_in: str | None = None, after: int = 5) -> None:
+        self.resumed: set[str] = set()
+        self.progress: list[tuple[str, str, int, int]] = []
+        self._interrupt_in = interrupt_in
+        self._left = after
+
+    def plan_progress(self, plan: str, phase: str, step: int, steps: int) -> None:
+        self.progress.append((plan, phase, step, steps))
+        self._left -= plan == self._interrupt_in
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+    def engine_finished(self, engine: EngineReport) -> None:
+        if engine.resumed:
+            self.resumed.add(engine.name)
