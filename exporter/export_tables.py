@@ -180,7 +180,7 @@ def describe_verification(report: ExportReport) -> str:
     """What verification found, a line for each kind of check."""
     if report.verification is not None:
         return "\n".join(("passed", *report.verification.summary()))
-    if "verify" in report.stage_seconds or report.build is None:
+    if "trace" in report.stage_seconds:  # an export, not a build
         return "none (--no-verify)"
     return (
         "none: plans were built, not run; 'skipdec verify BUNDLE --reference MODEL' runs them "

@@ -40,7 +40,7 @@ _SECONDS_PER_GIGAWEIGHT: dict[Quantization, float] = {  # measured on 2 cores, N
     "fp8": 8.0,
 }
 _PLAN_BYTES = 4 << 20  # of a plan, beside its weights: kernels for two profiles
-_SECONDS_PER_PLAN = 1.0  # TensorRT-RTX; the full library times kernels and takes longer
+_SECONDS_PER_PLAN = 0.5  # TensorRT-RTX; the full library times kernels and takes longer
 _ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | {"int4": 4, "float8_e4m3fn": 8}
 
 

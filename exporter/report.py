@@ -38,7 +38,7 @@ class ExportReport(_Report):
     engines: tuple[EngineReport, ...]
     size: int
     stage_seconds: dict[str, float]
-    peak_memory: int = Field(description="largest RssAnon seen, without the verifying process")
+    peak_memory: int = Field(description="largest RssAnon seen, of this process alone")
     verification: VerificationReport | None = Field(
         description="None: --no-verify, or built without torch"
     )

@@ -67,7 +67,7 @@ def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
     In smaller batches where the engines were built for fewer rows.
     """
     model, build = bundle.manifest.model, bundle.manifest.build
-    prompts = random_prompts(model, seed, build and build.max_prompt_len)
+    prompts = random_prompts(model, seed, None if build is None else build.max_prompt_len)
     params = SamplingParams(
         temperature=0.0,
         max_tokens=_generated_tokens(model),

@@ -100,7 +100,9 @@ def real_tensorrt(
     backend = backend_class()
     options = TensorRtConfig(kv_buckets=(CAPACITY,))
     target = backend_class.target
-    bundle = exported("pre_norm", dtype="float16", target=target, tensorrt=options)
+    # Heads of 16, as TensorRT fuses no float16 attention of smaller ones.
+    limits = {"max_seq_len": CAPACITY, "tensorrt": options}
+    bundle = exported("untied", dtype="float16", target=target, **limits)
     return Loaded(EngineBundle.open(bundle), backend)
 
 
