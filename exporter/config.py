@@ -106,7 +106,13 @@ class QuantizationConfig(ValidatedConfig):
                     f"{field} is {value}, an option of ONNX Runtime's integer products; "
                     f"leave it out for target {self.target}"
                 )
-        ranges = self.tensorrt_options.ranges
+        tensorrt = self.tensorrt_options
+        if tensorrt.timing_cache is not None and self.target == "tensorrt-rtx":
+            yield (
+                f"tensorrt.timing_cache is {tensorrt.timing_cache}, but TensorRT-RTX times no "
+                "kernels; leave it out for target tensorrt-rtx"
+            )
+        ranges = tensorrt.ranges
         if "fp8" in self.quantizations and ranges is None:
             yield "quantize is fp8, which needs the ranges of activations; give tensorrt.ranges"
         if ranges is not None and set(self.quantizations).isdisjoint(RANGED_QUANTIZATIONS):

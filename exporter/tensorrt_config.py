@@ -31,7 +31,7 @@ class TensorRtConfig(ValidatedConfig):
     )
     ranges: Path | None = Field(default=None, description="ranges of activations, int8 and fp8")
     timing_cache: Path | None = Field(
-        default=None, description="kernel timings, read and added to; shared between builds"
+        default=None, description="kernel timings, read and added to; target tensorrt only"
     )
     optimization_level: int = Field(default=3, ge=0, le=5)
     workspace: int | None = Field(default=None, ge=0, description="bytes of scratch allowed")

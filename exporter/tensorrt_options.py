@@ -44,7 +44,9 @@ Ranges = Annotated[
 ]
 TimingCache = Annotated[
     Path | None,
-    _option("--timing-cache", metavar="FILE", text="kernel timings to read and add to"),
+    _option(
+        "--timing-cache", metavar="FILE", text="kernel timings to read and add to, tensorrt only"
+    ),
 ]
 OptimizationLevel = Annotated[
     int | None,

@@ -72,6 +72,10 @@ def test_every_bad_field_is_reported_at_once() -> None:
         ({"dtype": "bfloat16"}, "bfloat16, for which target onnxruntime has no matrix kernels"),
         ({"quantize": "fp8"}, "fp8, for which target onnxruntime has no kernels"),
         ({"tensorrt": {"gpu_arch": "8.9"}}, r"tensorrt \(gpu_arch\) belongs to the targets"),
+        (
+            {"target": "tensorrt-rtx", "tensorrt": {"timing_cache": "file"}},
+            "TensorRT-RTX times no kernels",
+        ),
         ({"target": "tensorrt", "accuracy_level": 4}, "accuracy_level is 4, an option of ONNX"),
         ({"target": "tensorrt", "head_quantize": "fp8"}, "needs the ranges of activations"),
         ({"target": "tensorrt", "tensorrt": {"ranges": "r"}}, "no activation is quantised"),

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from built_engines import RandomReader, tiny_spec
 from fake_plans import compile_bundle
 from fake_tensorrt import FakeTensorRt
 from host_device import HostDevice
 
 from skipdec.engines.bundle import EngineBundle, file_record
-from skipdec.engines.manifest import Manifest
+from skipdec.engines.manifest import EngineKind, Manifest, PrecisionSpec
 from skipdec.engines.session import EngineBackend
 from skipdec.engines.trt import TensorRtBackend
 from skipdec.exporter import verify_plans
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.verify_bundle import verify_bundle
+from skipdec.exporter.verify_reference import Reference, ReferenceBuilder
 from skipdec.exporter.verify_report import VerificationReport, VerificationRequest
 from skipdec.runtime import generator
 
@@ -111,3 +114,26 @@ def test_without_gpu_and_canonical_engines_nothing_is_claimed(
         "plans were built",
         "canonical engines were not kept",
     ]
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        PrecisionSpec(dtype="float16", quantize="int8", int8_weight_bits=8),
+        PrecisionSpec(dtype="bfloat16", quantize="int4", block_size=16),
+        PrecisionSpec(dtype="float16", quantize="fp8", activation_ranges="0" * 64),
+    ],
+    ids=lambda precision: precision.quantize,
+)
+def test_quantised_plans_are_held_against_what_their_weights_stand_for(
+    precision: PrecisionSpec,
+) -> None:
+    model = tiny_spec()
+    reader = RandomReader(model)
+    builder = ReferenceBuilder(Reference(model, precision, reader, "tensorrt"), EngineKind.LAYER, 0)
+    stored = dict(builder.tensors())
+    assert "fc1.weight.quantized" in stored
+    seen = builder.module.get_parameter("fc1.weight").numpy()
+    exact = reader.read("decoder.layers.0.fc1.weight").T
+    step = np.abs(exact).max() / (7 if precision.quantize == "int4" else 14)
+    assert 0 < np.abs(seen - exact).max() < step
