@@ -6,21 +6,23 @@ from importlib.util import find_spec
 
 from .errors import MissingExtraError, UsageError
 
+_EXPORT = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "onnx",
+    "onnx_ir",
+    "onnxscript",
+    "huggingface_hub",
+    "onnxruntime",
+)
 _MODULES = {
     "cpu": ("onnxruntime",),
     "gpu": ("onnxruntime", "cuda.bindings"),
     "tensorrt": ("tensorrt", "cuda.bindings", "onnx", "onnx_ir"),
     "tensorrt-rtx": ("tensorrt_rtx", "cuda.bindings", "onnx", "onnx_ir"),
-    "export": (
-        "torch",
-        "transformers",
-        "safetensors",
-        "onnx",
-        "onnx_ir",
-        "onnxscript",
-        "huggingface_hub",
-        "onnxruntime",
-    ),
+    "export": _EXPORT,
+    "calib": (*_EXPORT, "accelerate", "sacrebleu", "rouge_score"),
     "plot": ("matplotlib",),
 }
 

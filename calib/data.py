@@ -1,0 +1,221 @@
+"""Prompts and their completions from the user's own files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from ..engines.errors import MissingExtraError, UsageError
+from ..exporter.validated_config import ValidatedConfig
+from .data_presets import DEFAULT, PRESETS, Preset, PresetName
+
+DataFormat = Literal["auto", "jsonl", "csv", "dataset"]
+
+MAX_PROBLEMS_SHOWN = 20
+
+_FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv"}
+_PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt with one completion; ``source`` is for messages: ``dev.csv, line 7``."""
+
+    prompt: str
+    completion: str
+    source: str
+
+
+class DataConfig(ValidatedConfig):
+    """Which file, and which of its columns.
+
+    ``format`` "auto" goes by the name: ``.jsonl``, ``.csv``, or a directory that Hugging Face
+    datasets wrote (``save_to_disk``). What is None comes from ``preset``, and without one from
+    the columns ``prompt`` and ``completion`` as they are. Templates wrap a column's text:
+    ``prompt_template="{prompt}<sep>"``.
+    """
+
+    path: Path
+    format: DataFormat = "auto"
+    preset: PresetName | None = None
+    prompt_column: str | None = None
+    completion_column: str | None = None
+    prompt_template: str | None = None
+    completion_template: str | None = None
+
+    def _problems(self) -> Iterator[str]:
+        for field, placeholder in _PLACEHOLDERS.items():
+            template = getattr(self, field)
+            if template is not None and template.count(placeholder) != 1:
+                yield f"{field} is {template!r}; allowed: a text with {placeholder} once"
+
+    def columns(self) -> Preset:
+        """The preset's columns and templates, with those that are given in their place."""
+        preset = DEFAULT if self.preset is None else PRESETS[self.preset]
+        given = {name: getattr(self, name) for name in vars(preset)}
+        return replace(preset, **{name: text for name, text in given.items() if text is not None})
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row as read: its columns, or why it can't be read."""
+
+    source: str
+    columns: Mapping[str, Any]
+    problem: str | None = None
+
+
+def load_examples(config: DataConfig) -> list[Example]:
+    """Read every row, in order.
+
+    >>> load_examples(DataConfig(path="dev.csv", preset="e2e"))[0]
+    Example(prompt='name[Alimentum], area[riverside]', completion='…', source='dev.csv, line 2')
+
+    Raises one UsageError that names all bad rows by line (20 of them, then their number): a
+    missing column, an empty prompt or completion, broken JSON; also where there is no row at all.
+    """
+    data_format = _resolve_format(config)
+    columns = config.columns()
+    examples: list[Example] = []
+    problems: list[str] = []
+    for row in _READERS[data_format](config.path):
+        found = [row.problem] if row.problem else _row_problems(row.columns, columns)
+        problems += [f"{row.source}: {problem}" for problem in found]
+        if not found:
+            prompt = columns.prompt_template.replace("{prompt}", row.columns[columns.prompt_column])
+            completion = columns.completion_template.replace(
+                "{completion}", row.columns[columns.completion_column]
+            )
+            examples.append(Example(prompt, completion, row.source))
+    if not examples and not problems:
+        problems = [f"{config.path} has no rows; give prompts with completions"]
+    raise_problems("data", problems)
+    return examples
+
+
+def raise_problems(subject: str, problems: list[str]) -> None:
+    """Raise a UsageError with the first problems and the number of the others, if there are any."""
+    if problems:
+        shown = problems[:MAX_PROBLEMS_SHOWN]
+        if hidden := len(problems) - len(shown):
+            shown.append(f"and {hidden} more")
+        raise UsageError(subject, *shown)
+
+
+def group_references(examples: Iterable[Example]) -> list[tuple[str, tuple[str, ...]]]:
+    """Each distinct prompt with all its completions, in the order in which prompts first appear.
+
+    >>> group_references([Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")])
+    [('a', ('1', '3')), ('b', ('2',))]
+    """
+    groups: dict[str, list[str]] = {}
+    for example in examples:
+        groups.setdefault(example.prompt, []).append(example.completion)
+    return [(prompt, tuple(references)) for prompt, references in groups.items()]
+
+
+def _resolve_format(config: DataConfig) -> DataFormat:
+    path = config.path
+    if not path.exists():
+        raise UsageError(f"data {path}", "does not exist; give a .jsonl or .csv file, or a dataset")
+    if config.format != "auto":
+        return config.format
+    if path.is_dir():
+        return "dataset"
+    if path.suffix.lower() not in _FORMAT_OF_SUFFIX:
+        raise UsageError(
+            f"data {path}",
+            f"ends in {path.suffix!r}, which names no format; allowed: "
+            f"{', '.join(_FORMAT_OF_SUFFIX)}, a directory; or name it: jsonl, csv, dataset",
+        )
+    return _FORMAT_OF_SUFFIX[path.suffix.lower()]
+
+
+def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:
+    problems = []
+    for name in (columns.prompt_column, columns.completion_column):
+        value = row.get(name)
+        if name not in row:
+            problems.append(f"has no {name!r}; its columns are {', '.join(map(repr, row))}")
+        elif not isinstance(value, str):
+            problems.append(f"{name!r} is {value!r:.40}; allowed: a text")
+        elif not value.strip():
+            problems.append(f"{name!r} is empty")
+    return problems
+
+
+def _read_jsonl(path: Path) -> Iterator[_Row]:
+    """One JSON object a line; blank lines are left out."""
+    with _open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            source = f"{path.name}, line {number}"
+            try:
+                document = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield _Row(source, {}, f"is not JSON ({error})")
+                continue
+            if isinstance(document, dict):
+                yield _Row(source, document)
+            else:
+                yield _Row(source, {}, f"is a JSON {type(document).__name__}; allowed: an object")
+
+
+def _read_csv(path: Path) -> Iterator[_Row]:
+    """A header, then rows; a row is named by its first line, as texts may hold line breaks."""
+    with _open_text(path) as lines:
+        reader = csv.reader(lines, strict=True)
+        start = 1
+        try:
+            header = next(reader, [])
+            start = reader.line_num + 1
+            for cells in reader:
+                source, start = f"{path.name}, line {start}", reader.line_num + 1
+                if len(cells) == len(header):
+                    yield _Row(source, dict(zip(header, cells, strict=True)))
+                elif cells:
+                    yield _Row(source, {}, f"has {len(cells)} cells; the header has {len(header)}")
+        except csv.Error as error:
+            yield _Row(f"{path.name}, line {start}", {}, f"is not CSV ({error})")
+
+
+def _read_dataset(path: Path) -> Iterator[_Row]:
+    """A dataset that Hugging Face datasets saved; one split of it."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError(
+            f"data {path}", "is read by datasets, not installed here; run: pip install datasets"
+        ) from error
+    try:
+        stored = datasets.load_from_disk(str(path))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"data {path}", f"is no dataset on disk ({error}); save one with save_to_disk"
+        ) from error
+    if isinstance(stored, datasets.DatasetDict):
+        splits = ", ".join(str(path / name) for name in stored)
+        raise UsageError(f"data {path}", f"holds several splits; give one of {splits}")
+    for number, row in enumerate(stored, start=1):
+        yield _Row(f"{path.name}, row {number}", row)
+
+
+def _open_text(path: Path) -> IO[str]:
+    """UTF-8 text, checked as a whole first so that a wrong byte is a UsageError."""
+    if path.is_dir():
+        raise UsageError(f"data {path}", "is a directory; give a file")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            for _ in file:
+                pass
+    except UnicodeDecodeError as error:
+        raise UsageError(f"data {path}", f"is not UTF-8 ({error}); convert it") from error
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+_READERS = {"jsonl": _read_jsonl, "csv": _read_csv, "dataset": _read_dataset}

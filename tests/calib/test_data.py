@@ -1,0 +1,144 @@
+"""Rows of the user's files become examples; what is wrong with them is named by line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from skipdec.calib.data import DataConfig, Example, group_references, load_examples
+from skipdec.engines.errors import MissingExtraError, UsageError
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def jsonl(*rows: object) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_jsonl_rows_come_in_order_and_blank_lines_count(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "data.jsonl",
+        jsonl({"prompt": "é", "completion": "one"})
+        + "\n"
+        + jsonl({"prompt": "b", "completion": "two"}),
+    )
+    assert load_examples(DataConfig(path=path)) == [
+        Example("é", "one", "data.jsonl, line 1"),
+        Example("b", "two", "data.jsonl, line 3"),
+    ]
+
+
+def test_csv_rows_are_named_by_their_first_line(tmp_path: Path) -> None:
+    text = '\ufeffmr,ref\n"name[A, B]","first\nsecond"\nname[C],third\n'
+    examples = load_examples(DataConfig(path=write(tmp_path / "dev.csv", text), preset="e2e"))
+    assert examples == [
+        Example("name[A, B]", "first\nsecond", "dev.csv, line 2"),
+        Example("name[C]", "third", "dev.csv, line 4"),
+    ]
+
+
+def test_columns_and_templates_take_the_place_of_the_presets(tmp_path: Path) -> None:
+    path = write(tmp_path / "dev.csv", "mr,text\n{completion} x,y\n")
+    config = DataConfig(
+        path=path, preset="e2e", completion_column="text", prompt_template="{prompt}<sep>"
+    )
+    assert load_examples(config) == [Example("{completion} x<sep>", "y", "dev.csv, line 2")]
+
+
+@pytest.mark.parametrize(
+    ("preset", "row", "prompt", "completion"),
+    [
+        ("tldr", {"content": "post", "summary": "short"}, "post\nTL;DR:", " short"),
+        ("cnn-dm", {"article": "news", "highlights": "gist"}, "news\nTL;DR:", " gist"),
+    ],
+)
+def test_presets_of_summaries(
+    preset: str, row: dict[str, str], prompt: str, completion: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "data.jsonl", jsonl(row))
+    example = load_examples(DataConfig(path=path, preset=preset))[0]
+    assert (example.prompt, example.completion) == (prompt, completion)
+
+
+def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
+    rows = jsonl(
+        {"prompt": "a", "completion": " "},
+        {"prompt": "a"},
+        {"prompt": 7, "completion": "c"},
+        ["a", "c"],
+        {"prompt": "fine", "completion": "fine"},
+    )
+    path = write(tmp_path / "data.jsonl", rows + "{broken\n")
+    with pytest.raises(UsageError) as caught:
+        load_examples(DataConfig(path=path))
+    expected = [
+        "line 1: 'completion' is empty",
+        "line 2: has no 'completion'; its columns are 'prompt'",
+        "line 3: 'prompt' is 7; allowed: a text",
+        "line 4: is a JSON list",
+        "line 6: is not JSON",
+    ]
+    for problem, text in zip(caught.value.problems, expected, strict=True):
+        assert problem.startswith(f"data.jsonl, {text}")
+
+
+def test_twenty_bad_rows_are_shown_and_the_others_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "dev.csv", "prompt,completion\n" + ",x\n" * 25)
+    with pytest.raises(UsageError) as caught:
+        load_examples(DataConfig(path=path))
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[19] == "dev.csv, line 21: 'prompt' is empty"
+    assert caught.value.problems[20] == "and 5 more"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("dev.csv", b"prompt,completion\na,b,c\n", "line 2: has 3 cells; the header has 2"),
+        ("dev.csv", b'prompt,completion\na,b\n"c,d\n', "line 3: is not CSV"),
+        ("dev.csv", b"prompt,completion\n", "has no rows"),
+        ("dev.csv", b"prompt,completion\n\xff,b\n", "is not UTF-8"),
+        ("dev.txt", b"", "ends in '.txt'.*allowed: .jsonl, .csv"),
+    ],
+)
+def test_files_that_cannot_be_read(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        load_examples(DataConfig(path=tmp_path / name))
+
+
+def test_a_missing_file_and_a_bad_template_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        load_examples(DataConfig(path=tmp_path / "none.csv"))
+    with pytest.raises(UsageError, match=r"prompt_template is 'x'; allowed: .* \{prompt\} once"):
+        DataConfig(path=tmp_path, prompt_template="x")
+
+
+def test_a_dataset_on_disk(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    rows = datasets.Dataset.from_dict({"prompt": ["a", "b"], "completion": ["1", "2"]})
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict(train=rows).save_to_disk(str(tmp_path / "split"))
+    assert load_examples(DataConfig(path=tmp_path / "one"))[1] == Example("b", "2", "one, row 2")
+    with pytest.raises(UsageError, match=r"several splits; give one of .*split/train"):
+        load_examples(DataConfig(path=tmp_path / "split"))
+    assert len(load_examples(DataConfig(path=tmp_path / "split" / "train"))) == 2
+
+
+def test_a_dataset_without_the_library_names_the_pip_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match="pip install datasets"):
+        load_examples(DataConfig(path=tmp_path))
+
+
+def test_references_of_one_prompt_belong_together() -> None:
+    rows = [Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")]
+    assert group_references(rows) == [("a", ("1", "3")), ("b", ("2",))]
