@@ -8,15 +8,11 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-import onnx
-
 from ..engines.bundle import EngineBundle
-from ..engines.errors import SkipDecError, VerificationError
-from ..engines.manifest import EngineKind, EngineSpec, KVBucket, ModelSpec, PrecisionSpec
+from ..engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ..engines.session import open_backend
 from .checkpoint import open_checkpoint
 from .config import TENSORRT_TARGETS
-from .dtypes import check_dtypes
 from .verify_calls import ModuleCalls, SessionCalls
 from .verify_engines import (
     Tolerance,
@@ -26,6 +22,7 @@ from .verify_engines import (
     plan_tolerance,
     weight_problem,
 )
+from .verify_identity import check_graphs, check_identity
 from .verify_memory import available_memory, loaded_bytes, reference_bytes
 from .verify_plans import PlanRunner, plan_runner, plans
 from .verify_reference import Reference, ReferenceBuilder
@@ -63,8 +60,8 @@ def verify_bundle(request: VerificationRequest, on_progress: OnProgress) -> Veri
     start = perf_counter()
     bundle = EngineBundle.open(request.directory, verify="full")
     checkpoint = open_checkpoint(request.config)
-    _check_identity(bundle, checkpoint.model, request.precision)
-    _check_graphs(bundle)
+    check_identity(bundle, checkpoint.model, request.precision)
+    check_graphs(bundle)
     with Verification(request, bundle, checkpoint.reader, on_progress) as verification:
         engines = verification.check_engines()
         broken = any(check.problems for check in engines)
@@ -271,37 +268,3 @@ class Verification:
 
 def _is_float(precision: PrecisionSpec) -> bool:
     return precision.quantize == precision.head_quantize == "none"
-
-
-def _check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec) -> None:
-    """Raise VerificationError if the bundle is of another structure or precision than asked."""
-    manifest = bundle.manifest
-    free = {"name", "max_seq_len"}  # a checkpoint may be called otherwise, its use be limited
-    built, asked = manifest.model.model_dump(exclude=free), model.model_dump(exclude=free)
-    built |= manifest.precision.model_dump()
-    asked |= precision.model_dump()
-    if problems := [
-        f"{field} is {built[field]!r} in the bundle; asked for: {asked[field]!r}"
-        for field in asked
-        if built[field] != asked[field]
-    ]:
-        raise VerificationError(str(bundle.path), *problems)
-
-
-def _check_graphs(bundle: EngineBundle) -> None:
-    """Raise VerificationError, all engines at once, if dtypes are not what was asked for."""
-    manifest = bundle.manifest
-    float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
-    asked = []
-    if manifest.target not in TENSORRT_TARGETS:
-        asked = [(spec, manifest.precision) for spec in manifest.all_engines]
-    asked += [(spec, float_precision) for spec in manifest.canonical]
-    problems: list[str] = []
-    for spec, precision in asked:
-        graph = onnx.load(bundle.file(spec.graph), load_external_data=False).graph
-        try:
-            check_dtypes(graph, spec, manifest.model, precision)
-        except SkipDecError as error:
-            problems += [f"{error.subject}: {problem}" for problem in error.problems]
-    if problems:
-        raise VerificationError(str(bundle.path), *problems)

@@ -32,7 +32,9 @@ def test_every_public_name_loads_no_exporter_library() -> None:
     assert "numpy" in loaded
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["export", "--help"], ["generate", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["export", "--help"], ["build", "--help"], ["generate", "--help"]]
+)
 def test_help_loads_no_numeric_library(arguments: list[str]) -> None:
     loaded = loaded_modules(
         f"import sys; sys.argv = ['skipdec', *{arguments}]; from skipdec.cli import main; main()"

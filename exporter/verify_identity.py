@@ -1,0 +1,48 @@
+"""Whether a bundle is what was asked for at all, before anything is run."""
+
+from __future__ import annotations
+
+import onnx
+
+from ..engines.bundle import EngineBundle
+from ..engines.errors import SkipDecError, VerificationError
+from ..engines.manifest import ModelSpec, PrecisionSpec
+from .config import TENSORRT_TARGETS
+from .dtypes import check_dtypes
+
+
+def check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec) -> None:
+    """Raise VerificationError if the bundle is of another structure or precision than asked."""
+    manifest = bundle.manifest
+    free = {"name", "max_seq_len"}  # a checkpoint may be called otherwise, its use be limited
+    built, asked = manifest.model.model_dump(exclude=free), model.model_dump(exclude=free)
+    built |= manifest.precision.model_dump()
+    asked |= precision.model_dump()
+    if problems := [
+        f"{field} is {built[field]!r} in the bundle; asked for: {asked[field]!r}"
+        for field in asked
+        if built[field] != asked[field]
+    ]:
+        raise VerificationError(str(bundle.path), *problems)
+
+
+def check_graphs(bundle: EngineBundle) -> None:
+    """Raise VerificationError, all engines at once, if dtypes are not what was asked for.
+
+    Of ONNX graphs: a plan's were checked by its builder.
+    """
+    manifest = bundle.manifest
+    float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
+    asked = []
+    if manifest.target not in TENSORRT_TARGETS:
+        asked = [(spec, manifest.precision) for spec in manifest.all_engines]
+    asked += [(spec, float_precision) for spec in manifest.canonical]
+    problems: list[str] = []
+    for spec, precision in asked:
+        graph = onnx.load(bundle.file(spec.graph), load_external_data=False).graph
+        try:
+            check_dtypes(graph, spec, manifest.model, precision)
+        except SkipDecError as error:
+            problems += [f"{error.subject}: {problem}" for problem in error.problems]
+    if problems:
+        raise VerificationError(str(bundle.path), *problems)
