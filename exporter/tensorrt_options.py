@@ -57,10 +57,10 @@ Workspace = Annotated[
     _option("--workspace", metavar="SIZE", text="scratch memory that kernels may use (no limit)"),
 ]
 HardwareCompatible = Annotated[
-    bool, _option("--hardware-compatible", text="run on other GPUs from 8.0 on; slower")
+    bool, _option("--hardware-compatible", text="run on other GPUs from 8.0 on, tensorrt only")
 ]
 VersionCompatible = Annotated[
-    bool, _option("--version-compatible", text="run on later versions of TensorRT; slower")
+    bool, _option("--version-compatible", text="run on later minor versions, tensorrt only")
 ]
 
 
