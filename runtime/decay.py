@@ -26,6 +26,7 @@ DECAYS = Registry(
         "step": "runtime.decay:Step",
         "constant": "runtime.decay:Constant",
         "table": "runtime.decay:Table",
+        "d3": "runtime.decay:D3",
     },
 )
 
@@ -216,6 +217,58 @@ class Table(Decay):
         """The entry at ``index``."""
         assert schedule.table is not None
         return schedule.table[index]
+
+
+class D3(Decay):
+    """⌊max·αⁱ⌋, never below min (D3, arXiv 2503.08524; its abstract: ⌊L·αⁱ⌋ layers for token i).
+
+    The paper's with max = L; its core layers belong to the placement d3, which takes any decay.
+    Ours: max below L, the bound min (it is the core where nothing else runs), and a horizon: from
+    there on, min. Texts that name none have the first token at which the floor is at min.
+
+    L=12, max=12, min=5, α=0.9: the curve is 12, 10.8, 9.72, 8.75, 7.87, 7.09, 6.38, 5.74, so
+    12 10 9 8 7 7 6 5, a horizon of 8.
+    """
+
+    parameter = "alpha"
+
+    @classmethod
+    def problems(cls, schedule: ExitSchedule) -> list[str]:
+        """``alpha`` is a number between 0 and 1."""
+        return alpha_problems(schedule.alpha)
+
+    @classmethod
+    def budget(cls, schedule: ExitSchedule, index: int) -> int:
+        """The floor, at least min."""
+        assert schedule.alpha is not None
+        return max(
+            schedule.min_exit_layer, _d3_floor(schedule.max_exit_layer, schedule.alpha, index)
+        )
+
+
+def alpha_problems(alpha: object) -> list[str]:
+    """Say what is wrong with the base of the decay d3, if anything."""
+    if isinstance(alpha, float) and 0 < alpha < 1:
+        return []
+    return [f"alpha is {alpha!r}; decay d3 needs a number above 0 and below 1, e.g. 0.98"]
+
+
+def d3_horizon(largest: int, smallest: int, alpha: float) -> int:
+    """Return how many tokens ⌊largest·αⁱ⌋ takes to be at ``smallest`` or below, that one included.
+
+    >>> d3_horizon(12, 5, 0.9)
+    8
+    """
+    steps = math.log(smallest + 1) - math.log(largest) if largest > smallest else 0.0
+    index = max(0, math.floor(steps / math.log(alpha)) - 1)  # near, and never beyond
+    while _d3_floor(largest, alpha, index) > smallest:
+        index += 1
+    return index + 1
+
+
+def _d3_floor(largest: int, alpha: float, index: int) -> int:
+    """Snapped before the floor: 10·0.7 is 7, not 6.99…."""
+    return math.floor(_snap(largest * alpha**index))
 
 
 def _snap(value: float) -> Fraction:

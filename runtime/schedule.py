@@ -16,7 +16,10 @@ MAX_HORIZON = 2**20
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
 _INTEGERS = (*_REQUIRED, "warmup_layers")
-_PARAMETERS = ("power", "rate", "steps", "table")
+_PARAMETERS = {
+    "decay": ("power", "rate", "steps", "table", "alpha"),
+    "placement": ("tail",),
+}
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,10 @@ class ExitSchedule:
     >>> [schedule.last_index(layer) for layer in range(6)]  # None: never stops
     [None, -1, -1, 0, 2, None]
 
-    ``power``, ``rate``, ``steps`` and ``table`` belong to the decays power, exponential, step and
-    table. Raises ScheduleError with all problems at once; sets that are not nested leave holes in
-    a KV cache and are refused with the position and the layer.
+    ``power``, ``rate``, ``steps``, ``table`` and ``alpha`` belong to the decays power, exponential,
+    step, table and d3, ``tail`` to the placement d3. Raises ScheduleError with all problems at
+    once; sets that are not nested leave holes in a KV cache and are refused with the position and
+    the layer.
     """
 
     num_layers: int
@@ -74,6 +78,8 @@ class ExitSchedule:
     rate: float | None = None
     steps: int | None = None
     table: tuple[int, ...] | None = None
+    alpha: float | None = None
+    tail: int | None = None
 
     def __post_init__(self) -> None:
         problems = [*self._name_problems(), *self._bound_problems()]
@@ -115,7 +121,7 @@ class ExitSchedule:
         return cls(**{**document, **tuples})
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON object; a decay's own parameter only where the decay has one."""
+        """Return the JSON object; a decay's or placement's own parameter only where it has one."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         document = {name: value for name, value in values.items() if value is not None}
         if self.table is not None:
@@ -187,10 +193,7 @@ class ExitSchedule:
         """One plan a token of the horizon, then the plan from there on; equal ones are shared."""
         budgets = [self._decay.budget(self, index) for index in range(self.horizon)]
         budgets.append(self.min_exit_layer)
-        plans = {
-            budget: LayerPlan(self._placement.layers(self.num_layers, self.warmup_layers, budget))
-            for budget in set(budgets)
-        }
+        plans = {budget: LayerPlan(self._placement.layers(self, budget)) for budget in set(budgets)}
         return tuple(plans[budget] for budget in budgets)
 
     def _name_problems(self) -> list[str]:
@@ -203,12 +206,14 @@ class ExitSchedule:
                 problems.append(f"{name} is {value!r}; allowed: {', '.join(registry)}")
         if problems:
             return problems
-        for name in _PARAMETERS:
-            wanted = self._decay.parameter == name
-            if not wanted and getattr(self, name) is not None:
-                problems.append(f"{name} is {getattr(self, name)!r}; decay {self.decay} has none")
-            if wanted and getattr(self, name) is None:
-                problems.append(f"{name} is missing; decay {self.decay} needs it")
+        for kind, rule in (("decay", self._decay), ("placement", self._placement)):
+            chosen = f"{kind} {getattr(self, kind)}"
+            for name in _PARAMETERS[kind]:
+                value, wanted = getattr(self, name), rule.parameter == name
+                if not wanted and value is not None:
+                    problems.append(f"{name} is {value!r}; {chosen} has none")
+                if wanted and value is None:
+                    problems.append(f"{name} is missing; {chosen} needs it")
         return problems
 
     def _bound_problems(self) -> list[str]:
@@ -248,7 +253,12 @@ class ExitSchedule:
                     f"{after.start - 1} did not: a hole in that layer's KV cache; allowed: sets "
                     "of layers that only shrink"
                 )
-        return problems
+        return [f"{problem}{self._hole_advice}" for problem in problems]
+
+    @property
+    def _hole_advice(self) -> str:
+        advice = self._placement.hole_advice
+        return f"; {advice}" if advice else ""
 
 
 def realised_depth(layers_per_token: Sequence[int]) -> float | None:

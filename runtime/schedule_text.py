@@ -11,8 +11,8 @@ from typing import Any
 
 from ..engines.errors import ScheduleError
 from ..engines.manifest import json_digest
-from .decay import DECAYS, round_half_up
-from .schedule import ExitSchedule
+from .decay import DECAYS, alpha_problems, d3_horizon, round_half_up
+from .schedule import MAX_HORIZON, ExitSchedule
 
 _FIELDS = {
     "max": "max_exit_layer",
@@ -24,11 +24,13 @@ _FIELDS = {
     "rate": "rate",
     "steps": "steps",
     "table": "table",
+    "alpha": "alpha",
+    "tail": "tail",
 }
-_INTEGERS = ("max", "min", "warmup", "horizon", "steps")
-_NUMBERS = ("power", "rate")
+_INTEGERS = ("max", "min", "warmup", "horizon", "steps", "tail")
+_NUMBERS = ("power", "rate", "alpha")
 _PRESET = re.compile(r"(\d+(?:\.\d+)?)x")
-_PRESET_OPTIONS = ("horizon", "placement")
+_PRESET_OPTIONS = ("horizon", "placement", "tail")
 EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
 
 
@@ -43,6 +45,8 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
         power:max=16,min=8,horizon=64,power=2        and exponential: rate=, step: steps=
         constant:max=12                              min and horizon are not needed
         table:table=16/16/12/8                       nor max here
+        d3:max=24,min=8,alpha=0.98                   nor horizon here
+        2x:placement=d3,tail=2                       the one placement with a parameter
         schedule.json                                an ExitSchedule's JSON, or a bundle's file
 
     >>> parse_schedule("2x", num_layers=24, horizon=64).max_exit_layer
@@ -230,13 +234,24 @@ def _allowed_values(key: str) -> str:
 
 
 def _implied(decay: str, values: dict[str, Any]) -> dict[str, Any]:
-    """What a constant's or a table's text leaves out, because it follows from the rest."""
+    """What a constant's, a table's or d3's text leaves out, because it follows from the rest."""
     if decay == "constant" and "max_exit_layer" in values:
         return {"min_exit_layer": values["max_exit_layer"], "horizon": 1}
     if decay == "table" and values.get("table"):
         table = values["table"]
         return {"max_exit_layer": table[0], "min_exit_layer": table[-1], "horizon": len(table)}
+    if decay == "d3":
+        return _implied_by_d3(values)
     return {}
+
+
+def _implied_by_d3(values: dict[str, Any]) -> dict[str, Any]:
+    """The horizon at which the decay d3 is at its min; 1 where ExitSchedule will find a problem."""
+    alpha = values.get("alpha")
+    smallest, largest = values.get("min_exit_layer", 0), values.get("max_exit_layer", 0)
+    if alpha is None or alpha_problems(alpha) or not 0 < smallest <= largest:
+        return {"horizon": 1}
+    return {"horizon": min(d3_horizon(largest, smallest, alpha), MAX_HORIZON)}
 
 
 def _check_complete(text: str, values: dict[str, Any]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from skipdec.engines.errors import ScheduleError
-from skipdec.runtime.decay import DECAYS, round_half_up
+from skipdec.runtime.decay import DECAYS, d3_horizon, round_half_up
 from skipdec.runtime.schedule import ExitSchedule
 
 
@@ -42,6 +43,11 @@ def test_ties_round_upward_exactly(value: Fraction, rounded: int) -> None:
         ("step", {"steps": 3, "horizon": 6}, [8, 8, 6, 6, 4, 4, 4, 4]),
         ("constant", {"max_exit_layer": 4}, [4, 4, 4, 4, 4, 4, 4]),
         ("table", {"table": (8, 8, 5), "horizon": 3}, [8, 8, 5, 4, 4]),
+        (
+            "d3",
+            {"max_exit_layer": 12, "min_exit_layer": 5, "alpha": 0.9, "horizon": 8},
+            [12, 10, 9, 8, 7, 7, 6, 5, 5, 5],
+        ),
     ],
 )
 def test_worked_examples(decay: str, options: dict[str, Any], expected: list[int]) -> None:
@@ -78,3 +84,20 @@ def test_cosine_ties_do_not_depend_on_the_last_bit() -> None:
 def test_bad_parameters_are_refused(decay: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         budgets(decay, options)
+
+
+def test_d3_takes_whole_products_as_whole() -> None:
+    # 0.7 is a little less in binary, and so is 10 · 0.7
+    options = {"max_exit_layer": 10, "min_exit_layer": 1, "warmup_layers": 0, "alpha": 0.7}
+    assert budgets("d3", options)[:3] == [10, 7, 4]
+
+
+@pytest.mark.parametrize(("largest", "smallest"), [(24, 8), (12, 11), (12, 12), (66, 1)])
+@pytest.mark.parametrize("alpha", [0.5, 0.9, 0.98, 0.999])
+def test_d3_reaches_its_min_at_the_end_of_its_own_horizon(
+    largest: int, smallest: int, alpha: float
+) -> None:
+    horizon = d3_horizon(largest, smallest, alpha)
+    floors = [math.floor(largest * alpha**index) for index in range(horizon)]
+    assert floors[-1] <= smallest
+    assert all(floor > smallest for floor in floors[:-1])

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
+from skipdec.runtime.placement import PLACEMENTS
 from skipdec.runtime.schedule import ExitSchedule, realised_depth
 
 # No deadline: a busy machine is no failure. The same examples each time, nothing kept on disk.
 repeatable = settings(deadline=None, derandomize=True, database=None)
+
+NESTED = tuple(placement for placement in PLACEMENTS if placement != "unified")
 
 
 @st.composite
@@ -28,15 +31,19 @@ def schedules(draw: st.DrawFn, decays: tuple[str, ...] = ("linear",)) -> ExitSch
         "power": {"power": draw(st.floats(0.1, 20))},
         "exponential": {"rate": draw(st.floats(0.01, 50))},
         "step": {"steps": draw(st.integers(2, horizon))},
+        "d3": {"alpha": draw(st.floats(0.01, 0.999))},
     }.get(decay, {})
+    warmup, placement = draw(st.integers(0, smallest - 1)), draw(st.sampled_from(NESTED))
+    if placement == "d3":
+        parameters["tail"] = draw(st.integers(1, smallest - warmup))
     return ExitSchedule(
         num_layers=num_layers,
         max_exit_layer=largest,
         min_exit_layer=largest if decay == "constant" else smallest,
-        warmup_layers=draw(st.integers(0, smallest - 1)),
+        warmup_layers=warmup,
         horizon=horizon,
         decay=decay,
-        placement=draw(st.sampled_from(("top", "bottom"))),
+        placement=placement,
         **parameters,
     )
 
@@ -76,7 +83,7 @@ def test_bottom_placement_runs_the_lowest_layers() -> None:
 
 
 @repeatable
-@given(schedules(ALL_DECAYS))
+@given(schedules((*ALL_DECAYS, "d3")))
 def test_layers_only_ever_leave(schedule: ExitSchedule) -> None:
     plans = [schedule.full_plan, *(schedule.plan(i) for i in range(schedule.horizon + 3))]
     for before, after in pairwise(plans):
@@ -98,14 +105,14 @@ def test_budgets_go_from_max_to_min(schedule: ExitSchedule) -> None:
 @given(schedules(ALL_DECAYS))
 def test_warmup_and_top_layer_always_run(schedule: ExitSchedule) -> None:
     always = set(range(schedule.warmup_layers))
-    if schedule.placement == "top":
+    if schedule.placement != "bottom":
         always |= {schedule.num_layers - 1}
     for segment in schedule.segments:
         assert always <= set(segment.plan.layers)
 
 
 @repeatable
-@given(schedules(ALL_DECAYS))
+@given(schedules((*ALL_DECAYS, "d3")))
 def test_last_index_agrees_with_the_plans(schedule: ExitSchedule) -> None:
     tail = schedule.horizon + 2
     for layer in range(schedule.num_layers):
@@ -129,20 +136,26 @@ def test_the_presets_of_24_layers_average_exactly_half_way_over_64_tokens() -> N
 
 
 @repeatable
-@given(schedules(ALL_DECAYS))
-def test_json_round_trip_has_only_the_keys_of_its_decay(schedule: ExitSchedule) -> None:
+@given(schedules((*ALL_DECAYS, "d3")))
+def test_json_round_trip_has_only_the_keys_of_its_rules(schedule: ExitSchedule) -> None:
     document = json.loads(json.dumps(schedule.to_document()))
     assert ExitSchedule.from_document(document) == schedule
-    extra = {"power": {"power"}, "exponential": {"rate"}, "step": {"steps"}}
-    assert set(document) == {
-        "num_layers",
-        "max_exit_layer",
-        "min_exit_layer",
-        "warmup_layers",
-        "horizon",
-        "decay",
-        "placement",
-    } | extra.get(schedule.decay, set())
+    extra = {"power": {"power"}, "exponential": {"rate"}, "step": {"steps"}, "d3": {"alpha"}}
+    tail = {"tail"} if schedule.placement == "d3" else set()
+    assert (
+        set(document)
+        == {
+            "num_layers",
+            "max_exit_layer",
+            "min_exit_layer",
+            "warmup_layers",
+            "horizon",
+            "decay",
+            "placement",
+        }
+        | extra.get(schedule.decay, set())
+        | tail
+    )
 
 
 def test_full_runs_everything() -> None:
@@ -194,6 +207,14 @@ def test_all_problems_are_raised_at_once() -> None:
         ({"horizon": 2**40}, "allowed: 1 to 1048576"),
         ({"decay": None}, "decay is None; allowed: linear"),
         ({"placement": ["top"]}, "allowed: top, bottom"),
+        ({"placement": "d3"}, "tail is missing; placement d3 needs it"),
+        ({"placement": "d3", "tail": 0}, "tail is 0; placement d3 needs an integer, 1 or more"),
+        ({"placement": "d3", "tail": 2}, "min_exit_layer is 2; allowed with placement d3: 3 or"),
+        ({"tail": 2}, "tail is 2; placement top has none"),
+        ({"decay": "d3"}, "alpha is missing; decay d3 needs it"),
+        ({"decay": "d3", "alpha": 1.0}, "alpha is 1.0; decay d3 needs a number above 0 and below"),
+        ({"alpha": 0.9}, "alpha is 0.9; decay linear has none"),
+        ({"placement": "hierarchical", "warmup_layers": 2}, "placement hierarchical: above"),
         ({"speed": 2}, "key 'speed' is unknown"),
     ],
 )

@@ -82,6 +82,18 @@ def test_canonical_text_reads_back(text: str) -> None:
         ("linear:max=9,min=4", "linear:max=9,min=4,warmup=1,horizon=99"),
         ("constant:max=12", "constant:max=12,min=12,warmup=1,horizon=1"),
         ("table:table=9/9/4", "table:max=9,min=4,warmup=1,horizon=3,table=9/9/4"),
+        (
+            "d3:max=12,min=5,alpha=0.9",
+            "d3:max=12,min=5,warmup=1,horizon=8,alpha=0.9",
+        ),
+        (
+            "4x:placement=d3,tail=2",
+            "linear:max=8,min=4,warmup=1,horizon=99,placement=d3,tail=2",
+        ),
+        (
+            "constant:max=6,placement=unified",
+            "constant:max=6,min=6,warmup=1,horizon=1,placement=unified",
+        ),
         ("linear: max = 9, min = 4", "linear:max=9,min=4,warmup=1,horizon=99"),
     ],
 )
@@ -100,7 +112,12 @@ def test_short_forms(short: str, canonical: str) -> None:
         ("linear:max=many,min=8,horizon=4", "max is 'many'; allowed: an integer"),
         ("linear:max=16", "min is missing"),
         ("2x", "horizon is missing; add it, e.g. horizon=64"),
-        ("2x:max=3", "allowed: horizon=, placement="),
+        ("2x:max=3", "allowed: horizon=, placement=, tail="),
+        ("2x:horizon=64,placement=unified", "token 4 runs layer .* take the decay constant"),
+        ("2x:horizon=64,placement=d3", "tail is missing"),
+        ("2x:horizon=64,tail=2", "tail is 2; placement top has none"),
+        ("d3:max=24,min=8", "alpha is missing"),
+        ("d3:max=24,min=8,alpha=1", "alpha is 1; decay d3 needs a number above 0 and below 1"),
         ("table:table=9-4", "allowed: integers, e.g. 16/16/12/8"),
         ("linear:max=30,min=8,horizon=4", "max_exit_layer is 30"),
     ],
