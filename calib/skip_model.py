@@ -1,0 +1,111 @@
+"""OPT with a depth for each position: one teacher-forced pass that computes what decoding computes.
+
+Prompt tokens run every layer; generated token i, when it is fed back, runs ``schedule.plan(i)``; a
+token that does not run a layer keeps its hidden state. As sets of layers only shrink along a row,
+the tokens that run a layer are a prefix of the row (design: monotone schedules), so the plain
+causal mask is exact and each layer runs on that prefix alone.
+
+Worked example, 6 layers, warm-up 1, budgets 6 (prompt) 4 3 3 2, a prompt of 2 tokens and 4 tokens
+fed back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 1 and 2 on 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import OPTConfig, OPTForCausalLM
+from transformers.modeling_outputs import CausalLMOutput
+
+from ..engines.errors import UsageError
+from ..runtime.schedule import ExitSchedule
+
+IGNORED_LABEL = -100  # of positions without a loss, as everywhere in transformers
+
+
+class SkipOPTForCausalLM(OPTForCausalLM):
+    """Hugging Face's OPT, weights and all; only the forward pass knows of schedules.
+
+    ``layerdrop`` of the configuration is ignored: the schedule decides which layers run.
+    """
+
+    accepts_loss_kwargs = True  # transformers' Trainer then counts the labels of a whole step
+
+    def __init__(self, config: OPTConfig) -> None:
+        super().__init__(config)
+        if config._attn_implementation == "eager":  # it takes no mask for no causality
+            raise UsageError("attn_implementation", "is 'eager'; allowed: 'sdpa' and flash kernels")
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        prompt_lengths: Tensor,
+        labels: Tensor,
+        schedule: ExitSchedule,
+        **_: Any,  # noqa: ANN401  (what wrappers as peft's add, and None all of it)
+    ) -> CausalLMOutput:
+        """Logits of the positions that have a label, in one list: [R, V], row by row.
+
+        ``input_ids`` int64 [B, S] hold prompt and completion, padded on the right;
+        ``attention_mask`` [B, S] is 0 there; ``prompt_lengths`` int64 [B]. ``labels`` int64 [B, S]
+        are the input_ids that are to be learnt, -100 elsewhere; position p predicts label p + 1,
+        so the last column is never fed.
+        """
+        fed = input_ids[:, :-1]  # [B, S-1]
+        fed_lengths = attention_mask.sum(dim=1) - 1  # [B]
+        hidden = self.hidden_states(fed, prompt_lengths, fed_lengths, schedule)  # [B, S-1, E]
+        rows = hidden[labels[:, 1:] != IGNORED_LABEL]  # [R, E]
+        return CausalLMOutput(logits=self.head(rows))
+
+    def hidden_states(
+        self, input_ids: Tensor, prompt_lengths: Tensor, lengths: Tensor, schedule: ExitSchedule
+    ) -> Tensor:
+        """What the last layer leaves at each position, [B, S, E], before the head's norm.
+
+        ``input_ids`` [B, S] are all fed; row b has ``lengths[b]`` tokens, the first
+        ``prompt_lengths[b]`` of them its prompt.
+        """
+        decoder = self.model.decoder
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # [S]
+        embedded = decoder.embed_tokens(input_ids)  # [B, S, P]
+        if decoder.project_in is not None:
+            embedded = decoder.project_in(embedded)  # [B, S, E]
+        hidden: Tensor = embedded + decoder.embed_positions(None, position_ids=positions[None])
+        active = active_lengths(schedule, prompt_lengths, lengths)  # [L, B]
+        longest, shortest = active.amax(dim=1).tolist(), (active - lengths).amin(dim=1).tolist()
+        for layer, cut, lacking in zip(decoder.layers, longest, shortest, strict=True):
+            before = hidden[:, :cut]  # [B, cut, E]
+            # No mask: attention is causal, and padding on the right is after all that counts.
+            after = layer(before, attention_mask=None)  # [B, cut, E]
+            if lacking:
+                runs = positions[:cut] < active[layer.self_attn.layer_idx][:, None]  # [B, cut]
+                after = torch.where(runs[:, :, None], after, before)
+            if cut < hidden.shape[1]:
+                after = torch.cat([after, hidden[:, cut:]], dim=1)  # [B, S, E]
+            hidden = after
+        return hidden
+
+    def head(self, rows: Tensor) -> Tensor:
+        """Hidden states [R, E] → float32 logits [R, V]."""
+        decoder = self.model.decoder
+        if decoder.final_layer_norm is not None:
+            rows = decoder.final_layer_norm(rows)
+        if decoder.project_out is not None:
+            rows = decoder.project_out(rows)  # [R, P]
+        logits: Tensor = self.lm_head(rows)  # [R, V]
+        return logits.float()
+
+
+def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tensor) -> Tensor:
+    """How many of each row's first tokens run each layer, int64 [L, B].
+
+    ``lengths`` [B] counts the tokens fed, ``prompt_lengths`` [B] those of them that are prompt.
+    """
+    last = [schedule.last_index(layer) for layer in range(schedule.num_layers)]
+    steps = torch.tensor(
+        [torch.iinfo(torch.int32).max if index is None else index + 1 for index in last],
+        device=lengths.device,
+    )  # [L]
+    return torch.minimum(prompt_lengths + steps[:, None], lengths)

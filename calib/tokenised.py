@@ -1,0 +1,68 @@
+"""Examples as token ids: what the model reads, what it learns, and how long its answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from ..engines.errors import UsageError
+from ..runtime.tokenizer import Tokenizer
+from .data import Example, raise_problems
+
+
+@dataclass(frozen=True)
+class TokenisedExample:
+    """One example as token ids; the completion ends with the end-of-text token unless cut off."""
+
+    prompt_token_ids: tuple[int, ...]
+    completion_token_ids: tuple[int, ...]
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.prompt_token_ids) + len(self.completion_token_ids)
+
+
+@dataclass(frozen=True)
+class TokenisedData:
+    """All examples in order. ``num_truncated``: completions cut off at the greatest length."""
+
+    examples: tuple[TokenisedExample, ...]
+    num_truncated: int
+
+    @property
+    def median_completion(self) -> int:
+        """Tokens of the median completion, its end included: SkipDecode's choice of a horizon."""
+        return median_low(len(example.completion_token_ids) for example in self.examples)
+
+
+def tokenise(
+    examples: Sequence[Example], tokenizer: Tokenizer, *, eos_token_id: int, max_length: int
+) -> TokenisedData:
+    """Tokenise prompts with the tokenizer's special tokens, completions without, plus end of text.
+
+    As generation does it: the prompt ``name[A]`` of a tokenizer that adds ``<s>`` is [0, 84, …],
+    the completion ``A pub`` [31, 7, 2]. Completions are cut off at ``max_length`` tokens of both.
+    Raises one UsageError with the line of every prompt that leaves no room for a completion.
+    """
+    tokenised: list[TokenisedExample] = []
+    problems: list[str] = []
+    num_truncated = 0
+    for example in examples:
+        prompt = tuple(tokenizer.encode(example.prompt))
+        completion = tokenizer.encode(example.completion, add_special_tokens=False)
+        room = max_length - len(prompt)
+        if not prompt:
+            problems.append(f"{example.source}: the prompt has no tokens")
+        elif room < 1:
+            problems.append(
+                f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
+                f"{max_length - 1}, one less than the greatest length; shorten it"
+            )
+        num_truncated += len(completion) + 1 > room
+        ended = (*completion, eos_token_id)[: max(room, 0)]
+        tokenised.append(TokenisedExample(prompt, ended, example.source))
+    raise_problems("data", problems)
+    if not tokenised:
+        raise UsageError("data", "has no examples; give at least one")
+    return TokenisedData(tuple(tokenised), num_truncated)

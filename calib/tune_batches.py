@@ -1,0 +1,57 @@
+"""Batches of tokenised examples as the training model takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from .skip_model import IGNORED_LABEL
+from .tokenised import TokenisedExample
+
+
+class ExampleDataset(Dataset[dict[str, list[int]]]):
+    """Examples with ``input_ids`` and ``labels`` of equal length, and ``prompt_lengths`` [1].
+
+    Labels of the prompt are ignored unless ``learn_prompt``.
+    """
+
+    def __init__(self, examples: Sequence[TokenisedExample], *, learn_prompt: bool = False) -> None:
+        self._examples = examples
+        self._learn_prompt = learn_prompt
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        example = self._examples[index]
+        prompt, completion = list(example.prompt_token_ids), list(example.completion_token_ids)
+        ignored = [IGNORED_LABEL] * len(prompt)
+        return {
+            "input_ids": prompt + completion,
+            "labels": (prompt if self._learn_prompt else ignored) + completion,
+            "prompt_lengths": [len(prompt)],
+        }
+
+
+def collate(items: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+    """Pad on the right: input_ids, attention_mask and labels int64 [B, S], prompt_lengths [B].
+
+    Padding has token 0, which no other token sees, mask 0 and label -100.
+    """
+    lengths = torch.tensor([len(item["input_ids"]) for item in items])  # [B]
+    input_ids = _padded([item["input_ids"] for item in items], 0)  # [B, S]
+    return {
+        "input_ids": input_ids,
+        "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),  # [B, S]
+        "labels": _padded([item["labels"] for item in items], IGNORED_LABEL),  # [B, S]
+        "prompt_lengths": torch.tensor([item["prompt_lengths"][0] for item in items]),  # [B]
+    }
+
+
+def _padded(rows: Sequence[list[int]], value: int) -> Tensor:
+    tensors = [torch.tensor(row) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value)

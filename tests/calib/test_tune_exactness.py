@@ -1,0 +1,138 @@
+"""The training model computes what decoding computes: the reference, and the exported bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reference import reference_logits
+from tiny_models import STRUCTURES
+from transformers import OPTForCausalLM
+
+from skipdec import ExitSchedule, Generator
+from skipdec.calib.skip_model import SkipOPTForCausalLM, active_lengths
+from skipdec.calib.tokenised import TokenisedExample
+from skipdec.calib.tune_batches import ExampleDataset, collate
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.placement import PLACEMENTS
+from skipdec.runtime.schedule_text import parse_schedule
+
+# A prompt of one token, one that outlasts another's whole text, completions of 1 to 12 tokens.
+LENGTHS = ((6, 12), (1, 9), (19, 4), (4, 1))
+SCHEDULE_OF_PLACEMENT = {
+    "top": "linear:max=5,min=2,warmup=1,horizon=6",
+    "bottom": "linear:max=4,min=1,warmup=0,horizon=7,placement=bottom",
+    "unified": "constant:max=3,placement=unified",
+    "unified-nested": "cosine:max=5,min=2,horizon=8,placement=unified-nested",
+    "hierarchical": "linear:max=6,min=2,horizon=9,placement=hierarchical",
+    "d3": "linear:max=6,min=3,horizon=6,placement=d3,tail=2",
+}
+
+
+def examples() -> list[TokenisedExample]:
+    random = np.random.default_rng(2)
+    return [
+        TokenisedExample(
+            tuple(random.integers(4, 131, prompt).tolist()),
+            tuple(random.integers(4, 131, completion).tolist()),
+            "",
+        )
+        for prompt, completion in LENGTHS
+    ]
+
+
+def skip_model(checkpoint: Path) -> SkipOPTForCausalLM:
+    return SkipOPTForCausalLM.from_pretrained(checkpoint, attn_implementation="sdpa").eval()
+
+
+@torch.no_grad()
+def forced_logprobs(
+    model: SkipOPTForCausalLM, rows: Sequence[TokenisedExample], schedule: ExitSchedule
+) -> list[torch.Tensor]:
+    """Log-probabilities [G, V] after each row's prompt and fed tokens, from one ragged batch."""
+    dataset = ExampleDataset(rows)
+    batch = collate([dataset[index] for index in range(len(rows))])
+    logits = model(**batch, schedule=schedule).logits
+    return list(logits.log_softmax(-1).split([len(row.completion_token_ids) for row in rows]))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("placement", ["top", "bottom"])
+def test_a_ragged_batch_equals_the_literal_reference(
+    placement: str,
+    structure: str,
+    checkpoint: Callable[[str], Path],
+    reference_model: Callable[[str], OPTForCausalLM],
+) -> None:
+    schedule = parse_schedule(SCHEDULE_OF_PLACEMENT[placement], num_layers=6)
+    rows = examples()
+    forced = forced_logprobs(skip_model(checkpoint(structure)), rows, schedule)
+    for row, actual in zip(rows, forced, strict=True):
+        logits = reference_logits(
+            reference_model(structure),
+            row.prompt_token_ids,
+            row.completion_token_ids[:-1],
+            lambda index: schedule.plan(index).layers,
+        )
+        torch.testing.assert_close(actual, logits.log_softmax(-1), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_teacher_forcing_equals_the_exported_bundle(
+    placement: str, checkpoint: Callable[[str], Path], exported: Callable[..., Path]
+) -> None:
+    schedule = parse_schedule(SCHEDULE_OF_PLACEMENT[placement], num_layers=6)
+    rows = examples()
+    forced = forced_logprobs(skip_model(checkpoint("post_norm")), rows, schedule)
+    with Generator.open(exported("post_norm"), threads=1) as generator:
+        scored = generator.score(
+            [list(row.prompt_token_ids) for row in rows],
+            [list(row.completion_token_ids) for row in rows],
+            schedule=schedule,
+        )
+    for row, actual, expected in zip(rows, forced, scored, strict=True):
+        tokens = list(row.completion_token_ids)
+        chosen = actual[range(len(tokens)), tokens].numpy()
+        np.testing.assert_allclose(chosen, expected.logprobs, rtol=0, atol=2e-5)
+
+
+def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    """The worked example of the module, beside a row with a prompt of one token less."""
+    schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
+    rows = [TokenisedExample((5, 6), (7, 8, 9, 10, 11), ""), TokenisedExample((5,), (7, 8), "")]
+    model = skip_model(checkpoint("pre_norm"))
+    positions: list[int] = []
+    for layer in model.model.decoder.layers:
+        layer.register_forward_pre_hook(lambda _, inputs: positions.append(inputs[0].shape[1]))
+    forced_logprobs(model, rows, schedule)
+    assert positions == [6, 2, 2, 3, 5, 6]
+    lengths = active_lengths(schedule, torch.tensor([2, 1]), torch.tensor([6, 2]))
+    assert lengths.T.tolist() == [[6, 2, 2, 3, 5, 6], [2, 1, 1, 2, 2, 2]]
+
+
+def test_gradients_flow_through_every_parameter(checkpoint: Callable[[str], Path]) -> None:
+    """Also with recomputed activations; the prompt runs all layers, so none is left out."""
+    schedule = parse_schedule(SCHEDULE_OF_PLACEMENT["bottom"], num_layers=6)
+    gradients = []
+    for recompute in (False, True):
+        model = skip_model(checkpoint("post_norm")).train()
+        if recompute:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        dataset = ExampleDataset(examples())
+        logits = model(**collate([dataset[0], dataset[1]]), schedule=schedule).logits
+        logits.logsumexp(-1).sum().backward()
+        gradients.append({name: value.grad for name, value in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None, name
+        assert gradient.abs().sum() > 0, name
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_attention_without_causality_is_refused(checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(UsageError, match="eager"):
+        SkipOPTForCausalLM.from_pretrained(checkpoint("pre_norm"), attn_implementation="eager")
