@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from .calib import cli as calib_cli
 from .engines.huge_pages import restart_with_huge_pages
 from .exporter import cli as exporter_cli
 from .runtime import cli as runtime_cli
@@ -22,12 +23,13 @@ def build_app() -> typer.Typer:
     )
     exporter_cli.register(app)
     runtime_cli.register(app)
+    calib_cli.register(app)
     return app
 
 
 def main() -> None:
     """Entry point of ``skipdec``."""
-    if sys.argv[1:2] in (["generate"], ["bench"]):
+    if sys.argv[1:2] in (["generate"], ["bench"], ["evaluate"]):
         restart_with_huge_pages()
     build_app()()
 

@@ -1,0 +1,12 @@
+"""The commands of calibration: one module a command, mounted here."""
+
+from __future__ import annotations
+
+import typer
+
+from . import evaluate_cli
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this folder to ``app``."""
+    evaluate_cli.register(app)

@@ -1,0 +1,184 @@
+"""``skipdec evaluate``: what each schedule costs in quality and gains in time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..engines.console import print_json, reports_errors, stderr_console
+
+if TYPE_CHECKING:
+    from ..runtime.generator import Generator
+    from .evaluation import Evaluation
+
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+skipdec evaluate opt-e2e --data dev.csv --preset e2e --schedule 2x --schedule 4x --lowercase
+
+skipdec evaluate opt-e2e --data dev.csv --preset e2e --limit 200 -o results
+  evaluation.json, evaluation.md with examples side by side, pareto.png
+
+skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e --data dev.jsonl --json
+  two checkpoints averaged, and a third beside them
+
+skipdec evaluate my-opt --data notes.csv --prompt-column title --completion-column summary
+  --prompt-template "{prompt}\\nTL;DR:"
+
+[bold]Figures[/bold]: BLEU (sacrebleu, all references of a prompt), ROUGE-L (rouge-score, best
+reference), BERT-F with --bert-model, perplexity of the first reference at scheduled depth, nominal
+and realised depth, measured speed-up over full depth, lengths, cut and repetitive texts.
+Rows of the data with equal prompts belong together: several references of one prompt.
+
+Values in round brackets are the defaults.
+"""
+
+_DATA = "Data"
+_RUNNING = "Running"
+_METRICS = "Metrics"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``evaluate`` to ``app``."""
+    app.command("evaluate", epilog=_EXAMPLES)(evaluate)
+
+
+def _data(*names: str, text: str) -> Any:  # noqa: ANN401  (typer's own option type)
+    return typer.Option(*names, help=text, rich_help_panel=_DATA)
+
+
+def _running(*names: str, text: str, **options: Any) -> Any:  # noqa: ANN401
+    return typer.Option(*names, help=text, rich_help_panel=_RUNNING, **options)
+
+
+def _metric(*names: str, text: str, **options: Any) -> Any:  # noqa: ANN401
+    return typer.Option(*names, help=text, rich_help_panel=_METRICS, **options)
+
+
+@reports_errors
+def evaluate(
+    bundles: Annotated[
+        list[str], typer.Argument(metavar="[NAME=]BUNDLE…", help="one name: averaged too")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="report, JSON, picture")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace --output")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
+    *,
+    data: Annotated[Path, _data("--data", text=".jsonl, .csv, or a dataset on disk")],
+    data_format: Annotated[
+        Literal["auto", "jsonl", "csv", "dataset"], _data("--format", text="of --data")
+    ] = "auto",
+    preset: Annotated[
+        Literal["e2e", "tldr", "cnn-dm"] | None,
+        _data("--preset", text="columns and templates of a known data set"),
+    ] = None,
+    prompt_column: Annotated[
+        str | None, _data("--prompt-column", text="(prompt, or the preset's)")
+    ] = None,
+    completion_column: Annotated[
+        str | None, _data("--completion-column", text="(completion, or the preset's)")
+    ] = None,
+    prompt_template: Annotated[
+        str | None, _data("--prompt-template", text='round the column, e.g. "{prompt}<sep>"')
+    ] = None,
+    completion_template: Annotated[
+        str | None, _data("--completion-template", text='as training had it, e.g. " {completion}"')
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="first N distinct prompts (all)")
+    ] = None,
+    schedule: Annotated[
+        list[str] | None,
+        _running("--schedule", text="repeat for several; full always runs (the bundle's own)"),
+    ] = None,
+    batch_size: Annotated[int, _running("--batch-size", text="prompts at once", min=1)] = 16,
+    max_tokens: Annotated[
+        int | None,
+        _running("--max-tokens", text="(half more than the longest reference)", min=1),
+    ] = None,
+    temperature: Annotated[float, _running("--temperature", text="0: greedy", min=0)] = 0.0,
+    seed: Annotated[int, _running("--seed", text="of sampling and intervals", min=0)] = 0,
+    device: Annotated[
+        str | None, _running("--device", text="cpu, cuda or cuda:1 (cpu; TensorRT: cuda)")
+    ] = None,
+    threads: Annotated[int | None, _running("--threads", text="(all cores)", min=1)] = None,
+    lowercase: Annotated[bool, _metric("--lowercase", text="BLEU ignores case")] = False,
+    bert_model: Annotated[
+        Path | None, _metric("--bert-model", text="directory of an encoder, for BERT-F")
+    ] = None,
+    resamples: Annotated[int, _metric("--resamples", text="of the bootstrap", min=1)] = 1000,
+    examples: Annotated[int, _metric("--examples", text="side by side in DIR", min=0)] = 5,
+) -> None:
+    """Write texts at every schedule, compare them with references, and measure the time."""
+    from .data import DataConfig
+    from .evaluation import evaluate as run
+    from .evaluation_files import check_output
+    from .evaluation_inputs import BundleChoice, EvaluationConfig
+    from .evaluation_markdown import tables_markdown
+    from .evaluation_progress import EvaluationProgress
+    from .evaluation_report import report_document
+    from .metrics import MetricOptions
+
+    config = EvaluationConfig(
+        bundles=BundleChoice.parse_all(bundles),
+        data=DataConfig(
+            path=data,
+            format=data_format,
+            preset=preset,
+            prompt_column=prompt_column,
+            completion_column=completion_column,
+            prompt_template=prompt_template,
+            completion_template=completion_template,
+        ),
+        schedules=tuple(schedule or ()),
+        limit=limit,
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        metrics=MetricOptions(lowercase=lowercase, bert_model=bert_model),
+        resamples=resamples,
+        num_shown=examples,
+    )
+    if output is not None:
+        check_output(output, force=force)
+
+    def open_generator(path: Path) -> Generator:
+        from ..runtime.command_device import open_for_command
+
+        return open_for_command(path, device=device, threads=threads, max_batch_size=batch_size)
+
+    with EvaluationProgress(stderr_console()) as progress:
+        evaluation = run(config, open_generator, progress)
+    document = report_document(evaluation, _machine(device, threads))
+    if output is not None:
+        _write(output, evaluation, document, force=force)
+    if as_json:
+        print_json(document)
+    else:
+        sys.stdout.write(tables_markdown(evaluation))
+
+
+def _machine(device: str | None, threads: int | None) -> dict[str, Any]:
+    """Where it ran, for the document; null: what the bundle's target runs on."""
+    from ..engines.cpu import available_cores
+
+    return {"device": device, "threads": threads or available_cores()}
+
+
+def _write(output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool) -> None:
+    from .evaluation_files import PICTURE, write_evaluation
+
+    names = write_evaluation(output, evaluation, document, force=force)
+    console = stderr_console()
+    console.print(f"wrote {', '.join(str(output / name) for name in names)}")
+    if PICTURE not in names:
+        console.print(
+            f"no {PICTURE}: needs matplotlib, not installed here; run: pip install 'skipdec[plot]'",
+            markup=False,
+        )

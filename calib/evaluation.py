@@ -1,0 +1,206 @@
+"""Evaluation: quality, depth and measured speed of bundles at their exit schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Protocol
+
+from ..runtime.generator import Generator
+from .bootstrap import Bootstrap, Estimate
+from .evaluation_inputs import EvaluationConfig, PreparedBundle, ReferencedPrompt, prepare
+from .evaluation_run import ScheduleRun, num_steps, run_bundle
+from .metrics import METRICS, Metric, MetricOptions
+
+OpenGenerator = Callable[[Path], Generator]
+
+
+class Progress(Protocol):
+    """Shows how far an evaluation is."""
+
+    def begin(self, total: int) -> None:
+        """``total`` steps will come."""
+
+    def advance(self, done: str) -> None:
+        """One step, which ``done`` names, was made."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric of one row; ``difference`` is to full depth, paired by example."""
+
+    estimate: Estimate
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class Row:
+    """One bundle at one schedule."""
+
+    prepared: PreparedBundle
+    run: ScheduleRun
+    speedup: float  # wall-clock of full depth ÷ this schedule's, all texts, prompts included
+    token_speedup: float  # the same for the time of one generated token: texts may differ in length
+    figures: Mapping[str, Figure]  # by metric
+
+    @property
+    def label(self) -> str:
+        """The bundle's name."""
+        return self.prepared.choice.label
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure of several checkpoints."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Average:
+    """Several bundles of one name at one schedule."""
+
+    label: str
+    schedule: str
+    num_bundles: int
+    speedup: Spread
+    figures: Mapping[str, Spread]
+
+
+@dataclass(frozen=True)
+class Text:
+    """What one row wrote for one prompt."""
+
+    bundle: str
+    schedule: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt and the texts of all rows."""
+
+    prompt: ReferencedPrompt
+    texts: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All rows, bundle by bundle, full depth first in each."""
+
+    config: EvaluationConfig
+    prompts: tuple[ReferencedPrompt, ...]
+    metrics: Mapping[str, Metric]
+    rows: tuple[Row, ...]
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """``config.num_shown`` prompts, evenly spread over the data."""
+        count = min(self.config.num_shown, len(self.prompts))
+        places = [index * len(self.prompts) // count for index in range(count)]
+        return tuple(
+            Example(
+                self.prompts[place],
+                tuple(
+                    Text(row.label, row.run.name, row.run.outcomes[place].text) for row in self.rows
+                ),
+            )
+            for place in places
+        )
+
+    @property
+    def averages(self) -> tuple[Average, ...]:
+        """Of bundles that share a name; empty where each has its own."""
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault((row.label, row.run.name), []).append(row)
+        return tuple(
+            _average(label, schedule, rows)
+            for (label, schedule), rows in groups.items()
+            if len(rows) > 1
+        )
+
+
+def evaluate(
+    config: EvaluationConfig, open_generator: OpenGenerator, progress: Progress
+) -> Evaluation:
+    """Run every bundle, one after the other, at every schedule.
+
+    ``open_generator`` opens the bundle at a path for batches of ``config.batch_size``.
+
+    Raises MissingExtraError (a metric's library) and what ``prepare`` raises before any work.
+    """
+    metrics = create_metrics(config.metrics)
+    inputs = prepare(config)
+    progress.begin(sum(num_steps(prepared, config.batch_size) for prepared in inputs.bundles))
+    rows: list[Row] = []
+    for prepared in inputs.bundles:
+        with open_generator(prepared.choice.path) as generator:
+            runs = run_bundle(
+                generator,
+                prepared,
+                batch_size=config.batch_size,
+                temperature=config.temperature,
+                seed=config.seed,
+                advance=progress.advance,
+            )
+        rows += _rows(config, metrics, prepared, runs)
+    return Evaluation(config, inputs.prompts, metrics, tuple(rows))
+
+
+def create_metrics(options: MetricOptions) -> dict[str, Metric]:
+    """Return every metric of the registry that ``options`` ask for, in its order."""
+    created = {name: METRICS.load(name).create(options) for name in METRICS}
+    return {name: metric for name, metric in created.items() if metric is not None}
+
+
+def _rows(
+    config: EvaluationConfig,
+    metrics: Mapping[str, Metric],
+    prepared: PreparedBundle,
+    runs: Sequence[ScheduleRun],
+) -> list[Row]:
+    """One row a run; ``runs`` begin with full depth."""
+    bootstrap = Bootstrap(len(prepared.prompts), resamples=config.resamples, seed=config.seed)
+    samples = [
+        {name: bootstrap.sample(metric, run.outcomes) for name, metric in metrics.items()}
+        for run in runs
+    ]
+    full = runs[0]
+    return [
+        Row(
+            prepared=prepared,
+            run=run,
+            speedup=full.wall_seconds / run.wall_seconds,
+            token_speedup=full.seconds_per_token / run.seconds_per_token,
+            figures={
+                name: Figure(
+                    sample[name].estimate(config.confidence),
+                    sample[name].difference(samples[0][name], config.confidence),
+                )
+                for name in metrics
+            },
+        )
+        for run, sample in zip(runs, samples, strict=True)
+    ]
+
+
+def _average(label: str, schedule: str, rows: Sequence[Row]) -> Average:
+    return Average(
+        label=label,
+        schedule=schedule,
+        num_bundles=len(rows),
+        speedup=_spread([row.speedup for row in rows]),
+        figures={
+            name: _spread([row.figures[name].estimate.value for row in rows])
+            for name in rows[0].figures
+        },
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(mean(values), min(values), max(values))

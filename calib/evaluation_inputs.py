@@ -1,0 +1,228 @@
+"""What an evaluation is asked to do, checked and tokenised before any engine is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from statistics import mean
+
+from ..engines.bundle import EngineBundle
+from ..engines.errors import ScheduleError, UsageError
+from ..runtime.schedule import ExitSchedule
+from ..runtime.schedule_text import default_horizon, format_schedule, parse_schedule
+from ..runtime.tokenizer import Tokenizer
+from .data import DataConfig, group_references, load_examples, raise_problems
+from .metrics import MetricOptions
+
+_ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens: an untuned model writes longer texts
+
+
+@dataclass(frozen=True)
+class BundleChoice:
+    """A bundle and the name of its rows; bundles of one name (seeds) are averaged too."""
+
+    label: str
+    path: Path
+
+    @classmethod
+    def parse_all(cls, texts: Sequence[str]) -> tuple[BundleChoice, ...]:
+        """Read ``NAME=PATH`` or ``PATH``, whose name is the directory's.
+
+        Raises UsageError where two plain paths have one name: they would be averaged unasked.
+        """
+        choices, plain = [], []
+        for text in texts:
+            name, equals, path = text.partition("=")
+            if equals and name and path and not Path(text).exists():
+                choices.append(cls(name, Path(path)))
+            else:
+                choices.append(cls(Path(text).resolve().name, Path(text)))
+                plain.append(choices[-1].label)
+        problems = [
+            f"{name!r} names {plain.count(name)} bundles; write NAME=PATH: other names to tell "
+            "them apart, one name to average them"
+            for name in dict.fromkeys(plain)
+            if plain.count(name) > 1
+        ]
+        if problems:
+            raise UsageError("bundles", *problems)
+        return tuple(choices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What to evaluate. ``schedules`` are texts; full depth is always run, as the reference.
+
+    Without ``schedules`` each bundle runs its own.
+    """
+
+    bundles: tuple[BundleChoice, ...]
+    data: DataConfig
+    schedules: tuple[str, ...] = ()
+    limit: int | None = None  # distinct prompts, the file's first; None: all
+    batch_size: int = 16
+    max_tokens: int | None = None  # None: half more than the longest reference
+    temperature: float = 0.0
+    seed: int = 0  # of sampling and of the bootstrap
+    metrics: MetricOptions = field(default_factory=MetricOptions)
+    resamples: int = 1000
+    confidence: float = 0.95
+    num_shown: int = 5  # examples side by side
+
+    def __post_init__(self) -> None:
+        bounds = (
+            ("limit", 1),
+            ("batch_size", 1),
+            ("max_tokens", 1),
+            ("temperature", 0),
+            ("seed", 0),
+            ("resamples", 1),
+            ("num_shown", 0),
+        )
+        problems = [
+            f"{name} is {value}; allowed: {low} or more"
+            for name, low in bounds
+            if (value := getattr(self, name)) is not None and value < low
+        ]
+        if not self.bundles:
+            problems.append("there is no bundle; give at least one")
+        if not 0 < self.confidence < 1:
+            problems.append(f"confidence is {self.confidence}; allowed: above 0, below 1")
+        if problems:
+            raise UsageError("evaluate", *problems)
+
+
+@dataclass(frozen=True)
+class ReferencedPrompt:
+    """One distinct prompt with all of its references."""
+
+    text: str
+    references: tuple[str, ...]
+    source: str  # of its first row: "dev.csv, line 7"
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as one bundle's tokenizer reads it, with its references."""
+
+    token_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]  # the first reference and the end of text
+    references: tuple[str, ...]
+    reference_tokens: float  # mean over the references, without the end of text
+
+
+@dataclass(frozen=True)
+class PreparedBundle:
+    """One bundle's share of the work: everything that can be refused has been."""
+
+    choice: BundleChoice
+    bundle: EngineBundle
+    schedules: Mapping[ExitSchedule, str]  # full depth first, each with the name asked for
+    prompts: tuple[EncodedPrompt, ...]
+    max_tokens: int
+
+    def room(self, prompt: EncodedPrompt) -> int:
+        """``max_tokens``, or what ``prompt`` leaves of the bundle's positions."""
+        left = self.bundle.manifest.model.max_seq_len - len(prompt.token_ids)
+        return min(self.max_tokens, left)
+
+
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """All prompts, and each bundle with its own tokens of them."""
+
+    prompts: tuple[ReferencedPrompt, ...]
+    bundles: tuple[PreparedBundle, ...]
+
+
+def prepare(config: EvaluationConfig) -> EvaluationInputs:
+    """Read the data, open the bundles, parse schedules, tokenise; load no engine.
+
+    Raises UsageError with the line of every bad row; BundleError; and one UsageError for bundles
+    without a tokenizer, schedules that do not fit a bundle's depth, and prompts that leave a
+    bundle no room for their reference, by line.
+    """
+    prompts = read_prompts(config.data, config.limit)
+    bundles = [EngineBundle.open(choice.path) for choice in config.bundles]
+    prepared, problems = [], []
+    for choice, bundle in zip(config.bundles, bundles, strict=True):
+        found, ready = _prepare_bundle(config, choice, bundle, prompts)
+        problems += [f"{choice.path}: {problem}" for problem in found]
+        prepared += ready
+    raise_problems("evaluate", problems)
+    return EvaluationInputs(prompts, tuple(prepared))
+
+
+def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
+    """Return the first ``limit`` distinct prompts of the file, each with all its references."""
+    examples = load_examples(data)
+    sources: dict[str, str] = {}
+    for example in examples:
+        sources.setdefault(example.prompt, example.source)
+    groups = group_references(examples)[:limit]
+    return tuple(ReferencedPrompt(text, references, sources[text]) for text, references in groups)
+
+
+def _prepare_bundle(
+    config: EvaluationConfig,
+    choice: BundleChoice,
+    bundle: EngineBundle,
+    prompts: Sequence[ReferencedPrompt],
+) -> tuple[list[str], list[PreparedBundle]]:
+    """Problems, or the bundle's share of the work."""
+    name = bundle.manifest.tokenizer
+    if name is None:
+        return [
+            "has no tokenizer, and metrics need texts; export it from a checkpoint with "
+            "tokenizer.json"
+        ], []
+    tokenizer = Tokenizer.load(bundle.file(name))
+    encoded = [_encode(prompt, tokenizer, bundle) for prompt in prompts]
+    problems = [
+        f"{prompt.source}: prompt and first reference have {needed} tokens; the bundle holds "
+        f"{bundle.manifest.model.max_seq_len} positions; shorten or remove the row"
+        for prompt, tokens in zip(prompts, encoded, strict=True)
+        if (needed := len(tokens.token_ids) + len(tokens.target_ids))
+        > bundle.manifest.model.max_seq_len
+    ]
+    longest = max(tokens.reference_tokens for tokens in encoded)
+    max_tokens = config.max_tokens or ceil(_ROOM_OVER_REFERENCES * (longest + 1))
+    schedules, refused = _schedules(config.schedules, bundle, max_tokens)
+    problems += refused
+    if problems:
+        return problems, []
+    return [], [PreparedBundle(choice, bundle, schedules, tuple(encoded), max_tokens)]
+
+
+def _encode(prompt: ReferencedPrompt, tokenizer: Tokenizer, bundle: EngineBundle) -> EncodedPrompt:
+    references = [tokenizer.encode(text, add_special_tokens=False) for text in prompt.references]
+    end = bundle.manifest.model.eos_token_id
+    return EncodedPrompt(
+        token_ids=tuple(tokenizer.encode(prompt.text)),
+        target_ids=(*references[0], *(() if end is None else (end,))),
+        references=prompt.references,
+        reference_tokens=mean(map(len, references)),
+    )
+
+
+def _schedules(
+    texts: Sequence[str], bundle: EngineBundle, max_tokens: int
+) -> tuple[dict[ExitSchedule, str], list[str]]:
+    """Full depth, then those asked for, each once; and why others are refused."""
+    num_layers = bundle.manifest.model.num_layers
+    own = ExitSchedule.from_document(bundle.schedule_document)
+    schedules = {ExitSchedule.full(num_layers): "full"}
+    if not texts:
+        schedules.setdefault(own, format_schedule(own))
+    problems = []
+    for text in texts:
+        horizon = default_horizon(own, max_tokens)
+        try:
+            schedule = parse_schedule(text, num_layers=num_layers, horizon=horizon)
+        except ScheduleError as error:
+            problems += [f"{error.subject} {problem}" for problem in error.problems]
+        else:
+            schedules.setdefault(schedule, text)
+    return schedules, problems

@@ -1,0 +1,76 @@
+"""What an evaluation found, as a JSON document."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from ..engines.cpu import processor_name
+from ..runtime.schedule_text import format_schedule
+from .evaluation import Evaluation, Row
+
+
+def report_document(evaluation: Evaluation, machine: dict[str, Any]) -> dict[str, Any]:
+    """Return everything as one JSON object; figures that are not defined are null.
+
+    ``machine``: what the caller knows about where it ran, e.g. the number of threads.
+    """
+    config = evaluation.config
+    document = {
+        "skipdec": version("skipdec"),
+        "processor": processor_name(),
+        **machine,
+        "data": config.data.model_dump(mode="json"),
+        "num_prompts": len(evaluation.prompts),
+        "batch_size": config.batch_size,
+        "temperature": config.temperature,
+        "seed": config.seed,
+        "lowercase": config.metrics.lowercase,
+        "bert_model": config.metrics.bert_model and str(config.metrics.bert_model),
+        "resamples": config.resamples,
+        "confidence": config.confidence,
+        "rows": [_row_document(row) for row in evaluation.rows],
+        "averages": [asdict(average) for average in evaluation.averages],
+        "examples": [
+            {
+                "source": example.prompt.source,
+                "prompt": example.prompt.text,
+                "references": list(example.prompt.references),
+                "texts": [asdict(text) for text in example.texts],
+            }
+            for example in evaluation.examples
+        ],
+    }
+    return {key: _finite(value) for key, value in document.items()}
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    run, prepared = row.run, row.prepared
+    return {
+        "bundle": row.label,
+        "path": str(prepared.choice.path),
+        "digest": prepared.bundle.manifest.digest,
+        "precision": prepared.bundle.manifest.precision.model_dump(mode="json"),
+        "max_tokens": prepared.max_tokens,
+        "schedule": run.name,
+        "schedule_text": format_schedule(run.schedule),
+        "num_layers": run.schedule.num_layers,
+        "nominal_depth": run.schedule.average_budget(),
+        "wall_seconds": run.wall_seconds,
+        "chunk_seconds": run.chunk_seconds,
+        "generated_tokens": run.num_tokens,
+        "speedup": row.speedup,
+        "token_speedup": row.token_speedup,
+        "metrics": {name: asdict(figure) for name, figure in row.figures.items()},
+    }
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
+    """``value`` with null in place of nan and the infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

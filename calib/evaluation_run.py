@@ -1,0 +1,116 @@
+"""One bundle's texts and times: schedules in turn, chunk by chunk, so that drift hits all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from ..runtime.generator import Generator
+from ..runtime.outputs import CompletionOutput, ScoreOutput
+from ..runtime.sampling import SamplingParams
+from ..runtime.schedule import ExitSchedule
+from .evaluation_inputs import EncodedPrompt, PreparedBundle
+from .metrics import Outcome
+
+_WARMUP_TOKENS = 4
+
+Advance = Callable[[str], None]  # told what was just done, once a chunk and schedule
+
+
+@dataclass
+class ScheduleRun:
+    """All texts of one bundle at one schedule, in the order of the prompts."""
+
+    name: str  # the schedule as it was asked for
+    schedule: ExitSchedule
+    outcomes: list[Outcome] = field(default_factory=list)
+    chunk_seconds: list[float] = field(default_factory=list)  # wall-clock of generating each chunk
+
+    @property
+    def wall_seconds(self) -> float:
+        """Of all chunks, their prompts included; scoring the references is not in it."""
+        return sum(self.chunk_seconds)
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that were generated, ends of text included."""
+        return sum(len(outcome.layers_per_token) for outcome in self.outcomes)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of a whole chunk's work, whatever its number of rows."""
+        return self.wall_seconds / self.num_tokens
+
+
+def num_steps(prepared: PreparedBundle, batch_size: int) -> int:
+    """How many times ``run_bundle`` advances: chunks × schedules."""
+    return len(range(0, len(prepared.prompts), batch_size)) * len(prepared.schedules)
+
+
+def run_bundle(
+    generator: Generator,
+    prepared: PreparedBundle,
+    *,
+    batch_size: int,
+    temperature: float,
+    seed: int,
+    advance: Advance,
+) -> list[ScheduleRun]:
+    """Generate and score every prompt at every schedule; full depth first.
+
+    Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x.
+    Before, each schedule runs a few tokens that are not measured. With a temperature, prompt i
+    has the seed ``seed`` + i at every schedule.
+    """
+    params = [
+        SamplingParams(temperature=temperature, seed=seed + index, max_tokens=prepared.room(prompt))
+        for index, prompt in enumerate(prepared.prompts)
+    ]
+    runs = [ScheduleRun(name, schedule) for schedule, name in prepared.schedules.items()]
+    _warm_up(generator, prepared, batch_size)
+    for start in range(0, len(params), batch_size):
+        chunk = slice(start, start + batch_size)
+        for run in runs:
+            _run_chunk(generator, run, prepared.prompts[chunk], params[chunk])
+            advance(f"{prepared.choice.label}, {run.name}")
+    return runs
+
+
+def _warm_up(generator: Generator, prepared: PreparedBundle, batch_size: int) -> None:
+    prompts = prepared.prompts[:batch_size]
+    num_tokens = min(_WARMUP_TOKENS, *map(prepared.room, prompts))
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens)
+    for schedule in prepared.schedules:
+        generator.generate([prompt.token_ids for prompt in prompts], params, schedule=schedule)
+
+
+def _run_chunk(
+    generator: Generator,
+    run: ScheduleRun,
+    prompts: Sequence[EncodedPrompt],
+    params: Sequence[SamplingParams],
+) -> None:
+    token_ids = [prompt.token_ids for prompt in prompts]
+    start = perf_counter()
+    results = generator.generate(token_ids, params, schedule=run.schedule)
+    run.chunk_seconds.append(perf_counter() - start)
+    targets = [prompt.target_ids for prompt in prompts]
+    scores = generator.score(token_ids, targets, schedule=run.schedule)
+    run.outcomes += [
+        _outcome(prompt, result.outputs[0], score)
+        for prompt, result, score in zip(prompts, results, scores, strict=True)
+    ]
+
+
+def _outcome(prompt: EncodedPrompt, completion: CompletionOutput, score: ScoreOutput) -> Outcome:
+    is_cut = completion.finish_reason == "length"
+    return Outcome(
+        text=completion.text,
+        token_ids=completion.token_ids if is_cut else completion.token_ids[:-1],
+        is_cut=is_cut,
+        layers_per_token=completion.layers_per_token,
+        references=prompt.references,
+        reference_tokens=prompt.reference_tokens,
+        logprobs=score.logprobs,
+    )

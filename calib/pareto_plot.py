@@ -1,0 +1,81 @@
+"""A picture of an evaluation: quality over measured speed-up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .evaluation import Evaluation, Row
+
+
+def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> None:
+    """Draw ``metric`` over the speed-up of whole calls, one line a bundle, intervals as bars.
+
+    ``metric`` must be one for which higher is better. Points that no other point beats in both
+    are ringed. Needs matplotlib (extra ``plot``).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    bundles: dict[Path, list[Row]] = {}
+    for row in evaluation.rows:
+        bundles.setdefault(row.prepared.choice.path, []).append(row)
+    for rows in bundles.values():
+        points = sorted(rows, key=lambda row: row.speedup)
+        estimates = [row.figures[metric].estimate for row in points]
+        axes.errorbar(
+            [row.speedup for row in points],
+            [estimate.value for estimate in estimates],
+            yerr=[
+                [max(0.0, estimate.value - estimate.low) for estimate in estimates],
+                [max(0.0, estimate.high - estimate.value) for estimate in estimates],
+            ],
+            marker="o",
+            capsize=3,
+            label=points[0].label,
+        )
+        for row, estimate in zip(points, estimates, strict=True):
+            depth = row.figures["realised_depth"].estimate.value
+            axes.annotate(
+                f"{row.run.name.partition(':')[0]}, {depth:.1f} layers",
+                (row.speedup, estimate.value),
+                xytext=(5, 5),
+                textcoords="offset points",
+                fontsize="x-small",
+            )
+    front = [evaluation.rows[place] for place in pareto_front(_points(evaluation.rows, metric))]
+    axes.scatter(
+        [row.speedup for row in front],
+        [row.figures[metric].estimate.value for row in front],
+        s=120,
+        facecolors="none",
+        edgecolors="black",
+        label="not beaten in both",
+        zorder=3,
+    )
+    axes.set_xlabel("measured speed-up over full depth of the same bundle, whole calls")
+    axes.set_ylabel(evaluation.metrics[metric].heading)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def pareto_front(points: list[tuple[float, float]]) -> list[int]:
+    """Return the places of the points that no other beats: more in one, no less in the other.
+
+    >>> pareto_front([(1.0, 69.2), (1.7, 69.1), (1.5, 60.0)])
+    [0, 1]
+    """
+    return [
+        place
+        for place, (speed, quality) in enumerate(points)
+        if not any(
+            other_speed >= speed
+            and other_quality >= quality
+            and (other_speed, other_quality) != (speed, quality)
+            for other_speed, other_quality in points
+        )
+    ]
+
+
+def _points(rows: tuple[Row, ...], metric: str) -> list[tuple[float, float]]:
+    return [(row.speedup, row.figures[metric].estimate.value) for row in rows]
