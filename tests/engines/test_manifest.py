@@ -31,7 +31,7 @@ def test_text_and_back(bundle: EngineBundle) -> None:
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
-        (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 1"),
+        (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 2"),
         (lambda d: d.update(colour="red"), "colour: Extra inputs are not permitted"),
         (lambda d: d.pop("model"), "model: Field required"),
         (lambda d: d["engines"].pop(), "expected: .*'head'"),
