@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from ..engines.errors import MissingExtraError, UsageError
 from .metrics import Metric, MetricOptions, Outcome, Statistics
+
+_LONGEST = 2**31 - 1  # transformers writes 10**30 for "not known", which its tokenizers refuse
 
 
 class BertF(Metric):
@@ -31,7 +33,8 @@ class BertF(Metric):
             raise MissingExtraError(
                 "--bert-model", "needs bert-score, not installed here; run: pip install bert-score"
             ) from error
-        self._scorer = BERTScorer(model_type=str(model), num_layers=_num_layers(model))
+        num_layers = _num_layers(model)
+        self._scorer = BERTScorer(model_type=str(model), num_layers=num_layers)
 
     @classmethod
     def create(cls, options: MetricOptions) -> Self | None:
@@ -51,15 +54,29 @@ class BertF(Metric):
 
 
 def _num_layers(model: Path) -> int:
-    """Layers of the model in the directory ``model``."""
-    path = model / "config.json"
-    if not path.is_file():
+    """Layers of the model in the directory ``model``, after a look at what bert-score needs."""
+    layers = _read_object(model / "config.json").get("num_hidden_layers")
+    longest = _read_object(model / "tokenizer_config.json").get("model_max_length")
+    problems = []
+    if not isinstance(layers, int):
+        problems.append(f"{model}/config.json has no num_hidden_layers; give an encoder")
+    if not isinstance(longest, int) or longest > _LONGEST:
+        problems.append(
+            f"{model}/tokenizer_config.json says model_max_length {longest}; write how many "
+            "tokens the model takes, e.g. 512"
+        )
+    if problems:
+        raise UsageError("--bert-model", *problems)
+    return int(layers)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UsageError(
             "--bert-model",
-            f"is {model}, which has no config.json; allowed: the directory of an encoder such as "
-            "roberta-large",
-        )
-    layers = json.loads(path.read_text(encoding="utf-8")).get("num_hidden_layers")
-    if not isinstance(layers, int):
-        raise UsageError("--bert-model", f"is {model}, whose config.json has no num_hidden_layers")
-    return layers
+            f"{path} can't be read ({error}); allowed: the directory of an encoder, e.g. of "
+            "roberta-large, as save_pretrained writes it",
+        ) from error
+    return document if isinstance(document, dict) else {}

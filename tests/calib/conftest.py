@@ -1,0 +1,47 @@
+"""One tiny evaluation for all tests of what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from evaluations import SKIPPING, Silent, write_rows
+from text_bundles import STRUCTURE, export_text_bundle
+
+from skipdec.calib.data import DataConfig
+from skipdec.calib.evaluation import Evaluation, evaluate
+from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig
+from skipdec.runtime.generator import Generator
+
+
+@pytest.fixture(scope="session")
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of 6 layers with a tokenizer of bytes; its schedule is SKIPPING."""
+    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("evaluation"))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three distinct prompts, the first with two references."""
+    return write_rows(tmp_path_factory.mktemp("data") / "rows.jsonl")
+
+
+@pytest.fixture(scope="session")
+def config(bundle: Path, data: Path) -> EvaluationConfig:
+    """Full depth and SKIPPING, two prompts at once, six tokens."""
+    return EvaluationConfig(
+        bundles=(BundleChoice("tiny", bundle),),
+        data=DataConfig(path=data),
+        schedules=(SKIPPING,),
+        batch_size=2,
+        max_tokens=6,
+        resamples=20,
+        num_shown=2,
+    )
+
+
+@pytest.fixture(scope="session")
+def evaluation(config: EvaluationConfig) -> Evaluation:
+    """The result of ``config``."""
+    return evaluate(config, Generator.open, Silent())

@@ -1,0 +1,87 @@
+"""The bootstrap on cases whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from skipdec.calib.bootstrap import Bootstrap
+from skipdec.calib.metrics import Outcome, OutputTokens, RealisedDepth
+from skipdec.calib.metrics_text import Bleu
+from skipdec.engines.errors import UsageError
+
+
+def outcomes(lengths: Sequence[int], text: str = "a b c d") -> list[Outcome]:
+    return [
+        Outcome(
+            text=text,
+            token_ids=tuple(range(length)),
+            is_cut=False,
+            layers_per_token=(6,) * length,
+            references=("a b c d",),
+            reference_tokens=4,
+            logprobs=(-1.0,),
+        )
+        for length in lengths
+    ]
+
+
+def test_equal_examples_leave_nothing_to_doubt() -> None:
+    sample = Bootstrap(20, resamples=50, seed=0).sample(OutputTokens(), outcomes([7] * 20))
+    estimate = sample.estimate(0.95)
+    assert (estimate.value, estimate.low, estimate.high) == (7, 7, 7)
+
+
+@pytest.mark.parametrize(("confidence", "deviations"), [(0.95, 1.96), (0.68, 0.994)])
+def test_interval_of_a_mean_has_its_standard_errors(confidence: float, deviations: float) -> None:
+    lengths = [0, 10] * 200  # standard error of the mean: 5 / sqrt(400)
+    sample = Bootstrap(400, resamples=2000, seed=0).sample(OutputTokens(), outcomes(lengths))
+    estimate = sample.estimate(confidence)
+    assert estimate.value == 5
+    assert estimate.low == pytest.approx(5 - deviations * 0.25, abs=0.06)
+    assert estimate.high == pytest.approx(5 + deviations * 0.25, abs=0.06)
+
+
+def test_differences_are_paired_by_example() -> None:
+    lengths = np.random.default_rng(1).integers(0, 100, 50).tolist()
+    bootstrap = Bootstrap(50, resamples=200, seed=0)
+    base = bootstrap.sample(OutputTokens(), outcomes(lengths))
+    longer = bootstrap.sample(OutputTokens(), outcomes([length + 3 for length in lengths]))
+    assert base.estimate(0.95).high - base.estimate(0.95).low > 5
+    difference = longer.difference(base, 0.95)
+    assert difference.value == pytest.approx(3)
+    assert (difference.low, difference.high) == pytest.approx((3, 3))
+
+
+def test_equal_seeds_give_equal_intervals() -> None:
+    rows = outcomes([1, 2, 4, 8, 16])
+    first, again, other = (
+        Bootstrap(5, resamples=30, seed=seed).sample(OutputTokens(), rows).resampled
+        for seed in (3, 3, 4)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_resampled_bleu_is_that_of_the_resampled_corpus() -> None:
+    rows = [*outcomes([1], "a b c d"), *outcomes([1], "a b c x"), *outcomes([1], "a y c d e")]
+    bleu = Bleu()
+    resampled = Bootstrap(3, resamples=20, seed=5).sample(bleu, rows).resampled
+    draws = np.random.default_rng(5)
+    for actual in resampled:
+        drawn = [rows[place] for place in draws.integers(0, 3, 3)]
+        expected = bleu._bleu.corpus_score([row.text for row in drawn], [["a b c d"] * 3]).score
+        assert actual == pytest.approx(expected)
+
+
+def test_what_no_example_defines_has_no_interval() -> None:
+    estimate = Bootstrap(2, resamples=9, seed=0).sample(RealisedDepth(), outcomes([1, 1]))
+    assert all(map(math.isnan, vars(estimate.estimate(0.95)).values()))
+
+
+def test_impossible_sizes_are_refused_together() -> None:
+    with pytest.raises(UsageError, match="2 problems"):
+        Bootstrap(0, resamples=0, seed=0)

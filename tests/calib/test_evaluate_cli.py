@@ -1,0 +1,50 @@
+"""``skipdec evaluate`` in a process of its own: it sets the shared thread pool."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from evaluations import SKIPPING
+
+COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()", "evaluate"]
+SMALL = ["--max-tokens", "5", "--batch-size", "2", "--resamples", "10", "--threads", "1"]
+
+
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_tables_go_to_stdout_and_files_to_the_directory(
+    bundle: Path, data: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "results"
+    result = run_command(f"tiny={bundle}", "--data", data, "-o", output, *SMALL)
+    assert result.returncode == 0, result.stderr
+    assert f"| tiny | {SKIPPING} | 3.00 |" in result.stdout
+    assert "wrote" in result.stderr
+    assert (output / "evaluation.md").read_text().startswith("# Evaluation")
+
+
+def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
+    arguments = ["--schedule", "2x", "--schedule", "3x", "--limit", "2", "--json"]
+    result = run_command(bundle, "--data", data, *arguments, *SMALL)
+    document = json.loads(result.stdout)
+    assert [row["schedule"] for row in document["rows"]] == ["full", "2x", "3x"]
+    assert (document["num_prompts"], document["threads"]) == (2, 1)
+
+
+def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--schedule", "9x"], "largest possible: 3x"),
+        (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
+        (["-o", tmp_path], "exists; --force replaces it"),
+    ):
+        result = run_command(bundle, "--data", data, *arguments)
+        assert result.returncode == 2, arguments
+        assert message in result.stderr
+        assert not result.stdout
+        assert "Traceback" not in result.stderr

@@ -1,0 +1,190 @@
+"""An evaluation's figures against the model's own, its order of work, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+from evaluations import SKIPPING, Silent
+from reference import Plan, full_plan, linear_plan, reference_logits
+from text_bundles import STRUCTURE
+from transformers import OPTForCausalLM
+
+from skipdec.calib.data import DataConfig
+from skipdec.calib.evaluation import Evaluation, evaluate
+from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig, prepare
+from skipdec.calib.evaluation_run import run_bundle
+from skipdec.engines.errors import BundleError, UsageError
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.schedule_text import format_schedule
+
+
+def test_rows_with_equal_prompts_are_references_of_one_prompt(evaluation: Evaluation) -> None:
+    assert [prompt.text for prompt in evaluation.prompts] == ["ab", "cd", "efg"]
+    assert evaluation.prompts[0].references == ("some text", "a second reference")
+    assert evaluation.prompts[2].source == "rows.jsonl, line 4"
+
+
+def test_full_depth_runs_first_and_always(evaluation: Evaluation) -> None:
+    assert [row.run.name for row in evaluation.rows] == ["full", SKIPPING]
+    assert evaluation.rows[0].speedup == evaluation.rows[0].token_speedup == 1
+    assert evaluation.rows[1].speedup > 0
+
+
+@pytest.mark.parametrize(
+    ("row", "plan"), [(0, full_plan(6)), (1, linear_plan(6, 4, 2, 1, 4))], ids=["full", "2x"]
+)
+def test_perplexity_is_the_torch_models_at_the_same_depth(
+    evaluation: Evaluation,
+    reference_model: Callable[[str], OPTForCausalLM],
+    row: int,
+    plan: Plan,
+) -> None:
+    prompts = evaluation.rows[row].prepared.prompts
+    logprobs = []
+    for prompt in prompts:
+        assert prompt.target_ids[-1] == 2, "the end of text counts too"
+        logits = reference_logits(
+            reference_model(STRUCTURE), prompt.token_ids, prompt.target_ids[:-1], plan
+        )
+        chosen = logits.log_softmax(-1)[range(len(prompt.target_ids)), list(prompt.target_ids)]
+        logprobs += chosen.tolist()
+    figure = evaluation.rows[row].figures["perplexity"].estimate
+    assert figure.value == pytest.approx(np.exp(-np.mean(logprobs)), rel=1e-4)
+
+
+def test_texts_and_depth_are_those_that_the_generator_gives(
+    evaluation: Evaluation, bundle: Path
+) -> None:
+    params = SamplingParams(temperature=0, max_tokens=6)
+    with Generator.open(bundle) as generator:
+        results = generator.generate(["ab", "cd", "efg"], params, schedule=SKIPPING)
+    row = evaluation.rows[1]
+    assert [text.text for text in row.run.outcomes] == [item.outputs[0].text for item in results]
+    layers = [depth for item in results for depth in item.outputs[0].layers_per_token[1:]]
+    assert row.figures["realised_depth"].estimate.value == pytest.approx(np.mean(layers))
+    assert row.run.schedule.average_budget() == 3.0
+
+
+def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: Path) -> None:
+    prepared = prepare(config).bundles[0]
+    steps = Silent()
+    with (
+        Generator.open(bundle) as generator,
+        patch.object(generator, "generate", wraps=generator.generate) as generate,
+    ):
+        runs = run_bundle(
+            generator, prepared, batch_size=2, temperature=0, seed=0, advance=steps.advance
+        )
+    calls = [
+        (format_schedule(call.kwargs["schedule"]), len(call.args[0]))
+        for call in generate.call_args_list
+    ]
+    warm_up = [("full", 2), (SKIPPING, 2)]
+    measured = [(name, rows) for rows in (2, 1) for name in ("full", SKIPPING)]
+    assert calls == warm_up + measured
+    assert [len(run.chunk_seconds) for run in runs] == [2, 2], "the warm-up is not measured"
+    assert steps.done == [f"tiny, {name}" for name, _ in measured]
+
+
+def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
+    progress = Silent()
+    evaluate(replace(config, limit=1, schedules=("3x", "2x", "full")), Generator.open, progress)
+    assert progress.total == len(progress.done) == 3
+
+
+def test_a_bundles_own_schedule_is_the_default(config: EvaluationConfig) -> None:
+    schedules = prepare(replace(config, schedules=())).bundles[0].schedules
+    assert list(schedules.values()) == ["full", SKIPPING]
+
+
+def test_seeds_decide_sampled_texts(config: EvaluationConfig) -> None:
+    def texts(seed: int) -> list[str]:
+        sampled = replace(config, temperature=1.0, seed=seed)
+        return [
+            item.text for item in evaluate(sampled, Generator.open, Silent()).rows[0].run.outcomes
+        ]
+
+    assert texts(1) == texts(1) != texts(2)
+
+
+def test_bundles_of_one_name_are_averaged_with_their_range(
+    config: EvaluationConfig, bundle: Path
+) -> None:
+    assert evaluate(config, Generator.open, Silent()).averages == ()
+    pair = replace(config, bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
+    result = evaluate(pair, Generator.open, Silent())
+    assert [(entry.schedule, entry.num_bundles) for entry in result.averages] == [
+        ("full", 2),
+        (SKIPPING, 2),
+    ]
+    spread = result.averages[1].speedup
+    speedups = [row.speedup for row in result.rows if row.run.name == SKIPPING]
+    assert (spread.low, spread.high) == (min(speedups), max(speedups))
+    assert spread.mean == pytest.approx(np.mean(speedups))
+
+
+def test_all_that_does_not_fit_a_bundle_is_refused_at_once(
+    config: EvaluationConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": "ab", "completion": "c"}, {"prompt": "x" * 63, "completion": "yz"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    bad = replace(
+        config, data=DataConfig(path=path), schedules=("9x", "linear:max=12,min=8,horizon=4")
+    )
+    never_opened = Mock(spec=Generator.open)
+    with pytest.raises(UsageError) as error:
+        evaluate(bad, never_opened, Silent())
+    never_opened.assert_not_called()
+    text = str(error.value)
+    assert "long.jsonl, line 2: prompt and first reference have 67 tokens" in text
+    assert "the bundle holds 64 positions" in text
+    assert "9x" in text
+    assert "max_exit_layer is 12" in text
+
+
+def test_a_bundle_without_tokenizer_is_refused(
+    config: EvaluationConfig, exported: Callable[..., Path]
+) -> None:
+    bad = replace(config, bundles=(BundleChoice("untold", exported("pre_norm")),))
+    with pytest.raises(UsageError, match="has no tokenizer, and metrics need texts"):
+        prepare(bad)
+
+
+def test_bad_rows_are_named_before_bundles_are_opened(
+    config: EvaluationConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "ab", "completion": ""}\n')
+    missing = (BundleChoice("none", tmp_path / "none"),)
+    with pytest.raises(UsageError, match=r"bad\.jsonl, line 1"):
+        prepare(replace(config, data=DataConfig(path=path), bundles=missing))
+    with pytest.raises(BundleError, match="does not exist"):
+        prepare(replace(config, bundles=missing))
+
+
+def test_impossible_settings_are_refused_together(config: EvaluationConfig) -> None:
+    with pytest.raises(UsageError, match="4 problems"):
+        replace(config, bundles=(), batch_size=0, limit=0, confidence=1.0)
+
+
+def test_bundles_are_named_by_hand_or_by_their_directory(tmp_path: Path) -> None:
+    strange = tmp_path / "a=b"
+    strange.mkdir()
+    choices = BundleChoice.parse_all(["runs/x2", "tuned=runs/a", "tuned=runs/b", str(strange)])
+    assert [choice.label for choice in choices] == ["x2", "tuned", "tuned", "a=b"]
+    with pytest.raises(UsageError, match="'x2' names 2 bundles; write NAME=PATH"):
+        BundleChoice.parse_all(["one/x2", "two/x2"])
+
+
+def test_short_room_shortens_the_text_not_the_data(config: EvaluationConfig) -> None:
+    prepared = prepare(replace(config, max_tokens=1000)).bundles[0]
+    rooms: Iterator[int] = map(prepared.room, prepared.prompts)
+    assert list(rooms) == [64 - len(prompt.token_ids) for prompt in prepared.prompts]

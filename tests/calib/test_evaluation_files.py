@@ -1,0 +1,146 @@
+"""What an evaluation leaves behind: tables, JSON, a directory that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from evaluations import SKIPPING, Silent
+
+from skipdec.calib import evaluation_files
+from skipdec.calib.evaluation import Evaluation, evaluate
+from skipdec.calib.evaluation_files import write_evaluation
+from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig
+from skipdec.calib.evaluation_markdown import report_markdown, tables_markdown
+from skipdec.calib.evaluation_report import report_document
+from skipdec.calib.pareto_plot import pareto_front
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.generator import Generator
+
+DOCUMENT = {"made": "by a test"}
+
+
+def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> None:
+    document = report_document(evaluation, {"threads": 2})
+    text = json.dumps(document, allow_nan=False)
+    assert json.loads(text) == document
+    full, skipping = document["rows"]
+    assert (full["schedule"], skipping["schedule"]) == ("full", SKIPPING)
+    assert (full["nominal_depth"], skipping["nominal_depth"]) == (6.0, 3.0)
+    assert skipping["metrics"].keys() == evaluation.metrics.keys()
+    figure = skipping["metrics"]["perplexity"]
+    assert figure["estimate"]["low"] <= figure["estimate"]["value"] <= figure["estimate"]["high"]
+    assert full["metrics"]["perplexity"]["difference"] == {"value": 0, "low": 0, "high": 0}
+    assert [example["prompt"] for example in document["examples"]] == ["ab", "cd"]
+
+
+def test_undefined_figures_are_null_and_dashes(config: EvaluationConfig) -> None:
+    single = evaluate(replace(config, max_tokens=1), Generator.open, Silent())
+    assert math.isnan(single.rows[0].figures["realised_depth"].estimate.value)
+    figure = report_document(single, {})["rows"][0]["metrics"]["realised_depth"]
+    assert figure["estimate"]["value"] is None
+    assert " | – | " in tables_markdown(single)
+
+
+def test_tables_have_a_row_a_bundle_and_schedule(evaluation: Evaluation) -> None:
+    text = tables_markdown(evaluation)
+    assert "3 prompts of rows.jsonl, greedy, batches of 2" in text
+    rows = [line for line in text.splitlines() if line.startswith("| tiny")]
+    assert len(rows) == 3, "two schedules, and one difference to full depth"
+    assert rows[0].startswith("| tiny | full | 6.00 | 1.00× | 1.00× |")
+    headings = text.split("| --- ")[0].splitlines()[-1]
+    assert headings.count("|") == rows[0].count("|")
+
+
+def test_bundles_of_one_name_get_a_table_of_means(config: EvaluationConfig, bundle: Path) -> None:
+    pair = replace(config, bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
+    text = tables_markdown(evaluate(pair, Generator.open, Silent()))
+    assert "| a | full | 2 | 1.00 [1.00, 1.00] |" in text
+
+
+def test_examples_stand_side_by_side_as_written(evaluation: Evaluation) -> None:
+    every = replace(evaluation, config=replace(evaluation.config, num_shown=3))
+    text = report_markdown(every)
+    assert "### rows.jsonl, line 4\n\nefg\n" in text
+    assert "- a \\| third" in text
+    assert text.count("| tiny | full |") == 1 + 3
+
+
+def test_names_that_stand_for_schedules_are_explained(config: EvaluationConfig) -> None:
+    short = evaluate(replace(config, schedules=("2x",)), Generator.open, Silent())
+    assert f"- `2x`, 6 layers: `{SKIPPING}`" in tables_markdown(short)
+
+
+def test_all_files_are_written(evaluation: Evaluation, tmp_path: Path) -> None:
+    target = tmp_path / "results"
+    names = write_evaluation(target, evaluation, DOCUMENT, force=False)
+    assert names == ("evaluation.json", "evaluation.md", "pareto.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["results"], "nothing is left beside it"
+    assert json.loads((target / "evaluation.json").read_text()) == DOCUMENT
+    assert (target / "pareto.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_picture_is_left_out(
+    evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation_files, "find_spec", lambda _: None)
+    names = write_evaluation(tmp_path / "results", evaluation, DOCUMENT, force=False)
+    assert names == ("evaluation.json", "evaluation.md")
+
+
+def test_an_old_result_needs_force_and_is_replaced_whole(
+    evaluation: Evaluation, tmp_path: Path
+) -> None:
+    target = tmp_path / "results"
+    write_evaluation(target, evaluation, {"old": 1}, force=False)
+    with pytest.raises(UsageError, match="exists; --force replaces it"):
+        write_evaluation(target, evaluation, DOCUMENT, force=False)
+    write_evaluation(target, evaluation, DOCUMENT, force=True)
+    assert json.loads((target / "evaluation.json").read_text()) == DOCUMENT
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+def test_an_interrupted_write_leaves_the_old_result(
+    evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "results"
+    write_evaluation(target, evaluation, {"old": 1}, force=False)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation_files, "plot_pareto", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_evaluation(target, evaluation, DOCUMENT, force=True)
+    assert json.loads((target / "evaluation.json").read_text()) == {"old": 1}
+    monkeypatch.undo()
+    write_evaluation(target, evaluation, DOCUMENT, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+def test_other_directories_are_never_replaced(evaluation: Evaluation, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(UsageError, match=r"holds thesis\.txt, not a result"):
+        write_evaluation(tmp_path, evaluation, DOCUMENT, force=True)
+    with pytest.raises(UsageError, match="is a file"):
+        write_evaluation(tmp_path / "thesis.txt", evaluation, DOCUMENT, force=True)
+    with pytest.raises(UsageError, match="is no directory; make it"):
+        write_evaluation(tmp_path / "no" / "where", evaluation, DOCUMENT, force=True)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("points", "front"),
+    [
+        ([(1.0, 69.2), (1.7, 69.1), (1.5, 60.0)], [0, 1]),
+        ([(1.0, 5.0), (1.0, 6.0), (2.0, 6.0)], [2]),
+        ([(1.0, 5.0), (1.0, 5.0)], [0, 1]),
+    ],
+)
+def test_pareto_front_holds_what_nothing_beats(
+    points: list[tuple[float, float]], front: list[int]
+) -> None:
+    assert pareto_front(points) == front

@@ -1,0 +1,195 @@
+"""Metrics against values worked out by hand, literal definitions, and the libraries' corpora."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipdec.calib.metrics import (
+    CutShare,
+    LengthRatio,
+    Metric,
+    MetricOptions,
+    Outcome,
+    OutputTokens,
+    Perplexity,
+    RealisedDepth,
+    Repetition,
+)
+from skipdec.calib.metrics_text import Bleu, RougeL
+from skipdec.engines.errors import MissingExtraError, UsageError
+from skipdec.runtime.schedule import realised_depth
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=8).map(" ".join)
+
+
+def outcome(text: str = "a", **fields: object) -> Outcome:
+    defaults: dict[str, Any] = {
+        "token_ids": (5,),
+        "is_cut": False,
+        "layers_per_token": (6, 4),
+        "references": ("a",),
+        "reference_tokens": 1.0,
+        "logprobs": (-1.0,),
+    }
+    return Outcome(text=text, **(defaults | fields))
+
+
+def value(metric: Metric, *outcomes: Outcome) -> float:
+    return metric.value(metric.statistics(outcomes).sum(axis=0))
+
+
+def test_bleu_of_one_sentence_is_the_geometric_mean_of_its_precisions() -> None:
+    expected = 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4)
+    assert value(Bleu(), outcome("a b c d e", references=("a b c d f",))) == pytest.approx(expected)
+
+
+def test_bleu_takes_the_closest_reference_for_brevity() -> None:
+    short = outcome("a b c d", references=("a b c d e f g h",))
+    assert value(Bleu(), short) == pytest.approx(100 * math.exp(1 - 8 / 4))
+    both = outcome("a b c d", references=("a b c d e f g h", "x y z w v"))
+    assert value(Bleu(), both) == pytest.approx(100 * math.exp(1 - 5 / 4))
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
+def test_bleu_from_summed_counts_is_that_of_the_corpus(rows: list[tuple[str, str, str]]) -> None:
+    from sacrebleu import corpus_bleu
+
+    texts, first, second = zip(*rows, strict=True)
+    outcomes = [
+        outcome(text, references=references)
+        for text, *references in zip(texts, first, second, strict=True)
+    ]
+    expected = corpus_bleu(list(texts), [list(first), list(second)]).score
+    assert value(Bleu(), *outcomes) == pytest.approx(expected)
+
+
+def test_prompts_may_have_different_numbers_of_references() -> None:
+    outcomes = (outcome("a b c d"), outcome("e f g h", references=("x", "e f g h")))
+    assert value(Bleu(), *outcomes) == pytest.approx(
+        value(Bleu(), outcomes[0], outcome("e f g h", references=("e f g h",)))
+    )
+
+
+def test_bleu_ignores_case_only_if_asked() -> None:
+    shouted = outcome("A B C D", references=("a b c d",))
+    assert value(Bleu(), shouted) < 50
+    assert value(Bleu.create(MetricOptions(lowercase=True)), shouted) == pytest.approx(100)
+
+
+def test_rouge_l_of_one_text() -> None:
+    assert value(RougeL(), outcome("a b c d", references=("a c d",))) == pytest.approx(600 / 7)
+
+
+@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3))
+def test_rouge_l_is_the_best_f_measure_of_longest_common_subsequences(
+    text: str, references: list[str]
+) -> None:
+    def f_measure(reference: str) -> float:
+        common = longest_common_subsequence(text.split(), reference.split())
+        return 2 * common / (len(text.split()) + len(reference.split()))
+
+    expected = 100 * max(map(f_measure, references))
+    assert value(RougeL(), outcome(text, references=tuple(references))) == pytest.approx(expected)
+
+
+def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+    if not first or not second:
+        return 0
+    if first[-1] == second[-1]:
+        return longest_common_subsequence(first[:-1], second[:-1]) + 1
+    return max(
+        longest_common_subsequence(first[:-1], second),
+        longest_common_subsequence(first, second[:-1]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "outcomes", "expected"),
+    [
+        (Perplexity(), [{"logprobs": (-1.0, -2.0)}, {"logprobs": (-3.0,)}], math.exp(2)),
+        (Perplexity(), [{"logprobs": (-1000.0,)}], math.inf),
+        (
+            RealisedDepth(),
+            [{"layers_per_token": (6, 4, 3, 3, 2)}, {"layers_per_token": (6, 4)}],
+            3.2,
+        ),
+        (RealisedDepth(), [{"layers_per_token": (6,)}], math.nan),
+        (OutputTokens(), [{"token_ids": (1, 2, 3)}, {"token_ids": ()}], 1.5),
+        (
+            LengthRatio(),
+            [
+                {"token_ids": (1, 2, 3), "reference_tokens": 2.5},
+                {"token_ids": (1,), "reference_tokens": 5.5},
+            ],
+            0.5,
+        ),
+        (CutShare(), [{"is_cut": True}, {}, {}, {}], 25.0),
+        (Repetition(), [{"token_ids": (1, 2, 3, 4, 1, 2, 3, 4)}, {"token_ids": (1, 2, 3)}], 20.0),
+        (Repetition(), [{"token_ids": (7,) * 6}], 200 / 3),
+        (Repetition(), [{"token_ids": (1, 2, 3)}], math.nan),
+    ],
+)
+def test_ratios_worked_out_by_hand(
+    metric: Metric, outcomes: list[dict[str, Any]], expected: float
+) -> None:
+    actual = value(metric, *(outcome(**fields) for fields in outcomes))
+    assert actual == pytest.approx(expected, nan_ok=True)
+
+
+def test_realised_depth_is_the_runtimes() -> None:
+    layers = (6, 5, 3, 3, 2, 2)
+    assert value(RealisedDepth(), outcome(layers_per_token=layers)) == realised_depth(layers)
+
+
+def test_missing_libraries_are_named_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from skipdec.calib.metrics_bert import BertF
+
+    for module in ("sacrebleu.metrics.bleu", "rouge_score.rouge_scorer", "bert_score"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'skipdec\[calib\]'"):
+        Bleu()
+    with pytest.raises(MissingExtraError, match=r"pip install 'skipdec\[calib\]'"):
+        RougeL()
+    with pytest.raises(MissingExtraError, match="pip install bert-score"):
+        BertF(tmp_path)
+    assert BertF.create(MetricOptions()) is None
+
+
+def test_bert_f_takes_the_best_reference_of_a_local_model(tmp_path: Path) -> None:
+    pytest.importorskip("bert_score", reason="optional: pip install bert-score")
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    from skipdec.calib.metrics_bert import BertF
+
+    with pytest.raises(UsageError, match=r"config\.json can't be read"):
+        BertF(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    vocabulary = str(tmp_path / "vocab.txt")
+    BertTokenizerFast(vocabulary, model_max_length=32).save_pretrained(tmp_path)
+    BertModel(
+        BertConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+        )
+    ).save_pretrained(tmp_path)
+    metric = BertF(tmp_path)
+    same = outcome("a b c", references=("f g h", "a b c"))
+    assert value(metric, same) == pytest.approx(100, abs=1e-3)
+    other = outcome("a b c", references=("f g h",))
+    assert np.isfinite(value(metric, other))
+    assert value(metric, other) < 99

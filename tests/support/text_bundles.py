@@ -1,0 +1,25 @@
+"""A tiny bundle with a tokenizer, one token a byte: for whatever compares texts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline import export
+from skipdec.exporter.tokenizer_files import byte_level_tokenizer
+
+STRUCTURE = "no_bias"  # of tiny_models: the one whose vocabulary holds every byte
+
+
+def export_text_bundle(checkpoint: Path, directory: Path) -> Path:
+    """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer and schedule 2x, horizon 4."""
+    source = directory / "checkpoint"
+    shutil.copytree(checkpoint, source)
+    tokenizer = byte_level_tokenizer(open_checkpoint(ExportConfig(model=str(source))).model)
+    assert tokenizer is not None
+    (source / "tokenizer.json").write_bytes(tokenizer)
+    output = directory / "bundle"
+    export(ExportConfig(model=str(source), output=output, schedule="2x:horizon=4", verify=False))
+    return output
