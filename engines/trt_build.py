@@ -6,23 +6,20 @@ of one engine, with its name, and the builder's memory is given back after each.
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from . import errors
-from .errors import EngineBuildError, EnvironmentMismatchError, SkipDecError
+from .errors import EngineBuildError, EnvironmentMismatchError
 from .gpus import survey_gpus
 from .manifest import TensorSpec
 from .trt_library import TensorRtTarget, load_library
+from .worker_process import WorkerCrashError, run_worker
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
@@ -31,7 +28,6 @@ Profile = dict[str, tuple[Shape, Shape, Shape]]
 OnProgress = Callable[[str, int, int], None]
 
 _WORKER = f"{__package__}.trt_build_worker"
-_STDERR_SHOWN = 2000  # characters at the end
 
 
 class _Model(BaseModel):
@@ -132,28 +128,19 @@ def build_plan(
     dies of a signal, and EnvironmentMismatchError as ``check_options``.
     """
     check_options(request.options)
-    command = [sys.executable, "-P", "-m", _WORKER]
-    with (
-        tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory,
-        tempfile.TemporaryFile("w+") as stderr,
-    ):
+
+    def forward(content: list[Any]) -> None:
+        if on_progress is not None:
+            on_progress(*content)
+
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         plan = Path(directory) / output.name
-        with subprocess.Popen(
-            [*command, str(plan)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        ) as process:
-            try:
-                report = _follow(process, request, on_progress)
-            except BaseException:
-                process.kill()
-                raise
-            if report is None:
-                raise _crashed(request.engine, process.wait(), stderr)
+        try:
+            report = run_worker(_WORKER, [str(plan)], request.model_dump_json(), forward)
+        except WorkerCrashError as crash:
+            raise _crashed(request.engine, crash) from None
         plan.replace(output)
-    return report
+    return PlanReport.model_validate(report)
 
 
 def _gpu_problems(options: BuildOptions, facts: BuilderFacts) -> list[str]:
@@ -194,41 +181,11 @@ def _compatibility_problems(options: BuildOptions) -> list[str]:
     return problems
 
 
-def _follow(
-    process: subprocess.Popen[str], request: PlanRequest, on_progress: OnProgress | None
-) -> PlanReport | None:
-    """Hand over the request, pass progress on, return the report; None if there was none."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        with process.stdin as stdin:
-            stdin.write(request.model_dump_json())
-    except BrokenPipeError:
-        return None
-    for line in process.stdout:
-        ((kind, content),) = json.loads(line).items()
-        if kind == "progress":
-            if on_progress is not None:
-                on_progress(*content)
-        elif kind == "error":
-            raise _error(content)
-        else:
-            return PlanReport.model_validate(content)
-    return None
-
-
-def _error(content: dict[str, Any]) -> SkipDecError:
-    error_type: type[SkipDecError] = getattr(errors, content["kind"])
-    return error_type(content["subject"], *content["problems"])
-
-
-def _crashed(engine: str, code: int, stderr: IO[str]) -> EngineBuildError:
-    stderr.seek(0)
-    output = stderr.read()[-_STDERR_SHOWN:].strip()
-    if code == -signal.SIGKILL:
+def _crashed(engine: str, crash: WorkerCrashError) -> EngineBuildError:
+    if crash.code == -signal.SIGKILL:
         problem = "the builder was killed (SIGKILL), as happens when memory runs out; lower --jobs"
-    elif code < 0:
-        problem = f"the builder crashed ({signal.Signals(-code).name}) on this graph"
+    elif crash.code < 0:
+        problem = f"the builder crashed ({signal.Signals(-crash.code).name}) on this graph"
     else:
-        problem = f"the building process ended with code {code}"
-    return EngineBuildError(f"engine {engine}", f"{problem}\n{output}" if output else problem)
+        problem = f"the building process ended with code {crash.code}"
+    return EngineBuildError(f"engine {engine}", crash.describe(problem))

@@ -24,7 +24,9 @@ from .trt_library import LOGGER_NAME, TensorRtLibrary, logger
 class BuildProgress(Protocol):
     """Who hears of the builder's steps; called from its threads."""
 
-    is_cancelled: bool
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the build is to stop."""
 
     def start(self, phase: str, steps: int) -> None:
         """A phase of ``steps`` steps begins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
 from skipdec.engines.manifest import Manifest
+from skipdec.engines.worker_process import WorkerCrashError
 from skipdec.exporter import verify
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export
@@ -313,7 +313,7 @@ def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
 
 
 def test_a_killed_verifying_process_points_to_memory() -> None:
-    error = verify._crashed(Path("bundle"), -9, io.StringIO(""))
+    error = verify._crashed(Path("bundle"), WorkerCrashError(-9, ""))
     assert "killed by signal 9" in str(error)
     assert "--verify-memory" in str(error)
 

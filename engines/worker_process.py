@@ -1,0 +1,118 @@
+"""Work in a process of its own: a request as JSON on stdin, JSON lines on stdout.
+
+    {"progress": …} …   then one of   {"report": …}   {"error": {"kind", "subject", "problems"}}
+
+The parent stays small and survives whatever the worker does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+from . import errors
+from .errors import SkipDecError
+
+_STDERR_SHOWN = 2000  # characters at the end
+
+
+class WorkerCrashError(Exception):
+    """The worker ended without a report or an error.
+
+    ``code`` is its exit code, below 0 the signal that killed it; ``output`` the end of its stderr.
+    """
+
+    def __init__(self, code: int, output: str) -> None:
+        super().__init__(code, output)
+        self.code = code
+        self.output = output
+
+    def describe(self, problem: str) -> str:
+        """``problem``, and what the worker wrote last."""
+        return f"{problem}\n{self.output}" if self.output else problem
+
+
+def run_worker(
+    module: str, arguments: Sequence[str], request: str, on_progress: Callable[[Any], None]
+) -> Any:  # noqa: ANN401  (any JSON value)
+    """Run ``python -m module`` on ``request`` and return the content of its report.
+
+    ``on_progress`` gets the content of each progress line. Raises the SkipDecError that the worker
+    wrote, or WorkerCrashError. An exception here, KeyboardInterrupt too, kills the worker.
+    """
+    with (
+        tempfile.TemporaryFile("w+") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        try:
+            report = _follow(process, request, on_progress)
+        except BaseException:
+            process.kill()
+            raise
+        if report is None:
+            code = process.wait()
+            stderr.seek(0)
+            raise WorkerCrashError(code, stderr.read()[-_STDERR_SHOWN:].strip())
+    return report
+
+
+class WorkerLines:
+    """The worker's side: takes stdout for its lines alone; what libraries print goes to stderr.
+
+    May be written to from several threads. ``is_read`` is False once nobody reads any more.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[str] = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._lock = threading.Lock()
+        self.is_read = True
+
+    def write(self, kind: str, content: Any) -> None:  # noqa: ANN401
+        """Write one line."""
+        try:
+            with self._lock:
+                self._file.write(json.dumps({kind: content}) + "\n")
+                self._file.flush()
+        except BrokenPipeError:
+            self.is_read = False
+
+    def write_error(self, error: SkipDecError) -> None:
+        """Write ``error`` for the parent to raise."""
+        content = {"kind": type(error).__name__, "subject": error.subject}
+        self.write("error", content | {"problems": error.problems})
+
+
+def _follow(
+    process: subprocess.Popen[str], request: str, on_progress: Callable[[Any], None]
+) -> Any:  # noqa: ANN401
+    """Hand over the request, pass progress on, return the report; None if there was none."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with process.stdin as stdin:
+            stdin.write(request)
+    except BrokenPipeError:
+        return None
+    for line in process.stdout:
+        ((kind, content),) = json.loads(line).items()
+        if kind == "progress":
+            on_progress(content)
+        elif kind == "error":
+            error_type: type[SkipDecError] = getattr(errors, content["kind"])
+            raise error_type(content["subject"], *content["problems"])
+        else:
+            return content
+    return None
