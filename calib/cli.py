@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from . import evaluate_cli
+from . import evaluate_cli, tune_cli
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this folder to ``app``."""
     evaluate_cli.register(app)
+    tune_cli.register(app)

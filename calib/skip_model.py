@@ -11,6 +11,7 @@ fed back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from ..runtime.schedule import ExitSchedule
 IGNORED_LABEL = -100  # of positions without a loss, as everywhere in transformers
 
 
-class SkipOPTForCausalLM(OPTForCausalLM):
+class SkipOPTForCausalLM(OPTForCausalLM):  # type: ignore[misc]  # transformers is untyped
     """Hugging Face's OPT, weights and all; only the forward pass knows of schedules.
 
     ``layerdrop`` of the configuration is ignored: the schedule decides which layers run.
@@ -37,7 +38,7 @@ class SkipOPTForCausalLM(OPTForCausalLM):
         if config._attn_implementation == "eager":  # it takes no mask for no causality
             raise UsageError("attn_implementation", "is 'eager'; allowed: 'sdpa' and flash kernels")
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
@@ -109,3 +110,11 @@ def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tens
         device=lengths.device,
     )  # [L]
     return torch.minimum(prompt_lengths + steps[:, None], lengths)
+
+
+def load_skip_model(directory: Path) -> SkipOPTForCausalLM:
+    """Read a checkpoint's weights as float32, whatever they are stored as."""
+    model: SkipOPTForCausalLM = SkipOPTForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+    )
+    return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from statistics import median_low
 
 from ..engines.errors import UsageError
@@ -34,6 +35,14 @@ class TokenisedData:
     def median_completion(self) -> int:
         """Tokens of the median completion, its end included: SkipDecode's choice of a horizon."""
         return median_low(len(example.completion_token_ids) for example in self.examples)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all token ids, to tell whether a resumed run has the same data."""
+        digest = sha256()
+        for example in self.examples:
+            digest.update(repr((example.prompt_token_ids, example.completion_token_ids)).encode())
+        return digest.hexdigest()
 
 
 def tokenise(

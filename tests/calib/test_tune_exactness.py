@@ -122,7 +122,7 @@ def test_gradients_flow_through_every_parameter(checkpoint: Callable[[str], Path
     for recompute in (False, True):
         model = skip_model(checkpoint("post_norm")).train()
         if recompute:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         dataset = ExampleDataset(examples())
         logits = model(**collate([dataset[0], dataset[1]]), schedule=schedule).logits
         logits.logsumexp(-1).sum().backward()

@@ -1,0 +1,91 @@
+"""The sizes of a fresh OPT: from a short text, or from a config.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from ..engines.errors import UsageError
+from ..exporter.validated_config import ValidatedConfig
+
+_TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+
+
+class FreshModelConfig(ValidatedConfig):
+    """A pre-norm OPT with tied embeddings; ``ffn`` None: four times the width.
+
+    ``base`` is a whole config.json, whose vocabulary and token ids are replaced.
+    """
+
+    layers: int = Field(ge=1)
+    width: int = Field(ge=8)
+    heads: int = Field(ge=1)
+    ffn: int | None = Field(default=None, ge=1)
+    positions: int = Field(default=256, ge=2)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    base: dict[str, Any] | None = None
+
+    def _problems(self) -> Iterator[str]:
+        if self.width % (8 * self.heads):
+            yield (
+                f"width is {self.width} and heads is {self.heads}; allowed: heads that are a "
+                "multiple of 8 wide, as the exporter asks"
+            )
+
+    def document(self, vocab_size: int) -> dict[str, Any]:
+        """The config.json of the model with a vocabulary of ``vocab_size`` tokens."""
+        sizes = {
+            "model_type": "opt",
+            "architectures": ["OPTForCausalLM"],
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.width,
+            "word_embed_proj_dim": self.width,
+            "num_attention_heads": self.heads,
+            "ffn_dim": self.ffn or 4 * self.width,
+            "max_position_embeddings": self.positions,
+            "dropout": self.dropout,
+            "layerdrop": 0.0,
+        }
+        return {
+            **(sizes if self.base is None else self.base),
+            "vocab_size": vocab_size,
+            **_TOKEN_IDS,
+        }
+
+
+def read_fresh_model(text: str) -> FreshModelConfig:
+    """Read ``layers=12,width=256,heads=4[,ffn=1024,positions=256,dropout=0.1]`` or a .json file.
+
+    Raises UsageError with everything that is wrong.
+    """
+    if text.endswith(".json"):
+        return _read_file(Path(text))
+    values: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or name in values or name == "base":
+            raise UsageError(
+                f"from_scratch {text!r}",
+                f"{part!r} is not NAME=NUMBER, or given twice; e.g. layers=12,width=256,heads=4",
+            )
+        values[name] = value
+    return FreshModelConfig(**values)
+
+
+def _read_file(path: Path) -> FreshModelConfig:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"from_scratch {path}", f"can't be read as JSON ({error})") from error
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
+    missing = [name for name in names if not isinstance(document, dict) or name not in document]
+    if missing:
+        raise UsageError(f"from_scratch {path}", f"lacks {', '.join(missing)}; add them")
+    layers, width, heads, positions = (document[name] for name in names)
+    return FreshModelConfig(
+        layers=layers, width=width, heads=heads, positions=positions, base=document
+    )

@@ -1,0 +1,134 @@
+"""``tune``: from a checkpoint and examples to a checkpoint that is ready to skip layers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ..engines.bundle import schedule_text
+from ..engines.bundle_lock import BundleLock
+from ..engines.bundle_swap import SCHEDULE_NAME
+from ..engines.extras import missing_modules
+from ..runtime.schedule import ExitSchedule
+from .tune_config import TuneConfig
+from .tune_events import TuneEvents, TuneStage
+from .tune_plan import TuningPlan, plan_tuning
+from .tune_work import CURVES_NAME, REPORT_NAME
+from .tuning_report import TuningReport, make_report, plot_curves
+
+if TYPE_CHECKING:
+    from transformers import OPTForCausalLM
+
+    from .skip_model import SkipOPTForCausalLM
+
+# What may differ between a run and the one that resumes it.
+_FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
+
+
+def tune(config: TuneConfig, events: TuneEvents | None = None) -> TuningReport | None:
+    """Tune as ``config`` says, publish the checkpoint with its schedule and return the report.
+
+    The output is a Hugging Face directory that ``skipdec export`` takes, its schedule included;
+    it appears whole, in one step. Under ``torchrun`` every process calls this; None but in the
+    main one. An interrupted run goes on with ``resume=True`` and ends in the same weights.
+
+    Raises SkipDecError before any work if something is wrong; see ``plan_tuning``.
+    """
+    watcher = events or TuneEvents()
+    plan = plan_tuning(config)
+    if not _is_main():
+        _run(plan, TuneEvents())
+        return None
+    plan.directories.output.parent.mkdir(parents=True, exist_ok=True)
+    with BundleLock(plan.directories.output):
+        options = config.model_dump(mode="json", exclude=_FREE_OPTIONS)
+        plan.directories.begin({**options, "data_digest": plan.data.digest}, resume=config.resume)
+        watcher.planned(plan)
+        return _run(plan, watcher)
+
+
+def _is_main() -> bool:
+    """Whether this is torchrun's first process, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
+    import torch
+
+    from .skip_model import load_skip_model
+    from .tune_training import make_trainer, tuned_weights
+
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "load", events):
+        model = plan.start.load()
+    losses: dict[str, float] = {}
+    with _timed(seconds, "validate", events):
+        if plan.validation is not None and _is_main():
+            losses |= _validate("start", model, plan)
+    with _timed(seconds, "train", events):
+        trainer = make_trainer(plan, model, events)
+        trainer.train(resume_from_checkpoint=_resumed(plan))
+        tuned = tuned_weights(trainer, getattr(torch, plan.config.save_dtype))
+    if tuned is None:
+        return None
+    plain, trained = tuned
+    with _timed(seconds, "publish", events):
+        directory = plan.directories.stage()
+        _write_checkpoint(plain, plan, directory)
+        if plan.validation is not None:
+            losses |= _validate("tuned", load_skip_model(directory), plan)
+        report = make_report(
+            plan,
+            trainer.state,
+            parameters=plain.num_parameters(),
+            trained_parameters=trained,
+            losses=losses,
+            seconds=seconds,
+            processes=trainer.args.world_size,
+            device=str(trainer.args.device),
+        )
+        (directory / REPORT_NAME).write_text(report.model_dump_json(indent=2) + "\n")
+        if not missing_modules("plot"):
+            plot_curves(report, directory / CURVES_NAME)
+        plan.directories.publish()
+    return report
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: TuneStage, events: TuneEvents) -> Iterator[None]:
+    """Announce a stage and note how long it took."""
+    events.stage_started(stage)
+    begin = perf_counter()
+    yield
+    seconds[stage] = round(perf_counter() - begin, 3)
+
+
+def _resumed(plan: TuningPlan) -> str | None:
+    last = plan.directories.last_checkpoint()
+    return str(last) if plan.config.resume and last is not None else None
+
+
+def _validate(name: str, model: SkipOPTForCausalLM, plan: TuningPlan) -> dict[str, float]:
+    """Loss on the held-out examples: ``NAME_at_schedule`` and ``NAME_at_full``."""
+    from .tune_loss import mean_loss
+
+    assert plan.validation is not None
+    examples = plan.validation.examples
+    full = ExitSchedule.full(plan.model.num_layers)
+    size = plan.config.batch_size
+    return {
+        f"{name}_at_schedule": mean_loss(model, examples, plan.schedule, batch_size=size),
+        f"{name}_at_full": mean_loss(model, examples, full, batch_size=size),
+    }
+
+
+def _write_checkpoint(model: OPTForCausalLM, plan: TuningPlan, directory: Path) -> None:
+    """Weights, config, tokenizer and schedule, as ``skipdec export`` reads them."""
+    model.save_pretrained(directory)
+    for name, content in plan.start.files.items():
+        (directory / name).write_bytes(content)
+    (directory / SCHEDULE_NAME).write_text(schedule_text(plan.schedule.to_document()))

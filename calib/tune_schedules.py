@@ -1,0 +1,94 @@
+"""Which schedule a training step runs: the target, a mixture, or a curriculum towards it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from typing import Protocol
+
+from ..runtime.decay import DECAYS, round_half_up
+from ..runtime.schedule import ExitSchedule
+
+
+class StepSchedules(Protocol):
+    """A function of the step alone, so that a resumed run and every process agree."""
+
+    def at(self, step: int, num_steps: int) -> ExitSchedule:
+        """The schedule of optimizer step ``step``, 0 ≤ step < num_steps."""
+
+
+class TargetOnly:
+    """Every step runs the target."""
+
+    def __init__(self, target: ExitSchedule) -> None:
+        self._target = target
+
+    def at(self, step: int, num_steps: int) -> ExitSchedule:
+        """The target."""
+        return self._target
+
+
+class Mixture:
+    """Each step draws one of several schedules, all equally likely, by seed and step."""
+
+    def __init__(self, schedules: Sequence[ExitSchedule], seed: int) -> None:
+        self._schedules = tuple(dict.fromkeys(schedules))
+        self._seed = seed
+
+    def at(self, step: int, num_steps: int) -> ExitSchedule:
+        """The schedule drawn."""
+        return random.Random(f"{self._seed}:{step}").choice(self._schedules)
+
+
+class Curriculum:
+    """Depth shrinks from full to the target over the first ``fraction`` of the steps.
+
+    In as many stages as layers are saved in the end: 12 layers to a target with min 4 take 8
+    stages and arrive at the target after them. ``fraction=0.5`` of 160 steps: a stage takes 10.
+    """
+
+    def __init__(self, target: ExitSchedule, fraction: float) -> None:
+        self._target = target
+        self._fraction = fraction
+
+    def at(self, step: int, num_steps: int) -> ExitSchedule:
+        """The stage that ``step`` falls into; the target after the last one."""
+        stages = self._target.num_layers - self._target.min_exit_layer
+        stage = int(step / (self._fraction * num_steps) * stages)
+        return self._target if stage >= stages else _between(self._target, Fraction(stage, stages))
+
+
+@cache
+def _between(target: ExitSchedule, progress: Fraction) -> ExitSchedule:
+    """The schedule whose budgets are ``progress`` of the way from full depth to the target's.
+
+    12 layers, budgets 8 6 4, half way: 10 9 8.
+    """
+    num_layers = target.num_layers
+
+    def budget(final: int) -> int:
+        return round_half_up(num_layers - (num_layers - final) * progress)
+
+    table = [budget(target.budget(index)) for index in range(target.horizon)]
+    document = target.to_document()
+    document.pop(DECAYS.load(target.decay).parameter, None)
+    changes = {
+        "decay": "table",
+        "table": table,
+        "max_exit_layer": table[0],
+        "min_exit_layer": budget(target.min_exit_layer),
+    }
+    return ExitSchedule.from_document({**document, **changes})
+
+
+def step_schedules(
+    target: ExitSchedule, *, curriculum: float | None, mixture: Sequence[ExitSchedule], seed: int
+) -> StepSchedules:
+    """What a tuning's options ask for; a ``mixture`` that is not empty also has full depth."""
+    if curriculum is not None:
+        return Curriculum(target, curriculum)
+    if not mixture:
+        return TargetOnly(target)
+    return Mixture((ExitSchedule.full(target.num_layers), target, *mixture), seed)

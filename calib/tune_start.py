@@ -1,0 +1,125 @@
+"""What a tuning starts from: a checkpoint's weights and tokenizer, or a fresh model's."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engines.errors import CheckpointError
+from ..engines.manifest import ModelSpec
+from ..exporter.config import ExportConfig
+from ..exporter.hub import CheckpointDirectory, locate
+from ..exporter.model_config import model_spec
+from ..exporter.tokenizer_files import read_tokenizer
+from ..runtime.tokenizer import Tokenizer
+from .data import Example
+from .fresh_model import FreshModelConfig, read_fresh_model
+from .fresh_tokenizer import train_tokenizer
+from .tune_config import TuneConfig
+
+if TYPE_CHECKING:
+    from .skip_model import SkipOPTForCausalLM
+
+_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+class StartModel(ABC):
+    """``spec``: its structure. ``files``: the tokenizer's, by name, as they are published."""
+
+    spec: ModelSpec
+    files: dict[str, bytes]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer as the runtime reads it."""
+        return Tokenizer.parse(self.files["tokenizer.json"], f"tokenizer of {self.spec.name}")
+
+    @property
+    def eos_token_id(self) -> int:
+        """What ends a completion. Raises CheckpointError for a model without it."""
+        if self.spec.eos_token_id is None:
+            raise CheckpointError(
+                self.spec.name,
+                "has no eos_token_id; name the token that ends a text in config.json",
+            )
+        return self.spec.eos_token_id
+
+    @abstractmethod
+    def load(self) -> SkipOPTForCausalLM:
+        """The model in float32, the same weights at each call."""
+
+
+class CheckpointStart(StartModel):
+    """A checkpoint directory, or one that is downloaded from the hub."""
+
+    def __init__(self, model: str) -> None:
+        directory = locate(ExportConfig(model=model))
+        self.path = directory.path
+        self.spec = model_spec(_read_config(directory), directory.name)
+        tokenizer = read_tokenizer(directory.path)
+        if tokenizer is None:
+            raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
+        others = [name for name in _TOKENIZER_FILES if (self.path / name).is_file()]
+        self.files = {
+            "tokenizer.json": tokenizer,
+            **{name: (self.path / name).read_bytes() for name in others},
+        }
+
+    def load(self) -> SkipOPTForCausalLM:
+        """Read the weights."""
+        from .skip_model import load_skip_model
+
+        return load_skip_model(self.path)
+
+
+class FreshStart(StartModel):
+    """A new model with random weights, and a tokenizer trained on the data."""
+
+    def __init__(self, config: FreshModelConfig, files: dict[str, bytes], seed: int) -> None:
+        self.files = files
+        self._document = config.document(self.tokenizer_size)
+        self._seed = seed
+        self.spec = model_spec(self._document, "from-scratch")
+
+    @property
+    def tokenizer_size(self) -> int:
+        """Tokens of the trained vocabulary."""
+        return Tokenizer.parse(self.files["tokenizer.json"], "tokenizer").vocab_size
+
+    def load(self) -> SkipOPTForCausalLM:
+        """Draw the weights by the seed."""
+        from transformers import OPTConfig, set_seed
+
+        from .skip_model import SkipOPTForCausalLM
+
+        set_seed(self._seed)
+        config = OPTConfig(**self._document, attn_implementation="sdpa")
+        return SkipOPTForCausalLM(config)
+
+
+def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
+    """What ``config`` starts from; a fresh tokenizer is trained on ``examples``.
+
+    Raises CheckpointError or UnsupportedModelError for a checkpoint that can't be tuned, and
+    UsageError for sizes of a fresh model that can't be.
+    """
+    if config.model is not None:
+        return CheckpointStart(config.model)
+    assert config.from_scratch is not None
+    sizes = read_fresh_model(config.from_scratch)
+    files = train_tokenizer(examples, vocab_size=config.vocab_size, separator=config.separator)
+    return FreshStart(sizes, files, config.seed)
+
+
+def _read_config(directory: CheckpointDirectory) -> dict[str, Any]:
+    path: Path = directory.path / "config.json"
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(directory.name, f"config.json can't be read ({error})") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(directory.name, "config.json is no JSON object")
+    return document

@@ -1,0 +1,185 @@
+"""What a tuning did, as JSON and as curves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..engines.extras import require_extra
+from ..runtime.schedule_text import format_schedule
+from .tokenised import TokenisedData
+from .tune_plan import TuningPlan, depth_share
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
+
+_PACKAGES = ("skipdec", "torch", "transformers", "accelerate", "tokenizers")
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataReport(_Report):
+    """The examples, in tokens."""
+
+    examples: int
+    truncated: int = Field(description="completions cut off at the greatest length")
+    median_prompt: int
+    median_completion: int
+    longest: int = Field(description="prompt and completion together")
+    digest: str = Field(description="of all token ids")
+
+
+class ScheduleReport(_Report):
+    """A schedule that steps ran, and how many."""
+
+    text: str
+    steps: int
+    depth_share: float = Field(description="layers times positions, of those at full depth")
+
+
+class LossReport(_Report):
+    """The mean loss since the last report, in nats a token; distillation included."""
+
+    step: int
+    loss: float
+    learning_rate: float
+
+
+class ValidationReport(_Report):
+    """Cross-entropy of held-out completions, nats a token, at the schedule and at full depth."""
+
+    examples: int
+    start_at_schedule: float
+    start_at_full: float
+    tuned_at_schedule: float
+    tuned_at_full: float
+
+
+class TuningReport(_Report):
+    """A finished tuning. Times in seconds; everything else is the same on every machine."""
+
+    output: Path
+    config: dict[str, Any]
+    model: dict[str, Any]
+    parameters: int
+    trained_parameters: int = Field(description="fewer than all with LoRA")
+    schedule: dict[str, Any]
+    schedule_text: str
+    horizon_is_median: bool = Field(description="False: the schedule's text named the horizon")
+    data: DataReport
+    steps: int
+    epochs: float
+    schedules: tuple[ScheduleReport, ...]
+    losses: tuple[LossReport, ...]
+    validation: ValidationReport | None
+    seconds: dict[str, float]
+    processes: int
+    device: str
+    versions: dict[str, str]
+    warnings: tuple[str, ...]
+
+    @property
+    def final_loss(self) -> float | None:
+        """The last mean that was logged; None where the run was too short for one."""
+        return self.losses[-1].loss if self.losses else None
+
+
+def make_report(
+    plan: TuningPlan,
+    state: TrainerState,
+    *,
+    parameters: int,
+    trained_parameters: int,
+    losses: Mapping[str, float],
+    seconds: Mapping[str, float],
+    processes: int,
+    device: str,
+) -> TuningReport:
+    """Gather what ``plan`` asked for and what Trainer did; ``losses`` on held-out examples."""
+    validation = None
+    if plan.validation is not None:
+        validation = ValidationReport(examples=len(plan.validation.examples), **losses)
+    return TuningReport(
+        output=plan.directories.output,
+        config=plan.config.model_dump(mode="json"),
+        model=plan.model.model_dump(mode="json"),
+        parameters=parameters,
+        trained_parameters=trained_parameters,
+        schedule=plan.schedule.to_document(),
+        schedule_text=format_schedule(plan.schedule),
+        horizon_is_median=plan.horizon_is_median,
+        data=_data_report(plan.data),
+        steps=state.global_step,
+        epochs=round(state.epoch or 0.0, 4),
+        schedules=_schedule_reports(plan, state.global_step),
+        losses=tuple(
+            LossReport(step=entry["step"], loss=entry["loss"], learning_rate=entry["learning_rate"])
+            for entry in state.log_history
+            if "loss" in entry
+        ),
+        validation=validation,
+        seconds=dict(seconds),
+        processes=processes,
+        device=device,
+        versions={name: version(name) for name in _PACKAGES},
+        warnings=plan.warnings,
+    )
+
+
+def _data_report(data: TokenisedData) -> DataReport:
+    return DataReport(
+        examples=len(data.examples),
+        truncated=data.num_truncated,
+        median_prompt=median_low(len(example.prompt_token_ids) for example in data.examples),
+        median_completion=data.median_completion,
+        longest=max(map(len, data.examples)),
+        digest=data.digest,
+    )
+
+
+def _schedule_reports(plan: TuningPlan, num_steps: int) -> tuple[ScheduleReport, ...]:
+    """Each schedule in the order in which steps first ran it."""
+    counts = Counter(plan.schedules.at(step, num_steps) for step in range(num_steps))
+    return tuple(
+        ScheduleReport(
+            text=format_schedule(schedule),
+            steps=steps,
+            depth_share=round(depth_share(schedule, plan.data.examples), 4),
+        )
+        for schedule, steps in counts.items()
+    )
+
+
+def plot_curves(report: TuningReport, path: Path) -> None:
+    """Draw loss and learning rate over the steps to ``path``, a PNG.
+
+    Raises MissingExtraError where matplotlib is not installed.
+    """
+    require_extra("plot", "curves of a tuning")
+    from matplotlib.figure import Figure
+
+    steps = [entry.step for entry in report.losses]
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(steps, [entry.loss for entry in report.losses], color="#3b6ea5", label="training")
+    if report.validation is not None:
+        points = [report.validation.start_at_schedule, report.validation.tuned_at_schedule]
+        axes.plot(
+            [0, report.steps], points, "o", color="#c0392b", label="held out, at the schedule"
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss, nats a token")
+    axes.set_title(f"{report.schedule_text}, {report.data.examples} examples")
+    axes.legend(loc="upper right")
+    rates = axes.twinx()
+    rates.plot(steps, [entry.learning_rate for entry in report.losses], ":", color="#888888")
+    rates.set_ylabel("learning rate (dotted)")
+    figure.savefig(path, dpi=150)
