@@ -59,12 +59,19 @@ class Batch:
 
     def _prefill(self) -> list[StreamDelta]:
         """Run each distinct prompt once; further completions of it copy its cache."""
+        schedule = self._schedule
         lengths = [len(row.prompt_token_ids) for row in self._prompt_rows]
         logits: dict[int, Array] = {}  # request -> float32 [V]
         for start, stop in self._limits.prefill_groups(lengths):
             group = self._prompt_rows[start:stop]
             group_logits = self._stitcher.prefill(
-                self._cache, start, [row.prompt_token_ids for row in group]
+                self._cache,
+                start,
+                [row.prompt_token_ids for row in group],
+                [
+                    [schedule.prompt_prefix(layer, length) for length in lengths[start:stop]]
+                    for layer in range(schedule.num_layers)
+                ],
             )
             logits |= {row.request_index: group_logits[i] for i, row in enumerate(group)}
         self._cache.release_scratch()
@@ -73,7 +80,11 @@ class Batch:
             row = self._rows[target]
             self._cache.copy_row(sources[row.request_index], target, len(row.prompt_token_ids))
         row_logits = [logits[row.request_index] for row in self._rows]
-        return self._accept(HostLogits(row_logits), self._schedule.num_layers, step_start=None)
+        depths = [
+            schedule.prompt_budget(length - 1, length)
+            for length in (len(row.prompt_token_ids) for row in self._rows)
+        ]
+        return self._accept(HostLogits(row_logits), depths, step_start=None)
 
     def _step(self, index: int) -> list[StreamDelta]:
         """Feed generated token ``index`` of every row back and sample the next one."""
@@ -83,15 +94,15 @@ class Batch:
         tokens = [row.token_ids[-1] for row in self._rows]
         positions = [row.num_positions for row in self._rows]
         logits = self._stitcher.decode(self._cache, plan, tokens, positions)
-        return self._accept(logits, len(plan), step_start=start)
+        return self._accept(logits, [len(plan)] * len(self._rows), step_start=start)
 
     def _accept(
-        self, logits: StepLogits, layers: int, step_start: float | None
+        self, logits: StepLogits, layers: Sequence[int], step_start: float | None
     ) -> list[StreamDelta]:
-        """Sample a token for every row and let finished rows leave."""
+        """Sample a token for every row, row r's from ``layers[r]`` layers; finished rows leave."""
         deltas = [
-            row.accept(logits.sample(index, row.sampler), layers)
-            for index, row in enumerate(self._rows)
+            row.accept(logits.sample(index, row.sampler), depth)
+            for index, (row, depth) in enumerate(zip(self._rows, layers, strict=True))
         ]
         for row in self._rows:
             row.record_time(step_start)

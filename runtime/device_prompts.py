@@ -21,7 +21,10 @@ LayerSessions = Callable[[int | None], Sequence[EngineSession]]
 
 
 class DevicePrompts:
-    """Runs prompts; its inputs grow with the longest call, ``buffers`` hold the rest."""
+    """Runs prompts, each layer on the tokens that run it.
+
+    Its inputs grow with the longest call, ``buffers`` hold the rest.
+    """
 
     def __init__(
         self,
@@ -37,31 +40,26 @@ class DevicePrompts:
         self._head = head
         self._buffers = buffers
         self._inputs = DeviceInputs(memory)
+        self._prefix_inputs = DeviceInputs(memory)
 
-    def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
+    def prefill(
+        self,
+        cache: KVCache,
+        first_row: int,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+    ) -> Array:
         """See Stitcher.prefill."""
         rows, padded = len(prompts), max(map(len, prompts))
         last = [index * padded + len(prompt) - 1 for index, prompt in enumerate(prompts)]
-        inputs = self._inputs
-        inputs.lay_out(rows, padded, rows, mask_capacity(self._layers, cache.plan.bucket))
-        inputs.fill(prompts, [0] * rows, last)
-        inputs.upload()
-        hidden = self._buffers.prompt_hidden_states(rows, padded)
-        run_once(self._embed, inputs.tensors | {TensorRole.HIDDEN_STATES_OUT: hidden[0]})
-        for layer, session in enumerate(self._layers(cache.plan.bucket)):
+
+        def place(layer: int) -> tuple[Tensor, Tensor]:
             if cache.is_live(layer):
-                key, value = cache.rows(layer, first_row, first_row + rows)
-            else:
-                key, value = cache.scratch(rows)
-            run_once(
-                session,
-                inputs.tensors
-                | cache_tensors(key, value)
-                | passing(hidden, layer % 2)
-                | {TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(padded, np.int32)},
-            )
-        final = hidden[len(cache.plan.capacities) % 2]
-        return self._gather(final, inputs.tensors[TensorRole.ROW_POSITIONS])
+                return cache.rows(layer, first_row, first_row + rows)
+            return cache.scratch(rows)
+
+        states = self._run(prompts, active_lengths, last, cache.plan.bucket, place)
+        return self._gather(states, self._inputs.tensors[TensorRole.ROW_POSITIONS])
 
     def score(
         self,
@@ -71,33 +69,11 @@ class DevicePrompts:
         positions: Sequence[int],
         chunk: int,
     ) -> Iterator[Array]:
-        """See Stitcher.score: a layer's result is copied back over the prefix that it read."""
+        """See Stitcher.score."""
+        lengths = [[length] for length in active_lengths]
+        scratch = cache.scratch(1)
+        states = self._run([tokens], lengths, [0], cache.plan.bucket, lambda _: scratch)
         inputs = self._inputs
-        capacity = mask_capacity(self._layers, cache.plan.bucket)
-        key, value = cache.scratch(1)
-        states, result = self._buffers.prompt_hidden_states(1, len(tokens))
-        inputs.lay_out(1, len(tokens), 1, capacity)
-        inputs.fill([tokens], [0], [0])
-        inputs.upload()
-        run_once(self._embed, inputs.tensors | {TensorRole.HIDDEN_STATES_OUT: states})
-        sessions = self._layers(cache.plan.bucket)
-        for session, length in zip(sessions, active_lengths, strict=True):
-            self._device.synchronize()  # the host's copy of the inputs is about to change
-            inputs.lay_out(1, length, 1, capacity)
-            inputs.fill([tokens[:length]], [0], [0])
-            inputs.upload()
-            prefix, output = (_prefix(tensor, length) for tensor in (states, result))
-            run_once(
-                session,
-                inputs.tensors
-                | cache_tensors(key, value)
-                | {TensorRole.HIDDEN_STATES: prefix, TensorRole.HIDDEN_STATES_OUT: output}
-                | {TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(length, np.int32)},
-            )
-            nbytes = prefix.nbytes
-            self._device.copy_strided(
-                prefix.address, output.address, pitch=nbytes, width=nbytes, height=1
-            )
         for start in range(0, len(positions), chunk):
             gathered = positions[start : start + chunk]
             self._device.synchronize()
@@ -105,6 +81,72 @@ class DevicePrompts:
             inputs.fill([[0]], [0], gathered)
             inputs.upload()
             yield self._gather(states, inputs.tensors[TensorRole.ROW_POSITIONS])
+
+    def _run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+        gathered: Sequence[int],
+        bucket: int | None,
+        place: Callable[[int], tuple[Tensor, Tensor]],
+    ) -> DeviceTensor:
+        """Run each layer on its prefixes, ``place(layer)`` its caches; return the last states.
+
+        Layers that run whole rows read one buffer and write the other. The others read and write
+        copies of their prefixes, in the second halves of the buffers.
+        """
+        rows, padded = len(prompts), max(map(len, prompts))
+        lengths = [len(prompt) for prompt in prompts]
+        whole = [list(active) == lengths for active in active_lengths]
+        capacity = mask_capacity(self._layers, bucket)
+        inputs = self._inputs
+        inputs.lay_out(rows, padded, len(gathered), capacity)
+        inputs.fill(prompts, [0] * rows, gathered)
+        inputs.upload()
+        buffers = self._buffers.prompt_hidden_states(rows if all(whole) else 2 * rows, padded)
+        read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
+        run_once(self._embed, inputs.tensors | {TensorRole.HIDDEN_STATES_OUT: read})
+        for layer, session in enumerate(self._layers(bucket)):
+            if whole[layer]:
+                run_once(session, _tensors(inputs, *place(layer), read, written))
+                read, written = written, read
+            else:
+                active = active_lengths[layer]
+                prefixes = [_prefixes(buffer[rows:], max(active)) for buffer in buffers]
+                self._prepare(self._prefix_inputs, prompts, active, capacity)
+                self._copy_rows(prefixes[0], read, [max(active)] * rows)
+                run_once(session, _tensors(self._prefix_inputs, *place(layer), *prefixes))
+                self._copy_rows(read, prefixes[1], active)
+        return read
+
+    def _prepare(
+        self,
+        inputs: DeviceInputs,
+        prompts: Sequence[Sequence[int]],
+        active: Sequence[int],
+        capacity: int | None,
+    ) -> None:
+        """Upload what a layer reads beside the first ``active[r]`` tokens of each row."""
+        self._device.synchronize()  # the host's copy of the inputs is about to change
+        inputs.lay_out(len(prompts), max(active), 1, capacity)
+        tokens = [prompt[:length] for prompt, length in zip(prompts, active, strict=True)]
+        inputs.fill(tokens, [0] * len(prompts), [0])
+        inputs.upload()
+
+    def _copy_rows(
+        self, target: DeviceTensor, source: DeviceTensor, lengths: Sequence[int]
+    ) -> None:
+        """Copy the first ``lengths[r]`` tokens of each row; the two may be padded differently."""
+        token_bytes = target.nbytes // (target.shape[0] * target.shape[1])
+        for row, length in enumerate(lengths):
+            width = length * token_bytes
+            self._device.copy_strided(
+                target.address + row * target.shape[1] * token_bytes,
+                source.address + row * source.shape[1] * token_bytes,
+                pitch=width,
+                width=width,
+                height=1,
+            )
 
     def _gather(self, hidden_states: DeviceTensor, row_positions: DeviceTensor) -> Array:
         logits = self._buffers.prompt_logits(row_positions.shape[0])
@@ -136,6 +178,18 @@ def passing(hidden: Sequence[DeviceTensor], parity: int) -> dict[TensorRole, Ten
     }
 
 
-def _prefix(states: DeviceTensor, length: int) -> DeviceTensor:
-    """The first ``length`` tokens of one row [1, S, E]."""
-    return replace(states, shape=(1, length, states.shape[2]))
+def _prefixes(states: DeviceTensor, length: int) -> DeviceTensor:
+    """The memory of [rows, S, E] as [rows, ``length``, E], one behind the other."""
+    return replace(states, shape=(states.shape[0], length, states.shape[2]))
+
+
+def _tensors(
+    inputs: DeviceInputs, key: Tensor, value: Tensor, read: DeviceTensor, written: DeviceTensor
+) -> dict[TensorRole, Tensor]:
+    """All that a layer may ask for, by role."""
+    return {
+        **inputs.tensors,
+        **cache_tensors(key, value),
+        **passing((read, written), 0),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(read.shape[1], np.int32),
+    }

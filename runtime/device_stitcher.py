@@ -140,10 +140,16 @@ class DeviceStitcher(Stitcher):
     def unbind(self) -> None:
         """See Stitcher: bindings hold addresses, not buffers, so there is nothing to drop."""
 
-    def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
+    def prefill(
+        self,
+        cache: KVCache,
+        first_row: int,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+    ) -> Array:
         """See Stitcher."""
         self._go_to(cache)
-        return self._prompts.prefill(cache, first_row, prompts)
+        return self._prompts.prefill(cache, first_row, prompts, active_lengths)
 
     def score(
         self,

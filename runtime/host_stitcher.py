@@ -126,7 +126,13 @@ class HostStitcher(Stitcher):
             head.release()
         self._ends.clear()
 
-    def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
+    def prefill(
+        self,
+        cache: KVCache,
+        first_row: int,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+    ) -> Array:
         """See Stitcher."""
         rows = len(prompts)
         lengths = np.array([len(prompt) for prompt in prompts])  # [rows]
@@ -137,8 +143,11 @@ class HostStitcher(Stitcher):
                 key, value = cache.rows(layer, first_row, first_row + rows)
             else:
                 key, value = cache.scratch(rows)
-            tensors = _prefill_tensors(hidden_states, key, value, lengths)
-            run_once(session, tensors)
+            active = np.array(active_lengths[layer])  # [rows]
+            if np.array_equal(active, lengths):
+                run_once(session, _prefill_tensors(hidden_states, key, value, lengths))
+            else:
+                _run_prefixes(session, hidden_states, key, value, active)
         row_positions = np.arange(rows) * padded + lengths - 1  # [rows]
         return self._gather_logits(hidden_states, row_positions)
 
@@ -153,8 +162,7 @@ class HostStitcher(Stitcher):
         """See Stitcher."""
         hidden_states = self._embed_tokens([tokens])  # [1, S, E]
         for session, length in zip(self._layers, active_lengths, strict=True):
-            prefix = hidden_states[:, :length]  # [1, length, E], contiguous: one row
-            run_once(session, _prefill_tensors(prefix, *cache.scratch(1), np.array([length])))
+            _run_prefixes(session, hidden_states, *cache.scratch(1), np.array([length]))
         for start in range(0, len(positions), chunk):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 
@@ -187,6 +195,17 @@ class HostStitcher(Stitcher):
         }
         run_once(self._head, tensors)
         return logits
+
+
+def _run_prefixes(
+    session: EngineSession, hidden_states: Array, key: Tensor, value: Tensor, active: Array
+) -> None:
+    """Run the first ``active[r]`` tokens of each row [S, E]; the others bypass the layer."""
+    longest = int(active.max())
+    prefixes = np.ascontiguousarray(hidden_states[:, :longest])  # [rows, longest, E]; 1 row: a view
+    run_once(session, _prefill_tensors(prefixes, key, value, active))
+    for row, length in enumerate(active):
+        hidden_states[row, :length] = prefixes[row, :length]
 
 
 def _prefill_tensors(

@@ -4,6 +4,11 @@ Worked example (L=6, warm-up 1, budgets 6 4 3 3 2 2 ..., prompt of 10 tokens, ma
 layers 1 and 2 run only in the prompt and share one scratch pair of capacity 10; layer 3 last runs
 at generated index 0 and holds 10 + 1 positions; layer 4 last runs at index 2 and holds 10 + 3;
 layers 0 and 5 always run and hold 10 + 7, since the last token is never fed back.
+
+With ``prompt="decay"`` the prompt's last token runs 4 layers; layers 1 and 2 run its first 3 and 7
+tokens, and the pair's capacity is 7. Why prefixes leave no hole: budgets never grow along a row, so
+a layer that the last prompt token bypasses never runs again for that row, and writes the scratch
+pair; a layer with a cache of its own is one that the last prompt token runs, so all before it do.
 """
 
 from __future__ import annotations
@@ -195,13 +200,20 @@ def plan_kv_cache(
         needed = max(longest_prompt, *capacities)
         bucket = next(capacity for capacity in buckets if capacity >= needed)
         capacities = [bucket if capacity else 0 for capacity in capacities]
-    needs_scratch = 0 in capacities
+    longest_prefix = max(  # of a prompt's tokens in a layer without a cache of its own
+        (
+            schedule.prompt_prefix(layer, longest_prompt)
+            for layer, capacity in enumerate(capacities)
+            if not capacity
+        ),
+        default=0,
+    )
     return KVPlan(
         layout=layout,
         rows=rows or len(prompt_lengths),
         capacities=tuple(capacities),
-        scratch_rows=scratch_rows if needs_scratch else 0,
-        scratch_capacity=(bucket or longest_prompt) if needs_scratch else 0,
+        scratch_rows=scratch_rows if longest_prefix else 0,
+        scratch_capacity=(bucket or longest_prefix) if longest_prefix else 0,
         bucket=bucket,
     )
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 from ..engines.errors import ScheduleError
-from .decay import DECAYS, Decay
+from .decay import DECAYS, Decay, round_half_up
 from .placement import PLACEMENTS, Placement
-
-MAX_HORIZON = 2**20
+from .schedule_problems import schedule_problems
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
-_INTEGERS = (*_REQUIRED, "warmup_layers")
-_PARAMETERS = {
-    "decay": ("power", "rate", "steps", "table", "alpha"),
-    "placement": ("tail",),
-}
 
 
 @dataclass(frozen=True)
@@ -50,8 +45,9 @@ class ExitSchedule:
 
     Generated token i = 0, 1, … (the i-th after the prompt, when it is fed back) runs
     ``budget(i)`` layers: from ``max_exit_layer`` to ``min_exit_layer`` over ``horizon`` tokens,
-    min from then on. Every prompt token runs all ``num_layers``. The lowest ``warmup_layers``
-    always run; lower-to-middle layers are bypassed, never the top.
+    min from then on. Prompt tokens run all ``num_layers``, or with ``prompt="decay"`` from all to
+    ``max_exit_layer`` over the prompt. The lowest ``warmup_layers`` always run; which others do is
+    the ``placement``'s rule.
 
     >>> schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
     >>> [schedule.budget(i) for i in range(6)]
@@ -80,14 +76,10 @@ class ExitSchedule:
     table: tuple[int, ...] | None = None
     alpha: float | None = None
     tail: int | None = None
+    prompt: str = "full"
 
     def __post_init__(self) -> None:
-        problems = [*self._name_problems(), *self._bound_problems()]
-        if not problems:
-            problems = [*self._decay.problems(self), *self._placement.problems(self)]
-        if not problems:
-            problems = self._hole_problems()
-        if problems:
+        if problems := schedule_problems(self):
             raise ScheduleError("exit schedule", *problems)
 
     @classmethod
@@ -121,9 +113,15 @@ class ExitSchedule:
         return cls(**{**document, **tuples})
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON object; a decay's or placement's own parameter only where it has one."""
+        """Return the JSON object.
+
+        A decay's or placement's own parameter is there only where it has one, ``prompt`` only
+        where it is not "full".
+        """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         document = {name: value for name, value in values.items() if value is not None}
+        if self.prompt == "full":
+            del document["prompt"]
         if self.table is not None:
             document["table"] = list(self.table)
         return document
@@ -140,8 +138,57 @@ class ExitSchedule:
 
     @cached_property
     def full_plan(self) -> LayerPlan:
-        """All layers: what prompt tokens run."""
+        """All layers: what prompt tokens run, with ``prompt="decay"`` the first of them."""
         return LayerPlan(tuple(range(self.num_layers)))
+
+    @cached_property
+    def prompt_plans(self) -> tuple[LayerPlan, ...]:
+        """What prompt tokens run, from the first token's all layers down to the last token's.
+
+        One plan with ``prompt="full"``; else one for each budget, of which short prompts skip some.
+        """
+        last = self.num_layers if self.prompt == "full" else self.max_exit_layer
+        return tuple(self._plan_of(budget) for budget in range(self.num_layers, last - 1, -1))
+
+    def prompt_budget(self, index: int, length: int) -> int:
+        """Return how many layers token ``index`` of a prompt of ``length`` tokens runs.
+
+        With ``prompt="decay"``, L − (L−max)·index/(length−1), rounded half up; a single token runs
+        all. 12 layers, max 8, 5 tokens: 12 11 10 9 8.
+        """
+        if not 0 <= index < length:
+            raise IndexError(f"prompt index is {index}; allowed: 0 to {length - 1}")
+        if self.prompt == "full" or length == 1:
+            return self.num_layers
+        fall = self.num_layers - self.max_exit_layer
+        return round_half_up(self.num_layers - Fraction(fall * index, length - 1))
+
+    def prompt_prefix(self, layer: int, length: int) -> int:
+        """Return how many tokens of a prompt of ``length`` run ``layer``: always the first ones.
+
+        Budgets never grow along the prompt and their sets are nested. 12 layers, max 8, warm-up 1,
+        5 tokens: layers 0 and 5–11 run 5 tokens, layer 4 runs 4 (budget 9 or more), 3 runs 3, 2
+        runs 2, and layer 1, which needs the whole budget, 1.
+        """
+        needed = self._prompt_needs[layer]
+        if self.prompt == "full" or length == 1 or needed == self.max_exit_layer:
+            return length
+        # round_half_up(L − fall·j/(P−1)) ≥ needed, solved for the largest j
+        fall = self.num_layers - self.max_exit_layer
+        last = (2 * (self.num_layers - needed) + 1) * (length - 1) // (2 * fall)
+        return min(length, last + 1)
+
+    def active_lengths(self, prompt_length: int, num_fed: int) -> list[int]:
+        """For each layer, how many tokens of one row run it: always the first ones.
+
+        The row is a prompt and ``num_fed`` generated tokens that are fed back.
+        """
+        lengths = []
+        for layer in range(self.num_layers):
+            last = self.last_index(layer)
+            steps = num_fed if last is None else min(num_fed, last + 1)
+            lengths.append(self.prompt_prefix(layer, prompt_length) + steps)
+        return lengths
 
     @property
     def is_full(self) -> bool:
@@ -193,72 +240,19 @@ class ExitSchedule:
         """One plan a token of the horizon, then the plan from there on; equal ones are shared."""
         budgets = [self._decay.budget(self, index) for index in range(self.horizon)]
         budgets.append(self.min_exit_layer)
-        plans = {budget: LayerPlan(self._placement.layers(self, budget)) for budget in set(budgets)}
+        plans = {budget: self._plan_of(budget) for budget in set(budgets)}
         return tuple(plans[budget] for budget in budgets)
 
-    def _name_problems(self) -> list[str]:
-        problems = []
-        for name, value, registry in (
-            ("decay", self.decay, DECAYS),
-            ("placement", self.placement, PLACEMENTS),
-        ):
-            if not isinstance(value, str) or value not in registry:
-                problems.append(f"{name} is {value!r}; allowed: {', '.join(registry)}")
-        if problems:
-            return problems
-        for kind, rule in (("decay", self._decay), ("placement", self._placement)):
-            chosen = f"{kind} {getattr(self, kind)}"
-            for name in _PARAMETERS[kind]:
-                value, wanted = getattr(self, name), rule.parameter == name
-                if not wanted and value is not None:
-                    problems.append(f"{name} is {value!r}; {chosen} has none")
-                if wanted and value is None:
-                    problems.append(f"{name} is missing; {chosen} needs it")
-        return problems
-
-    def _bound_problems(self) -> list[str]:
-        problems = [
-            f"{name} is {getattr(self, name)!r}; allowed: an integer"
-            for name in _INTEGERS
-            if type(getattr(self, name)) is not int
-        ]
-        if problems:
-            return problems
-        bounds = (
-            ("num_layers", 1, None, "1 or more"),
-            ("max_exit_layer", 1, self.num_layers, f"1 to num_layers, {self.num_layers}"),
-            (
-                "min_exit_layer",
-                1,
-                self.max_exit_layer,
-                f"1 to max_exit_layer, {self.max_exit_layer}",
-            ),
-            ("warmup_layers", 0, self.num_layers, f"0 to num_layers, {self.num_layers}"),
-            ("horizon", 1, MAX_HORIZON, f"1 to {MAX_HORIZON}"),
+    @cached_property
+    def _prompt_needs(self) -> tuple[int, ...]:
+        """For each layer, the smallest budget of a prompt token that runs it."""
+        return tuple(
+            min(len(plan) for plan in self.prompt_plans if layer in plan.layers)
+            for layer in range(self.num_layers)
         )
-        for name, low, high, allowed in bounds:
-            value = getattr(self, name)
-            if value < low or (high is not None and value > high):
-                problems.append(f"{name} is {value}; allowed: {allowed}")
-        return problems
 
-    def _hole_problems(self) -> list[str]:
-        """Each place where a token runs a layer that the token before it did not run."""
-        problems = []
-        for before, after in pairwise(self.segments):
-            missing = sorted(set(after.plan.layers) - set(before.plan.layers))
-            if missing:
-                problems.append(
-                    f"generated token {after.start} runs layer {missing[0]}, which token "
-                    f"{after.start - 1} did not: a hole in that layer's KV cache; allowed: sets "
-                    "of layers that only shrink"
-                )
-        return [f"{problem}{self._hole_advice}" for problem in problems]
-
-    @property
-    def _hole_advice(self) -> str:
-        advice = self._placement.hole_advice
-        return f"; {advice}" if advice else ""
+    def _plan_of(self, budget: int) -> LayerPlan:
+        return LayerPlan(self._placement.layers(self, budget))
 
 
 def realised_depth(layers_per_token: Sequence[int]) -> float | None:

@@ -10,14 +10,14 @@ import typer
 from ..engines.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
-    from .schedule import ExitSchedule
+    from .schedule import ExitSchedule, LayerPlan
 
 _FORMS = (
     "Schedules: full | 2x, 3x, … | 2x:horizon=64,placement=bottom | "
     "linear:max=16,min=8,warmup=1,horizon=64 | power:…,power=2 | exponential:…,rate=3 | "
     "cosine:… | step:…,steps=4 | d3:max=24,min=8,alpha=0.98 | constant:max=12 | "
     "table:table=16/12/8 | a file.json. Placements: top, bottom, unified (constant only), "
-    "unified-nested, hierarchical, d3 (with tail=)"
+    "unified-nested, hierarchical, d3 (with tail=). prompt=decay: the prompt too falls, to max"
 )
 
 Spec = Annotated[str, typer.Argument(metavar="SCHEDULE", help="e.g. 2x; see below for all forms")]
@@ -126,7 +126,8 @@ def _print_table(schedule: ExitSchedule) -> None:
     table.add_column("token")
     table.add_column("layers run", justify="right")
     table.add_column("which")
-    table.add_row("prompt", str(schedule.num_layers), format_layers(schedule.full_plan.layers))
+    for name, plan in _prompt_rows(schedule):
+        table.add_row(name, str(len(plan)), format_layers(plan.layers))
     for segment in schedule.segments:
         stop = "" if segment.stop is None else segment.stop - 1
         tokens = str(segment.start) if stop == segment.start else f"{segment.start}–{stop}"
@@ -141,6 +142,12 @@ def _print_table(schedule: ExitSchedule) -> None:
     )
     if prompt_only := _prompt_only(schedule):
         console.print(f"only in the prompt, no KV cache kept: {format_layers(prompt_only)}")
+
+
+def _prompt_rows(schedule: ExitSchedule) -> list[tuple[str, LayerPlan]]:
+    if schedule.prompt == "full":
+        return [("prompt", schedule.full_plan)]
+    return [("prompt, first", schedule.full_plan), ("prompt, last", schedule.prompt_plans[-1])]
 
 
 def _prompt_only(schedule: ExitSchedule) -> list[int]:

@@ -20,9 +20,10 @@ _LABELS = ("bypassed", "prompt", "warm-up", "runs")
 def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None = None) -> None:
     """Draw layers × positions to ``path``, PNG or SVG by its ending.
 
-    Columns are the prompt, then generated tokens 0 … ``num_tokens`` − 1 (default: the horizon and
-    a tenth more). Equal schedules give equal bytes. Raises UsageError for another ending,
-    MissingExtraError where matplotlib is not installed.
+    Columns are the prompt (one for each of its budgets), then generated tokens 0 … ``num_tokens``
+    − 1 (default: the horizon and a tenth more). Equal schedules give equal bytes.
+
+    Raises UsageError for another ending, MissingExtraError where matplotlib is not installed.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
@@ -33,7 +34,8 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
     from matplotlib.patches import Patch
 
     count = num_tokens or schedule.horizon + max(1, schedule.horizon // 10)
-    cells = schedule_cells(schedule, count)  # [L, 1 + count]
+    cells = schedule_cells(schedule, count)  # [L, prompt + count]
+    prompt = len(schedule.prompt_plans)
     with matplotlib.rc_context({"svg.hashsalt": "skipdec"}):
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
@@ -45,7 +47,7 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
             cmap=ListedColormap(_COLOURS),
             vmin=0,
             vmax=len(_COLOURS) - 1,
-            extent=(-1.5, count - 0.5, -0.5, schedule.num_layers - 0.5),
+            extent=(-prompt - 0.5, count - 0.5, -0.5, schedule.num_layers - 0.5),
         )
         mean = schedule.average_budget(count)
         axes.set_title(
@@ -67,12 +69,17 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
 
 
 def schedule_cells(schedule: ExitSchedule, num_tokens: int) -> np.ndarray:
-    """What the picture shows, uint8 [num_layers, 1 + num_tokens]; column 0 is the prompt."""
-    cells = np.zeros((schedule.num_layers, 1 + num_tokens), np.uint8)
-    cells[:, 0] = _PROMPT
-    for index in range(num_tokens):
-        layers = list(schedule.plan(index).layers)
-        cells[layers, 1 + index] = _RUN
+    """What the picture shows, uint8 [num_layers, P + num_tokens].
+
+    The first P columns are the prompt: one, or with ``prompt="decay"`` one for each budget.
+    """
+    prompt = len(schedule.prompt_plans)
+    cells = np.zeros((schedule.num_layers, prompt + num_tokens), np.uint8)
+    for column, plan in enumerate(schedule.prompt_plans):
+        cells[list(plan.layers), column] = _PROMPT
+    for column in range(prompt, prompt + num_tokens):
+        layers = list(schedule.plan(column - prompt).layers)
+        cells[layers, column] = _RUN
         warmup = [layer for layer in layers if layer < schedule.warmup_layers]
-        cells[warmup, 1 + index] = _WARMUP
+        cells[warmup, column] = _WARMUP
     return cells

@@ -12,7 +12,8 @@ from typing import Any
 from ..engines.errors import ScheduleError
 from ..engines.manifest import json_digest
 from .decay import DECAYS, alpha_problems, d3_horizon, round_half_up
-from .schedule import MAX_HORIZON, ExitSchedule
+from .schedule import ExitSchedule
+from .schedule_problems import MAX_HORIZON
 
 _FIELDS = {
     "max": "max_exit_layer",
@@ -26,11 +27,12 @@ _FIELDS = {
     "table": "table",
     "alpha": "alpha",
     "tail": "tail",
+    "prompt": "prompt",
 }
 _INTEGERS = ("max", "min", "warmup", "horizon", "steps", "tail")
 _NUMBERS = ("power", "rate", "alpha")
 _PRESET = re.compile(r"(\d+(?:\.\d+)?)x")
-_PRESET_OPTIONS = ("horizon", "placement", "tail")
+_PRESET_OPTIONS = ("horizon", "placement", "tail", "prompt")
 EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
 
 
@@ -47,6 +49,7 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
         table:table=16/16/12/8                       nor max here
         d3:max=24,min=8,alpha=0.98                   nor horizon here
         2x:placement=d3,tail=2                       the one placement with a parameter
+        2x:prompt=decay                              the prompt falls from all layers to max
         schedule.json                                an ExitSchedule's JSON, or a bundle's file
 
     >>> parse_schedule("2x", num_layers=24, horizon=64).max_exit_layer
@@ -89,6 +92,8 @@ def format_schedule(schedule: ExitSchedule) -> str:
     parts = {key: getattr(schedule, field) for key, field in _FIELDS.items()}
     if schedule.placement == "top":
         del parts["placement"]
+    if schedule.prompt == "full":
+        del parts["prompt"]
     if schedule.table is not None:
         parts["table"] = "/".join(map(str, schedule.table))
     options = ",".join(f"{key}={value}" for key, value in parts.items() if value is not None)

@@ -113,9 +113,8 @@ class Scorer:
         plan = self._plan(len(tokens))
         logprobs: list[float] = []
         with KVCache(self._pool, plan) as cache:
-            chunks = self._stitcher.score(
-                cache, tokens, self._active_lengths(request), positions, _CHUNK
-            )
+            active_lengths = self._schedule.active_lengths(prompt_length, num_tokens - 1)
+            chunks = self._stitcher.score(cache, tokens, active_lengths, positions, _CHUNK)
             for logits in chunks:  # float32 [<= _CHUNK, V]
                 chosen = request.token_ids[len(logprobs) : len(logprobs) + len(logits)]
                 logprobs += _chosen_logprobs(logits, chosen)
@@ -124,7 +123,10 @@ class Scorer:
             prompt_token_ids=request.prompt_token_ids,
             token_ids=request.token_ids,
             logprobs=tuple(logprobs),
-            layers_per_token=(self._schedule.num_layers, *budgets),
+            layers_per_token=(
+                self._schedule.prompt_budget(prompt_length - 1, prompt_length),
+                *budgets,
+            ),
         )
 
     def _plan(self, positions: int) -> KVPlan:
@@ -138,16 +140,6 @@ class Scorer:
             scratch_capacity=bucket or positions,
             bucket=bucket,
         )
-
-    def _active_lengths(self, request: ScoreRequest) -> list[int]:
-        """For each layer, how many of the fed tokens run it: always the first ones."""
-        lengths = []
-        for layer in range(self._schedule.num_layers):
-            last = self._schedule.last_index(layer)
-            fed = len(request.token_ids) - 1
-            steps = fed if last is None else min(fed, last + 1)
-            lengths.append(len(request.prompt_token_ids) + steps)
-        return lengths
 
 
 def _num_fed(request: ScoreRequest) -> int:

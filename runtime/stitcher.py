@@ -31,10 +31,19 @@ class Stitcher(ABC):
         """
 
     @abstractmethod
-    def prefill(self, cache: KVCache, first_row: int, prompts: Sequence[Sequence[int]]) -> Array:
-        """Run whole prompts through all layers into the cache's rows from ``first_row`` on.
+    def prefill(
+        self,
+        cache: KVCache,
+        first_row: int,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+    ) -> Array:
+        """Run prompts into the cache's rows from ``first_row`` on.
 
-        Ragged prompts are padded on the right; a row's padding is computed and never read.
+        Layer l runs the first ``active_lengths[l][r]`` tokens of row r: all of them in every live
+        layer, at least one in the others, which write the scratch pair. Ragged prompts are padded
+        on the right and prefixes cut at the longest; what is computed beyond a row's own length is
+        dropped: hidden states stay as the layer below left them, keys and values are never read.
         Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
         """
 

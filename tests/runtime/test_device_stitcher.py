@@ -25,7 +25,12 @@ from skipdec.engines.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.trt import TensorRtBackend
 from skipdec.runtime.device_stitcher import DeviceStitcher
 
-SCHEDULES = ("full", "linear:max=4,min=2,warmup=1,horizon=6", "linear:max=5,min=3,horizon=4")
+SCHEDULES = (
+    "full",
+    "linear:max=4,min=2,warmup=1,horizon=6",
+    "linear:max=5,min=3,horizon=4",
+    "linear:max=3,min=2,warmup=1,horizon=6,prompt=decay",
+)
 PROMPTS = [np.random.default_rng(n).integers(4, 61, n).tolist() for n in (6, 1, 13, 4, 9)]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=9),

@@ -66,6 +66,24 @@ def test_plot_refuses_other_formats(tmp_path: Path) -> None:
     assert "allowed: .png, .svg" in result.stderr
 
 
+def test_a_decaying_prompt_is_shown_from_its_first_to_its_last_token() -> None:
+    result = run("show", "2x:prompt=decay", "--layers", "24")
+    rows = [line for line in result.stdout.splitlines() if "prompt," in line]
+    assert ["24" in rows[0], "0–23" in rows[0], "16" in rows[1], "0, 9–23" in rows[1]] == [True] * 4
+
+
+def test_cells_of_a_decaying_prompt_are_its_budgets() -> None:
+    schedule = ExitSchedule(
+        num_layers=4, max_exit_layer=2, min_exit_layer=2, horizon=1, prompt="decay"
+    )
+    assert schedule_cells(schedule, 1).tolist() == [
+        [1, 1, 1, 2],
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+        [1, 1, 1, 3],
+    ]
+
+
 def test_cells_show_prompt_warmup_and_running_layers() -> None:
     schedule = ExitSchedule(num_layers=4, max_exit_layer=3, min_exit_layer=2, horizon=2)
     assert schedule_cells(schedule, 3).tolist() == [

@@ -112,7 +112,7 @@ def test_short_forms(short: str, canonical: str) -> None:
         ("linear:max=many,min=8,horizon=4", "max is 'many'; allowed: an integer"),
         ("linear:max=16", "min is missing"),
         ("2x", "horizon is missing; add it, e.g. horizon=64"),
-        ("2x:max=3", "allowed: horizon=, placement=, tail="),
+        ("2x:max=3", "allowed: horizon=, placement=, tail=, prompt="),
         ("2x:horizon=64,placement=unified", "token 4 runs layer .* take the decay constant"),
         ("2x:horizon=64,placement=d3", "tail is missing"),
         ("2x:horizon=64,tail=2", "tail is 2; placement top has none"),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 
 import torch
 from transformers import OPTForCausalLM
 
 Plan = Callable[[int], Sequence[int]]  # generated index i -> layers that run, ascending
+Prompt = Callable[[int, int], Sequence[int]]  # prompt index and length -> layers that run
 
 
 def linear_plan(
@@ -38,15 +40,35 @@ def full_plan(num_layers: int) -> Plan:
     return lambda index: range(num_layers)
 
 
+def decaying_prompt(num_layers: int, maximum: int, sets: Callable[[int], Sequence[int]]) -> Prompt:
+    """Prompt tokens from ``num_layers`` layers down to ``maximum``; ``sets(budget)``: which."""
+
+    def plan(index: int, length: int) -> Sequence[int]:
+        if length == 1:
+            return range(num_layers)
+        exact = num_layers - Fraction((num_layers - maximum) * index, length - 1)
+        return sets(math.floor(exact + Fraction(1, 2)))
+
+    return plan
+
+
 @torch.no_grad()
 def reference_logits(
-    model: OPTForCausalLM, prompt: Sequence[int], generated: Sequence[int], plan: Plan
+    model: OPTForCausalLM,
+    prompt: Sequence[int],
+    generated: Sequence[int],
+    plan: Plan,
+    prompt_plan: Prompt | None = None,
 ) -> torch.Tensor:
-    """Logits [G + 1, V] after the prompt and after each of G generated tokens."""
+    """Logits [G + 1, V] after the prompt and after each of G generated tokens.
+
+    ``prompt_plan``: the layers of each prompt token; all of them where it is None.
+    """
     decoder = model.model.decoder
     token_ids = torch.tensor([*prompt, *generated])  # [P]
-    all_layers = range(len(decoder.layers))
-    depths = [all_layers] * len(prompt) + [plan(index) for index in range(len(generated))]
+    prompt_plan = prompt_plan or (lambda index, length: range(len(decoder.layers)))
+    depths = [prompt_plan(index, len(prompt)) for index in range(len(prompt))]
+    depths += [plan(index) for index in range(len(generated))]
 
     hidden = decoder.embed_tokens(token_ids)  # [P, W]
     if decoder.project_in is not None:

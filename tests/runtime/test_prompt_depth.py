@@ -1,0 +1,131 @@
+"""prompt=decay: budgets along a prompt, the prefixes that run each layer, memory, refusals."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipdec.engines.errors import ScheduleError
+from skipdec.runtime.kv_cache import KVLayout, plan_kv_cache
+from skipdec.runtime.placement import PLACEMENTS
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import format_schedule, parse_schedule
+
+repeatable = settings(deadline=None, derandomize=True, database=None)
+NESTED = tuple(placement for placement in PLACEMENTS if placement != "unified")
+
+
+@st.composite
+def decaying(draw: st.DrawFn) -> ExitSchedule:
+    num_layers = draw(st.integers(2, 40))
+    smallest = draw(st.integers(2, num_layers))
+    placement = draw(st.sampled_from(NESTED))
+    return ExitSchedule(
+        num_layers=num_layers,
+        max_exit_layer=draw(st.integers(smallest, num_layers)),
+        min_exit_layer=smallest,
+        horizon=draw(st.integers(1, 50)),
+        placement=placement,
+        tail=1 if placement == "d3" else None,
+        prompt="decay",
+    )
+
+
+def test_worked_example_of_twelve_layers() -> None:
+    schedule = parse_schedule("linear:max=8,min=4,horizon=9,prompt=decay", num_layers=12)
+    assert [schedule.prompt_budget(index, 5) for index in range(5)] == [12, 11, 10, 9, 8]
+    prefixes = [schedule.prompt_prefix(layer, 5) for layer in range(12)]
+    assert prefixes == [5, 1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5]
+
+
+@repeatable
+@given(decaying(), st.integers(2, 300))
+def test_budgets_fall_from_all_layers_to_max(schedule: ExitSchedule, length: int) -> None:
+    budgets = [schedule.prompt_budget(index, length) for index in range(length)]
+    assert budgets[0] == schedule.num_layers
+    assert budgets[-1] == schedule.max_exit_layer == schedule.budget(0)
+    assert all(before >= after for before, after in pairwise(budgets))
+
+
+@repeatable
+@given(decaying(), st.integers(1, 60))
+def test_the_tokens_that_run_a_layer_are_a_prefix_of_the_row(
+    schedule: ExitSchedule, length: int
+) -> None:
+    by_budget = {len(plan): set(plan.layers) for plan in schedule.prompt_plans}
+    sets = [by_budget[schedule.prompt_budget(index, length)] for index in range(length)]
+    sets += [set(schedule.plan(index).layers) for index in range(schedule.horizon + 2)]
+    active = schedule.active_lengths(length, schedule.horizon + 2)
+    for layer in range(schedule.num_layers):
+        runs = [layer in layers for layers in sets]
+        assert runs == [position < active[layer] for position in range(len(sets))]
+        assert schedule.prompt_prefix(layer, length) == sum(runs[:length])
+
+
+def test_a_prompt_of_one_token_runs_all_layers() -> None:
+    schedule = parse_schedule("linear:max=3,min=2,horizon=4,prompt=decay", num_layers=6)
+    assert schedule.prompt_budget(0, 1) == 6
+    assert schedule.active_lengths(1, 2) == [3, 1, 1, 1, 3, 3]
+
+
+def test_prompts_run_all_layers_unless_asked() -> None:
+    schedule = parse_schedule("linear:max=3,min=2,horizon=4", num_layers=6)
+    assert schedule.prompt == "full"
+    assert [schedule.prompt_budget(index, 9) for index in range(9)] == [6] * 9
+    assert [schedule.prompt_prefix(layer, 9) for layer in range(6)] == [9] * 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "linear:max=8,min=4,warmup=1,horizon=9,prompt=decay",
+        "linear:max=8,min=4,warmup=1,horizon=9,placement=d3,tail=2,prompt=decay",
+    ],
+)
+def test_text_and_json_read_back(text: str) -> None:
+    schedule = parse_schedule(text, num_layers=12)
+    assert format_schedule(schedule) == text
+    document = schedule.to_document()
+    assert document["prompt"] == "decay"
+    assert ExitSchedule.from_document(document) == schedule
+
+
+def test_presets_take_the_option() -> None:
+    schedule = parse_schedule("4x:horizon=8,prompt=decay", num_layers=12)
+    assert schedule.prompt_budget(6, 7) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2x:horizon=8,prompt=half", "prompt is 'half'; allowed: full, decay"),
+        (
+            "constant:max=4,placement=unified,prompt=decay",
+            "a prompt token of budget 10 runs layer .*, which one of budget 11 before it did not",
+        ),
+    ],
+)
+def test_bad_options_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        parse_schedule(text, num_layers=12)
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_positions_outside_the_prompt_are_refused(index: int) -> None:
+    with pytest.raises(IndexError, match="allowed: 0 to 2"):
+        ExitSchedule.full(2).prompt_budget(index, 3)
+
+
+def test_layers_that_the_last_prompt_token_skips_need_room_for_their_prefix_only() -> None:
+    layout = KVLayout(num_heads=2, head_dim=8, dtype="float32")
+    schedule = parse_schedule("linear:max=4,min=2,horizon=4,prompt=decay", num_layers=6)
+    plan = plan_kv_cache(layout, schedule, [10, 6], [8, 8], scratch_rows=2)
+    assert plan.capacities == (17, 0, 0, 11, 13, 17)
+    assert plan.scratch_capacity == 7
+    full = plan_kv_cache(layout, parse_schedule("full", num_layers=6), [10], [8], scratch_rows=1)
+    assert (full.scratch_rows, full.scratch_capacity) == (0, 0)
+    first_only = plan_kv_cache(layout, schedule, [10], [1], scratch_rows=1)
+    assert first_only.scratch_capacity == 10
