@@ -26,7 +26,7 @@ skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e --data dev.jsonl --js
   two checkpoints averaged, and a third beside them
 
 skipdec evaluate my-opt --data notes.csv --prompt-column title --completion-column summary
-  --prompt-template "{prompt}\\nTL;DR:"
+  --prompt-template "Title: {prompt}. Summary:" --completion-template " {completion}"
 
 [bold]Figures[/bold]: BLEU (sacrebleu, all references of a prompt), ROUGE-L (rouge-score, best
 reference), BERT-F with --bert-model, perplexity of the first reference at scheduled depth, nominal
@@ -36,9 +36,7 @@ Rows of the data with equal prompts belong together: several references of one p
 Values in round brackets are the defaults.
 """
 
-_DATA = "Data"
-_RUNNING = "Running"
-_METRICS = "Metrics"
+_DATA, _RUNNING, _METRICS = "Data", "Running", "Metrics"
 
 
 def register(app: typer.Typer) -> None:
@@ -46,16 +44,8 @@ def register(app: typer.Typer) -> None:
     app.command("evaluate", epilog=_EXAMPLES)(evaluate)
 
 
-def _data(*names: str, text: str) -> Any:  # noqa: ANN401  (typer's own option type)
-    return typer.Option(*names, help=text, rich_help_panel=_DATA)
-
-
-def _running(*names: str, text: str, **options: Any) -> Any:  # noqa: ANN401
-    return typer.Option(*names, help=text, rich_help_panel=_RUNNING, **options)
-
-
-def _metric(*names: str, text: str, **options: Any) -> Any:  # noqa: ANN401
-    return typer.Option(*names, help=text, rich_help_panel=_METRICS, **options)
+def _option(panel: str, *names: str, text: str, **options: Any) -> Any:  # noqa: ANN401  (typer's)
+    return typer.Option(*names, help=text, rich_help_panel=panel, **options)
 
 
 @reports_errors
@@ -69,52 +59,68 @@ def evaluate(
     force: Annotated[bool, typer.Option("--force", help="replace --output")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
     *,
-    data: Annotated[Path, _data("--data", text=".jsonl, .csv, or a dataset on disk")],
+    data: Annotated[Path, _option(_DATA, "--data", text=".jsonl, .csv, or a dataset on disk")],
     data_format: Annotated[
-        Literal["auto", "jsonl", "csv", "dataset"], _data("--format", text="of --data")
+        Literal["auto", "jsonl", "csv", "dataset"],
+        _option(_DATA, "--format", text="(by the file's name)", show_default=False),
     ] = "auto",
     preset: Annotated[
         Literal["e2e", "tldr", "cnn-dm"] | None,
-        _data("--preset", text="columns and templates of a known data set"),
+        _option(_DATA, "--preset", text="columns and templates of a known data set"),
     ] = None,
     prompt_column: Annotated[
-        str | None, _data("--prompt-column", text="(prompt, or the preset's)")
+        str | None, _option(_DATA, "--prompt-column", text="(prompt, or the preset's)")
     ] = None,
     completion_column: Annotated[
-        str | None, _data("--completion-column", text="(completion, or the preset's)")
+        str | None, _option(_DATA, "--completion-column", text="(completion, or the preset's)")
     ] = None,
     prompt_template: Annotated[
-        str | None, _data("--prompt-template", text='round the column, e.g. "{prompt}<sep>"')
+        str | None,
+        _option(_DATA, "--prompt-template", text='round the column, e.g. "{prompt}<sep>"'),
     ] = None,
     completion_template: Annotated[
-        str | None, _data("--completion-template", text='as training had it, e.g. " {completion}"')
+        str | None,
+        _option(_DATA, "--completion-template", text='as training had it, e.g. " {completion}"'),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="first N distinct prompts (all)")
+        int | None, _option(_DATA, "--limit", text="first N distinct prompts (all)", min=1)
     ] = None,
     schedule: Annotated[
         list[str] | None,
-        _running("--schedule", text="repeat for several; full always runs (the bundle's own)"),
+        _option(
+            _RUNNING, "--schedule", text="repeat for several; full always runs (the bundle's own)"
+        ),
     ] = None,
-    batch_size: Annotated[int, _running("--batch-size", text="prompts at once", min=1)] = 16,
+    batch_size: Annotated[
+        int, _option(_RUNNING, "--batch-size", text="prompts at once", min=1)
+    ] = 16,
     max_tokens: Annotated[
         int | None,
-        _running("--max-tokens", text="(half more than the longest reference)", min=1),
+        _option(_RUNNING, "--max-tokens", text="(half more than the longest reference)", min=1),
     ] = None,
-    temperature: Annotated[float, _running("--temperature", text="0: greedy", min=0)] = 0.0,
-    seed: Annotated[int, _running("--seed", text="of sampling and intervals", min=0)] = 0,
+    temperature: Annotated[
+        float, _option(_RUNNING, "--temperature", text="0: greedy", min=0)
+    ] = 0.0,
+    seed: Annotated[int, _option(_RUNNING, "--seed", text="of sampling and intervals", min=0)] = 0,
     device: Annotated[
-        str | None, _running("--device", text="cpu, cuda or cuda:1 (cpu; TensorRT: cuda)")
+        str | None, _option(_RUNNING, "--device", text="cpu, cuda or cuda:1 (cpu; TensorRT: cuda)")
     ] = None,
-    threads: Annotated[int | None, _running("--threads", text="(all cores)", min=1)] = None,
-    lowercase: Annotated[bool, _metric("--lowercase", text="BLEU ignores case")] = False,
+    threads: Annotated[
+        int | None, _option(_RUNNING, "--threads", text="(all cores)", min=1)
+    ] = None,
+    lowercase: Annotated[bool, _option(_METRICS, "--lowercase", text="BLEU ignores case")] = False,
     bert_model: Annotated[
-        Path | None, _metric("--bert-model", text="directory of an encoder, for BERT-F")
+        Path | None, _option(_METRICS, "--bert-model", text="directory of an encoder, for BERT-F")
     ] = None,
-    resamples: Annotated[int, _metric("--resamples", text="of the bootstrap", min=1)] = 1000,
-    examples: Annotated[int, _metric("--examples", text="side by side in DIR", min=0)] = 5,
+    resamples: Annotated[
+        int, _option(_METRICS, "--resamples", text="of the bootstrap", min=1)
+    ] = 1000,
+    examples: Annotated[
+        int, _option(_METRICS, "--examples", text="side by side in DIR", min=0)
+    ] = 5,
 ) -> None:
     """Write texts at every schedule, compare them with references, and measure the time."""
+    from ..engines.cpu import available_cores
     from .data import DataConfig
     from .evaluation import evaluate as run
     from .evaluation_files import check_output
@@ -155,20 +161,13 @@ def evaluate(
 
     with EvaluationProgress(stderr_console()) as progress:
         evaluation = run(config, open_generator, progress)
-    document = report_document(evaluation, _machine(device, threads))
+    document = report_document(evaluation, threads=threads or available_cores())
     if output is not None:
         _write(output, evaluation, document, force=force)
     if as_json:
         print_json(document)
     else:
         sys.stdout.write(tables_markdown(evaluation))
-
-
-def _machine(device: str | None, threads: int | None) -> dict[str, Any]:
-    """Where it ran, for the document; null: what the bundle's target runs on."""
-    from ..engines.cpu import available_cores
-
-    return {"device": device, "threads": threads or available_cores()}
 
 
 def _write(output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool) -> None:

@@ -41,6 +41,7 @@ class Row:
 
     prepared: PreparedBundle
     run: ScheduleRun
+    device: str  # cpu, or what the GPU calls itself
     speedup: float  # wall-clock of full depth ÷ this schedule's, all texts, prompts included
     token_speedup: float  # the same for the time of one generated token: texts may differ in length
     figures: Mapping[str, Figure]  # by metric
@@ -148,7 +149,8 @@ def evaluate(
                 seed=config.seed,
                 advance=progress.advance,
             )
-        rows += _rows(config, metrics, prepared, runs)
+            device = "cpu" if generator.device is None else generator.device.name
+        rows += _rows(config, metrics, prepared, runs, device)
     return Evaluation(config, inputs.prompts, metrics, tuple(rows))
 
 
@@ -163,6 +165,7 @@ def _rows(
     metrics: Mapping[str, Metric],
     prepared: PreparedBundle,
     runs: Sequence[ScheduleRun],
+    device: str,
 ) -> list[Row]:
     """One row a run; ``runs`` begin with full depth."""
     bootstrap = Bootstrap(len(prepared.prompts), resamples=config.resamples, seed=config.seed)
@@ -175,6 +178,7 @@ def _rows(
         Row(
             prepared=prepared,
             run=run,
+            device=device,
             speedup=full.wall_seconds / run.wall_seconds,
             token_speedup=full.seconds_per_token / run.seconds_per_token,
             figures={

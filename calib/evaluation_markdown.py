@@ -11,7 +11,7 @@ from .bootstrap import Estimate
 from .evaluation import Average, Evaluation, Example, Row, Spread
 from .metrics import Metric
 
-_SPEED_HEADINGS = ("speed-up", "of a token")
+_SPEED_HEADINGS = ("speed-up", "speed-up per token")
 
 
 def tables_markdown(evaluation: Evaluation) -> str:
@@ -43,8 +43,8 @@ def _setting(evaluation: Evaluation) -> str:
     return (
         f"{len(evaluation.prompts)} prompts of {config.data.path.name}, {sampling}, batches of "
         f"{config.batch_size}{case}. In brackets: {100 * config.confidence:g} % bootstrap "
-        "intervals over the prompts. Speed-up: wall-clock of whole calls against full depth in "
-        "this run, and of one generated token."
+        "intervals over the prompts. Speed-up: wall-clock of whole calls, prompts included, "
+        "against full depth in this run; per token: the same over the tokens that were generated."
     )
 
 

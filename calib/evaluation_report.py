@@ -12,16 +12,16 @@ from ..runtime.schedule_text import format_schedule
 from .evaluation import Evaluation, Row
 
 
-def report_document(evaluation: Evaluation, machine: dict[str, Any]) -> dict[str, Any]:
+def report_document(evaluation: Evaluation, *, threads: int | None = None) -> dict[str, Any]:
     """Return everything as one JSON object; figures that are not defined are null.
 
-    ``machine``: what the caller knows about where it ran, e.g. the number of threads.
+    ``threads``: of the engines on a CPU, as the caller chose; None if unknown.
     """
     config = evaluation.config
     document = {
         "skipdec": version("skipdec"),
         "processor": processor_name(),
-        **machine,
+        "threads": threads,
         "data": config.data.model_dump(mode="json"),
         "num_prompts": len(evaluation.prompts),
         "batch_size": config.batch_size,
@@ -52,6 +52,8 @@ def _row_document(row: Row) -> dict[str, Any]:
         "bundle": row.label,
         "path": str(prepared.choice.path),
         "digest": prepared.bundle.manifest.digest,
+        "target": prepared.bundle.manifest.target,
+        "device": row.device,
         "precision": prepared.bundle.manifest.precision.model_dump(mode="json"),
         "max_tokens": prepared.max_tokens,
         "schedule": run.name,

@@ -65,9 +65,9 @@ def _num_layers(model: Path) -> int:
             f"{model}/tokenizer_config.json says model_max_length {longest}; write how many "
             "tokens the model takes, e.g. 512"
         )
-    if problems:
+    if problems or not isinstance(layers, int):
         raise UsageError("--bert-model", *problems)
-    return int(layers)
+    return layers
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -35,6 +35,8 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
             label=points[0].label,
         )
         for row, estimate in zip(points, estimates, strict=True):
+            if row.run.schedule.is_full:  # all of these lie at 1
+                continue
             depth = row.figures["realised_depth"].estimate.value
             axes.annotate(
                 f"{row.run.name.partition(':')[0]}, {depth:.1f} layers",

@@ -24,10 +24,11 @@ DOCUMENT = {"made": "by a test"}
 
 
 def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> None:
-    document = report_document(evaluation, {"threads": 2})
+    document = report_document(evaluation, threads=2)
     text = json.dumps(document, allow_nan=False)
     assert json.loads(text) == document
     full, skipping = document["rows"]
+    assert (document["threads"], full["device"], full["target"]) == (2, "cpu", "onnxruntime")
     assert (full["schedule"], skipping["schedule"]) == ("full", SKIPPING)
     assert (full["nominal_depth"], skipping["nominal_depth"]) == (6.0, 3.0)
     assert skipping["metrics"].keys() == evaluation.metrics.keys()
@@ -40,7 +41,7 @@ def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> No
 def test_undefined_figures_are_null_and_dashes(config: EvaluationConfig) -> None:
     single = evaluate(replace(config, max_tokens=1), Generator.open, Silent())
     assert math.isnan(single.rows[0].figures["realised_depth"].estimate.value)
-    figure = report_document(single, {})["rows"][0]["metrics"]["realised_depth"]
+    figure = report_document(single)["rows"][0]["metrics"]["realised_depth"]
     assert figure["estimate"]["value"] is None
     assert " | – | " in tables_markdown(single)
 
