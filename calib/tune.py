@@ -58,6 +58,7 @@ def _is_main() -> bool:
 
 def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
     import torch
+    from transformers import set_seed
 
     from .skip_model import load_skip_model
     from .tune_training import make_trainer, tuned_weights
@@ -65,6 +66,7 @@ def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
     seconds: dict[str, float] = {}
     with _timed(seconds, "load", events):
         model = plan.start.load()
+    set_seed(plan.config.seed)  # of adapters and dropout
     losses: dict[str, float] = {}
     with _timed(seconds, "validate", events):
         if plan.validation is not None and _is_main():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from .skip_model import IGNORED_LABEL
 from .tokenised import TokenisedExample
@@ -26,6 +27,11 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
     def __len__(self) -> int:
         return len(self._examples)
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each example, prompt and completion."""
+        return [len(example) for example in self._examples]
+
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         example = self._examples[index]
         prompt, completion = list(example.prompt_token_ids), list(example.completion_token_ids)
@@ -35,6 +41,34 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
             "labels": (prompt if self._learn_prompt else ignored) + completion,
             "prompt_lengths": [len(prompt)],
         }
+
+
+class LikeLengths(Sampler[int]):
+    """All examples in a random order in which neighbours have texts of like length.
+
+    Batches of them hold little padding: fifty batches at a time are sorted by length. The order
+    follows from seed and epoch alone, so that a resumed run goes on in it.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        self._lengths = list(lengths)
+        self._batch_size = batch_size
+        self._seed = seed
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the next pass; accelerate calls this."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
+        order: list[int] = get_length_grouped_indices(
+            self._lengths, self._batch_size, generator=generator
+        )
+        return iter(order)
 
 
 def collate(items: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:

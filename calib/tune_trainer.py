@@ -11,6 +11,7 @@ from transformers import Trainer
 
 from ..runtime.schedule import ExitSchedule
 from .skip_model import IGNORED_LABEL, SkipOPTForCausalLM
+from .tune_batches import ExampleDataset, LikeLengths
 from .tune_config import DistillationConfig
 from .tune_schedules import StepSchedules
 
@@ -18,7 +19,8 @@ from .tune_schedules import StepSchedules
 class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     """Trains at the schedule of the step; evaluates at the target.
 
-    ``teacher`` runs at full depth; it is moved to the device of the model.
+    ``teacher`` runs at full depth; it is moved to the device of the model. ``groups_lengths``:
+    batches of texts of like length, see ``LikeLengths``; the training data is an ExampleDataset.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         *args: Any,  # noqa: ANN401  (Trainer's own)
         schedules: StepSchedules,
         target: ExitSchedule,
+        groups_lengths: bool = False,
         distillation: DistillationConfig | None = None,
         teacher: SkipOPTForCausalLM | None = None,
         **kwargs: Any,  # noqa: ANN401
@@ -33,8 +36,17 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         super().__init__(*args, **kwargs)
         self._schedules = schedules
         self._target = target
+        self._groups_lengths = groups_lengths
         self._distillation = distillation
         self._teacher = None if teacher is None else teacher.to(self.args.device).eval()
+
+    def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401
+        """Trainer's hook for the order of examples; its own grouping forgets it on resuming."""
+        if not self._groups_lengths:
+            return super()._get_train_sampler(train_dataset)
+        dataset: ExampleDataset = train_dataset or self.train_dataset
+        rows = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return LikeLengths(dataset.lengths, rows, self.args.seed)
 
     def compute_loss(
         self,

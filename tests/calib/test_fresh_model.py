@@ -1,0 +1,90 @@
+"""A fresh model and its tokenizer come from a short text and the data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skipdec.calib.data import Example
+from skipdec.calib.fresh_model import read_fresh_model
+from skipdec.calib.fresh_tokenizer import train_tokenizer
+from skipdec.calib.tokenised import tokenise
+from skipdec.engines.errors import UsageError
+from skipdec.exporter.model_config import model_spec
+from skipdec.runtime.tokenizer import Tokenizer
+
+EXAMPLES = [Example("name[Café]", "Café is a pub.", "line 1")]
+
+
+def test_sizes_from_a_text() -> None:
+    fresh = read_fresh_model("layers=12, width=256,heads=4,positions=128")
+    spec = model_spec(fresh.document(1500), "fresh")
+    sizes = (spec.num_layers, spec.hidden_size, spec.ffn_dim, spec.vocab_size, spec.max_seq_len)
+    assert sizes == (12, 256, 1024, 1500, 128)
+    assert (spec.bos_token_id, spec.pad_token_id, spec.eos_token_id) == (0, 1, 2)
+
+
+def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    document = {
+        "model_type": "opt",
+        "num_hidden_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 32,
+        "do_layer_norm_before": False,
+        "word_embed_proj_dim": 16,
+        "eos_token_id": 7,
+    }
+    path.write_text(json.dumps(document))
+    made = read_fresh_model(str(path)).document(300)
+    assert made == {
+        **document, "vocab_size": 300, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("layers=12,width=256", "heads is missing"),
+        ("layers=0,width=256,heads=4", "layers is '0'; input should be greater"),
+        ("layers=2,width=20,heads=4", "multiple of 8 wide"),
+        ("layers=2,width=32,heads=4,depth=3", "depth is unknown; allowed: layers, width"),
+        ("layers=2,layers=3", "'layers=3' is not NAME=NUMBER, or given twice"),
+        ("missing.json", "can't be read as JSON"),
+    ],
+)
+def test_sizes_that_are_no_model(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_fresh_model(text)
+
+
+def test_the_tokenizer_itself_ends_a_bare_prompt_with_the_separator() -> None:
+    files = train_tokenizer(EXAMPLES, vocab_size=300, separator="<sep>")
+    tokenizer = Tokenizer.parse(files["tokenizer.json"], "test")
+    data = tokenise(EXAMPLES, tokenizer, eos_token_id=2, max_length=64)
+    prompt, completion = data.examples[0].prompt_token_ids, data.examples[0].completion_token_ids
+    assert (prompt[0], prompt[-1], completion[-1]) == (0, 4, 2)
+    assert tokenizer.decode(prompt, skip_special_tokens=False) == "<s>name[Café]<sep>"
+    assert tokenizer.decode(completion) == "Café is a pub."
+    assert train_tokenizer(EXAMPLES, vocab_size=300, separator="<sep>") == files
+
+
+def test_special_tokens_may_not_be_in_the_data() -> None:
+    with pytest.raises(UsageError, match="holds <sep>"):
+        train_tokenizer([Example("a<sep>", "b", "")], vocab_size=300, separator="<sep>")
+    with pytest.raises(UsageError, match="is '</s>'; allowed: none of"):
+        train_tokenizer(EXAMPLES, vocab_size=300, separator="</s>")
+
+
+def test_completions_are_cut_off_and_long_prompts_named() -> None:
+    tokenizer = Tokenizer.parse(
+        train_tokenizer(EXAMPLES, vocab_size=300, separator="|")["tokenizer.json"], "test"
+    )
+    rows = [Example("a", "bcdefgh", "line 1"), Example("abcdefgh" * 9, "b", "line 2")]
+    cut = tokenise(rows[:1], tokenizer, eos_token_id=2, max_length=8)
+    assert (len(cut.examples[0]), cut.num_truncated, cut.median_completion) == (8, 1, 5)
+    with pytest.raises(UsageError, match="line 2: the prompt has 74 tokens; allowed: at most 7"):
+        tokenise(rows, tokenizer, eos_token_id=2, max_length=8)

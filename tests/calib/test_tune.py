@@ -1,0 +1,315 @@
+"""Tuning from end to end on a tiny model: it learns, resumes, and its output exports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import OPTForCausalLM, TrainerCallback
+
+from skipdec.calib import tune_training
+from skipdec.calib.tune import tune
+from skipdec.calib.tune_config import TuneConfig
+from skipdec.calib.tune_events import TuneEvents
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import MissingExtraError, UsageError
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline import export
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import read_schedule
+
+NAMES = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
+SCHEDULE = "linear:max=3,min=2,warmup=1"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"prompt": f"name[{name}]", "completion": f"{name} is a pub" + "." * index})
+            + "\n"
+            for index, name in enumerate(NAMES)
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def settings(rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
+    """``settings(name, **changes)``: 12 steps of a fresh model of 4 layers, to tmp_path/name."""
+
+    def make(name: str = "tuned", **changes: Any) -> TuneConfig:  # noqa: ANN401
+        values: dict[str, Any] = {
+            "model": None,
+            "from_scratch": "layers=4,width=32,heads=2,positions=48",
+            "vocab_size": 300,
+            "data": {"path": rows},
+            "schedule": SCHEDULE,
+            "output": tmp_path / name,
+            "max_steps": 12,
+            "batch_size": 4,
+            "learning_rate": 5e-3,
+            "logging_steps": 3,
+            "device": "cpu",
+        }
+        if "model" in changes:
+            del values["from_scratch"]
+        return TuneConfig(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of 4 layers that has seen the data at full depth."""
+    output = tmp_path_factory.mktemp("small") / "small"
+    tune(
+        TuneConfig(
+            model=None,
+            from_scratch="layers=4,width=32,heads=2,positions=48",
+            vocab_size=300,
+            data={"path": rows},
+            schedule="full",
+            output=output,
+            max_steps=40,
+            batch_size=8,
+            learning_rate=1e-2,
+            device="cpu",
+        )
+    )
+    return output
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+def assert_same_weights(first: Path, second: Path, tolerance: float = 0.0) -> None:
+    expected = weights(second)
+    assert weights(first).keys() == expected.keys()
+    for name, tensor in weights(first).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=tolerance)
+
+
+def test_loss_falls_and_the_output_exports_with_its_schedule(
+    small: Path, rows: Path, settings: Callable[..., TuneConfig], tmp_path: Path
+) -> None:
+    config = settings(model=str(small), max_steps=60, validation={"path": rows}, batch_size=8)
+    report = tune(config)
+    assert report is not None
+    assert report.validation is not None
+    assert report.validation.tuned_at_schedule < 0.7 * report.validation.start_at_schedule
+    assert report.losses[0].loss > report.losses[-1].loss
+    output = config.output
+    assert json.loads((output / "tuning_report.json").read_text())["steps"] == 60
+    assert (output / "tuning_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((output / "config.json").read_text())["architectures"] == ["OPTForCausalLM"]
+    assert not list(tmp_path.glob(".*"))
+
+    bundle = tmp_path / "bundle"
+    export(ExportConfig(model=str(output), output=bundle, verify=False))
+    schedule = ExitSchedule.from_document(EngineBundle.open(bundle).schedule_document)
+    assert schedule == read_schedule(output / "schedule.json", num_layers=4)
+    with Generator.open(bundle, threads=1) as generator:
+        result = generator.generate(["name[Cat]"], SamplingParams(temperature=0, max_tokens=20))
+    assert " is a pub" in result[0].outputs[0].text
+    assert set(result[0].outputs[0].layers_per_token[1:]) == {3, 2}
+
+
+def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig]) -> None:
+    named = tune(settings("named", schedule=f"{SCHEDULE},horizon=5", max_steps=1))
+    median = tune(settings("median", max_steps=1))
+    assert named is not None
+    assert median is not None
+    assert (named.horizon_is_median, named.schedule["horizon"]) == (False, 5)
+    assert (median.horizon_is_median, median.schedule["horizon"]) == (
+        True,
+        median.data.median_completion,
+    )
+
+
+class Stop(TrainerCallback):  # type: ignore[misc]
+    """Ends the process's work after a step, as a kill would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args: object, state: Any, control: object, **_: object) -> None:  # noqa: ANN401
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def interrupt(config: TuneConfig, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_trainer = tune_training.make_trainer
+
+    def stopping(*args: Any) -> Any:  # noqa: ANN401
+        trainer = make_trainer(*args)
+        trainer.add_callback(Stop(step))
+        return trainer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tune_training, "make_trainer", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            tune(config)
+
+
+@pytest.mark.parametrize("group_by_length", [True, False])
+def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
+    group_by_length: bool,
+    settings: Callable[..., TuneConfig],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Interrupted in the fourth of six epochs, two steps after a save; the steps draw schedules."""
+    options = {
+        "group_by_length": group_by_length,
+        "save_steps": 5,
+        "mixture": ("2x",),
+        "from_scratch": "layers=4,width=32,heads=2,positions=48,dropout=0.1",
+    }
+    tune(settings("undisturbed", **options))
+    interrupt(settings("resumed", **options), 7, monkeypatch)
+    assert not settings("resumed").output.exists()
+    with pytest.raises(UsageError, match="go on with --resume, or delete"):
+        tune(settings("resumed", **options))
+    with pytest.raises(UsageError, match=r"learning_rate is 0.1; the run began with 0.005"):
+        tune(settings("resumed", **options, resume=True, learning_rate=0.1))
+    report = tune(settings("resumed", **options, resume=True))
+    assert report is not None
+    assert report.steps == 12
+    assert_same_weights(settings("resumed").output, settings("undisturbed").output)
+
+
+def test_accumulated_parts_equal_one_batch(settings: Callable[..., TuneConfig]) -> None:
+    """Every token counts alike although the parts have different numbers of them."""
+    tune(settings("whole", batch_size=8, max_steps=3))
+    tune(settings("parts", batch_size=2, gradient_accumulation=4, max_steps=3))
+    assert_same_weights(settings("whole").output, settings("parts").output, 2e-5)
+
+
+def test_recomputed_activations_change_nothing(settings: Callable[..., TuneConfig]) -> None:
+    tune(settings("plain", max_steps=3))
+    tune(settings("recomputed", max_steps=3, gradient_checkpointing=True))
+    assert_same_weights(settings("plain").output, settings("recomputed").output, 2e-5)
+
+
+def test_bfloat16_learns(settings: Callable[..., TuneConfig]) -> None:
+    report = tune(settings(bf16=True, save_dtype="bfloat16"))
+    assert report is not None
+    assert report.losses[-1].loss < report.losses[0].loss
+    assert {tensor.dtype for tensor in weights(report.output).values()} == {torch.bfloat16}
+
+
+def test_a_loss_on_prompts_too_learns_prompts(
+    small: Path, rows: Path, settings: Callable[..., TuneConfig]
+) -> None:
+    """Half-way through prompts, the next characters become more probable."""
+    plain = tune(settings("plain", model=str(small)))
+    prompts = tune(settings("prompts", model=str(small), learn_prompt=True))
+    assert plain is not None
+    assert prompts is not None
+    assert prompts.losses[0].loss > plain.losses[0].loss
+
+
+def test_adapters_are_merged_into_the_weights(
+    small: Path, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft", reason="peft is not installed")
+    options = {"model": str(small), "lora": {"rank": 2}, "save_steps": 5}
+    report = tune(settings(**options))
+    assert report is not None
+    assert report.trained_parameters < report.parameters / 4
+    before, after = weights(small), weights(report.output)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert all(name.endswith("weight") for name in changed)
+    assert {name.split(".")[-2] for name in changed} == {
+        "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2",
+    }  # fmt: skip
+    interrupt(settings("resumed", **options), 7, monkeypatch)
+    tune(settings("resumed", **options, resume=True))
+    assert_same_weights(settings("resumed").output, report.output)
+
+
+def test_adapters_without_peft_name_the_pip_command(
+    small: Path, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skipdec.calib import tune_plan
+
+    monkeypatch.setattr(tune_plan, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="pip install peft"):
+        tune(settings(model=str(small), lora={"rank": 2}))
+
+
+def test_an_existing_output_is_only_replaced_by_force(
+    settings: Callable[..., TuneConfig], tmp_path: Path
+) -> None:
+    tune(settings(max_steps=1))
+    with pytest.raises(UsageError, match="pass --force"):
+        tune(settings(max_steps=1))
+    report = tune(settings(max_steps=2, force=True))
+    assert report is not None
+    assert json.loads((report.output / "tuning_report.json").read_text())["steps"] == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("dear")
+    with pytest.raises(UsageError, match="no tuning wrote it"):
+        tune(settings("other", max_steps=1, force=True))
+
+
+def test_all_that_is_wrong_is_said_before_work(
+    rows: Path, small: Path, settings: Callable[..., TuneConfig], tmp_path: Path
+) -> None:
+    long = tmp_path / "long.jsonl"
+    long.write_text(rows.read_text() + json.dumps({"prompt": "ab" * 60, "completion": "x"}) + "\n")
+    schedule = tmp_path / "schedule.json"
+    schedule.write_text(json.dumps(ExitSchedule.full(6).to_document()))
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UsageError) as caught:
+        tune(
+            settings(
+                "taken",
+                model=str(small),
+                data={"path": long},
+                schedule=str(schedule),
+                mixture=("9x",),
+            )
+        )
+    text = str(caught.value)
+    for expected in (
+        "exists and no tuning wrote it",
+        r"long.jsonl, line 9: the prompt has 122 tokens; allowed: at most 47",
+        "is for 6 layers; the model has 4",
+        "preset 9x: does not fit 4 layers",
+    ):
+        assert expected in text
+
+
+def test_events_come_in_order(settings: Callable[..., TuneConfig]) -> None:
+    seen: list[str] = []
+
+    class Recorder(TuneEvents):
+        def stage_started(self, stage: str) -> None:
+            seen.append(stage)
+
+        def step_finished(self, step: int, num_steps: int) -> None:
+            seen.append(f"{step}/{num_steps}")
+
+    tune(settings(max_steps=2), Recorder())
+    assert seen == ["load", "validate", "train", "1/2", "2/2", "publish"]
+
+
+def test_the_start_checkpoint_is_as_transformers_reads_it(small: Path) -> None:
+    """The published weights are transformers' own, tied head included."""
+    model = OPTForCausalLM.from_pretrained(small)
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight

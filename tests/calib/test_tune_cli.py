@@ -1,0 +1,64 @@
+"""``skipdec tune``: results on stdout, problems with exit codes, --json for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from skipdec.cli import build_app
+
+FRESH = ("--from-scratch", "layers=4,width=32,heads=2,positions=48", "--vocab-size", "300")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(build_app(), ["tune", *map(str, arguments)])
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text("mr,ref\n" + "name[Ant],Ant is a pub.\nname[Bee],Bee is a pub.\n" * 4)
+    return path
+
+
+def test_json_report(rows: Path, tmp_path: Path) -> None:
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
+    short = ("--max-steps", 2, "--logging-steps", 1, "--mixture", "full", "-q", "--json")
+    result = run(*FRESH, *options, *short, "-o", tmp_path / "tuned")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["steps"] == 2
+    assert sum(entry["steps"] for entry in report["schedules"]) == 2
+    assert [entry["step"] for entry in report["losses"]] == [1, 2]
+
+
+def test_a_short_summary_says_what_comes_next(rows: Path, tmp_path: Path) -> None:
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
+    result = run(*FRESH, *options, "--max-steps", 2, "-o", tmp_path / "tuned")
+    assert f"next: skipdec export {tmp_path / 'tuned'}" in result.stdout
+    assert "the median completion, in tokens" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--preset", "tldr"), "line 2: has no 'content'; its columns are 'mr', 'ref'"),
+        (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 4 layers"),
+        (("--preset", "e2e", "--batch-size", "0"), "batch_size is 0"),
+        (("--preset", "e2e", "--temperature", "2"), "--temperature | needs --distill"),
+        (("--preset", "e2e", "--lora-alpha", "2"), "--lora-alpha | needs --lora"),
+        (("--preset", "e2e", "--distill", "0.5"), "distillation needs a trained model"),
+        (("--preset", "e2e", "--curriculum", "1", "--mixture", "full"), "give one of them"),
+        (("--preset", "e2e", "--resume"), "has nothing to resume"),
+    ],
+)
+def test_usage_errors_come_before_work(
+    options: tuple[str, ...], message: str, rows: Path, tmp_path: Path
+) -> None:
+    result = run(*FRESH, "--data", rows, "--schedule", "2x", "-o", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
