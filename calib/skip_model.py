@@ -1,9 +1,10 @@
 """OPT with a depth for each position: one teacher-forced pass that computes what decoding computes.
 
-Prompt tokens run every layer; generated token i, when it is fed back, runs ``schedule.plan(i)``; a
-token that does not run a layer keeps its hidden state. As sets of layers only shrink along a row,
-the tokens that run a layer are a prefix of the row (design: monotone schedules), so the plain
-causal mask is exact and each layer runs on that prefix alone.
+Prompt tokens run every layer (with ``prompt="decay"`` fewer and fewer); generated token i, when it
+is fed back, runs ``schedule.plan(i)``; a token that does not run a layer keeps its hidden state.
+As sets of layers only shrink along a row, the tokens that run a layer are a prefix of the row
+(design: monotone schedules), so the plain causal mask is exact and each layer runs on that prefix
+alone.
 
 Worked example, 6 layers, warm-up 1, budgets 6 (prompt) 4 3 3 2, a prompt of 2 tokens and 4 tokens
 fed back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 1 and 2 on 2.
@@ -104,12 +105,11 @@ def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tens
 
     ``lengths`` [B] counts the tokens fed, ``prompt_lengths`` [B] those of them that are prompt.
     """
-    last = [schedule.last_index(layer) for layer in range(schedule.num_layers)]
-    steps = torch.tensor(
-        [torch.iinfo(torch.int32).max if index is None else index + 1 for index in last],
-        device=lengths.device,
-    )  # [L]
-    return torch.minimum(prompt_lengths + steps[:, None], lengths)
+    rows = [
+        schedule.active_lengths(prompt, fed - prompt)
+        for prompt, fed in zip(prompt_lengths.tolist(), lengths.tolist(), strict=True)
+    ]
+    return torch.tensor(rows, device=lengths.device).T  # [L, B]
 
 
 def load_skip_model(directory: Path) -> SkipOPTForCausalLM:

@@ -212,10 +212,7 @@ class ExitSchedule:
         """
         if not 0 <= layer < self.num_layers:
             raise IndexError(f"layer is {layer}; allowed: 0 to {self.num_layers - 1}")
-        stops = [segment.stop for segment in self.segments if layer in segment.plan.layers]
-        if not stops:
-            return -1
-        return None if stops[-1] is None else stops[-1] - 1
+        return self._last_indices[layer]
 
     def average_budget(self, num_tokens: int | None = None) -> float:
         """Return the mean budget of the first ``num_tokens`` generated (default: the horizon)."""
@@ -242,6 +239,15 @@ class ExitSchedule:
         budgets.append(self.min_exit_layer)
         plans = {budget: self._plan_of(budget) for budget in set(budgets)}
         return tuple(plans[budget] for budget in budgets)
+
+    @cached_property
+    def _last_indices(self) -> tuple[int | None, ...]:
+        """For each layer, ``last_index``; the last segment that runs it says."""
+        last: list[int | None] = [-1] * self.num_layers
+        for segment in self.segments:
+            for layer in segment.plan.layers:
+                last[layer] = None if segment.stop is None else segment.stop - 1
+        return tuple(last)
 
     @cached_property
     def _prompt_needs(self) -> tuple[int, ...]:

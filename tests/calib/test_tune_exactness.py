@@ -80,11 +80,18 @@ def test_a_ragged_batch_equals_the_literal_reference(
         torch.testing.assert_close(actual, logits.log_softmax(-1), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(SCHEDULE_OF_PLACEMENT[placement] for placement in PLACEMENTS),
+        "linear:max=3,min=2,warmup=1,horizon=6,prompt=decay",
+        "linear:max=4,min=2,warmup=1,horizon=6,placement=hierarchical,prompt=decay",
+    ],
+)
 def test_teacher_forcing_equals_the_exported_bundle(
-    placement: str, checkpoint: Callable[[str], Path], exported: Callable[..., Path]
+    text: str, checkpoint: Callable[[str], Path], exported: Callable[..., Path]
 ) -> None:
-    schedule = parse_schedule(SCHEDULE_OF_PLACEMENT[placement], num_layers=6)
+    schedule = parse_schedule(text, num_layers=6)
     rows = examples()
     forced = forced_logprobs(skip_model(checkpoint("post_norm")), rows, schedule)
     with Generator.open(exported("post_norm"), threads=1) as generator:
