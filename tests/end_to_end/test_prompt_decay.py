@@ -18,6 +18,7 @@ from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
 from skipdec.engines.ort import OrtSession
 from skipdec.engines.session import Binding
+from skipdec.runtime import host_stitcher
 
 NUM_TOKENS = 8
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 13, 2, 9)]
@@ -142,6 +143,44 @@ def test_the_option_is_visible(exported: Callable[..., Path]) -> None:
             for prompt in ("decay", "full")
         )
     assert abs(decayed.logprobs[0] - full.logprobs[0]) > 1e-3
+
+
+def keep_what_is_beyond_a_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows cut at the longest prefix of the group, and all that was computed written back."""
+    run_prefixes = host_stitcher._run_prefixes
+
+    def surplus(session, hidden, key, value, active) -> None:  # noqa: ANN001
+        run_prefixes(session, hidden, key, value, np.full_like(active, active.max()))
+
+    monkeypatch.setattr(host_stitcher, "_run_prefixes", surplus)
+
+
+def one_prompt_token_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt_prefix = ExitSchedule.prompt_prefix
+    monkeypatch.setattr(
+        ExitSchedule,
+        "prompt_prefix",
+        lambda self, layer, length: min(length, prompt_prefix(self, layer, length) + 1),
+    )
+
+
+@pytest.mark.parametrize("mistake", [keep_what_is_beyond_a_rows_prefix, one_prompt_token_too_many])
+def test_a_wrong_prefix_is_visible(
+    mistake: Callable[[pytest.MonkeyPatch], None],
+    exported: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = SamplingParams(max_tokens=1, temperature=0, logprobs=0)
+    with Generator.open(exported("pre_norm"), threads=1) as generator:
+        right = generator.generate(PROMPTS, params, schedule=schedule_of("top"))
+        mistake(monkeypatch)
+        wrong = generator.generate(PROMPTS, params, schedule=schedule_of("top"))
+    pairs = zip(right, wrong, strict=True)
+    deviations = [
+        abs(chosen_logprobs(one.outputs[0])[0] - chosen_logprobs(other.outputs[0])[0])
+        for one, other in pairs
+    ]
+    assert max(deviations) > 1e-3
 
 
 def test_each_layer_runs_the_longest_prefix_of_the_group_and_no_more(
