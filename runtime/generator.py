@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -17,8 +17,9 @@ from ..engines.manifest import TensorRole
 from ..engines.session import EngineBackend, open_backend
 from .batch import Batch
 from .batching import BatchLimits, PlannedBatch, plan_batches
+from .buffer_pool import BufferPool, KVMemory
 from .engine_loading import load_stitcher
-from .kv_cache import BufferPool, KVCache, KVLayout
+from .kv_cache import KVCache, KVLayout
 from .outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
 from .requests import Prompt, Request, make_requests
 from .sampling import SamplingParams
@@ -28,16 +29,6 @@ from .scoring import Scorer, make_score_requests
 from .sequence import RunningSequence
 from .stitcher import Stitcher
 from .tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class KVMemory:
-    """KV-cache memory of the last call, in bytes."""
-
-    limit: int  # what the generator may use
-    planned: int  # of the largest batch, computed before work
-    peak: int  # most in use at once
-    held: int  # kept for later calls; ``Generator.trim`` frees it
 
 
 def _never() -> bool:

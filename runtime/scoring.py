@@ -11,7 +11,8 @@ from ..engines.errors import CapacityError, UsageError
 from ..engines.manifest import ModelSpec
 from ..engines.memory import Array
 from .batching import BatchLimits
-from .kv_cache import BufferPool, KVCache, KVLayout, KVPlan
+from .buffer_pool import BufferPool
+from .kv_cache import KVCache, KVLayout, KVPlan
 from .outputs import ScoreOutput
 from .requests import Prompt, as_prompt_list, checked_token_ids
 from .schedule import ExitSchedule

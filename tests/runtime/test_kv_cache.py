@@ -6,13 +6,12 @@ import pytest
 
 from skipdec.engines.errors import CapacityError
 from skipdec.engines.memory import HostMemory
+from skipdec.runtime.buffer_pool import BufferPool, pooled_size
 from skipdec.runtime.kv_cache import (
-    BufferPool,
     KVCache,
     KVLayout,
     KVPlan,
     plan_kv_cache,
-    pooled_size,
 )
 from skipdec.runtime.schedule import ExitSchedule
 
