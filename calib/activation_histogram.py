@@ -1,0 +1,98 @@
+"""How large activations are: a histogram of magnitudes whose memory does not grow with the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..exporter.quantize_linear import INT8_MAXIMUM
+
+RangeMethod = Literal["max", "percentile", "mse"]
+
+# A bin is a float32's exponent and the upper 10 bits of its mantissa: bins are 0.1 % wide at every
+# magnitude, so no range has to be known ahead and histograms of parts add up exactly.
+_DROPPED_BITS = 13
+_NUM_BINS = 1 << (31 - _DROPPED_BITS)
+_INFINITY_BIN = 0x7F800000 >> _DROPPED_BITS
+_BLOCK = 1 << 20  # values counted at a time
+
+_CLIPS_PER_OCTAVE = 8
+_CLIP_OCTAVES = 8
+
+
+class MagnitudeHistogram:
+    """Counts |x| of float32 values: 2 MiB, whatever their number and size.
+
+    >>> histogram = MagnitudeHistogram()
+    >>> histogram.add(np.array([0.5, -2.0, 1.0, 0.0], np.float32))
+    >>> histogram.maximum
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_NUM_BINS, np.int64)
+        self.maximum = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values were added."""
+        return int(self._counts.sum())
+
+    def add(self, values: NDArray[np.float32]) -> bool:
+        """Count ``values``, of any shape; False, and not all counted, if one is not finite."""
+        bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+        for start in range(0, bits.size, _BLOCK):
+            magnitudes = bits[start : start + _BLOCK] & np.uint32(0x7FFFFFFF)
+            counts = np.bincount(magnitudes >> _DROPPED_BITS, minlength=_NUM_BINS)
+            if counts[_INFINITY_BIN:].any():
+                return False
+            self._counts += counts
+            self.maximum = max(self.maximum, float(magnitudes.max().view(np.float32)))
+        return True
+
+    def percentile(self, percentage: float) -> float:
+        """The magnitude that ``percentage`` of all values do not exceed, to 0.1 %.
+
+        Never below the exact value, never above the maximum. 0.0 without values.
+        """
+        wanted = np.ceil(self.count * percentage / 100)
+        index = int(np.searchsorted(np.cumsum(self._counts), wanted))
+        return min(float(_edges(np.array([index + 1]))[0]), self.maximum)
+
+    def int8_clip(self) -> float:
+        """The range whose int8 codes have the smallest mean squared error, clipping included.
+
+        Tried are 8 ranges an octave, from the maximum down to 1/256 of it. Values of a bin count
+        as its middle.
+        """
+        occupied = np.flatnonzero(self._counts)
+        counts = self._counts[occupied]
+        centres = (_edges(occupied) + _edges(occupied + 1)) / 2
+        steps = np.arange(_CLIP_OCTAVES * _CLIPS_PER_OCTAVE + 1) / _CLIPS_PER_OCTAVE
+        clips = self.maximum * np.exp2(-steps)
+        errors = [float(counts @ _int8_error(centres, clip) ** 2) for clip in clips]
+        return float(clips[int(np.argmin(errors))])
+
+
+RANGE_METHODS: Mapping[RangeMethod, Callable[[MagnitudeHistogram, float], float]] = {
+    "max": lambda histogram, _: histogram.maximum,
+    "percentile": MagnitudeHistogram.percentile,
+    "mse": lambda histogram, _: histogram.int8_clip(),
+}
+"""Functions ``(histogram, percentage) -> range``; the percentage is that of ``percentile``."""
+
+
+def _edges(indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The lower edge of each bin."""
+    edges: NDArray[np.float64] = (
+        (indices << _DROPPED_BITS).astype(np.uint32).view(np.float32).astype(np.float64)
+    )
+    return edges
+
+
+def _int8_error(magnitudes: NDArray[np.float64], clip: float) -> NDArray[Any]:
+    scale = clip / INT8_MAXIMUM
+    return np.minimum(np.rint(magnitudes / scale), INT8_MAXIMUM) * scale - magnitudes

@@ -1,0 +1,197 @@
+"""``calibrate``: from a checkpoint and real texts to the ranges of activations, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..engines.bundle import replace_file
+from ..engines.manifest import EngineKind
+from ..exporter.weights import engine_name
+from .calibration_engines import (
+    STATIC_FORMATS,
+    QuantizedProjection,
+    StaticFormat,
+    load_engine,
+    quantized_products,
+    replaced,
+)
+from .calibration_plan import CalibrationConfig, CalibrationPlan, plan_calibration
+from .calibration_products import measure_errors, measure_ranges
+from .calibration_report import (
+    HEAD,
+    CalibrationReport,
+    EngineLossReport,
+    LossReport,
+    ProductReport,
+)
+from .calibration_states import HiddenStates
+from .calibration_texts import PackedTexts
+
+Products = Mapping[str, QuantizedProjection]
+
+
+class CalibrationEvents(Protocol):
+    """Who wants to know how far a calibration is."""
+
+    def planned(self, plan: CalibrationPlan) -> None:
+        """Everything was checked; the work begins."""
+
+    def engine_finished(self, engine: str) -> None:
+        """One engine's ranges are known."""
+
+
+def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> CalibrationReport:
+    """Measure, choose the ranges, write them to ``config.output``, and return what was found.
+
+    Texts are teacher-forced at scheduled depth: a token that does not run a layer is not seen by
+    its products. In memory at a time: one engine's float32 weights and a quantised copy, hidden
+    states of at most ``config.max_tokens`` tokens (held-out texts: three times), and those of
+    ``num_by_layer`` texts once a layer.
+
+    Raises SkipDecError before any work if something is wrong, see ``plan_calibration``;
+    CheckpointError if an activation is NaN or infinite.
+    """
+    plan = plan_calibration(config)
+    events.planned(plan)
+    with torch.inference_mode():
+        report = _Calibrator(plan).run(events)
+    text = report.ranges.model_dump_json(indent=2) + "\n"
+    replace_file(config.output.absolute(), text.encode())
+    return report
+
+
+class _Calibrator:
+    """Carries the hidden states of all texts and formats from engine to engine."""
+
+    def __init__(self, plan: CalibrationPlan) -> None:
+        self._plan = plan
+        self._reader = plan.checkpoint.reader
+        config, schedule = plan.config, plan.schedule
+        texts = PackedTexts(plan.observed, schedule, config.batch_tokens)
+        held_out = PackedTexts(plan.held_out, schedule, config.batch_tokens)
+        few = plan.held_out[: config.num_by_layer]
+        self._few = PackedTexts(few, schedule, config.batch_tokens) if few else None
+        embedding = load_engine(EngineKind.EMBED, plan.model, self._reader)
+        self._observed = HiddenStates.embed(texts, embedding)
+        self._float = HiddenStates.embed(held_out, embedding)
+        self._static = {name: self._float.copy() for name in STATIC_FORMATS}
+        self._alone: dict[str, HiddenStates] = {}  # with one layer in int8, by its engine's name
+        self._products: list[ProductReport] = []
+
+    def run(self, events: CalibrationEvents) -> CalibrationReport:
+        """All layers, then the head."""
+        for index in range(self._plan.model.num_layers):
+            self._layer(index)
+            events.engine_finished(engine_name(EngineKind.LAYER, index))
+        report = self._head()
+        events.engine_finished(HEAD)
+        return report
+
+    def _layer(self, index: int) -> None:
+        kind, name = EngineKind.LAYER, engine_name(EngineKind.LAYER, index)
+        layer = load_engine(kind, self._plan.model, self._reader, index)
+
+        def run_static(static_format: StaticFormat) -> None:
+            self._static[static_format].advance(index, layer)
+            if static_format == "int8" and name in self._alone:
+                self._alone[name].advance(index, layer)
+
+        for states in self._alone.values():
+            states.advance(index, layer)
+        if self._few is not None:
+            self._alone[name] = self._float.copy(self._few)
+        self._float.advance(index, layer)
+        self._quantize(
+            name,
+            kind,
+            layer,
+            lambda: self._observed.read(index, layer),
+            lambda: self._observed.advance(index, layer),
+            run_static,
+        )
+
+    def _head(self) -> CalibrationReport:
+        kind = EngineKind.HEAD
+        head = load_engine(kind, self._plan.model, self._reader)
+        losses = self._float.losses(head)  # [R]
+        alone = {name: states.losses(head) for name, states in self._alone.items()}
+        static: dict[StaticFormat, Tensor] = {}
+
+        def run_static(static_format: StaticFormat) -> None:
+            static[static_format] = self._static[static_format].losses(head)
+            if static_format == "int8" and self._few is not None:
+                alone[HEAD] = self._float.copy(self._few).losses(head)
+
+        def observe() -> None:
+            self._observed.losses(head)
+
+        self._quantize(HEAD, kind, head, observe, observe, run_static)
+        return self._report(losses, static, alone)
+
+    def _quantize(
+        self,
+        engine: str,
+        kind: EngineKind,
+        module: nn.Module,
+        observe: Callable[[], None],
+        observe_and_move: Callable[[], None],
+        run_static: Callable[[StaticFormat], None],
+    ) -> None:
+        """Choose an engine's ranges, report its products, run its static formats in turn."""
+        config = self._plan.config
+        inputs = measure_ranges(engine, kind, module, observe, config.method, config.percentage)
+        ranges = {weight: found.range for weight, found in inputs.items()}
+        for static_format in STATIC_FORMATS:
+            products = quantized_products(module, kind, static_format, ranges)
+            if static_format == "int8":
+                errors = measure_errors(kind, module, products, observe_and_move)
+            with replaced(module, products):
+                run_static(static_format)
+        self._products += [
+            ProductReport(
+                engine=engine,
+                weight=weight,
+                tokens=errors[weight].tokens,
+                maximum=found.maximum,
+                range=found.range,
+                outlier_ratio=found.outlier_ratio,
+                input_error=errors[weight].input,
+                output_error=errors[weight].output,
+            )
+            for weight, found in inputs.items()
+        ]
+
+    def _report(
+        self, losses: Tensor, static: Mapping[StaticFormat, Tensor], alone: Mapping[str, Tensor]
+    ) -> CalibrationReport:
+        plan, config = self._plan, self._plan.config
+        few = 0 if self._few is None else len(self._few.targets)
+        own = float(losses[:few].mean()) if few else 0.0
+        return CalibrationReport(
+            output=config.output,
+            model=plan.model.name,
+            schedule=plan.schedule_text,
+            method=config.method,
+            percentile=config.percentage if config.method == "percentile" else None,
+            texts=len(plan.observed),
+            tokens=len(self._observed.texts),
+            products=tuple(self._products),
+            loss=LossReport(
+                texts=len(plan.held_out),
+                tokens=len(losses),
+                float32=float(losses.mean()),
+                static={name: float(values.mean()) for name, values in static.items()},
+            ),
+            by_layer_tokens=few,
+            by_layer=tuple(
+                EngineLossReport(
+                    engine=name, loss=float(values.mean()), increase=float(values.mean()) - own
+                )
+                for name, values in alone.items()
+            ),
+            warnings=plan.warnings,
+        )

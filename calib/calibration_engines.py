@@ -1,0 +1,160 @@
+"""One engine's torch module at a time: in float32, observed, and with static fake quantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..engines.manifest import EngineKind, ModelSpec
+from ..exporter.opt import Projection, engine_module
+from ..exporter.quantize import QUANTIZED_PARAMETERS, WeightQuantizer
+from ..exporter.quantize_linear import (
+    FLOAT8_MAXIMUM,
+    INT8_MAXIMUM,
+    Float8Quantizer,
+    LinearChannelQuantizer,
+)
+from ..exporter.ranges import Ranges
+from ..exporter.weights import TensorReader, engine_parameters
+
+StaticFormat = Literal["int8", "fp8"]
+ProductObserver = Callable[[str, Tensor, Tensor], None]
+"""Called with a weight's name, the product's input [..., K] and its output [..., N]."""
+
+
+def load_engine(
+    kind: EngineKind, model: ModelSpec, reader: TensorReader, layer_index: int | None = None
+) -> nn.Module:
+    """The float32 module of one engine; a layer of ``run_layer``, not for cached decoding."""
+    module = engine_module(kind, model, torch.float32, _attention_without_cache)
+    for parameter in engine_parameters(kind, model, layer_index):
+        weight = np.array(parameter.load(reader), np.float32, order="C")
+        module.get_parameter(parameter.name).data = torch.from_numpy(weight)
+    return module
+
+
+def run_layer(layer: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
+    """[n, E] → [n, E]; ``mask`` bool [1, 1, n, n] says which token sees which."""
+    no_cache = torch.empty(0)
+    hidden, _, _ = layer(hidden_states[None], no_cache, no_cache, no_cache, mask)
+    rows: Tensor = hidden[0]
+    return rows
+
+
+@contextmanager
+def observed(module: nn.Module, kind: EngineKind, observer: ProductObserver) -> Iterator[None]:
+    """Show ``observer`` every quantisable product that ``module`` computes inside the block."""
+
+    def show(name: str, _: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        observer(name, inputs[0], output)
+
+    handles = [
+        module.get_submodule(_path(name)).register_forward_hook(partial(show, name))
+        for name in QUANTIZED_PARAMETERS[kind]
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class QuantizedProjection(nn.Module):
+    """A product as TensorRT computes it: DQ(Q(x)) @ DQ(Q(w)) + bias, one scale for all of x."""
+
+    def __init__(self, projection: Projection, static_format: StaticFormat, largest: float) -> None:
+        super().__init__()
+        numbers = _FORMATS[static_format]
+        self._round = numbers.round_activation
+        self._largest = largest
+        self._weight = torch.from_numpy(numbers.weight.dequantized(projection.weight.numpy()))
+        self._bias = projection.bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., K] → [..., N]."""
+        product = torch.matmul(self.round_inputs(inputs), self._weight)
+        return product if self._bias is None else product + self._bias
+
+    def round_inputs(self, inputs: Tensor) -> Tensor:
+        """``inputs`` as the format represents them."""
+        return self._round(inputs, self._largest)
+
+
+def quantized_products(
+    module: nn.Module, kind: EngineKind, static_format: StaticFormat, ranges: Ranges
+) -> dict[str, QuantizedProjection]:
+    """Each product of ``module`` with quantised weights and inputs, by the weight's name."""
+    products = {}
+    for name in QUANTIZED_PARAMETERS[kind]:
+        projection = module.get_submodule(_path(name))
+        assert isinstance(projection, Projection), name
+        products[name] = QuantizedProjection(projection, static_format, ranges[name])
+    return products
+
+
+@contextmanager
+def replaced(module: nn.Module, products: Mapping[str, QuantizedProjection]) -> Iterator[None]:
+    """Let ``module`` compute ``products`` in place of its own inside the block."""
+    own = {name: module.get_submodule(_path(name)) for name in products}
+    for name, product in products.items():
+        module.set_submodule(_path(name), product)
+    try:
+        yield
+    finally:
+        for name, projection in own.items():
+            module.set_submodule(_path(name), projection)
+
+
+def round_to_int8(inputs: Tensor, largest: float) -> Tensor:
+    """The nearest multiples of ``largest / 127``, of -128 to 127 of them.
+
+    Worked, largest 1.27: (0.014, -2.0, 0.5) → (0.01, -1.28, 0.5).
+    """
+    scale = largest / INT8_MAXIMUM
+    return torch.clamp(torch.round(inputs / scale), -INT8_MAXIMUM - 1, INT8_MAXIMUM) * scale
+
+
+def round_to_fp8(inputs: Tensor, largest: float) -> Tensor:
+    """The nearest values of e4m3 scaled by ``largest / 448``, saturating."""
+    scale = largest / FLOAT8_MAXIMUM
+    scaled = torch.clamp(inputs / scale, -FLOAT8_MAXIMUM, FLOAT8_MAXIMUM)
+    return scaled.to(torch.float8_e4m3fn).float() * scale
+
+
+@dataclass(frozen=True)
+class _Format:
+    round_activation: Callable[[Tensor, float], Tensor]
+    weight: WeightQuantizer
+
+
+_FORMATS: Mapping[StaticFormat, _Format] = {
+    "int8": _Format(round_to_int8, LinearChannelQuantizer("float32")),
+    "fp8": _Format(round_to_fp8, Float8Quantizer("float32")),
+}
+STATIC_FORMATS: tuple[StaticFormat, ...] = tuple(_FORMATS)
+
+
+def _attention_without_cache(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past_key: Tensor,
+    past_value: Tensor,
+    write_indices: Tensor,
+    attention_mask: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All tokens are there at once: query, key and value [1, N, n, D]."""
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)
+    return attended, key, value
+
+
+def _path(weight: str) -> str:
+    return weight.removesuffix(".weight")

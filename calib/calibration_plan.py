@@ -1,0 +1,186 @@
+"""Everything that a calibration needs, opened and checked before any layer runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from pydantic import Field
+
+from ..engines.errors import CheckpointError, UsageError
+from ..engines.manifest import ModelSpec
+from ..exporter.checkpoint import Checkpoint, open_checkpoint
+from ..exporter.config import ExportConfig, LoadFormat
+from ..exporter.problems import Problems
+from ..exporter.validated_config import ValidatedConfig
+from ..runtime.schedule import ExitSchedule
+from ..runtime.schedule_text import format_schedule, parse_schedule
+from ..runtime.tokenizer import Tokenizer
+from .activation_histogram import RangeMethod
+from .data import DataConfig, Example, load_examples
+from .tokenised import TokenisedData, TokenisedExample, tokenise
+
+
+class CalibrationConfig(ValidatedConfig):
+    """What to calibrate, on what, and how.
+
+    Rows are drawn by ``seed``: ``num_examples`` for the ranges, then ``num_held_out`` others for
+    the losses, the first ``num_by_layer`` of which also show what each layer alone costs.
+    """
+
+    model: str = Field(min_length=1, description="opt-125m ... opt-66b, a hub id or a directory")
+    data: DataConfig
+    output: Path
+    load_format: LoadFormat = "auto"
+    schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
+    method: RangeMethod = "max"
+    percentile: float | None = Field(default=None, ge=50, le=100, description="None: 99.99")
+    num_examples: int = Field(default=128, ge=1)
+    num_held_out: int = Field(default=64, ge=1)
+    num_by_layer: int = Field(default=16, ge=0)
+    max_tokens: int = Field(default=1 << 15, ge=1, description="of both parts: bounds memory")
+    batch_tokens: int = Field(default=1024, ge=1, description="that run a layer at once")
+    seed: int = Field(default=0, ge=0)
+    force: bool = False
+
+    def _problems(self) -> Iterator[str]:
+        if self.percentile is not None and self.method != "percentile":
+            yield f"percentile is {self.percentile} but method is {self.method}; leave it out"
+        if self.num_by_layer > self.num_held_out:
+            yield (
+                f"num_by_layer is {self.num_by_layer}; allowed: at most num_held_out, "
+                f"{self.num_held_out}"
+            )
+
+    @property
+    def percentage(self) -> float:
+        """``percentile``, or its default."""
+        return 99.99 if self.percentile is None else self.percentile
+
+
+@dataclass(frozen=True)
+class CalibrationPlan:
+    """The opened checkpoint, its schedule, and the texts. ``warnings`` are for people."""
+
+    config: CalibrationConfig
+    checkpoint: Checkpoint
+    schedule: ExitSchedule
+    observed: tuple[TokenisedExample, ...]
+    held_out: tuple[TokenisedExample, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def model(self) -> ModelSpec:
+        """The structure of the model."""
+        return self.checkpoint.model
+
+    @property
+    def schedule_text(self) -> str:
+        """The schedule in its text form."""
+        return format_schedule(self.schedule)
+
+
+def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
+    """Read the data, open the checkpoint, parse the schedule; no weight is read.
+
+    Raises one SkipDecError with every problem found: an output that exists, bad lines of the data,
+    too few of them, prompts longer than the model, a schedule of another depth.
+    """
+    problems = Problems("calibrate")
+    problems.attempt(_check_output, config)
+    drawn = problems.attempt(_draw, config)
+    checkpoint = problems.attempt(
+        open_checkpoint, ExportConfig(model=config.model, load_format=config.load_format)
+    )
+    if checkpoint is None:
+        raise problems.error()
+    data = None if drawn is None else problems.attempt(_tokenise, checkpoint, drawn)
+    horizon = 1 if data is None else data.median_completion
+    schedule = problems.attempt(_schedule, config, checkpoint, horizon)
+    if data is None or schedule is None or problems.errors:
+        raise problems.error()
+    observed, held_out = _within(data, config)
+    warnings = list(checkpoint.warnings)
+    dropped = len(data.examples) - len(observed) - len(held_out)
+    if dropped:
+        warnings.append(
+            f"{dropped} of {len(data.examples)} texts are left out: more than "
+            f"{config.max_tokens} tokens; raise --max-tokens, which costs memory"
+        )
+    return CalibrationPlan(config, checkpoint, schedule, observed, held_out, tuple(warnings))
+
+
+def _check_output(config: CalibrationConfig) -> None:
+    output = config.output
+    problems = []
+    if output.is_dir():
+        problems.append("is a directory; name a file, e.g. ranges.json")
+    elif output.exists() and not config.force:
+        problems.append("exists; pass --force to replace it, or choose another name")
+    if not output.absolute().parent.is_dir():
+        problems.append(f"can't be written: {output.absolute().parent} is no directory; make it")
+    if problems:
+        raise UsageError(str(output), *problems)
+
+
+def _draw(config: CalibrationConfig) -> list[Example]:
+    """The rows for the ranges, then those for the losses."""
+    examples = load_examples(config.data)
+    wanted = config.num_examples + config.num_held_out
+    if len(examples) < wanted:
+        raise UsageError(
+            f"data {config.data.path}",
+            f"has {len(examples)} rows; asked for {config.num_examples} for the ranges and "
+            f"{config.num_held_out} others for the losses; lower --examples or --held-out",
+        )
+    return random.Random(config.seed).sample(examples, wanted)
+
+
+def _tokenise(checkpoint: Checkpoint, examples: list[Example]) -> TokenisedData:
+    model = checkpoint.model
+    missing = []
+    if checkpoint.tokenizer_json is None:
+        missing.append("has no tokenizer files; put tokenizer.json beside the weights")
+    if model.eos_token_id is None:
+        missing.append("has no eos_token_id; name the token that ends a text in config.json")
+    if missing:
+        raise CheckpointError(model.name, *missing)
+    assert checkpoint.tokenizer_json is not None
+    assert model.eos_token_id is not None
+    tokenizer = Tokenizer.parse(checkpoint.tokenizer_json, f"tokenizer of {model.name}")
+    return tokenise(
+        examples, tokenizer, eos_token_id=model.eos_token_id, max_length=model.max_seq_len
+    )
+
+
+def _schedule(config: CalibrationConfig, checkpoint: Checkpoint, horizon: int) -> ExitSchedule:
+    num_layers = checkpoint.model.num_layers
+    if config.schedule is not None:
+        return parse_schedule(config.schedule, num_layers=num_layers, horizon=horizon)
+    if checkpoint.schedule_document is None:
+        return ExitSchedule.full(num_layers)
+    schedule = ExitSchedule.from_document(checkpoint.schedule_document)
+    if schedule.num_layers != num_layers:
+        raise CheckpointError(
+            config.model,
+            f"has a schedule for {schedule.num_layers} layers and {num_layers} layers; "
+            "give --schedule",
+        )
+    return schedule
+
+
+def _within(
+    data: TokenisedData, config: CalibrationConfig
+) -> tuple[tuple[TokenisedExample, ...], tuple[TokenisedExample, ...]]:
+    """Both parts, each cut off where its share of ``max_tokens`` ends; never empty."""
+    share = config.num_examples / (config.num_examples + config.num_held_out)
+    parts = (data.examples[: config.num_examples], data.examples[config.num_examples :])
+    rooms = (config.max_tokens * share, config.max_tokens * (1 - share))
+    observed, held_out = (
+        part[: max(1, sum(total <= room for total in accumulate(map(len, part))))]
+        for part, room in zip(parts, rooms, strict=True)
+    )
+    return observed, held_out

@@ -1,0 +1,130 @@
+"""The inputs of one engine's products: their ranges, and what static int8 makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..engines.errors import CheckpointError
+from ..engines.manifest import EngineKind
+from ..exporter.quantize import QUANTIZED_PARAMETERS
+from .activation_histogram import RANGE_METHODS, MagnitudeHistogram, RangeMethod
+from .calibration_engines import QuantizedProjection, observed
+
+_OUTLIER_PERCENTAGE = 99.9
+_UNUSED_RANGE = 1.0  # of an input that is always 0: any scale is right, but for 0
+
+
+@dataclass(frozen=True)
+class InputRange:
+    """The input of one product: ``maximum`` of |x|, the ``range`` chosen, and ``maximum`` over the
+    99.9th percentile of |x| (0 if that is 0).
+    """
+
+    maximum: float
+    range: float
+    outlier_ratio: float
+
+
+@dataclass(frozen=True)
+class ProductErrors:
+    """Static int8's errors, each the root of its mean square over that of the exact values.
+
+    ``output`` has quantised weights too, and the bias. ``tokens`` were compared.
+    """
+
+    input: float
+    output: float
+    tokens: int
+
+
+def measure_ranges(
+    engine: str,
+    kind: EngineKind,
+    module: nn.Module,
+    run: Callable[[], object],
+    method: RangeMethod,
+    percentage: float,
+) -> dict[str, InputRange]:
+    """The ranges of the inputs that ``run`` sends through ``module``, by the weights' names.
+
+    An input that is nothing but zeros gets the range 1. Raises CheckpointError, naming ``engine``,
+    if an input is NaN or infinite.
+    """
+    histograms = {weight: MagnitudeHistogram() for weight in QUANTIZED_PARAMETERS[kind]}
+
+    def count(weight: str, inputs: Tensor, _: Tensor) -> None:
+        if not histograms[weight].add(inputs.numpy()):
+            raise CheckpointError(
+                engine, f"the input of {weight} is NaN or infinite; check the checkpoint's weights"
+            )
+
+    with observed(module, kind, count):
+        run()
+    choose = RANGE_METHODS[method]
+    return {
+        weight: _input_range(histogram, choose(histogram, percentage))
+        for weight, histogram in histograms.items()
+    }
+
+
+def measure_errors(
+    kind: EngineKind,
+    module: nn.Module,
+    products: Mapping[str, QuantizedProjection],
+    run: Callable[[], object],
+) -> dict[str, ProductErrors]:
+    """Hold ``products`` against ``module``'s own, on the inputs that ``run`` sends through it."""
+    sums = {weight: _Sums() for weight in products}
+
+    def compare(weight: str, inputs: Tensor, output: Tensor) -> None:
+        sums[weight].add(products[weight], inputs, output)
+
+    with observed(module, kind, compare):
+        run()
+    return {weight: total.errors() for weight, total in sums.items()}
+
+
+def _input_range(histogram: MagnitudeHistogram, chosen: float) -> InputRange:
+    usual = histogram.percentile(_OUTLIER_PERCENTAGE)
+    return InputRange(
+        maximum=histogram.maximum,
+        range=chosen if chosen > 0 else histogram.maximum or _UNUSED_RANGE,
+        outlier_ratio=histogram.maximum / usual if usual > 0 else 0.0,
+    )
+
+
+@dataclass
+class _Sums:
+    """Sums of squares: of values and of their errors."""
+
+    input: float = 0.0
+    input_error: float = 0.0
+    output: float = 0.0
+    output_error: float = 0.0
+    tokens: int = 0
+
+    def add(self, product: QuantizedProjection, inputs: Tensor, output: Tensor) -> None:
+        self.input += _squares(inputs)
+        self.input_error += _squares(product.round_inputs(inputs) - inputs)
+        self.output += _squares(output)
+        self.output_error += _squares(product(inputs) - output)
+        self.tokens += output[..., 0].numel()
+
+    def errors(self) -> ProductErrors:
+        return ProductErrors(
+            input=_relative(self.input_error, self.input),
+            output=_relative(self.output_error, self.output),
+            tokens=self.tokens,
+        )
+
+
+def _squares(values: Tensor) -> float:
+    return float(values.double().square().sum())
+
+
+def _relative(error: float, whole: float) -> float:
+    ratio: float = (error / whole) ** 0.5 if whole > 0 else 0.0
+    return ratio

@@ -1,0 +1,81 @@
+"""What a calibration found: ranges, errors of products, and losses; for JSON and for tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..engines.manifest import EngineKind
+from ..exporter.ranges import ActivationRanges
+from ..exporter.weights import engine_name
+from .activation_histogram import RangeMethod
+from .calibration_engines import StaticFormat
+
+HEAD = engine_name(EngineKind.HEAD)
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProductReport(_Report):
+    """One product: see InputRange and ProductErrors."""
+
+    engine: str
+    weight: str
+    tokens: int = Field(description="observed, of those that run the product")
+    maximum: float
+    range: float
+    outlier_ratio: float
+    input_error: float
+    output_error: float
+
+
+class LossReport(_Report):
+    """Cross-entropy of held-out completions, nats a token, at scheduled depth."""
+
+    texts: int
+    tokens: int
+    float32: float
+    static: dict[StaticFormat, float] = Field(description="weights and activations of all engines")
+
+
+class EngineLossReport(_Report):
+    """The loss where one engine alone is in static int8."""
+
+    engine: str
+    loss: float
+    increase: float = Field(description="over float32 on the same tokens")
+
+
+class CalibrationReport(_Report):
+    """A finished calibration."""
+
+    output: Path
+    model: str
+    schedule: str
+    method: RangeMethod
+    percentile: float | None
+    texts: int
+    tokens: int = Field(description="that were observed, prompts included")
+    products: tuple[ProductReport, ...]
+    loss: LossReport
+    by_layer_tokens: int
+    by_layer: tuple[EngineLossReport, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ranges(self) -> ActivationRanges:
+        """The ranges as export and build take them."""
+        layers: dict[str, dict[str, float]] = {}
+        head: dict[str, float] = {}
+        for product in self.products:
+            own = head if product.engine == HEAD else layers.setdefault(product.engine, {})
+            own[product.weight] = product.range
+        return ActivationRanges(layers=layers, head=head)
+
+    @property
+    def worst(self) -> EngineLossReport | None:
+        """The engine whose int8 products raise the loss most; None where it was not measured."""
+        return max(self.by_layer, key=lambda entry: entry.increase, default=None)

@@ -1,0 +1,93 @@
+"""Texts laid end to end: which tokens run a layer, and what each token has to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..runtime.schedule import ExitSchedule
+from .tokenised import TokenisedExample
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Tokens of whole texts that run a layer together.
+
+    ``rows`` int64 [n] are their places among all tokens; ``mask`` bool [1, 1, n, n] lets each see
+    the tokens of its own text up to itself.
+    """
+
+    rows: Tensor
+    mask: Tensor
+
+
+class PackedTexts:
+    """Prompts and completions, N tokens in all, teacher-forced at the depth of ``schedule``.
+
+    There is no padding: whatever a product reads is a token that runs its layer. The last token of
+    a completion is predicted and never fed. ``batch_tokens`` bounds a batch, but for a longer text.
+
+    >>> texts = PackedTexts([TokenisedExample((5, 6), (7, 8, 2), "")], schedule, 1024)
+    >>> texts.input_ids, texts.predicting, texts.targets     # 5 6 7 8 are fed, 6 7 8 predict
+    (tensor([[5, 6, 7, 8]]), tensor([1, 2, 3]), tensor([7, 8, 2]))
+    """
+
+    def __init__(
+        self, examples: Sequence[TokenisedExample], schedule: ExitSchedule, batch_tokens: int
+    ) -> None:
+        ids: list[int] = []
+        predicting: list[int] = []
+        targets: list[int] = []
+        lengths = []
+        for example in examples:
+            prompt, completion = example.prompt_token_ids, example.completion_token_ids
+            first = len(ids) + len(prompt) - 1
+            predicting += range(first, first + len(completion))
+            targets += completion
+            ids += (*prompt, *completion[:-1])
+            lengths.append(len(prompt) + len(completion) - 1)
+        self.num_texts = len(lengths)
+        self.input_ids = torch.tensor([ids])  # [1, N]
+        self.predicting = torch.tensor(predicting)  # [R]
+        self.targets = torch.tensor(targets)  # [R]
+        sizes = torch.tensor(lengths)
+        self._text = torch.repeat_interleave(torch.arange(len(lengths)), sizes)  # [N]
+        starts = sizes.cumsum(0) - sizes
+        self.position_ids = (torch.arange(len(ids)) - starts[self._text])[None]  # [1, N]
+        self._active = torch.tensor(
+            [
+                schedule.active_lengths(
+                    len(each.prompt_token_ids), len(each.completion_token_ids) - 1
+                )
+                for each in examples
+            ]
+        )  # [texts, L]
+        self.spans = _spans(lengths, batch_tokens)
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[1]
+
+    def batches(self, layer: int) -> Iterator[TokenBatch]:
+        """The tokens that run ``layer``, in batches of whole texts."""
+        for start, stop in self.spans:
+            text = self._text[start:stop]
+            runs = self.position_ids[0, start:stop] < self._active[text, layer]
+            rows = start + runs.nonzero()[:, 0]  # [n]
+            text = text[runs]
+            mask = (text[:, None] == text) & (rows[:, None] >= rows)  # [n, n]
+            yield TokenBatch(rows, mask[None, None])
+
+
+def _spans(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:
+    """First and last + 1 token of each batch: as many whole texts as fit, at least one."""
+    spans: list[tuple[int, int]] = []
+    start = stop = 0
+    for length in lengths:
+        if stop > start and stop + length - start > batch_tokens:
+            spans.append((start, stop))
+            start = stop
+        stop += length
+    return [*spans, (start, stop)]
