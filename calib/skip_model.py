@@ -78,15 +78,15 @@ class SkipOPTForCausalLM(OPTForCausalLM):  # type: ignore[misc]  # transformers 
         active = active_lengths(schedule, prompt_lengths, lengths)  # [L, B]
         longest, shortest = active.amax(dim=1).tolist(), (active - lengths).amin(dim=1).tolist()
         for layer, cut, lacking in zip(decoder.layers, longest, shortest, strict=True):
-            before = hidden[:, :cut]  # [B, cut, E]
+            before, bypassed = hidden.split([cut, hidden.shape[1] - cut], dim=1)  # [B, cut, E]
             # No mask: attention is causal, and padding on the right is after all that counts.
             after = layer(before, attention_mask=None)  # [B, cut, E]
             if lacking:
                 runs = positions[:cut] < active[layer.self_attn.layer_idx][:, None]  # [B, cut]
                 after = torch.where(runs[:, :, None], after, before)
-            if cut < hidden.shape[1]:
-                after = torch.cat([after, hidden[:, cut:]], dim=1)  # [B, S, E]
-            hidden = after
+            hidden = (
+                torch.cat([after, bypassed], dim=1) if bypassed.shape[1] else after
+            )  # [B, S, E]
         return hidden
 
     def head(self, rows: Tensor) -> Tensor:

@@ -1,0 +1,157 @@
+"""How much faster a training step is where its positions run fewer layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import OPTConfig, OPTForCausalLM, set_seed
+
+from ..runtime.schedule import ExitSchedule
+from ..runtime.schedule_text import format_schedule, parse_schedule
+from .fresh_model import FreshModelConfig
+from .skip_model import IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
+from .tokenised import TokenisedExample
+from .tune_batches import ExampleDataset, LikeLengths, collate
+
+TRANSFORMERS = "transformers"  # its own forward pass, full depth
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Random texts: lengths of prompts and completions in tokens, uniform from … to."""
+
+    name: str
+    prompts: tuple[int, int]
+    completions: tuple[int, int]
+
+    def examples(self, count: int, vocab_size: int, seed: int) -> list[TokenisedExample]:
+        """``count`` examples, the same for the same seed."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def tokens(limits: tuple[int, int]) -> tuple[int, ...]:
+            size = int(torch.randint(limits[0], limits[1] + 1, (1,), generator=generator))
+            drawn = torch.randint(5, vocab_size, (size,), generator=generator)  # [size]
+            return tuple(drawn.tolist())
+
+        return [
+            TokenisedExample(tokens(self.prompts), tokens(self.completions), "")
+            for _ in range(count)
+        ]
+
+
+@dataclass(frozen=True)
+class StepSpeed:
+    """One row: seconds a step, and layer positions run of those at full depth.
+
+    ``speedup``: full depth's time over this one's, median over the repetitions, as each of them
+    runs both one after the other.
+    """
+
+    name: str
+    schedule: str
+    seconds: float
+    speedup: float
+    depth_share: float
+    padding: float  # layer positions computed, of those that tokens need
+
+
+def measure_steps(
+    workload: Workload,
+    sizes: FreshModelConfig,
+    schedules: Sequence[str],
+    *,
+    vocab_size: int,
+    batch_size: int,
+    repetitions: int,
+    seed: int = 0,
+) -> list[StepSpeed]:
+    """Time whole steps (forward, backward, AdamW) of every schedule in turn, ``repetitions`` times.
+
+    The first row is transformers' own pass, the second one full depth, to which ``speedup``
+    refers. Each repetition has its own batch, of texts of like length, the same for all rows.
+    """
+    examples = workload.examples(64 * batch_size, vocab_size, seed)
+    dataset = ExampleDataset(examples)
+    order = list(LikeLengths(dataset.lengths, batch_size, seed))
+    batches = [
+        collate([dataset[index] for index in order[start : start + batch_size]])
+        for start in range(0, min(len(order), (repetitions + 1) * batch_size), batch_size)
+    ]
+    horizon = int(median(len(example.completion_token_ids) for example in examples))
+    parsed = {
+        text: parse_schedule(text, num_layers=sizes.layers, horizon=horizon)
+        for text in dict.fromkeys(("full", *schedules))
+    }
+    steps = _steps(sizes, vocab_size, parsed, seed)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for repetition in range(repetitions + 1):
+        batch = batches[repetition % len(batches)]
+        for name, step in steps.items():
+            begin = perf_counter()
+            step(batch)
+            if repetition:  # the first one warms up
+                times[name].append(perf_counter() - begin)
+    full = times["full"]
+    parsed = {TRANSFORMERS: parsed["full"], **parsed}
+    return [
+        StepSpeed(
+            name=name,
+            schedule=format_schedule(schedule),
+            seconds=median(times[name]),
+            speedup=median(whole / part for whole, part in zip(full, times[name], strict=True)),
+            depth_share=_positions(batches, schedule)[0] / _positions(batches, parsed["full"])[0],
+            padding=_positions(batches, schedule)[1] / _positions(batches, schedule)[0],
+        )
+        for name, schedule in parsed.items()
+    ]
+
+
+def _steps(
+    sizes: FreshModelConfig, vocab_size: int, schedules: Mapping[str, ExitSchedule], seed: int
+) -> dict[str, Callable[[dict[str, Tensor]], None]]:
+    """One model of its own and one training step for each row."""
+
+    def make(kind: type[OPTForCausalLM]) -> tuple[OPTForCausalLM, torch.optim.Optimizer]:
+        set_seed(seed)
+        config = OPTConfig(**sizes.document(vocab_size), attn_implementation="sdpa")
+        model = kind(config).train()
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def plain(batch: dict[str, Tensor]) -> None:
+        model, optimizer = plain_model
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+        model(**inputs, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def skipping(text: str) -> Callable[[dict[str, Tensor]], None]:
+        model, optimizer = make(SkipOPTForCausalLM)
+
+        def step(batch: dict[str, Tensor]) -> None:
+            shifted = batch["labels"][:, 1:]
+            logits = model(**batch, schedule=schedules[text]).logits  # [R, V]
+            F.cross_entropy(logits, shifted[shifted != IGNORED_LABEL]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    plain_model = make(OPTForCausalLM)
+    return {TRANSFORMERS: plain, **{text: skipping(text) for text in schedules}}
+
+
+def _positions(batches: Sequence[dict[str, Tensor]], schedule: ExitSchedule) -> tuple[float, float]:
+    """Layers times positions of all batches: what tokens need, and what is computed."""
+    needed = computed = 0.0
+    for batch in batches:
+        lengths = batch["attention_mask"].sum(dim=1) - 1  # [B]
+        active = active_lengths(schedule, batch["prompt_lengths"], lengths)  # [L, B]
+        needed += float(active.sum())
+        computed += float(active.amax(dim=1).sum() * active.shape[1])
+    return needed, computed
