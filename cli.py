@@ -29,7 +29,7 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Entry point of ``skipdec``."""
-    if sys.argv[1:2] in (["generate"], ["bench"], ["evaluate"]):
+    if sys.argv[1:2] in (["generate"], ["bench"], ["evaluate"], ["fit"]):
         restart_with_huge_pages()
     build_app()()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from . import evaluate_cli, tune_cli
+from . import calibrate_cli, evaluate_cli, fit_cli, tune_cli
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this folder to ``app``."""
+    calibrate_cli.register(app)
     evaluate_cli.register(app)
     tune_cli.register(app)
+    fit_cli.register(app)

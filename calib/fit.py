@@ -1,0 +1,214 @@
+"""Fitting: the exit schedule that reaches a goal on the user's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..engines.errors import SkipDecError
+from ..runtime.cost import CostModel
+from ..runtime.generator import Generator
+from ..runtime.schedule import ExitSchedule
+from ..runtime.schedule_text import format_schedule
+from .fit_goal import TargetSpeedup
+from .fit_inputs import FitConfig, FitInputs, prepare
+from .fit_loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
+from .fit_speed import MeasuredSpeedup, SpeedModel, measure_speedup
+from .pareto import excess_costs
+from .schedule_search import ScheduleSearch, SearchResult
+from .sensitivity import SensitivityRow, study
+
+_MOST_ATTEMPTS = 4  # schedules measured before a target counts as missed
+
+OpenGenerator = Callable[[Path], Generator]
+Measure = Callable[[ExitSchedule], MeasuredSpeedup]
+
+
+class Progress(Protocol):
+    """Shows what a fit is doing."""
+
+    def phase(self, name: str) -> None:
+        """What is done from now on."""
+
+    def advance(self, done: str, texts: int) -> None:
+        """``texts`` completions were scored; ``done`` says how far the phase is."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One schedule that was scored on all examples."""
+
+    schedule: ExitSchedule
+    average_budget: float  # layers of a generated token, over the median completion
+    loss: float  # nats a token
+    over_full: LossDifference
+    predicted: float  # speed-up of the steps after the prompt, from bytes alone
+    expected: float  # the same, corrected by what the fastest candidate was measured at
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was found. ``front``: slowest first; no other schedule beats one of them in both."""
+
+    config: FitConfig
+    inputs: FitInputs
+    speed: SpeedModel
+    search: SearchResult
+    full: Candidate
+    front: tuple[Candidate, ...]
+    others: tuple[Candidate, ...]  # scored on all examples, but beaten
+    chosen: Candidate
+    measured: MeasuredSpeedup | None  # of the chosen one; None without measuring
+    rejected: tuple[MeasuredSpeedup, ...]  # expected to be fast enough, measured slower
+    sensitivity: tuple[SensitivityRow, ...]
+
+
+def fit(config: FitConfig, open_generator: OpenGenerator, progress: Progress) -> Fit:
+    """Search, choose, and check the choice by measurement.
+
+    A target speed-up holds for the *measured* steps after the prompt, where ``repetitions`` are
+    not 0: the fastest candidate is measured first, which corrects what bytes promise and refuses
+    an impossible target before anything is scored; then the best by loss is measured, and if it is
+    too slow, the next best of those expected to be faster by as much as it lacked.
+
+    Raises SkipDecError, saying how near it came, for a goal that can't be met, and what
+    ``prepare`` raises before any work.
+    """
+    inputs = prepare(config)
+    with open_generator(config.bundle) as generator:
+        return _Fitting(config, inputs, generator, progress).run()
+
+
+class _Fitting:
+    """One run of ``fit``."""
+
+    def __init__(
+        self, config: FitConfig, inputs: FitInputs, generator: Generator, progress: Progress
+    ) -> None:
+        self._config, self._inputs = config, inputs
+        self._generator, self._progress = generator, progress
+        self._measured: list[MeasuredSpeedup] = []
+
+    def run(self) -> Fit:
+        config, inputs = self._config, self._inputs
+        speed = self._speed_model()
+        search = ScheduleSearch(
+            inputs.space,
+            GeneratorScorer(self._generator, inputs.examples),
+            speed.expected,
+            config.search,
+            self._progress.advance,
+        )
+        self._progress.phase("searching")
+        full = search.score_fully(ExitSchedule.full(inputs.bundle.manifest.model.num_layers))
+        result = search.run()
+        finalists = [entry for entry in result.finalists if entry is not full]
+        chosen, measured, rejected = choose(config, [full, *finalists], full, self._measure)
+        rows: tuple[SensitivityRow, ...] = ()
+        if config.sensitivity:
+            self._progress.phase("varying the best")
+            rows = study(chosen, self._horizons(), search.score_fully, inputs.num_tokens)
+        ordered = sorted((full, *finalists), key=lambda entry: entry.speedup)
+        excess = excess_costs([(entry.speedup, entry.mean_loss) for entry in ordered])
+        described = [self._describe(entry, full, speed) for entry in ordered]
+        pairs = list(zip(described, excess, strict=True))
+        return Fit(
+            config=config,
+            inputs=inputs,
+            speed=speed,
+            search=result,
+            full=self._describe(full, full, speed),
+            front=tuple(candidate for candidate, over in pairs if over == 0),
+            others=tuple(candidate for candidate, over in pairs if over > 0),
+            chosen=self._describe(chosen, full, speed),
+            measured=measured,
+            rejected=rejected,
+            sensitivity=rows,
+        )
+
+    def _speed_model(self) -> SpeedModel:
+        """Corrected by a measurement of the fastest; refuses a target beyond it."""
+        inputs, goal = self._inputs, self._config.goal
+        manifest = inputs.bundle.manifest
+        cost = CostModel(manifest, on_device=self._generator.device is not None)
+        speed = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens)
+        fastest = inputs.space.fastest()
+        if self._config.repetitions:
+            speed = speed.calibrated(self._measure(fastest))
+        reached = speed.expected(fastest)
+        if isinstance(goal, TargetSpeedup) and reached < goal.value:
+            raise SkipDecError(
+                f"--target-speedup {goal.value:g}",
+                f"can't be met: the fastest candidate, {format_schedule(fastest)}, reaches "
+                f"{reached:.3f}×{' as measured' * bool(self._config.repetitions)}; nothing was "
+                "scored; ask for less",
+            )
+        return speed
+
+    def _measure(self, schedule: ExitSchedule) -> MeasuredSpeedup:
+        self._progress.phase(f"timing {format_schedule(schedule)}")
+        return measure_speedup(
+            self._generator,
+            self._inputs.prompt,
+            schedule,
+            num_tokens=self._inputs.num_tokens,
+            repetitions=self._config.repetitions,
+        )
+
+    def _horizons(self) -> dict[str, int]:
+        """Median and longest completion; and what was asked for or the bundle has, if different."""
+        inputs = self._inputs
+        own = ExitSchedule.from_document(inputs.bundle.schedule_document)
+        named = {
+            "median": inputs.data.median_completion,
+            "longest": inputs.longest_completion,
+            "asked for": inputs.horizon,
+            "the bundle's": own.horizon if own.decay != "constant" else inputs.horizon,
+        }
+        first_names = {value: name for name, value in reversed(named.items())}
+        return {name: value for name, value in named.items() if first_names[value] == name}
+
+    def _describe(
+        self, entry: ScoredSchedule, full: ScoredSchedule, speed: SpeedModel
+    ) -> Candidate:
+        return Candidate(
+            schedule=entry.schedule,
+            average_budget=entry.schedule.average_budget(self._inputs.num_tokens),
+            loss=entry.mean_loss,
+            over_full=loss_difference(entry, full),
+            predicted=speed.predicted(entry.schedule),
+            expected=entry.speedup,
+        )
+
+
+def choose(
+    config: FitConfig,
+    candidates: Sequence[ScoredSchedule],
+    full: ScoredSchedule,
+    measure: Measure,
+) -> tuple[ScoredSchedule, MeasuredSpeedup | None, tuple[MeasuredSpeedup, ...]]:
+    """Return the best of ``candidates``, its measurement, and those that were measured too slow.
+
+    Raises SkipDecError where the goal is not reached.
+    """
+    goal = config.goal
+    ranked = goal.ranked(candidates, full.mean_loss)
+    if not config.repetitions:
+        return ranked[0], None, ()
+    if not isinstance(goal, TargetSpeedup):
+        return ranked[0], measure(ranked[0].schedule), ()
+    rejected: list[tuple[ScoredSchedule, MeasuredSpeedup]] = []
+    needed = goal.value
+    while len(rejected) < _MOST_ATTEMPTS:
+        fast_enough = [entry for entry in ranked if entry.speedup >= needed]
+        if not fast_enough:
+            break
+        measured = measure(fast_enough[0].schedule)
+        if measured.steps >= goal.value:
+            return fast_enough[0], measured, tuple(entry for _, entry in rejected)
+        rejected.append((fast_enough[0], measured))
+        needed = fast_enough[0].speedup * goal.value / measured.steps
+    nearest, measured = max(rejected, key=lambda entry: entry[1].steps)
+    raise goal.missed(nearest, f"was measured at {measured.steps:.3f}×")

@@ -1,0 +1,233 @@
+"""``skipdec fit``: which schedule reaches a speed-up, or keeps a loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..engines.console import print_json, reports_errors, result_console, stderr_console
+
+if TYPE_CHECKING:
+    from ..runtime.generator import Generator
+    from .fit_goal import Goal
+    from .fit_space import SpaceConfig
+
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+skipdec fit opt-e2e --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
+  the least loss at 1.5× or more; then: skipdec schedule set opt-e2e schedule.json
+
+skipdec fit opt-e2e --data dev.csv --preset e2e --max-loss +0.02 --plot front.png
+  the fastest that loses at most 0.02 nats a token against full depth
+
+skipdec fit opt-e2e --data dev.jsonl --target-speedup 2 --placement top --decay linear --warmup 1
+  only max and min exit layer vary; --sensitivity shows what the rest would change
+
+Loss: teacher-forced negative log-likelihood of the completions, nats a token, each token at the
+depth that generating it has. Speed-up: of the steps after the prompt, at the data's median lengths,
+one row; predicted from bytes, corrected by timing the fastest candidate, and measured for the
+chosen one. A goal that can't be met: exit code 1, how near it came, nothing written.
+
+Values in round brackets are the defaults.
+"""
+
+_GOAL = "Goal, one of"
+_DATA = "Data"
+_SPACE = "What may vary, beside max and min exit layer"
+_WORK = "Work"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``fit`` to ``app``."""
+    app.command("fit", epilog=_EXAMPLES)(fit)
+
+
+def _goal(*names: str, text: str) -> Any:  # noqa: ANN401  (typer's own option type)
+    return typer.Option(*names, help=text, rich_help_panel=_GOAL)
+
+
+def _data(*names: str, text: str) -> Any:  # noqa: ANN401
+    return typer.Option(*names, help=text, rich_help_panel=_DATA)
+
+
+def _space(*names: str, text: str) -> Any:  # noqa: ANN401
+    return typer.Option(*names, help=text, rich_help_panel=_SPACE)
+
+
+def _work(*names: str, text: str, **options: Any) -> Any:  # noqa: ANN401
+    return typer.Option(*names, help=text, rich_help_panel=_WORK, **options)
+
+
+@reports_errors
+def fit(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="schedule, .json")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="front as .png or .svg")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace --output and --plot")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="also vary each choice alone around the best")
+    ] = False,
+    target_speedup: Annotated[
+        float | None, _goal("--target-speedup", text="least loss at this speed-up or more")
+    ] = None,
+    max_loss: Annotated[
+        str | None, _goal("--max-loss", text="fastest up to 1.9 nats a token; +0.05: over full")
+    ] = None,
+    *,
+    data: Annotated[Path, _data("--data", text=".jsonl, .csv, or a dataset on disk")],
+    data_format: Annotated[
+        Literal["auto", "jsonl", "csv", "dataset"], _data("--format", text="of --data")
+    ] = "auto",
+    preset: Annotated[
+        Literal["e2e", "tldr", "cnn-dm"] | None,
+        _data("--preset", text="columns and templates of a known data set"),
+    ] = None,
+    prompt_column: Annotated[
+        str | None, _data("--prompt-column", text="(prompt, or the preset's)")
+    ] = None,
+    completion_column: Annotated[
+        str | None, _data("--completion-column", text="(completion, or the preset's)")
+    ] = None,
+    prompt_template: Annotated[
+        str | None, _data("--prompt-template", text='round the column, e.g. "{prompt}<sep>"')
+    ] = None,
+    completion_template: Annotated[
+        str | None, _data("--completion-template", text='as training had it, e.g. " {completion}"')
+    ] = None,
+    decay: Annotated[
+        list[str] | None,
+        _space("--decay", text="repeat: linear, power:power=2, … (four of them)"),
+    ] = None,
+    placement: Annotated[
+        list[str] | None, _space("--placement", text="repeat: top, d3:tail=2, … (all)")
+    ] = None,
+    warmup: Annotated[list[int] | None, _space("--warmup", text="repeat (0, 1, 2, 3)")] = None,
+    horizon: Annotated[
+        int | None, typer.Option("--horizon", min=1, help="(the data's median completion)")
+    ] = None,
+    examples: Annotated[int, _work("--examples", text="drawn from the data by --seed", min=1)] = 96,
+    budget: Annotated[int, _work("--budget", text="schedules that are scored", min=1)] = 256,
+    repetitions: Annotated[
+        int, _work("--repetitions", text="of each timing; 0: trust bytes", min=0)
+    ] = 7,
+    seed: Annotated[int, _work("--seed", text="of examples and search", min=0)] = 0,
+    device: Annotated[
+        str | None, _work("--device", text="cpu, cuda or cuda:1 (cpu; TensorRT: cuda)")
+    ] = None,
+    threads: Annotated[int | None, _work("--threads", text="(all cores)", min=1)] = None,
+) -> None:
+    """Choose the exit schedule that reaches a goal on your data with the least loss of quality."""
+    from .data import DataConfig
+    from .fit import fit as run
+    from .fit_inputs import FitConfig
+    from .fit_progress import FitProgress
+    from .fit_report import report_document
+    from .fit_tables import print_fit
+    from .schedule_search import SearchConfig
+
+    config = FitConfig(
+        bundle=bundle,
+        data=DataConfig(
+            path=data,
+            format=data_format,
+            preset=preset,
+            prompt_column=prompt_column,
+            completion_column=completion_column,
+            prompt_template=prompt_template,
+            completion_template=completion_template,
+        ),
+        goal=_chosen_goal(target_speedup, max_loss),
+        space=_space_config(decay, placement, warmup),
+        search=SearchConfig(budget=budget, seed=seed),
+        num_examples=examples,
+        horizon=horizon,
+        repetitions=repetitions,
+        sensitivity=sensitivity,
+    )
+    _check_files(output, plot, force=force)
+
+    def open_generator(path: Path) -> Generator:
+        from ..runtime.command_device import open_for_command
+
+        return open_for_command(path, device=device, threads=threads, max_batch_size=1)
+
+    with FitProgress(stderr_console()) as progress:
+        found = run(config, open_generator, progress)
+    if output is not None:
+        _write_schedule(output, found.chosen.schedule.to_document())
+    if plot is not None:
+        from .fit_plot import plot_fit
+
+        plot_fit(found, plot)
+    if as_json:
+        print_json(report_document(found, _machine(device, threads)))
+    else:
+        print_fit(result_console(), found)
+
+
+def _chosen_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
+    from ..engines.errors import UsageError
+    from .fit_goal import MaxLoss, TargetSpeedup
+
+    if target_speedup is not None and max_loss is None:
+        return TargetSpeedup(target_speedup)
+    if max_loss is not None and target_speedup is None:
+        return MaxLoss.parse(max_loss)
+    given = "neither was" if max_loss is None else "both were"
+    raise UsageError("fit", f"{given} given; give --target-speedup or --max-loss")
+
+
+def _space_config(
+    decay: list[str] | None, placement: list[str] | None, warmup: list[int] | None
+) -> SpaceConfig:
+    """What is not given stays at its default."""
+    from .fit_space import SpaceConfig
+
+    given = {"decays": decay, "placements": placement, "warmups": warmup}
+    return SpaceConfig(**{name: tuple(dict.fromkeys(v)) for name, v in given.items() if v})  # type: ignore[arg-type]
+
+
+def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:
+    """Raise UsageError for files that can't be written, all of them at once."""
+    from ..engines.errors import UsageError
+
+    problems = []
+    for name, path in (("--output", output), ("--plot", plot)):
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            problems.append(f"{name} {path}: {path.parent} is no directory; make it")
+        if path.is_dir() or (path.exists() and not force):
+            problems.append(f"{name} {path}: exists; --force replaces a file, or name another")
+    if output is not None and output.suffix != ".json":
+        problems.append(f"--output {output}: ends in {output.suffix!r}; allowed: .json")
+    if problems:
+        raise UsageError("fit", *problems)
+    if plot is not None:
+        from .fit_plot import check_picture
+
+        check_picture(plot)
+
+
+def _write_schedule(path: Path, document: dict[str, Any]) -> None:
+    import json
+
+    from ..engines.bundle import replace_file
+
+    replace_file(path, (json.dumps(document, indent=2) + "\n").encode())
+    stderr_console().print(f"wrote {path}", markup=False)
+
+
+def _machine(device: str | None, threads: int | None) -> dict[str, Any]:
+    """Where it ran, for the document; null: what the bundle's target runs on."""
+    from ..engines.cpu import available_cores
+
+    return {"device": device, "threads": threads or available_cores()}

@@ -1,0 +1,92 @@
+"""What a fitted schedule must reach: a speed-up, or a bound on its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..engines.errors import SkipDecError, UsageError
+from ..runtime.schedule_text import format_schedule
+from .fit_loss import ScoredSchedule
+
+
+class Goal(Protocol):
+    """Orders candidates that were scored on all examples; their ``speedup`` is the expected one."""
+
+    def ranked(
+        self, candidates: Sequence[ScoredSchedule], full_loss: float
+    ) -> list[ScoredSchedule]:
+        """Return those that reach the goal, the best first.
+
+        Raises SkipDecError, saying how near the nearest came, if there are none.
+        """
+
+
+@dataclass(frozen=True)
+class TargetSpeedup:
+    """At least this speed-up of the steps after the prompt, with as little loss as possible."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if not 1 < self.value < math.inf:
+            raise UsageError("--target-speedup", f"is {self.value}; allowed: above 1, e.g. 1.5")
+
+    def ranked(
+        self, candidates: Sequence[ScoredSchedule], full_loss: float
+    ) -> list[ScoredSchedule]:
+        """Fast enough ones by loss."""
+        fitting = [entry for entry in candidates if entry.speedup >= self.value]
+        if not fitting:
+            nearest = max(candidates, key=lambda entry: entry.speedup)
+            raise self.missed(nearest, f"is expected to reach {nearest.speedup:.3f}×")
+        return sorted(fitting, key=lambda entry: entry.mean_loss)
+
+    def missed(self, nearest: ScoredSchedule, came: str) -> SkipDecError:
+        """The error for a speed-up that no candidate has; ``came`` says how near one is."""
+        return SkipDecError(
+            f"--target-speedup {self.value:g}",
+            f"can't be met: the nearest, {format_schedule(nearest.schedule)}, {came}, at a loss of "
+            f"{nearest.mean_loss:.4f} a token; ask for less, or allow more --decay, --placement "
+            "and --warmup",
+        )
+
+
+@dataclass(frozen=True)
+class MaxLoss:
+    """The fastest with at most this many nats a token, or so many above full depth's."""
+
+    value: float
+    is_relative: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.value < math.inf:
+            raise UsageError("--max-loss", f"is {self.value}; allowed: 0 or more")
+
+    @classmethod
+    def parse(cls, text: str) -> MaxLoss:
+        """``1.9``: nats a token; ``+0.05``: above the loss at full depth."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise UsageError(
+                "--max-loss", f"is {text!r}; allowed: nats a token, e.g. 1.9, or +0.05 over full"
+            ) from None
+        return cls(value, text.strip().startswith("+"))
+
+    def ranked(
+        self, candidates: Sequence[ScoredSchedule], full_loss: float
+    ) -> list[ScoredSchedule]:
+        """Those within the bound, the fastest first."""
+        bound = self.value + full_loss * self.is_relative
+        fitting = [entry for entry in candidates if entry.mean_loss <= bound]
+        if not fitting:
+            nearest = min(candidates, key=lambda entry: entry.mean_loss)
+            raise SkipDecError(
+                f"--max-loss {'+' * self.is_relative}{self.value:g}",
+                f"can't be met: the least loss, {nearest.mean_loss:.4f} nats a token, has "
+                f"{format_schedule(nearest.schedule)}; full depth has {full_loss:.4f}; allow more",
+            )
+        return sorted(fitting, key=lambda entry: (-entry.speedup, entry.mean_loss))

@@ -1,0 +1,100 @@
+"""What a fit found, as a JSON document."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from ..engines.cpu import processor_name
+from ..runtime.schedule_text import format_schedule
+from .fit import Candidate, Fit
+from .fit_loss import LossDifference
+from .fit_speed import MeasuredSpeedup
+from .sensitivity import SensitivityRow
+
+
+def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
+    """Return everything as one JSON object.
+
+    ``machine``: what the caller knows about where it ran, e.g. the number of threads. Losses are
+    nats a token; speed-ups are of the steps after the prompt unless the key says ``call``.
+    """
+    config, inputs = fit.config, fit.inputs
+    manifest = inputs.bundle.manifest
+    return {
+        "skipdec": version("skipdec"),
+        "processor": processor_name(),
+        **machine,
+        "model": manifest.model.name,
+        "bundle": str(config.bundle),
+        "digest": manifest.digest,
+        "precision": manifest.precision.model_dump(mode="json"),
+        "data": config.data.model_dump(mode="json"),
+        "num_rows": len(inputs.data.examples),
+        "num_examples": len(inputs.examples),
+        "num_truncated": inputs.data.num_truncated,
+        "goal": {"kind": type(config.goal).__name__, **vars(config.goal)},
+        "space": asdict(config.space),
+        "budget": config.search.budget,
+        "seed": config.search.seed,
+        "horizon": inputs.horizon,
+        "median_completion": inputs.data.median_completion,
+        "longest_completion": inputs.longest_completion,
+        "prompt_tokens": len(inputs.prompt),
+        "generated_tokens": inputs.num_tokens,
+        "num_scored": fit.search.num_scored,
+        "is_exhaustive": fit.search.is_exhaustive,
+        "rounds": [
+            {"candidates": candidates, "examples": examples}
+            for candidates, examples in fit.search.round_sizes
+        ],
+        "fixed_time": fit.speed.fixed,
+        "full": _candidate(fit.full),
+        "chosen": _candidate(fit.chosen),
+        "measured": fit.measured and _measured(fit.measured),
+        "rejected": [_measured(entry) for entry in fit.rejected],
+        "front": [_candidate(entry) for entry in fit.front],
+        "others": [_candidate(entry) for entry in fit.others],
+        "sensitivity": [_row(row) for row in fit.sensitivity],
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "schedule_text": format_schedule(candidate.schedule),
+        "schedule": candidate.schedule.to_document(),
+        "average_budget": candidate.average_budget,
+        "loss": candidate.loss,
+        "over_full": _difference(candidate.over_full),
+        "predicted_speedup": candidate.predicted,
+        "expected_speedup": candidate.expected,
+    }
+
+
+def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
+    return {
+        "schedule_text": format_schedule(measured.schedule),
+        "speedup": measured.steps,
+        "call_speedup": measured.call,
+        "repetitions": measured.repetitions,
+    }
+
+
+def _row(row: SensitivityRow) -> dict[str, Any]:
+    return {
+        "varied": row.variation.varied,
+        "value": row.variation.value,
+        "is_best": row.is_best,
+        "schedule_text": format_schedule(row.variation.schedule),
+        "loss": row.loss,
+        "over_best": _difference(row.difference),
+        "expected_speedup": row.speedup,
+        "average_budget": row.average_budget,
+    }
+
+
+def _difference(difference: LossDifference) -> dict[str, float | None]:
+    error = difference.standard_error
+    return {"value": difference.value, "standard_error": None if math.isnan(error) else error}

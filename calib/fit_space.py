@@ -1,0 +1,196 @@
+"""The exit schedules that a fit may choose from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from ..engines.errors import ScheduleError, UsageError
+from ..runtime.schedule import ExitSchedule, Segment
+from ..runtime.schedule_text import parse_schedule
+
+DECAYS = ("linear", "cosine", "power:power=2", "exponential:rate=3")
+PLACEMENTS = ("top", "bottom", "unified", "unified-nested", "hierarchical", "d3:tail=2")
+WARMUPS = (1, 0, 2, 3)
+
+_MOST_EXIT_LAYERS = 24  # deeper models take every second layer, or third, …
+
+
+@dataclass(frozen=True)
+class SpaceConfig:
+    """What may vary. Decays and placements as ``NAME`` or ``NAME:OPTION=VALUE``.
+
+    Max and min exit layer always vary. Equal max and min is the constant decay, so that one need
+    not be named.
+    """
+
+    decays: tuple[str, ...] = DECAYS
+    placements: tuple[str, ...] = PLACEMENTS
+    warmups: tuple[int, ...] = WARMUPS
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"there are no {field.name}; give one or more"
+            for field in fields(self)
+            if not getattr(self, field.name)
+        ]
+        problems += [
+            f"a warm-up is {warmup}; allowed: 0 or more" for warmup in self.warmups if warmup < 0
+        ]
+        if problems:
+            raise UsageError("fit", *problems)
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """The choices that make up one candidate; several may make the same schedule."""
+
+    max_exit_layer: int
+    min_exit_layer: int
+    warmup: int
+    decay: str
+    placement: str
+
+    def text(self, horizon: int) -> str:
+        """The schedule's text form."""
+        decay, _, decay_options = self.decay.partition(":")
+        placement, _, placement_options = self.placement.partition(":")
+        options = [
+            f"max={self.max_exit_layer}",
+            f"min={self.min_exit_layer}",
+            f"warmup={self.warmup}",
+            f"horizon={horizon}",
+            f"placement={placement}",
+            placement_options,
+        ]
+        if self.max_exit_layer == self.min_exit_layer:
+            decay, options[3] = "constant", "horizon=1"
+        else:
+            options.append(decay_options)
+        return f"{decay}:{','.join(filter(None, options))}"
+
+
+class SearchSpace:
+    """All points of a model of ``num_layers`` at one ``horizon``, and which of them are neighbours.
+
+    12 layers and the defaults have 6,000 points and 2,700 different schedules. Schedules are made
+    when they are asked for: those of deep models with long horizons take their time.
+
+    Raises ScheduleError for a decay, placement or warm-up that fits no exit layers.
+    """
+
+    def __init__(self, config: SpaceConfig, *, num_layers: int, horizon: int) -> None:
+        stride = -(-num_layers // _MOST_EXIT_LAYERS)
+        self._exits = tuple(range(num_layers, 0, -stride))[::-1]
+        self._config = config
+        self._num_layers = num_layers
+        self._horizon = horizon
+        self._schedules: dict[Point, ExitSchedule | None] = {}
+        full = ExitSchedule.full(num_layers)
+        self._representatives: dict[tuple[Segment, ...], ExitSchedule] = {full.segments: full}
+        self._check_choices()
+
+    def points(self) -> list[Point]:
+        """Every combination, also those that make no schedule."""
+        return [
+            Point(largest, smallest, warmup, decay, placement)
+            for placement in self._config.placements
+            for warmup in self._config.warmups
+            for largest in self._exits
+            for smallest in self._exits
+            if smallest <= largest
+            for decay in (self._config.decays if smallest < largest else self._config.decays[:1])
+        ]
+
+    def shuffled(self, seed: int) -> list[Point]:
+        """All points in an order that ``seed`` decides."""
+        points = self.points()
+        random.Random(seed).shuffle(points)
+        return points
+
+    def schedule(self, point: Point) -> ExitSchedule | None:
+        """Return what ``point`` makes; None where its choices don't fit one another.
+
+        Points that run the same layers at every token get the same object: bottom does not care
+        for the warm-up, nor full depth for anything.
+        """
+        if point not in self._schedules:
+            self._schedules[point] = self._make(point)
+        return self._schedules[point]
+
+    def neighbours(self, point: Point) -> Iterator[Point]:
+        """Points that differ in one choice: exit layers and warm-up by one step, names by any.
+
+        Both exit layers may also move together.
+        """
+        high, low = (
+            self._exits.index(layer) for layer in (point.max_exit_layer, point.min_exit_layer)
+        )
+        for more, less in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (1, -1), (-1, 1)):
+            if 0 <= low + less <= high + more < len(self._exits):
+                yield replace(
+                    point,
+                    max_exit_layer=self._exits[high + more],
+                    min_exit_layer=self._exits[low + less],
+                )
+        warmups = sorted(self._config.warmups)
+        at = warmups.index(point.warmup)
+        for warmup in (*warmups[max(0, at - 1) : at], *warmups[at + 1 : at + 2]):
+            yield replace(point, warmup=warmup)
+        for decay in self._config.decays:
+            if decay != point.decay:
+                yield replace(point, decay=decay)
+        for placement in self._config.placements:
+            if placement != point.placement:
+                yield replace(point, placement=placement)
+
+    def fastest(self) -> ExitSchedule:
+        """The schedule of fewest layers: all layers of a model have the same size."""
+        constant = (
+            point for point in self.points() if point.max_exit_layer == point.min_exit_layer
+        )
+        ordered = sorted(constant, key=lambda point: point.max_exit_layer)
+        found = (self.schedule(point) for point in ordered)
+        return next(schedule for schedule in found if schedule is not None)
+
+    def _make(self, point: Point) -> ExitSchedule | None:
+        try:
+            schedule = parse_schedule(point.text(self._horizon), num_layers=self._num_layers)
+        except ScheduleError:
+            return None
+        return self._representatives.setdefault(schedule.segments, schedule)
+
+    def _check_choices(self) -> None:
+        """Each choice must make at least one schedule at the deepest exit layers."""
+        decays, placements, warmups = (getattr(self._config, f.name) for f in fields(SpaceConfig))
+        deepest, next_deepest = self._exits[-1], self._exits[max(-2, -len(self._exits))]
+        tried = [
+            *(
+                [Point(deepest, next_deepest, warmup, decay, "top") for warmup in warmups]
+                for decay in decays
+                if decay != "constant"
+            ),
+            *(
+                [Point(deepest, deepest, warmup, "linear", placement) for warmup in warmups]
+                for placement in placements
+            ),
+            *(
+                [Point(deepest, deepest, warmup, "linear", placement) for placement in placements]
+                for warmup in warmups
+            ),
+        ]
+        problems: dict[str, None] = {}
+        for points in tried:
+            errors = [self._problems(point) for point in points]
+            if all(errors):
+                problems |= dict.fromkeys(errors[0])
+        if problems:
+            raise ScheduleError("fit", *problems)
+
+    def _problems(self, point: Point) -> tuple[str, ...]:
+        try:
+            parse_schedule(point.text(self._horizon), num_layers=self._num_layers)
+        except ScheduleError as error:
+            return error.problems
+        return ()

@@ -1,0 +1,172 @@
+"""A search for the schedules that no other beats in both loss and speed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..engines.errors import UsageError
+from ..runtime.schedule import ExitSchedule
+from .fit_loss import ScoredSchedule, Scorer
+from .fit_space import Point, SearchSpace
+from .pareto import excess_costs
+
+_RANDOM_PART = 0.5  # of the budget; the rest goes to neighbours of the front
+_MOVE = 16  # neighbours scored before the front is looked at again
+_KEPT_PART = 0.25  # of the candidates goes on to the next round
+_LEAST_KEPT = 12
+_ROUNDS = (1 / 16, 1 / 4, 1.0)  # of the examples
+_FEWEST_EXAMPLES = 4
+
+Advance = Callable[[str, int], None]  # told what is done and how many texts it took
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """``budget``: candidates that are scored at all, on the first round's examples."""
+
+    budget: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {value}; allowed: {low} or more"
+            for name, value, low in (("budget", self.budget, 1), ("seed", self.seed, 0))
+            if value < low
+        ]
+        if problems:
+            raise UsageError("fit", *problems)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Candidates that were scored on every example, and how many were on the first ones."""
+
+    finalists: tuple[ScoredSchedule, ...]
+    num_scored: int
+    is_exhaustive: bool  # every schedule of the space was scored in the first round
+    round_sizes: tuple[tuple[int, int], ...]  # (candidates, examples) of each round
+
+
+class ScheduleSearch:
+    """Scores many candidates on few examples, and few on all.
+
+    First round: points at random for half the budget; then neighbours of the front found so far
+    (Pareto local search: Paquete, Chiarandini and Stützle 2004), until the budget is spent or the
+    space is. The quarter nearest the front goes on to four times the examples, and again
+    (successive halving: Jamieson and Talwalkar 2016, with two costs). All candidates see the same
+    examples. Nothing is left out because it has more or fewer layers than another: a model that
+    was tuned to skip may have *less* loss with fewer layers.
+
+    With 96 examples and a budget of 256: 256 candidates on 6, 64 on 24, 16 on 96.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        scorer: Scorer,
+        speedup: Callable[[ExitSchedule], float],
+        config: SearchConfig,
+        advance: Advance,
+    ) -> None:
+        self._space = space
+        self._scorer = scorer
+        self._speedup = speedup
+        self._config = config
+        self._advance = advance
+        self._random = random.Random(config.seed)
+        total = len(scorer.num_tokens)
+        self._rounds = sorted(
+            {min(total, max(_FEWEST_EXAMPLES, round(total * part))) for part in _ROUNDS}
+        )
+        self._known: dict[ExitSchedule, ScoredSchedule] = {}  # asked for by name too
+        self._scored: dict[ExitSchedule, ScoredSchedule] = {}  # in the first round
+        self._origins: dict[ExitSchedule, Point] = {}
+
+    def run(self) -> SearchResult:
+        """Return the candidates that reached the last round, in no particular order."""
+        is_exhaustive = self._explore()
+        candidates: Sequence[ScoredSchedule] = list(self._scored.values())
+        sizes = [(len(candidates), self._rounds[0])]
+        for before, count in zip(self._rounds, self._rounds[1:], strict=False):
+            candidates = _nearest_front(candidates, before)
+            for candidate in candidates:
+                self._extend(candidate, count)
+            sizes.append((len(candidates), count))
+        return SearchResult(tuple(candidates), len(self._scored), is_exhaustive, tuple(sizes))
+
+    def score_fully(self, schedule: ExitSchedule) -> ScoredSchedule:
+        """Score one schedule on every example."""
+        scored = self._entry(schedule)
+        self._extend(scored, self._rounds[-1])
+        return scored
+
+    def _explore(self) -> bool:
+        """Spend the budget on the first round; whether that was the whole space."""
+        fresh = self._unscored(self._space.shuffled(self._config.seed))
+        self._take(fresh, round(self._config.budget * _RANDOM_PART) or 1)
+        while (left := self._config.budget - len(self._scored)) > 0:
+            neighbours = self._unscored(self._neighbours_of_front())
+            if not self._take(neighbours, min(left, _MOVE)) and not self._take(fresh, 1):
+                return True
+        return next(fresh, None) is None
+
+    def _take(self, points: Iterator[tuple[Point, ExitSchedule]], count: int) -> int:
+        """Score up to ``count`` of ``points``; how many there were."""
+        taken = 0
+        while taken < count and (entry := next(points, None)) is not None:
+            point, schedule = entry
+            self._origins[schedule] = point
+            self._scored[schedule] = self._entry(schedule)
+            self._extend(self._scored[schedule], self._rounds[0])
+            taken += 1
+        return taken
+
+    def _unscored(self, points: Iterable[Point]) -> Iterator[tuple[Point, ExitSchedule]]:
+        """Points that make a schedule not scored at the time it is asked for."""
+        for point in points:
+            schedule = self._space.schedule(point)
+            if schedule is not None and schedule not in self._scored:
+                yield point, schedule
+
+    def _neighbours_of_front(self) -> list[Point]:
+        candidates = list(self._scored.values())
+        front = [
+            candidate
+            for candidate, excess in zip(
+                candidates, _excess(candidates, self._rounds[0]), strict=True
+            )
+            if excess == 0
+        ]
+        points = {
+            neighbour
+            for candidate in front
+            for neighbour in self._space.neighbours(self._origins[candidate.schedule])
+        }
+        ordered = sorted(points)  # a set's own order differs from one process to the next
+        self._random.shuffle(ordered)
+        return ordered
+
+    def _entry(self, schedule: ExitSchedule) -> ScoredSchedule:
+        if schedule not in self._known:
+            self._known[schedule] = ScoredSchedule(
+                schedule, self._speedup(schedule), self._scorer.num_tokens
+            )
+        return self._known[schedule]
+
+    def _extend(self, candidate: ScoredSchedule, count: int) -> None:
+        if texts := candidate.extend(self._scorer, count):
+            self._advance(f"{len(self._scored)} schedules", texts)
+
+
+def _nearest_front(candidates: Sequence[ScoredSchedule], count: int) -> list[ScoredSchedule]:
+    """The whole front of the first ``count`` examples, and what lies nearest above it."""
+    excess = _excess(candidates, count)
+    ordered = sorted(range(len(candidates)), key=excess.__getitem__)
+    kept = max(_LEAST_KEPT, round(len(candidates) * _KEPT_PART), excess.count(0))
+    return [candidates[place] for place in ordered[:kept]]
+
+
+def _excess(candidates: Sequence[ScoredSchedule], count: int) -> list[float]:
+    return excess_costs([(entry.speedup, entry.loss(count)) for entry in candidates])

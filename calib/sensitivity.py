@@ -1,0 +1,102 @@
+"""One thing of a schedule varied alone: what each choice is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..engines.errors import ScheduleError
+from ..runtime.decay import DECAYS
+from ..runtime.schedule import ExitSchedule
+from .fit_loss import LossDifference, ScoredSchedule, loss_difference
+
+_WARMUPS = range(5)
+_SHAPES: tuple[Mapping[str, object], ...] = (
+    {"decay": "linear"},
+    {"decay": "cosine"},
+    {"decay": "power", "power": 0.5},
+    {"decay": "power", "power": 2},
+    {"decay": "exponential", "rate": 3},
+    {"decay": "step", "steps": 2},
+)
+
+_Change = tuple[str, str, Mapping[str, object]]  # what is varied, its value, the fields
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One schedule that differs from the best in one thing."""
+
+    varied: str  # warm-up, decay, horizon, prompt
+    value: str
+    schedule: ExitSchedule
+
+
+@dataclass(frozen=True)
+class SensitivityRow:
+    """What a variation costs and gains on all examples."""
+
+    variation: Variation
+    is_best: bool  # the best schedule itself
+    loss: float  # nats a token
+    difference: LossDifference  # to the best schedule, paired by example
+    speedup: float  # of the steps after the prompt, as the best one's
+    average_budget: float  # layers of a generated token, over the same number of tokens for all
+
+
+def variations(best: ExitSchedule, horizons: Mapping[str, int]) -> list[Variation]:
+    """All that fit ``best``; ``horizons`` by name, e.g. median and maximum.
+
+    Decay and horizon mean nothing where max and min are equal, so they are left out there; so are
+    warm-ups that the placement does not take.
+    """
+    wanted: list[_Change] = [
+        ("warm-up", str(count), {"warmup_layers": count}) for count in _WARMUPS
+    ]
+    if best.max_exit_layer > best.min_exit_layer:
+        wanted += [("decay", _shape_name(shape), shape) for shape in _SHAPES]
+        wanted += [
+            ("horizon", f"{value}, {name}", {"horizon": value}) for name, value in horizons.items()
+        ]
+    wanted += [("prompt", depth, {"prompt": depth}) for depth in ("full", "decay")]
+    return list(_fitting(best, wanted))
+
+
+def study(
+    best: ScoredSchedule,
+    horizons: Mapping[str, int],
+    score: Callable[[ExitSchedule], ScoredSchedule],
+    num_tokens: int,
+) -> tuple[SensitivityRow, ...]:
+    """Score every variation of ``best`` on all examples; ``num_tokens``: for the mean depth."""
+    rows = []
+    for variation in variations(best.schedule, horizons):
+        is_best = variation.schedule == best.schedule
+        scored = best if is_best else score(variation.schedule)
+        rows.append(
+            SensitivityRow(
+                variation=variation,
+                is_best=is_best,
+                loss=scored.mean_loss,
+                difference=loss_difference(scored, best),
+                speedup=scored.speedup,
+                average_budget=scored.schedule.average_budget(num_tokens),
+            )
+        )
+    return tuple(rows)
+
+
+def _fitting(best: ExitSchedule, wanted: Sequence[_Change]) -> Iterator[Variation]:
+    for varied, value, changes in wanted:
+        document = best.to_document()
+        if "decay" in changes:
+            document.pop(DECAYS.load(best.decay).parameter, None)
+        try:
+            yield Variation(varied, value, ExitSchedule.from_document({**document, **changes}))
+        except ScheduleError:
+            continue  # this placement does not take it
+
+
+def _shape_name(shape: Mapping[str, object]) -> str:
+    options = ",".join(f"{key}={value}" for key, value in shape.items() if key != "decay")
+    return f"{shape['decay']}:{options}".rstrip(":")
