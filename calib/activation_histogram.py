@@ -60,7 +60,8 @@ class MagnitudeHistogram:
         """
         wanted = np.ceil(self.count * percentage / 100)
         index = int(np.searchsorted(np.cumsum(self._counts), wanted))
-        return min(float(_edges(np.array([index + 1]))[0]), self.maximum)
+        # The first bin holds zeros, and what no int8 or fp8 scale tells from them.
+        return min(float(_edges(np.array([index + 1]))[0]), self.maximum) if index else 0.0
 
     def int8_clip(self) -> float:
         """The range whose int8 codes have the smallest mean squared error, clipping included.

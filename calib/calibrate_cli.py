@@ -107,7 +107,9 @@ def calibrate(
         typer.Option("--load-format", help="of the checkpoint; dummy: random weights"),
     ] = "auto",
     force: Annotated[bool, typer.Option("--force", help="replace --output")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress, warnings only")] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="no progress, warnings only")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
 ) -> None:
     """Measure how large the inputs of all products become, for static int8 and fp8 of TensorRT.

@@ -57,11 +57,16 @@ def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> Calibrati
     """
     plan = plan_calibration(config)
     events.planned(plan)
-    with torch.inference_mode():
-        report = _Calibrator(plan).run(events)
+    report = run_calibration(plan, events)
     text = report.ranges.model_dump_json(indent=2) + "\n"
     replace_file(config.output.absolute(), text.encode())
     return report
+
+
+def run_calibration(plan: CalibrationPlan, events: CalibrationEvents) -> CalibrationReport:
+    """Measure as ``calibrate`` does; nothing is written."""
+    with torch.inference_mode():
+        return _Calibrator(plan).run(events)
 
 
 class _Calibrator:

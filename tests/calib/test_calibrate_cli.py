@@ -1,0 +1,132 @@
+"""``skipdec calibrate``: a file that export takes, tables or JSON, mistakes before work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from text_bundles import STRUCTURE
+from typer.testing import CliRunner, Result
+
+from skipdec.cli import build_app
+from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.ranges import ActivationRanges
+from skipdec.exporter.tokenizer_files import byte_level_tokenizer
+
+SMALL = ("--examples", 3, "--held-out", 2, "--by-layer", 1)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(build_app(), ["calibrate", *map(str, arguments)])
+
+
+@pytest.fixture
+def model(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A tiny checkpoint with a tokenizer of bytes."""
+    directory = tmp_path / "model"
+    shutil.copytree(checkpoint(STRUCTURE), directory)
+    tokenizer = byte_level_tokenizer(open_checkpoint(ExportConfig(model=str(directory))).model)
+    assert tokenizer is not None
+    (directory / "tokenizer.json").write_bytes(tokenizer)
+    return directory
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text("mr,ref\n" + "name[Ant],Ant is a pub.\nname[Bee],Bee is not one.\n" * 4)
+    return path
+
+
+def test_the_file_is_one_that_export_takes(model: Path, rows: Path, tmp_path: Path) -> None:
+    output = tmp_path / "ranges.json"
+    result = run(model, "--data", rows, "--preset", "e2e", *SMALL, "-o", output)
+    assert result.exit_code == 0, result.stderr
+    ranges = ActivationRanges.from_json(output.read_bytes(), "ranges.json")
+    assert len(ranges.layers) == 6
+    assert all(len(layer) == 4 for layer in ranges.layers.values())
+    assert "layer_005" in result.stdout
+    assert "static fp8" in result.stdout
+    assert "3 texts for the ranges, 2 for the losses, schedule full" in result.stderr
+
+
+def test_json_alone_is_on_stdout_and_equal_runs_are_equal(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "ranges.json"
+    options = ("--data", rows, "--preset", "e2e", *SMALL, "--schedule", "2x:horizon=8", "--json")
+    ranged = (*options, "--method", "percentile", "--percentile", 99, "-o", output)
+    first, second = run(model, *ranged), run(model, *ranged, "--force")
+    assert json.loads(first.stdout) == json.loads(second.stdout)
+    report = json.loads(first.stdout)
+    assert (report["percentile"], report["schedule"]) == (
+        99,
+        "linear:max=4,min=2,warmup=1,horizon=8",
+    )
+    head = report["products"][-1]
+    assert head["engine"] == "head"
+    assert 0 < head["range"] < head["maximum"]
+
+
+def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path: Path) -> None:
+    schedule = {
+        "num_layers": 6,
+        "max_exit_layer": 4,
+        "min_exit_layer": 2,
+        "warmup_layers": 1,
+        "horizon": 5,
+        "decay": "linear",
+        "placement": "top",
+    }
+    (model / "schedule.json").write_text(json.dumps(schedule))
+    options = ("--data", rows, "--preset", "e2e", *SMALL, "--json", "-q")
+    result = run(model, *options, "-o", tmp_path / "ranges.json")
+    assert json.loads(result.stdout)["schedule"] == "linear:max=4,min=2,warmup=1,horizon=5"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "rows.csv, line 2: has no 'prompt'; its columns are 'mr', 'ref'"),
+        (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 6 layers"),
+        (("--preset", "e2e", "--examples", "7"), "has 8 rows; asked for 7 for the ranges and 2"),
+        (("--preset", "e2e", "--percentile", "99"), "percentile is 99.0 but method is max"),
+        (("--preset", "e2e", "--by-layer", "3"), "num_by_layer is 3; allowed: at most"),
+        (
+            ("--preset", "e2e", "--prompt-template", "x" * 80 + "{prompt}"),
+            "rows.csv, line 2: the prompt has 90 tokens",
+        ),
+        (("--preset", "e2e", "-o", "ranges.json"), "exists; pass --force"),
+        (("--preset", "e2e", "-o", "none/ranges.json"), "is no directory; make it"),
+    ],
+)
+def test_mistakes_end_before_any_work(
+    options: tuple[str, ...],
+    message: str,
+    model: Path,
+    rows: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ranges.json").write_text("kept")
+    result = run(model, "--data", rows, *SMALL, "-o", "new.json", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert (tmp_path / "ranges.json").read_text() == "kept"
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_what_does_not_fit_into_memory_is_left_out_and_said(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
+    options = ("--data", rows, "--preset", "e2e", *SMALL, "--max-tokens", 90, "--json")
+    result = run(model, *options, "-o", tmp_path / "ranges.json")
+    assert "of 5 texts are left out: more than 90 tokens" in result.stderr
+    report = json.loads(result.stdout)
+    assert report["tokens"] + report["loss"]["tokens"] <= 90

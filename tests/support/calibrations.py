@@ -1,0 +1,126 @@
+"""What tests of calibration share: plans of tiny models, and the inputs of products taken
+literally from Hugging Face's own model, one text at a time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from reference import reference_logits
+from transformers import OPTForCausalLM
+
+from skipdec.calib.calibration_plan import CalibrationConfig, CalibrationPlan
+from skipdec.calib.tokenised import TokenisedExample
+from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.config import ExportConfig
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import parse_schedule
+
+# Tokens of prompt and completion.
+LENGTHS = ((6, 12), (1, 9), (17, 4), (4, 1))
+SCHEDULES = (
+    "full",
+    "linear:max=4,min=2,warmup=1,horizon=6",
+    "linear:max=4,min=1,warmup=0,horizon=7,placement=bottom",
+)
+_SOURCES = {
+    "self_attn.qkv_proj.weight": "self_attn.q_proj",
+    "self_attn.out_proj.weight": "self_attn.out_proj",
+    "fc1.weight": "fc1",
+    "fc2.weight": "fc2",
+}
+
+
+class Quiet:
+    """Events of a calibration that only counts."""
+
+    def __init__(self) -> None:
+        self.engines: list[str] = []
+
+    def planned(self, plan: CalibrationPlan) -> None:
+        self.plan = plan
+
+    def engine_finished(self, engine: str) -> None:
+        self.engines.append(engine)
+
+
+def random_examples(seed: int = 2) -> tuple[TokenisedExample, ...]:
+    """Ragged texts of random tokens."""
+    draw = np.random.default_rng(seed)
+    return tuple(
+        TokenisedExample(
+            tuple(draw.integers(4, 131, prompt).tolist()),
+            tuple(draw.integers(4, 131, completion).tolist()),
+            "",
+        )
+        for prompt, completion in LENGTHS
+    )
+
+
+def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> CalibrationPlan:  # noqa: ANN401
+    """A plan with the token ids of ``random_examples``, seeds 2 (ranges) and 3 (losses)."""
+    values = {"num_examples": 4, "num_held_out": 4, "num_by_layer": 2, "batch_tokens": 24}
+    config = CalibrationConfig(
+        model=str(checkpoint),
+        data={"path": Path("rows.jsonl")},
+        output=Path("ranges.json"),
+        **{**values, **options},
+    )
+    opened = open_checkpoint(ExportConfig(model=str(checkpoint)))
+    return CalibrationPlan(
+        config=config,
+        checkpoint=opened,
+        schedule=parse_schedule(schedule, num_layers=opened.model.num_layers),
+        observed=random_examples(2),
+        held_out=random_examples(3),
+        warnings=(),
+    )
+
+
+def literal_inputs(
+    model: OPTForCausalLM, examples: Sequence[TokenisedExample], schedule: ExitSchedule
+) -> dict[tuple[str, str], torch.Tensor]:
+    """The input rows [n, K] of each product, by engine and weight: no packing, no batches."""
+    seen: dict[tuple[str, str], list[torch.Tensor]] = defaultdict(list)
+    products = {("head", "lm_head.weight"): model.lm_head} | {
+        (f"layer_{index:03d}", weight): layer.get_submodule(path)
+        for index, layer in enumerate(model.model.decoder.layers)
+        for weight, path in _SOURCES.items()
+    }
+    handles = [
+        module.register_forward_pre_hook(
+            lambda _, inputs, key=key: seen[key].append(inputs[0].flatten(0, -2))
+        )
+        for key, module in products.items()
+    ]
+    for example in examples:
+        literal_logits(model, example, schedule)
+    for handle in handles:
+        handle.remove()
+    return {key: torch.cat(rows) for key, rows in seen.items()}
+
+
+def literal_logits(
+    model: OPTForCausalLM, example: TokenisedExample, schedule: ExitSchedule
+) -> torch.Tensor:
+    """Logits [G, V] that predict each token of the completion."""
+    return reference_logits(
+        model,
+        example.prompt_token_ids,
+        example.completion_token_ids[:-1],
+        lambda index: schedule.plan(index).layers,
+    )
+
+
+def literal_loss(
+    model: OPTForCausalLM, examples: Sequence[TokenisedExample], schedule: ExitSchedule
+) -> float:
+    """Mean cross-entropy of all completions' tokens."""
+    logits = torch.cat([literal_logits(model, example, schedule) for example in examples])
+    targets = torch.tensor([t for example in examples for t in example.completion_token_ids])
+    return float(torch.nn.functional.cross_entropy(logits, targets))
