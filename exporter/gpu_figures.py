@@ -135,7 +135,11 @@ class GpuCheck:
                 f"--max-batch-size={max(config.batch_sizes)}",
                 f"--max-prompt-len={config.prompt_length}",
                 f"--kv-buckets={','.join(map(str, buckets))}",
-                f"--timing-cache={config.work / target}.timing",
+                *(
+                    [f"--timing-cache={config.work / target}.timing"]
+                    if target == "tensorrt"
+                    else []
+                ),
                 *([f"--gpu-arch={config.gpu_arch}"] if config.gpu_arch else []),
             ]
             self._call(skipdec_command(*command))

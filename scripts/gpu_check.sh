@@ -8,7 +8,8 @@
 # --wheels  holds *.whl, or part.000 … of scripts/pack_wheels.sh; they are installed without an
 #           index into --site (default: WORK/site), before everything that the machine has already.
 # --work    keeps the site directory, bundles and finished figures: the same command goes on there.
-# PYTHON    names the interpreter (default: python3). Exit codes: 0 no aim missed, 1 some missed.
+# PYTHON    names the interpreter (default: python3; for --rehearse the one of .venv, which
+#           setup_environment.sh makes). Exit codes: 0 no aim missed, 1 some missed.
 set -euo pipefail
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -30,6 +31,10 @@ done
 mkdir -p "$out" "${work:=$out/work}"
 out="$(realpath "$out")" work="$(realpath "$work")" site="$(realpath -m "${site:-$work/site}")"
 started=$SECONDS
+if [[ $rehearse == true && -z "${PYTHON:-}" ]]; then
+    source "$repository/scripts/setup_environment.sh"
+    python="$environment/bin/python"
+fi
 
 install=("$python" -m pip install --quiet --no-deps --no-compile --no-cache-dir --upgrade)
 if [[ -n "$wheels" ]]; then
