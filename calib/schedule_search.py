@@ -12,7 +12,7 @@ from .fit_loss import ScoredSchedule, Scorer
 from .fit_space import Point, SearchSpace
 from .pareto import excess_costs
 
-_RANDOM_PART = 0.5  # of the budget; the rest goes to neighbours of the front
+_RANDOM_PART = 0.25  # of the budget; the rest goes to neighbours of the front
 _MOVE = 16  # neighbours scored before the front is looked at again
 _KEPT_PART = 0.25  # of the candidates goes on to the next round
 _LEAST_KEPT = 12
@@ -52,7 +52,7 @@ class SearchResult:
 class ScheduleSearch:
     """Scores many candidates on few examples, and few on all.
 
-    First round: points at random for half the budget; then neighbours of the front found so far
+    First round: points at random for a quarter of the budget; then neighbours of the front so far
     (Pareto local search: Paquete, Chiarandini and Stützle 2004), until the budget is spent or the
     space is. The quarter nearest the front goes on to four times the examples, and again
     (successive halving: Jamieson and Talwalkar 2016, with two costs). All candidates see the same
@@ -131,22 +131,22 @@ class ScheduleSearch:
                 yield point, schedule
 
     def _neighbours_of_front(self) -> list[Point]:
+        """Neighbours of all candidates on the front, those of promising families first.
+
+        A family is a placement with a warm-up; what it promises is its least excess so far, and
+        one that was never tried promises most.
+        """
         candidates = list(self._scored.values())
-        front = [
-            candidate
-            for candidate, excess in zip(
-                candidates, _excess(candidates, self._rounds[0]), strict=True
-            )
-            if excess == 0
-        ]
-        points = {
-            neighbour
-            for candidate in front
-            for neighbour in self._space.neighbours(self._origins[candidate.schedule])
-        }
-        ordered = sorted(points)  # a set's own order differs from one process to the next
+        points = [self._origins[candidate.schedule] for candidate in candidates]
+        excess = _excess(candidates, self._rounds[0])
+        promises: dict[tuple[str, int], float] = {}
+        for point, over in zip(points, excess, strict=True):
+            promises[_family(point)] = min(over, promises.get(_family(point), over))
+        front = [point for point, over in zip(points, excess, strict=True) if over == 0]
+        near = {neighbour for point in front for neighbour in self._space.neighbours(point)}
+        ordered = sorted(near)  # a set's own order differs from one process to the next
         self._random.shuffle(ordered)
-        return ordered
+        return sorted(ordered, key=lambda point: promises.get(_family(point), 0.0))
 
     def _entry(self, schedule: ExitSchedule) -> ScoredSchedule:
         if schedule not in self._known:
@@ -158,6 +158,10 @@ class ScheduleSearch:
     def _extend(self, candidate: ScoredSchedule, count: int) -> None:
         if texts := candidate.extend(self._scorer, count):
             self._advance(f"{len(self._scored)} schedules", texts)
+
+
+def _family(point: Point) -> tuple[str, int]:
+    return point.placement, point.warmup
 
 
 def _nearest_front(candidates: Sequence[ScoredSchedule], count: int) -> list[ScoredSchedule]:

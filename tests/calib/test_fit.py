@@ -1,0 +1,238 @@
+"""A fit of a tiny bundle, against the torch model and against every schedule there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+from reference import linear_plan, reference_logits
+from text_bundles import STRUCTURE
+from transformers import OPTForCausalLM
+
+from skipdec.calib.data import DataConfig
+from skipdec.calib.fit import Fit, fit
+from skipdec.calib.fit_goal import MaxLoss, TargetSpeedup
+from skipdec.calib.fit_inputs import FitConfig, prepare
+from skipdec.calib.fit_report import report_document
+from skipdec.calib.fit_space import SpaceConfig
+from skipdec.calib.fit_speed import MeasuredSpeedup
+from skipdec.calib.schedule_search import SearchConfig
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.runtime.cost import CostModel
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import parse_schedule
+
+MEASURE = "skipdec.calib.fit.measure_speedup"
+
+
+class Quiet:
+    """Progress that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.texts = 0
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+
+    def advance(self, done: str, texts: int) -> None:
+        self.texts += texts
+
+
+@pytest.fixture(scope="module")
+def config(bundle: Path, data: Path) -> FitConfig:
+    """Max and min exit layer of 6 layers alone: 15 schedules, scored on all 4 rows."""
+    return FitConfig(
+        bundle=bundle,
+        data=DataConfig(path=data),
+        goal=TargetSpeedup(1.4),
+        space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
+        search=SearchConfig(budget=15),
+        repetitions=0,
+        sensitivity=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def found(config: FitConfig) -> Fit:
+    return fit(config, Generator.open, Quiet())
+
+
+def exhaustive(fit: Fit) -> Iterator[tuple[ExitSchedule, float, float]]:
+    """Every schedule with its predicted speed-up and its loss."""
+    inputs = fit.inputs
+    cost = CostModel(inputs.bundle.manifest)
+    tokens = sum(len(example.completion_token_ids) for example in inputs.examples)
+    with Generator.open(fit.config.bundle) as generator:
+        for high in range(2, 7):
+            for low in range(2, high + 1):
+                text = f"linear:max={high},min={low},warmup=1,horizon={inputs.horizon}"
+                schedule = parse_schedule(text, num_layers=6)
+                scores = generator.score(
+                    [example.prompt_token_ids for example in inputs.examples],
+                    [example.completion_token_ids for example in inputs.examples],
+                    schedule=schedule,
+                )
+                nats = -sum(score.cumulative_logprob for score in scores)
+                speedup = cost.speedup(schedule, [len(inputs.prompt)], inputs.num_tokens)
+                yield schedule, speedup, nats / tokens
+
+
+def test_the_horizon_is_the_median_completion(found: Fit) -> None:
+    lengths = sorted(
+        len(text) + 1 for text in ("some text", "other", "a second reference", "a | third")
+    )
+    assert found.inputs.horizon == lengths[1]
+    assert found.inputs.longest_completion == lengths[-1]
+
+
+def test_the_least_loss_of_all_that_are_fast_enough_is_chosen(found: Fit) -> None:
+    fitting = [(loss, schedule) for schedule, speed, loss in exhaustive(found) if speed >= 1.4]
+    loss, schedule = min(fitting, key=lambda entry: entry[0])
+    assert found.chosen.loss == pytest.approx(loss)
+    assert found.chosen.schedule.segments == schedule.segments
+    assert found.search.is_exhaustive
+
+
+def test_nothing_beats_the_front_and_the_front_beats_the_rest(found: Fit) -> None:
+    everything = [(speed, loss) for _, speed, loss in exhaustive(found)]
+    for candidate in found.front:
+        assert not any(
+            speed > candidate.predicted + 1e-9 and loss < candidate.loss - 1e-9
+            for speed, loss in everything
+        )
+    for candidate in found.others:
+        assert any(
+            entry.predicted >= candidate.predicted and entry.loss <= candidate.loss
+            for entry in found.front
+        )
+
+
+def test_the_loss_is_the_torch_models_at_that_depth(
+    found: Fit, reference_model: Callable[[str], OPTForCausalLM]
+) -> None:
+    candidate = next(entry for entry in found.front if entry.schedule.decay == "linear")
+    schedule = candidate.schedule
+    plan = linear_plan(6, schedule.max_exit_layer, schedule.min_exit_layer, 1, schedule.horizon)
+    nats: list[float] = []
+    for example in found.inputs.examples:
+        target = list(example.completion_token_ids)
+        logits = reference_logits(
+            reference_model(STRUCTURE), example.prompt_token_ids, target[:-1], plan
+        )
+        nats += (-logits.log_softmax(-1)[range(len(target)), target]).tolist()
+    assert candidate.loss == pytest.approx(np.mean(nats), rel=1e-4)
+
+
+def test_the_fastest_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> None:
+    bound = float(np.median([loss for _, _, loss in exhaustive(found)]))
+    result = fit(replace(config, goal=MaxLoss(bound, False)), Generator.open, Quiet())
+    fastest = max(speed for _, speed, loss in exhaustive(found) if loss <= bound)
+    assert result.chosen.predicted == pytest.approx(fastest)
+    assert result.chosen.loss <= bound
+
+
+def test_the_study_varies_around_the_chosen_one(found: Fit) -> None:
+    best = [row for row in found.sensitivity if row.is_best]
+    assert {row.variation.varied for row in best} >= {"warm-up", "prompt"}
+    assert all(row.loss == found.chosen.loss for row in best)
+    assert all(row.difference.value == 0 for row in best)
+
+
+def test_the_report_is_json_with_schedules_that_read_back(found: Fit) -> None:
+    document = json.loads(json.dumps(report_document(found, {"threads": 1}), allow_nan=False))
+    for entry in (document["chosen"], *document["front"], *document["others"]):
+        schedule = ExitSchedule.from_document(entry["schedule"])
+        assert parse_schedule(entry["schedule_text"], num_layers=6) == schedule
+    assert document["goal"] == {"kind": "TargetSpeedup", "value": 1.4}
+
+
+def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
+    """Timings that come out as ``steps``, one after the other."""
+    left = list(steps)
+
+    def measure(
+        generator: Generator,
+        prompt: Sequence[int],
+        schedule: ExitSchedule,
+        *,
+        num_tokens: int,
+        repetitions: int,
+    ) -> MeasuredSpeedup:
+        return MeasuredSpeedup(schedule, left.pop(0), 1.0, repetitions)
+
+    return measure
+
+
+def test_the_measured_speedup_is_what_counts(config: FitConfig) -> None:
+    timed = replace(config, repetitions=2, sensitivity=False)
+    with patch(MEASURE, measured(2.0, 1.3, 1.5)):
+        result = fit(timed, Generator.open, Quiet())
+    assert result.measured is not None
+    assert result.measured.steps == 1.5
+    assert [entry.steps for entry in result.rejected] == [1.3]
+    assert result.measured.schedule == result.chosen.schedule
+    assert result.chosen.expected > 1.4
+
+
+def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
+    config: FitConfig,
+) -> None:
+    progress = Quiet()
+    with (
+        patch(MEASURE, measured(1.35)),
+        pytest.raises(SkipDecError, match=r"constant:max=2,min=2.*reaches 1\.350× as measured"),
+    ):
+        fit(replace(config, repetitions=2), Generator.open, progress)
+    assert progress.texts == 0
+
+
+def test_timing_runs_real_texts(config: FitConfig) -> None:
+    goal = MaxLoss(100, False)  # any schedule may be chosen, however fast this machine is
+    timed = replace(config, goal=goal, repetitions=1, sensitivity=False)
+    result = fit(timed, Generator.open, Quiet())
+    assert result.measured is not None
+    assert result.measured.steps > 0
+
+
+def test_bad_rows_and_choices_are_refused_before_engines_load(
+    config: FitConfig, tmp_path: Path
+) -> None:
+    never_opened = Mock(spec=Generator.open)
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"prompt": "x" * 63, "completion": "y"}) + "\n")
+    steep = SpaceConfig(decays=("steep",))
+    for changes, message in (
+        ({"data": DataConfig(path=path)}, "long.jsonl, line 1: the prompt has"),
+        ({"space": steep}, "steep"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            fit(replace(config, **changes), never_opened, Quiet())  # type: ignore[arg-type]
+    never_opened.assert_not_called()
+
+
+def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
+    bundle = EngineBundle.open(config.bundle)
+    untold = bundle.manifest.model_copy(update={"tokenizer": None})
+    with (
+        patch("skipdec.calib.fit_inputs.EngineBundle.open", return_value=Mock(manifest=untold)),
+        pytest.raises(UsageError, match="has no tokenizer"),
+    ):
+        prepare(config)
+
+
+def test_examples_are_drawn_by_seed(config: FitConfig) -> None:
+    def drawn(seed: int) -> list[str]:
+        chosen = replace(config, num_examples=3, search=SearchConfig(seed=seed))
+        return [example.source for example in prepare(chosen).examples]
+
+    assert drawn(0) == drawn(0)
+    assert len({tuple(drawn(seed)) for seed in range(5)}) > 1
+    assert len(drawn(0)) == 3

@@ -1,0 +1,174 @@
+"""From scored candidates to the one that reaches the goal, as measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skipdec.calib.data import DataConfig
+from skipdec.calib.fit import choose
+from skipdec.calib.fit_goal import Goal, MaxLoss, TargetSpeedup
+from skipdec.calib.fit_inputs import FitConfig
+from skipdec.calib.fit_loss import ScoredSchedule, loss_difference
+from skipdec.calib.fit_speed import MeasuredSpeedup, SpeedModel
+from skipdec.calib.sensitivity import study, variations
+from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import parse_schedule
+
+
+def scored(text: str, speedup: float, loss: float) -> ScoredSchedule:
+    schedule = parse_schedule(text, num_layers=12, horizon=16)
+    return ScoredSchedule(schedule, speedup, [10, 20], [10 * loss, 20 * loss])
+
+
+FULL = scored("full", 1.0, 1.00)
+SLOW = scored("constant:max=8", 1.5, 0.90)
+MIDDLE = scored("constant:max=6", 2.0, 1.10)
+FAST = scored("constant:max=4", 3.0, 1.40)
+ALL = [FULL, SLOW, MIDDLE, FAST]
+
+
+def config(goal: Goal, repetitions: int = 3) -> FitConfig:
+    return FitConfig(
+        bundle=Path("bundle"), data=DataConfig(path=Path()), goal=goal, repetitions=repetitions
+    )
+
+
+def measuring(part: float) -> Callable[[ExitSchedule], MeasuredSpeedup]:
+    """Every schedule reaches ``part`` of what it was expected to."""
+    expected = {entry.schedule: entry.speedup for entry in ALL}
+    return lambda schedule: MeasuredSpeedup(schedule, part * expected[schedule], 1.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("goal", "best"),
+    [
+        (TargetSpeedup(1.5), SLOW),
+        (TargetSpeedup(1.6), MIDDLE),
+        (TargetSpeedup(3.0), FAST),
+        (MaxLoss(1.2, False), MIDDLE),
+        (MaxLoss(0.9, False), SLOW),
+        (MaxLoss(0.4, True), FAST),
+        (MaxLoss(0.0, True), SLOW),
+    ],
+)
+def test_the_best_within_the_constraint_is_chosen(goal: Goal, best: ScoredSchedule) -> None:
+    assert choose(config(goal), ALL, FULL, measuring(1.0))[0] is best
+    assert choose(config(goal, repetitions=0), ALL, FULL, measuring(0.0)) == (best, None, ())
+
+
+def test_one_that_is_measured_too_slow_gives_way_to_a_faster_one() -> None:
+    chosen, measured, rejected = choose(config(TargetSpeedup(1.5)), ALL, FULL, measuring(0.9))
+    assert chosen is MIDDLE
+    assert measured is not None
+    assert measured.steps == pytest.approx(1.8)
+    assert [entry.schedule for entry in rejected] == [SLOW.schedule]
+
+
+def test_what_the_first_lacked_rules_out_others_without_timing_them() -> None:
+    chosen, _, rejected = choose(config(TargetSpeedup(1.5)), ALL, FULL, measuring(0.6))
+    assert chosen is FAST, "2.0 × 0.6 would be too slow as well"
+    assert len(rejected) == 1
+
+
+def test_a_target_that_nothing_reaches_says_how_near_it_came() -> None:
+    with pytest.raises(SkipDecError, match=r"target-speedup 3 .*constant:max=4.*2\.700×") as error:
+        choose(config(TargetSpeedup(3.0)), ALL, FULL, measuring(0.9))
+    assert error.value.exit_code == 1
+    with pytest.raises(SkipDecError, match=r"is expected to reach 3\.000×"):
+        choose(config(TargetSpeedup(4.0)), ALL, FULL, measuring(1.0))
+
+
+@pytest.mark.parametrize(("text", "name"), [("0.5", r"max-loss 0\.5"), ("+0", r"max-loss \+0")])
+def test_a_loss_that_nothing_keeps_says_how_near_it_came(text: str, name: str) -> None:
+    with pytest.raises(SkipDecError, match=rf"{name} .*least loss, 1\.1000 .*full depth has 1\.0"):
+        choose(config(MaxLoss.parse(text)), [MIDDLE, FAST], FULL, measuring(1.0))
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "inf", "nan", "+-1"])
+def test_a_loss_that_is_no_bound_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--max-loss"):
+        MaxLoss.parse(text)
+
+
+@pytest.mark.parametrize("value", [1.0, 0.0, math.inf, math.nan])
+def test_a_speedup_that_is_no_target_is_refused(value: float) -> None:
+    with pytest.raises(UsageError, match="--target-speedup"):
+        TargetSpeedup(value)
+
+
+def test_impossible_settings_are_refused_together() -> None:
+    with pytest.raises(UsageError, match="3 problems"):
+        FitConfig(
+            bundle=Path("bundle"),
+            data=DataConfig(path=Path()),
+            goal=TargetSpeedup(2),
+            num_examples=0,
+            horizon=0,
+            repetitions=-1,
+        )
+
+
+class _Cost:
+    """Bytes of a step are its layers."""
+
+    def speedup(self, schedule: ExitSchedule, lengths: list[int], num_tokens: int) -> float:
+        return schedule.num_layers / schedule.average_budget(num_tokens - 1)
+
+
+@pytest.mark.parametrize(("measured", "fixed"), [(2.0, 0.25), (3.0, 0.0), (4.0, -0.125)])
+def test_a_measurement_corrects_what_bytes_promise(measured: float, fixed: float) -> None:
+    by_bytes = SpeedModel(_Cost(), 10, 16)  # type: ignore[arg-type]
+    assert by_bytes.expected(FAST.schedule) == 3.0
+    corrected = by_bytes.calibrated(MeasuredSpeedup(FAST.schedule, measured, 1.0, 3))
+    assert corrected.fixed == pytest.approx(fixed)
+    assert corrected.expected(FAST.schedule) == pytest.approx(measured)
+    assert corrected.expected(FULL.schedule) == 1.0
+    assert corrected.predicted(FAST.schedule) == 3.0
+
+
+def test_differences_are_paired_by_example() -> None:
+    base = ScoredSchedule(FULL.schedule, 1.0, [10, 10], [100.0, 5.0])
+    other = ScoredSchedule(FAST.schedule, 3.0, [10, 10], [102.0, 9.0])
+    difference = loss_difference(other, base)
+    assert difference.value == pytest.approx(0.3)
+    assert difference.standard_error == pytest.approx(0.1)
+    alone = ScoredSchedule(FULL.schedule, 1.0, [10], [100.0])
+    assert math.isnan(loss_difference(alone, alone).standard_error)
+
+
+def test_each_variation_changes_one_thing() -> None:
+    best = parse_schedule("power:max=8,min=4,warmup=1,horizon=16,power=3", num_layers=12)
+    texts = {(entry.varied, entry.value): entry.schedule for entry in variations(best, {"max": 40})}
+    assert [value for varied, value in texts if varied == "warm-up"] == ["0", "1", "2", "3"]
+    assert texts["decay", "cosine"].power is None
+    assert texts["decay", "exponential:rate=3"].rate == 3
+    assert texts["horizon", "40, max"].horizon == 40
+    assert texts["prompt", "decay"].prompt == "decay"
+    for (varied, _), schedule in texts.items():
+        assert (schedule.max_exit_layer, schedule.min_exit_layer) == (8, 4)
+        assert varied == "warm-up" or schedule.warmup_layers == 1
+        assert varied == "decay" or schedule.decay == "power"
+
+
+def test_a_constant_schedule_has_no_decay_or_horizon_to_vary() -> None:
+    best = parse_schedule("constant:max=6", num_layers=12)
+    assert {entry.varied for entry in variations(best, {"max": 40})} == {"warm-up", "prompt"}
+
+
+def test_the_study_compares_with_the_best() -> None:
+    best = scored("linear:max=8,min=4,warmup=1", 2.0, 1.0)
+
+    def score(schedule: ExitSchedule) -> ScoredSchedule:
+        loss = 1.0 + 0.1 * abs(schedule.warmup_layers - 1)
+        return ScoredSchedule(schedule, 2.0, [10, 20], [10 * loss, 20 * loss])
+
+    rows = study(best, {"median": 16}, score, num_tokens=16)
+    warmups = {row.variation.value: row for row in rows if row.variation.varied == "warm-up"}
+    assert warmups["3"].difference.value == pytest.approx(0.2)
+    assert [value for value, row in warmups.items() if row.is_best] == ["1"]
+    assert warmups["1"].average_budget == 6.0

@@ -1,0 +1,92 @@
+"""``skipdec fit``; in a process of its own where it sets the shared thread pool."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.runtime.schedule_text import read_schedule
+
+COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()"]
+SMALL = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
+SMALL += ["--threads", "1", "--repetitions", "0"]
+
+
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with what one fit wrote."""
+    directory = tmp_path_factory.mktemp("fit")
+    arguments = ["--data", data, "--target-speedup", "1.2", *SMALL, "--sensitivity"]
+    files = ["-o", directory / "schedule.json", "--plot", directory / "front.svg"]
+    result = run_command("fit", bundle, *arguments, *files)
+    assert result.returncode == 0, result.stderr
+    (directory / "stdout").write_text(result.stdout)
+    return directory
+
+
+def test_tables_go_to_stdout(written: Path) -> None:
+    text = (written / "stdout").read_text()
+    for part in ("Pareto front", "chosen: ", "Each varied alone", "horizon 10 (median completion"):
+        assert part in text
+    assert (written / "front.svg").read_text().startswith("<?xml")
+
+
+def test_the_schedule_is_one_that_other_commands_take(written: Path, bundle: Path) -> None:
+    path = written / "schedule.json"
+    schedule = read_schedule(path, num_layers=6)
+    generated = run_command(
+        "generate", bundle, "-p", "ab", "--schedule", path, "--max-tokens", "3", "--json"
+    )
+    assert generated.returncode == 0, generated.stderr
+    assert str(schedule.budget(0)) in generated.stdout
+
+
+def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
+    result = run_command("fit", bundle, "--data", data, "--max-loss", "+100", *SMALL, "--json")
+    document = json.loads(result.stdout)
+    assert (document["num_scored"], document["threads"]) == (8, 1)
+    assert document["goal"] == {"kind": "MaxLoss", "value": 100.0, "is_relative": True}
+
+
+def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
+    bundle: Path, data: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "schedule.json"
+    goal = ("--max-loss", "0.001", "-o", output)
+    result = run_command("fit", bundle, "--data", data, *goal, *SMALL)
+    assert result.returncode == 1, result.stderr
+    assert "can't be met: the least loss" in result.stderr
+    assert not output.exists()
+    assert not result.stdout
+
+
+def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
+    existing = tmp_path / "schedule.json"
+    existing.write_text("{}")
+    goal = ["--target-speedup", "2"]
+    for arguments, message in (
+        ([], "neither was given; give --target-speedup or --max-loss"),
+        ([*goal, "--max-loss", "1"], "both were given"),
+        ([*goal, "-o", existing], "exists; --force replaces"),
+        ([*goal, "-o", tmp_path / "none" / "s.txt"], "2 problems"),
+        ([*goal, "--plot", tmp_path / "front.gif"], "allowed: .png, .svg"),
+        ([*goal, "--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
+        ([*goal, "--decay", "steep"], "steep"),
+    ):
+        command = ["fit", bundle, "--data", data, *arguments]
+        result = CliRunner().invoke(build_app(), list(map(str, command)))
+        assert result.exit_code == 2, (arguments, result.stderr)
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
+    assert existing.read_text() == "{}"

@@ -1,0 +1,102 @@
+"""Which schedules a fit may choose from, and which are neighbours."""
+
+from __future__ import annotations
+
+import pytest
+
+from skipdec.calib.fit_space import Point, SearchSpace, SpaceConfig
+from skipdec.engines.errors import ScheduleError, UsageError
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import parse_schedule
+
+ONLY_TOP = SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,))
+
+
+def schedules(space: SearchSpace) -> set[ExitSchedule]:
+    return {schedule for point in space.points() if (schedule := space.schedule(point))}
+
+
+def test_every_pair_above_the_warm_up_is_there_once() -> None:
+    space = SearchSpace(ONLY_TOP, num_layers=6, horizon=9)
+    found = {(entry.max_exit_layer, entry.min_exit_layer) for entry in schedules(space)}
+    assert found == {(high, low) for high in range(2, 7) for low in range(2, high + 1)}
+    assert {entry.horizon for entry in schedules(space)} == {1, 9}, "1: the constant ones"
+
+
+def test_schedules_of_equal_layers_are_one() -> None:
+    space = SearchSpace(SpaceConfig(), num_layers=6, horizon=9)
+    first, second = (space.schedule(Point(4, 2, warmup, "linear", "bottom")) for warmup in (0, 3))
+    assert first is second is not None
+    assert space.schedule(Point(6, 6, 2, "cosine", "unified")) == ExitSchedule.full(6)
+    found = [entry.segments for entry in schedules(space)]
+    assert len(found) == len(set(found))
+
+
+def test_choices_with_options_reach_the_schedule() -> None:
+    space = SearchSpace(
+        SpaceConfig(decays=("power:power=2",), placements=("d3:tail=2",)), num_layers=12, horizon=9
+    )
+    text = "power:max=9,min=5,warmup=1,horizon=9,power=2,placement=d3,tail=2"
+    assert space.schedule(Point(9, 5, 1, "power:power=2", "d3:tail=2")) == parse_schedule(
+        text, num_layers=12
+    )
+
+
+def test_choices_that_do_not_fit_one_another_make_no_schedule() -> None:
+    space = SearchSpace(SpaceConfig(), num_layers=12, horizon=9)
+    assert space.schedule(Point(8, 4, 1, "linear", "unified")) is None
+    assert space.schedule(Point(4, 4, 1, "linear", "unified")) is not None
+
+
+def test_neighbours_differ_in_one_step() -> None:
+    space = SearchSpace(
+        SpaceConfig(decays=("linear", "cosine"), placements=("top", "bottom")),
+        num_layers=12,
+        horizon=9,
+    )
+    start = Point(8, 4, 1, "linear", "top")
+    neighbours = set(space.neighbours(start))
+    assert Point(9, 4, 1, "linear", "top") in neighbours
+    assert Point(7, 5, 1, "linear", "top") in neighbours
+    assert Point(8, 4, 2, "linear", "top") in neighbours
+    assert Point(8, 4, 1, "cosine", "top") in neighbours
+    assert Point(8, 4, 1, "linear", "bottom") in neighbours
+    assert start not in neighbours
+    assert len(neighbours) == 8 + 2 + 1 + 1
+    assert all(start in space.neighbours(point) for point in neighbours)
+    at_the_end = list(space.neighbours(Point(12, 12, 3, "linear", "top")))
+    assert max(point.max_exit_layer for point in at_the_end) == 12
+
+
+def test_deep_models_take_every_second_exit_layer() -> None:
+    space = SearchSpace(ONLY_TOP, num_layers=48, horizon=9)
+    assert {point.max_exit_layer for point in space.points()} == set(range(2, 49, 2))
+
+
+def test_the_fastest_has_the_fewest_layers_that_fit() -> None:
+    config = SpaceConfig(decays=("linear",), placements=("d3:tail=3",), warmups=(2,))
+    fastest = SearchSpace(config, num_layers=12, horizon=9).fastest()
+    assert fastest.average_budget() == 5
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"decays": ("steep",)}, "steep"),
+        ({"decays": ("power",)}, "power is missing"),
+        ({"placements": ("middle",)}, "placement is 'middle'"),
+        ({"placements": ("d3",)}, "tail is missing"),
+        ({"warmups": (12,)}, "above warmup_layers, 12"),
+    ],
+)
+def test_choices_that_never_fit_are_refused(
+    choices: dict[str, tuple[str, ...]], message: str
+) -> None:
+    config = SpaceConfig(**{"placements": ("top",), **choices})  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match=message):
+        SearchSpace(config, num_layers=12, horizon=9)
+
+
+def test_empty_and_negative_choices_are_refused_together() -> None:
+    with pytest.raises(UsageError, match="2 problems"):
+        SpaceConfig(decays=(), warmups=(-1,))
