@@ -74,8 +74,8 @@ class Point:
 class SearchSpace:
     """All points of a model of ``num_layers`` at one ``horizon``, and which of them are neighbours.
 
-    12 layers and the defaults have 6,000 points and 2,700 different schedules. Schedules are made
-    when they are asked for: those of deep models with long horizons take their time.
+    12 layers and the defaults have 6,624 points and, at a horizon of 26, 2,959 different schedules.
+    Each is made when it is asked for: those of deep models take their time.
 
     Raises ScheduleError for a decay, placement or warm-up that fits no exit layers.
     """

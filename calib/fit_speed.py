@@ -16,11 +16,11 @@ _WARMUP_TOKENS = 4
 
 @dataclass(frozen=True)
 class MeasuredSpeedup:
-    """Over full depth, run in turn with it, medians of the repetitions."""
+    """Over full depth, run in turn with it."""
 
     schedule: ExitSchedule
-    steps: float  # of the steps after the prompt
-    call: float  # prompt included
+    steps: float  # of the steps after the prompt, each the median of its repetitions
+    call: float  # prompt included, median of the repetitions' ratios
     repetitions: int
 
 
@@ -66,8 +66,8 @@ def measure_speedup(
 ) -> MeasuredSpeedup:
     """Generate ``num_tokens`` ≥ 2 after ``prompt``, one row, at full depth and at ``schedule``.
 
-    Each repetition runs both, so that drift of the machine's speed hits both; ratios are taken
-    within a repetition.
+    Each repetition runs both, so that drift of the machine's speed hits both. Of each step counts
+    the median over the repetitions: on a shared machine single steps take many times as long.
     """
     full = ExitSchedule.full(schedule.num_layers)
     for warming in (full, schedule):  # on a device all plans, whose graphs are captured on the way
@@ -82,7 +82,14 @@ def measure_speedup(
     ]
     return MeasuredSpeedup(
         schedule=schedule,
-        steps=median(deep.decode_seconds / own.decode_seconds for deep, own in pairs),
+        steps=_steady_seconds([deep for deep, _ in pairs])
+        / _steady_seconds([own for _, own in pairs]),
         call=median(deep.wall_seconds / own.wall_seconds for deep, own in pairs),
         repetitions=repetitions,
     )
+
+
+def _steady_seconds(runs: Sequence[Run]) -> float:
+    """Sum over the steps of their medians over the runs; ((1, 9), (2, 2), (1, 3)): 1 + 3."""
+    by_step = zip(*(run.step_seconds for run in runs), strict=True)
+    return sum(map(median, by_step))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -13,9 +14,10 @@ from skipdec.calib.fit import choose
 from skipdec.calib.fit_goal import Goal, MaxLoss, TargetSpeedup
 from skipdec.calib.fit_inputs import FitConfig
 from skipdec.calib.fit_loss import ScoredSchedule, loss_difference
-from skipdec.calib.fit_speed import MeasuredSpeedup, SpeedModel
+from skipdec.calib.fit_speed import MeasuredSpeedup, SpeedModel, measure_speedup
 from skipdec.calib.sensitivity import study, variations
 from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.runtime.bench import Run
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule_text import parse_schedule
 
@@ -129,6 +131,25 @@ def test_a_measurement_corrects_what_bytes_promise(measured: float, fixed: float
     assert corrected.expected(FAST.schedule) == pytest.approx(measured)
     assert corrected.expected(FULL.schedule) == 1.0
     assert corrected.predicted(FAST.schedule) == 3.0
+
+
+def test_steps_that_the_machine_held_up_do_not_count() -> None:
+    full, own = FULL.schedule, FAST.schedule
+    seconds = {
+        full: [(2.0, 2.0), (90.0, 2.0), (2.0, 2.0)],
+        own: [(1.0, 0.5), (1.0, 0.5), (1.0, 70.0)],
+    }
+    runs = {
+        schedule: [Run(sum(steps) + 1.0, 1.0, steps, (12, 4, 4)) for steps in repetitions]
+        for schedule, repetitions in seconds.items()
+    }
+    warm_up = [runs[full][0], runs[own][0]]
+    in_turn = [run for pair in zip(runs[full], runs[own], strict=True) for run in pair]
+    with patch("skipdec.calib.fit_speed.timed_run", side_effect=warm_up + in_turn) as timed:
+        result = measure_speedup(Mock(device=None), [5, 6], own, num_tokens=3, repetitions=3)
+    assert result.steps == pytest.approx(4.0 / 1.5)
+    assert result.call == pytest.approx(5.0 / 2.5)
+    assert [call.args[2] for call in timed.call_args_list] == [full, own] * 4
 
 
 def test_differences_are_paired_by_example() -> None:
