@@ -188,7 +188,7 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
     progress = Quiet()
     with (
         patch(MEASURE, measured(1.35)),
-        pytest.raises(SkipDecError, match=r"constant:max=2,min=2.*reaches 1\.350× as measured"),
+        pytest.raises(SkipDecError, match=r"constant:max=2,min=2.*and 1\.350× as measured"),
     ):
         fit(replace(config, repetitions=2), Generator.open, progress)
     assert progress.texts == 0
