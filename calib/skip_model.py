@@ -78,7 +78,7 @@ class SkipOPTForCausalLM(OPTForCausalLM):  # type: ignore[misc]  # transformers 
         active = active_lengths(schedule, prompt_lengths, lengths)  # [L, B]
         longest, shortest = active.amax(dim=1).tolist(), (active - lengths).amin(dim=1).tolist()
         for layer, cut, lacking in zip(decoder.layers, longest, shortest, strict=True):
-            before, bypassed = hidden.split([cut, hidden.shape[1] - cut], dim=1)  # [B, cut, E]
+            before, bypassed = hidden[:, :cut], hidden[:, cut:]  # [B, cut, E], [B, S - cut, E]
             # No mask: attention is causal, and padding on the right is after all that counts.
             after = layer(before, attention_mask=None)  # [B, cut, E]
             if lacking:

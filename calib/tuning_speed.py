@@ -136,7 +136,8 @@ def _steps(
         def step(batch: dict[str, Tensor]) -> None:
             shifted = batch["labels"][:, 1:]
             logits = model(**batch, schedule=schedules[text]).logits  # [R, V]
-            F.cross_entropy(logits, shifted[shifted != IGNORED_LABEL]).backward()
+            loss = F.cross_entropy(logits, shifted[shifted != IGNORED_LABEL])
+            torch.autograd.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
 
