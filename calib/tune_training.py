@@ -64,10 +64,12 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         activation_checkpointing_kwargs={"use_reentrant": False},
         seed=config.seed,
         logging_steps=config.logging_steps,
+        logging_first_step=True,
         save_steps=config.save_steps,
         save_total_limit=2,
         use_cpu=config.device == "cpu" or not torch.cuda.is_available(),
         remove_unused_columns=False,
+        ddp_find_unused_parameters=False,  # prompts run every layer
         report_to="none",
         disable_tqdm=True,
     )
