@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, Sampler
-from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from .skip_model import IGNORED_LABEL
 from .tokenised import TokenisedExample
+
+_POOLED_BATCHES = 50
 
 
 class ExampleDataset(Dataset[dict[str, list[int]]]):
@@ -46,8 +47,9 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
 class LikeLengths(Sampler[int]):
     """All examples in a random order in which neighbours have texts of like length.
 
-    Batches of them hold little padding: fifty batches at a time are sorted by length. The order
-    follows from seed and epoch alone, so that a resumed run goes on in it.
+    Batches of them hold little padding: fifty batches at a time are sorted by length, then all
+    batches are shuffled, lest long texts always come first. The order follows from seed and epoch
+    alone, so that a resumed run goes on in it.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
@@ -65,10 +67,15 @@ class LikeLengths(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
-        order: list[int] = get_length_grouped_indices(
-            self._lengths, self._batch_size, generator=generator
-        )
-        return iter(order)
+        shuffled = torch.randperm(len(self._lengths), generator=generator).tolist()
+        sorted_pools = [
+            sorted(pool, key=self._lengths.__getitem__)
+            for pool in _chunks(shuffled, _POOLED_BATCHES * self._batch_size)
+        ]
+        batches = [batch for pool in sorted_pools for batch in _chunks(pool, self._batch_size)]
+        whole = len(self._lengths) // self._batch_size  # a smaller last one stays the last
+        places = [*torch.randperm(whole, generator=generator).tolist(), *range(whole, len(batches))]
+        return (index for place in places for index in batches[place])
 
 
 def collate(items: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
@@ -89,3 +96,7 @@ def collate(items: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
 def _padded(rows: Sequence[list[int]], value: int) -> Tensor:
     tensors = [torch.tensor(row) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=value)
+
+
+def _chunks(indices: list[int], size: int) -> list[list[int]]:
+    return [indices[start : start + size] for start in range(0, len(indices), size)]

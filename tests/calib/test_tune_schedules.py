@@ -135,10 +135,10 @@ def test_distillation_is_the_divergence_from_full_depth(
 
 
 def test_batches_of_like_length_are_a_shuffle_that_depends_on_the_epoch() -> None:
-    lengths = [index % 17 for index in range(400)]
+    lengths = [index % 17 for index in range(402)]
     sampler = LikeLengths(lengths, 4, seed=0)
     first = list(sampler)
-    assert sorted(first) == list(range(400))
+    assert sorted(first) == list(range(402))
     assert list(sampler) == first
     spread = [
         max(lengths[index] for index in first[start : start + 4])
@@ -146,5 +146,7 @@ def test_batches_of_like_length_are_a_shuffle_that_depends_on_the_epoch() -> Non
         for start in range(0, 400, 4)
     ]
     assert sum(spread) / len(spread) < 1
+    of_batch = [lengths[index] for index in first[:400:4]]
+    assert sorted(of_batch[:50]) != of_batch[:50] != sorted(of_batch[:50], reverse=True)
     sampler.set_epoch(1)
     assert list(sampler) != first
