@@ -28,8 +28,8 @@ skipdec fit opt-e2e --data dev.jsonl --target-speedup 2 --placement top --decay 
 
 Loss: teacher-forced negative log-likelihood of the completions, nats a token, each token at the
 depth that generating it has. Speed-up: of the steps after the prompt, at the data's median lengths,
-one row; predicted from bytes, corrected by timing the fastest candidate, and measured for the
-chosen one. A goal that can't be met: exit code 1, how near it came, nothing written.
+one row; predicted from bytes, lowered where the fastest candidate is measured slower, and measured
+for the chosen one. A goal that can't be met: exit code 1, how near it came, nothing written.
 
 Values in round brackets are the defaults.
 """

@@ -48,8 +48,9 @@ class SpeedModel:
     def calibrated(self, measured: MeasuredSpeedup) -> SpeedModel:
         """Choose ``fixed`` so that the expected speed-up is the measured one.
 
-        Never below 0, so never more than bytes promise: on a busy machine full depth, which calls
-        more kernels, is held up more often, and what it seems to lose is not there to be gained.
+        Never below 0, so more than bytes promise is never counted on: where few layers fit into a
+        cache that all of them don't, the fastest schedule gains more than that, and says little
+        about the schedules in between.
         """
         share = 1 / self.predicted(measured.schedule)
         if share == 1:
