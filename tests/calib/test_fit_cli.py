@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
+from skipdec.engines.bundle import EngineBundle
+from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule_text import read_schedule
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()"]
@@ -50,6 +53,15 @@ def test_the_schedule_is_one_that_other_commands_take(written: Path, bundle: Pat
     )
     assert generated.returncode == 0, generated.stderr
     assert str(schedule.budget(0)) in generated.stdout
+
+
+def test_the_schedule_becomes_a_bundles_own(written: Path, bundle: Path, tmp_path: Path) -> None:
+    path = written / "schedule.json"
+    copy = shutil.copytree(bundle, tmp_path / "bundle")
+    result = CliRunner().invoke(build_app(), ["schedule", "set", str(copy), str(path)])
+    assert result.exit_code == 0, result.output
+    fitted = read_schedule(path, num_layers=6)
+    assert ExitSchedule.from_document(EngineBundle.open(copy).schedule_document) == fitted
 
 
 def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
