@@ -23,8 +23,8 @@ skipdec calibrate ./opt-e2e-2x --data train.csv --preset e2e -o ranges.json
 
 skipdec export ./opt-e2e-2x --fp16 --target tensorrt --quantize int8 --ranges ranges.json
 
-skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x --method percentile \
---percentile 99.9 --examples 256 -o ranges.json
+skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x --percentile 99.99 \
+--examples 256 -o ranges.json
 
 skipdec calibrate opt-6.7b --data notes.jsonl --by-layer 0 -o ranges.json --json > report.json
 
@@ -88,9 +88,9 @@ def calibrate(
     method: Annotated[
         Literal["max", "percentile", "mse"],
         _option(_RANGES, "--method", text="mse: the range with the smallest int8 error"),
-    ] = "max",
+    ] = "percentile",
     percentile: Annotated[
-        float | None, _option(_RANGES, "--percentile", text="of --method percentile (99.99)")
+        float | None, _option(_RANGES, "--percentile", text="of --method percentile (99.9)")
     ] = None,
     examples: Annotated[int, _option(_RANGES, "--examples", text="texts to take them from")] = 128,
     max_tokens: Annotated[

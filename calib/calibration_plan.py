@@ -36,8 +36,8 @@ class CalibrationConfig(ValidatedConfig):
     output: Path
     load_format: LoadFormat = "auto"
     schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
-    method: RangeMethod = "max"
-    percentile: float | None = Field(default=None, ge=50, le=100, description="None: 99.99")
+    method: RangeMethod = "percentile"
+    percentile: float | None = Field(default=None, ge=50, le=100, description="None: 99.9")
     num_examples: int = Field(default=128, ge=1)
     num_held_out: int = Field(default=64, ge=1)
     num_by_layer: int = Field(default=16, ge=0)
@@ -58,7 +58,7 @@ class CalibrationConfig(ValidatedConfig):
     @property
     def percentage(self) -> float:
         """``percentile``, or its default."""
-        return 99.99 if self.percentile is None else self.percentile
+        return 99.9 if self.percentile is None else self.percentile
 
 
 @dataclass(frozen=True)

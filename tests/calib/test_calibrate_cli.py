@@ -59,7 +59,7 @@ def test_json_alone_is_on_stdout_and_equal_runs_are_equal(
 ) -> None:
     output = tmp_path / "ranges.json"
     options = ("--data", rows, "--preset", "e2e", *SMALL, "--schedule", "2x:horizon=8", "--json")
-    ranged = (*options, "--method", "percentile", "--percentile", 99, "-o", output)
+    ranged = (*options, "--percentile", 99, "-o", output)
     first, second = run(model, *ranged), run(model, *ranged, "--force")
     assert json.loads(first.stdout) == json.loads(second.stdout)
     report = json.loads(first.stdout)
@@ -95,7 +95,10 @@ def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path
         ((), "rows.csv, line 2: has no 'prompt'; its columns are 'mr', 'ref'"),
         (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 6 layers"),
         (("--preset", "e2e", "--examples", "7"), "has 8 rows; asked for 7 for the ranges and 2"),
-        (("--preset", "e2e", "--percentile", "99"), "percentile is 99.0 but method is max"),
+        (
+            ("--preset", "e2e", "--method", "max", "--percentile", "99"),
+            "percentile is 99.0 but method is max",
+        ),
         (("--preset", "e2e", "--by-layer", "3"), "num_by_layer is 3; allowed: at most"),
         (
             ("--preset", "e2e", "--prompt-template", "x" * 80 + "{prompt}"),
