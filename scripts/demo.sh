@@ -1,29 +1,42 @@
 #!/usr/bin/env bash
-# From nothing to skipped decoding: export a model, generate with and without skipping, measure.
-# No GPU and no model hub: this opt-125m has random weights, so what it generates makes no sense.
-# Its size, its engines and the times below are real.
+# From a tuned model to skipped decoding: export it, write with and without skipping, measure, draw.
+# No GPU and no model hub: examples/restaurants was tuned to skip by this project; the opt-125m of the
+# last step has random weights of the real size, for its times. Pictures go to OUT (demo-output).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 
+out="${OUT:-$repository/demo-output}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-bundle="$work/opt-125m-int8"
+restaurants="$work/restaurants" opt="$work/opt-125m-int8"
+schedules=(--schedule full --schedule 2x --schedule 4x)
+mkdir -p "$out"
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
-say "1. Export: one int8 engine per decoder layer, verified against PyTorch"
-skipdec export opt-125m --load-format dummy --quantize int8 -o "$bundle"
+say "1. Export: one engine per decoder layer, verified against PyTorch"
+skipdec export examples/restaurants -q -o "$restaurants"
 
-say "2. Generate: token ids (random weights make no text) and the layers that each token ran"
-for schedule in full 2x 4x; do
-    printf '{"id": "%s", "prompt": "The restaurant by the river"}\n' "$schedule" |
-        skipdec generate "$bundle" --input - --schedule "$schedule" \
-            --temperature 0 --max-tokens 16 --ignore-eos
+say "2. Write: each text at full depth, at 2x and at 4x"
+for prompt in \
+    "name[Blue Spice], eatType[coffee shop], area[city centre]" \
+    "name[Cotto], eatType[pub], food[English], customer rating[5 out of 5], near[The Portland Arms]" \
+    "name[The Mill], eatType[restaurant], food[Chinese], priceRange[moderate], familyFriendly[no]"; do
+    printf '\n%s\n' "$prompt"
+    for schedule in full 2x 4x; do
+        printf '  %-5s' "$schedule"
+        skipdec generate "$restaurants" -p "$prompt" --schedule "$schedule" \
+            --temperature 0 --max-tokens 60 -q
+    done
 done
 
-say "3. Which layers each token runs at 2x"
-skipdec schedule show 2x:horizon=16 --layers 12
+say "3. What skipping costs in quality and gains in time (a few prompts: the intervals are wide)"
+skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@]}" \
+    --lowercase -o "$out/evaluation" --force
+skipdec schedule plot 2x --layers 12 --horizon 48 -o "$out/schedule-2x.png"
+skipdec schedule plot 4x --layers 12 --horizon 48 -o "$out/schedule-4x.png"
+echo "pictures: $out/evaluation/pareto.png $out/schedule-2x.png $out/schedule-4x.png"
 
-say "4. The gain, measured in one run"
-skipdec bench "$bundle" -b 1,8 --prompt-len 32 --gen-len 64 \
-    --schedule full --schedule 2x --schedule 4x
+say "4. The gain where layers have their real size: opt-125m, int8, random weights, one run"
+skipdec export opt-125m --load-format dummy --quantize int8 -q --no-verify -o "$opt"
+skipdec bench "$opt" -b 1,8 --prompt-len 32 --gen-len 64 "${schedules[@]}"
