@@ -86,7 +86,7 @@ class EngineSession(ABC):
             if tensor.role not in tensors:
                 continue
             array = tensors[tensor.role]
-            if str(array.dtype) != tensor.dtype:
+            if array.dtype != tensor.dtype:  # numpy's dtypes compare with names; str() is slow
                 problems.append(f"{tensor.role} is {array.dtype}; expected {tensor.dtype}")
             if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
                 problems.append(f"{tensor.role} is not C-contiguous")
