@@ -7,7 +7,7 @@ from pathlib import Path
 from ..engines.bundle import EngineBundle
 from ..engines.cpu import available_cores
 from ..engines.errors import UsageError
-from ..engines.session import default_device
+from ..engines.session import default_device, open_backend
 from .generator import Generator
 
 
@@ -24,11 +24,14 @@ def open_for_command(
     ``threads``: None for all cores. Raises what ``Generator.open`` raises, and UsageError for
     threads where engines run on a GPU.
     """
-    where = device or default_device(EngineBundle.open(path).manifest.target)
+    bundle = EngineBundle.open(path)
+    target = bundle.manifest.target
+    where = device or default_device(target)
     if where == "cpu":
         from ..engines.ort import use_shared_thread_pool
 
         use_shared_thread_pool(threads or available_cores())
     elif threads is not None:
         raise UsageError("--threads", f"is {threads}, but engines run on {where}; leave it out")
-    return Generator.open(path, device=where, max_batch_size=max_batch_size, kv_memory=kv_memory)
+    backend = open_backend(target, device=where)
+    return Generator(bundle, backend, max_batch_size=max_batch_size, kv_memory=kv_memory)
