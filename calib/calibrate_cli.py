@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from .data_options import (
+    CompletionColumn,
+    CompletionTemplate,
+    DataFormat,
+    DataPreset,
+    PromptColumn,
+    PromptTemplate,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,26 +66,12 @@ def calibrate(
     data: Annotated[
         Path, _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, or a dataset on disk")
     ],
-    data_format: Annotated[
-        Literal["auto", "jsonl", "csv", "dataset"],
-        _option(_DATA, "--format", text="(by the file's name)", show_default=False),
-    ] = "auto",
-    preset: Annotated[
-        Literal["e2e", "tldr", "cnn-dm"] | None,
-        _option(_DATA, "--preset", text="columns and templates of a known data set"),
-    ] = None,
-    prompt_column: Annotated[
-        str | None, _option(_DATA, "--prompt-column", text="(the preset's, or prompt)")
-    ] = None,
-    completion_column: Annotated[
-        str | None, _option(_DATA, "--completion-column", text="(the preset's, or completion)")
-    ] = None,
-    prompt_template: Annotated[
-        str | None, _option(_DATA, "--prompt-template", text="e.g. '{prompt}<sep>' ({prompt})")
-    ] = None,
-    completion_template: Annotated[
-        str | None, _option(_DATA, "--completion-template", text="({completion})")
-    ] = None,
+    data_format: DataFormat = "auto",
+    preset: DataPreset = None,
+    prompt_column: PromptColumn = None,
+    completion_column: CompletionColumn = None,
+    prompt_template: PromptTemplate = None,
+    completion_template: CompletionTemplate = None,
     seed: Annotated[int, _option(_DATA, "--seed", text="of the rows that are drawn")] = 0,
     schedule: Annotated[
         str | None,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..engines.console import print_json, reports_errors, stderr_console
+from .data_options import (
+    CompletionColumn,
+    CompletionTemplate,
+    DataFormat,
+    DataPreset,
+    PromptColumn,
+    PromptTemplate,
+)
 
 if TYPE_CHECKING:
     from ..runtime.generator import Generator
@@ -60,28 +68,12 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
     *,
     data: Annotated[Path, _option(_DATA, "--data", text=".jsonl, .csv, or a dataset on disk")],
-    data_format: Annotated[
-        Literal["auto", "jsonl", "csv", "dataset"],
-        _option(_DATA, "--format", text="(by the file's name)", show_default=False),
-    ] = "auto",
-    preset: Annotated[
-        Literal["e2e", "tldr", "cnn-dm"] | None,
-        _option(_DATA, "--preset", text="columns and templates of a known data set"),
-    ] = None,
-    prompt_column: Annotated[
-        str | None, _option(_DATA, "--prompt-column", text="(prompt, or the preset's)")
-    ] = None,
-    completion_column: Annotated[
-        str | None, _option(_DATA, "--completion-column", text="(completion, or the preset's)")
-    ] = None,
-    prompt_template: Annotated[
-        str | None,
-        _option(_DATA, "--prompt-template", text='round the column, e.g. "{prompt}<sep>"'),
-    ] = None,
-    completion_template: Annotated[
-        str | None,
-        _option(_DATA, "--completion-template", text='as training had it, e.g. " {completion}"'),
-    ] = None,
+    data_format: DataFormat = "auto",
+    preset: DataPreset = None,
+    prompt_column: PromptColumn = None,
+    completion_column: CompletionColumn = None,
+    prompt_template: PromptTemplate = None,
+    completion_template: CompletionTemplate = None,
     limit: Annotated[
         int | None, _option(_DATA, "--limit", text="first N distinct prompts (all)", min=1)
     ] = None,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from .data_options import (
+    CompletionColumn,
+    CompletionTemplate,
+    DataFormat,
+    DataPreset,
+    PromptColumn,
+    PromptTemplate,
+)
 
 if TYPE_CHECKING:
     from ..runtime.generator import Generator
@@ -83,25 +91,12 @@ def fit(
     ] = None,
     *,
     data: Annotated[Path, _data("--data", text=".jsonl, .csv, or a dataset on disk")],
-    data_format: Annotated[
-        Literal["auto", "jsonl", "csv", "dataset"], _data("--format", text="of --data")
-    ] = "auto",
-    preset: Annotated[
-        Literal["e2e", "tldr", "cnn-dm"] | None,
-        _data("--preset", text="columns and templates of a known data set"),
-    ] = None,
-    prompt_column: Annotated[
-        str | None, _data("--prompt-column", text="(prompt, or the preset's)")
-    ] = None,
-    completion_column: Annotated[
-        str | None, _data("--completion-column", text="(completion, or the preset's)")
-    ] = None,
-    prompt_template: Annotated[
-        str | None, _data("--prompt-template", text='round the column, e.g. "{prompt}<sep>"')
-    ] = None,
-    completion_template: Annotated[
-        str | None, _data("--completion-template", text='as training had it, e.g. " {completion}"')
-    ] = None,
+    data_format: DataFormat = "auto",
+    preset: DataPreset = None,
+    prompt_column: PromptColumn = None,
+    completion_column: CompletionColumn = None,
+    prompt_template: PromptTemplate = None,
+    completion_template: CompletionTemplate = None,
     decay: Annotated[
         list[str] | None,
         _space("--decay", text="repeat: linear, power:power=2, … (four of them)"),
