@@ -1,4 +1,4 @@
-"""The options that say how ``--data`` is read, of ``tune``, ``calibrate``, ``evaluate``, ``fit``."""
+"""How ``--data`` is read: the options of ``tune``, ``calibrate``, ``evaluate`` and ``fit``."""
 
 from __future__ import annotations
 
