@@ -11,32 +11,40 @@ from typing import IO, Any, Literal
 
 from ..engines.errors import MissingExtraError, UsageError
 from ..exporter.validated_config import ValidatedConfig
+from .data_passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
 from .data_presets import DEFAULT, PRESETS, Preset, PresetName
 
-DataFormat = Literal["auto", "jsonl", "csv", "dataset"]
+DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
 
 MAX_PROBLEMS_SHOWN = 20
 
-_FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv"}
+_FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
 _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
 
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt with one completion; ``source`` is for messages: ``dev.csv, line 7``."""
+    """One prompt with one completion; ``source`` is for messages: ``dev.csv, line 7``.
+
+    ``ends`` is False for a passage of a text that goes on: no end of text follows it.
+    """
 
     prompt: str
     completion: str
     source: str
+    ends: bool = True
 
 
 class DataConfig(ValidatedConfig):
     """Which file, and which of its columns.
 
-    ``format`` "auto" goes by the name: ``.jsonl``, ``.csv``, or a directory that Hugging Face
-    datasets wrote (``save_to_disk``). What is None comes from ``preset``, and without one from
+    ``format`` "auto" goes by the name: ``.jsonl``, ``.csv``, ``.txt``, or a directory that Hugging
+    Face datasets wrote (``save_to_disk``). What is None comes from ``preset``, and without one from
     the columns ``prompt`` and ``completion`` as they are. Templates wrap a column's text:
     ``prompt_template="{prompt}<sep>"``.
+
+    A plain text has no columns. It is cut into passages of ``passage_words``: "24+120", the
+    default, makes a prompt of 24 words and a completion of the 120 words behind them.
     """
 
     path: Path
@@ -46,8 +54,14 @@ class DataConfig(ValidatedConfig):
     completion_column: str | None = None
     prompt_template: str | None = None
     completion_template: str | None = None
+    passage_words: str | None = None
 
     def _problems(self) -> Iterator[str]:
+        if self.passage_words is not None:
+            try:
+                PassageWords.parse(self.passage_words)
+            except UsageError as error:
+                yield from (f"{error.subject} {problem}" for problem in error.problems)
         for field, placeholder in _PLACEHOLDERS.items():
             template = getattr(self, field)
             if template is not None and template.count(placeholder) != 1:
@@ -76,9 +90,13 @@ def load_examples(config: DataConfig) -> list[Example]:
     Example(prompt='name[Alimentum], area[riverside]', completion='…', source='dev.csv, line 2')
 
     Raises one UsageError that names all bad rows by line (20 of them, then their number): a
-    missing column, an empty prompt or completion, broken JSON; also where there is no row at all.
+    missing column, an empty prompt or completion, broken JSON; also where there is no row at all,
+    and where an option does not go with the format.
     """
     data_format = _resolve_format(config)
+    _check_options(config, data_format)
+    if data_format == "text":
+        return _load_passages(config)
     columns = config.columns()
     examples: list[Example] = []
     problems: list[str] = []
@@ -121,7 +139,9 @@ def group_references(examples: Iterable[Example]) -> list[tuple[str, tuple[str, 
 def _resolve_format(config: DataConfig) -> DataFormat:
     path = config.path
     if not path.exists():
-        raise UsageError(f"data {path}", "does not exist; give a .jsonl or .csv file, or a dataset")
+        raise UsageError(
+            f"data {path}", "does not exist; give a .jsonl, .csv or .txt file, or a dataset"
+        )
     if config.format != "auto":
         return config.format
     if path.is_dir():
@@ -130,9 +150,50 @@ def _resolve_format(config: DataConfig) -> DataFormat:
         raise UsageError(
             f"data {path}",
             f"ends in {path.suffix!r}, which names no format; allowed: "
-            f"{', '.join(_FORMAT_OF_SUFFIX)}, a directory; or name it: jsonl, csv, dataset",
+            f"{', '.join(_FORMAT_OF_SUFFIX)}, a directory; or name it: jsonl, csv, text, dataset",
         )
     return _FORMAT_OF_SUFFIX[path.suffix.lower()]
+
+
+def _check_options(config: DataConfig, data_format: DataFormat) -> None:
+    """Raise UsageError for options of texts given with rows, and the other way round."""
+    refused, reason = ["passage_words"], "only a text is cut into passages"
+    if data_format == "text":
+        refused, reason = ["preset", "prompt_column", "completion_column"], "a text has no columns"
+    raise_problems(
+        f"data {config.path}",
+        [
+            f"{name} is {value!r}, and its format is {data_format}; {reason}, leave it out"
+            for name in refused
+            if (value := getattr(config, name)) is not None
+        ],
+    )
+
+
+def _load_passages(config: DataConfig) -> list[Example]:
+    """Every passage of a plain text, in order; the last, short one is left out."""
+    words = DEFAULT_PASSAGE_WORDS
+    if config.passage_words is not None:
+        words = PassageWords.parse(config.passage_words)
+    with _open_text(config.path) as file:
+        text = file.read()
+    columns = config.columns()
+    examples = [
+        Example(
+            columns.prompt_template.replace("{prompt}", passage.prompt),
+            columns.completion_template.replace("{completion}", passage.completion),
+            f"{config.path.name}, line {passage.line}",
+            ends=False,
+        )
+        for passage in split_passages(text, words)
+    ]
+    if not examples:
+        raise UsageError(
+            f"data {config.path}",
+            f"has {len(text.split())} words; a passage takes {words.prompt} + {words.completion}; "
+            "give a longer text or a smaller passage_words",
+        )
+    return examples
 
 
 def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:

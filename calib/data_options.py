@@ -12,7 +12,7 @@ def _option(name: str, text: str) -> Any:  # noqa: ANN401  (typer's)
 
 
 DataFormat = Annotated[
-    Literal["auto", "jsonl", "csv", "dataset"], _option("--format", "(by the file's name)")
+    Literal["auto", "jsonl", "csv", "text", "dataset"], _option("--format", "(by the file's name)")
 ]
 DataPreset = Annotated[
     Literal["e2e", "tldr", "cnn-dm"] | None,
@@ -27,4 +27,8 @@ PromptTemplate = Annotated[
 ]
 CompletionTemplate = Annotated[
     str | None, _option("--completion-template", "e.g. ' {completion}' ({completion})")
+]
+PassageWords = Annotated[
+    str | None,
+    _option("--passage-words", "PROMPT+COMPLETION, how a text is cut (24+120)"),
 ]

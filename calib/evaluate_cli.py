@@ -14,6 +14,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    PassageWords,
     PromptColumn,
     PromptTemplate,
 )
@@ -67,13 +68,14 @@ def evaluate(
     force: Annotated[bool, typer.Option("--force", help="replace --output")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
     *,
-    data: Annotated[Path, _option(_DATA, "--data", text=".jsonl, .csv, or a dataset on disk")],
+    data: Annotated[Path, _option(_DATA, "--data", text=".jsonl, .csv, .txt, or a dataset")],
     data_format: DataFormat = "auto",
     preset: DataPreset = None,
     prompt_column: PromptColumn = None,
     completion_column: CompletionColumn = None,
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
+    passage_words: PassageWords = None,
     limit: Annotated[
         int | None, _option(_DATA, "--limit", text="first N distinct prompts (all)", min=1)
     ] = None,
@@ -132,6 +134,7 @@ def evaluate(
             completion_column=completion_column,
             prompt_template=prompt_template,
             completion_template=completion_template,
+            passage_words=passage_words,
         ),
         schedules=tuple(schedule or ()),
         limit=limit,

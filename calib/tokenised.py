@@ -14,7 +14,10 @@ from .data import Example, raise_problems
 
 @dataclass(frozen=True)
 class TokenisedExample:
-    """One example as token ids; the completion ends with the end-of-text token unless cut off."""
+    """One example as token ids; the completion ends with the end-of-text token.
+
+    Unless it was cut off at the greatest length, or is a passage of a text that goes on.
+    """
 
     prompt_token_ids: tuple[int, ...]
     completion_token_ids: tuple[int, ...]
@@ -50,6 +53,8 @@ def tokenise(
 ) -> TokenisedData:
     """Tokenise prompts with the tokenizer's special tokens, completions without, plus end of text.
 
+    No end follows an example that does not end: a model must not learn one in mid-text.
+
     As generation does it: the prompt ``name[A]`` of a tokenizer that adds ``<s>`` is [0, 84, …],
     the completion ``A pub`` [31, 7, 2]. Completions are cut off at ``max_length`` tokens of both.
     Raises one UsageError with the line of every prompt that leaves no room for a completion.
@@ -68,9 +73,9 @@ def tokenise(
                 f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
                 f"{max_length - 1}, one less than the greatest length; shorten it"
             )
-        num_truncated += len(completion) + 1 > room
-        ended = (*completion, eos_token_id)[: max(room, 0)]
-        tokenised.append(TokenisedExample(prompt, ended, example.source))
+        whole = (*completion, eos_token_id) if example.ends else tuple(completion)
+        num_truncated += len(whole) > room
+        tokenised.append(TokenisedExample(prompt, whole[: max(room, 0)], example.source))
     raise_problems("data", problems)
     if not tokenised:
         raise UsageError("data", "has no examples; give at least one")

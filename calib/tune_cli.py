@@ -13,6 +13,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    PassageWords,
     PromptColumn,
     PromptTemplate,
 )
@@ -60,7 +61,7 @@ def _option(panel: str, *names: str, text: str, **options: Any) -> Any:  # noqa:
 @reports_errors
 def tune(
     data: Annotated[
-        Path, _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, or a dataset on disk")
+        Path, _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, .txt, or a dataset")
     ],
     schedule: Annotated[
         str, _option(_DEPTH, "--schedule", metavar="SPEC", text="full, 2x, linear:max=8,min=4,…")
@@ -100,6 +101,7 @@ def tune(
     completion_column: CompletionColumn = None,
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
+    passage_words: PassageWords = None,
     validation: Annotated[
         Path | None,
         _option(
@@ -200,6 +202,7 @@ def tune(
         "completion_column": completion_column,
         "prompt_template": prompt_template,
         "completion_template": completion_template,
+        "passage_words": passage_words,
     }
     values: dict[str, Any] = {
         "model": model,

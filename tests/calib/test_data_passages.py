@@ -1,0 +1,108 @@
+"""Plain texts become passages: exact, one behind the other, and without an end in mid-text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipdec.calib.data import DataConfig, Example, load_examples
+from skipdec.calib.data_passages import Passage, PassageWords, split_passages
+from skipdec.calib.tokenised import tokenise
+from skipdec.engines.errors import UsageError
+
+TEXTS = st.text(st.sampled_from("abé,. \t\n\r\u00a0\u3000"), max_size=80)
+WORDS = st.integers(1, 4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS, WORDS, WORDS)
+def test_passages_joined_are_the_texts_beginning(text: str, prompt: int, completion: int) -> None:
+    words = PassageWords(prompt, completion)
+    passages = list(split_passages(text, words))
+    joined = "".join(passage.prompt + passage.completion for passage in passages)
+    assert text.startswith(joined)
+    assert len(text[len(joined) :].split()) < words.total, "only a short rest is dropped"
+    for passage in passages:
+        assert len(passage.prompt.split()) == prompt
+        assert len(passage.completion.split()) == completion
+
+
+def test_passages_are_named_by_the_line_of_their_first_word() -> None:
+    text = "\none two\n\nthree four\nfive six"
+    assert list(split_passages(text, PassageWords(1, 1))) == [
+        Passage("\none", " two", 2),
+        Passage("\n\nthree", " four", 4),
+        Passage("\nfive", " six", 5),
+    ]
+
+
+def test_a_text_file_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes("\ufeffTo be,\r\n or not to be".encode())
+    assert load_examples(DataConfig(path=path, passage_words="2+2")) == [
+        Example("To be,", "\r\n or not", "notes.txt, line 1", ends=False)
+    ]
+    named = tmp_path / "notes.md"
+    path.rename(named)
+    config = DataConfig(path=named, format="text", passage_words="1+1", prompt_template="{prompt}|")
+    assert [row.prompt for row in load_examples(config)] == ["To|", "\r\n or|", " to|"]
+
+
+def test_the_default_is_24_and_120_words(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("word " * 300)
+    lengths = [(len(row.prompt.split()), len(row.completion.split())) for row in _load(path)]
+    assert lengths == [(24, 120), (24, 120)]
+
+
+def _load(path: Path) -> list[Example]:
+    return load_examples(DataConfig(path=path))
+
+
+class _Letters:
+    """A tokenizer of one token a letter, which puts 1 before a prompt."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [1] * add_special_tokens + [ord(letter) for letter in text]
+
+
+@pytest.mark.parametrize(("ends", "completion"), [(True, (99, 2)), (False, (99,))])
+def test_no_end_of_text_follows_a_passage_that_goes_on(
+    ends: bool, completion: tuple[int, ...]
+) -> None:
+    data = tokenise([Example("a", "c", "", ends)], _Letters(), eos_token_id=2, max_length=4)  # type: ignore[arg-type]
+    assert data.examples[0].completion_token_ids == completion
+    assert data.num_truncated == 0
+    short = tokenise([Example("a", "cc", "", ends)], _Letters(), eos_token_id=2, max_length=4)  # type: ignore[arg-type]
+    assert short.examples[0].completion_token_ids == (99, 99)
+    assert short.num_truncated == ends
+
+
+@pytest.mark.parametrize("text", ["24", "0+5", "5+0", "-1+5", "3+x", "1+2+3", ""])
+def test_impossible_passage_words_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"passage_words is .*allowed: PROMPT\+COMPLETION"):
+        DataConfig(path="a.txt", passage_words=text)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("short.txt", b"only four words here", {}, r"has 4 words; a passage takes 24 \+ 120"),
+        ("empty.txt", b"", {}, "has 0 words"),
+        ("latin.txt", "é".encode("latin-1"), {}, "is not UTF-8"),
+        ("a.txt", b"a b", {"preset": "e2e"}, "a text has no columns, leave it out"),
+        ("a.txt", b"a b", {"prompt_column": "x"}, "prompt_column is 'x'"),
+        ("a.csv", b"", {"passage_words": "1+1"}, "is csv; only a text is cut into passages"),
+        ("a.jsonl", b"", {"passage_words": "1+1"}, "is jsonl; only a text is cut"),
+    ],
+)
+def test_what_makes_no_passages_is_refused(
+    tmp_path: Path, name: str, content: bytes, options: dict[str, str], message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        load_examples(DataConfig(path=path, **options))
