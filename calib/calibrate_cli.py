@@ -14,6 +14,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    PassageWords,
     PromptColumn,
     PromptTemplate,
 )
@@ -33,6 +34,10 @@ skipdec export ./opt-e2e-2x --fp16 --target tensorrt --quantize int8 --ranges ra
 
 skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x --percentile 99.99 \
 --examples 256 -o ranges.json
+
+skipdec calibrate ./opt-e2e-2x --data train.csv --preset e2e --generate-with e2e-2x.skipdec \
+-o ranges.json
+  on the prompts and what the model itself writes
 
 skipdec calibrate opt-6.7b --data notes.jsonl --by-layer 0 -o ranges.json --json > report.json
 
@@ -64,7 +69,7 @@ def calibrate(
         Path, typer.Option("-o", "--output", metavar="FILE", help="the ranges, JSON")
     ],
     data: Annotated[
-        Path, _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, or a dataset on disk")
+        Path, _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, .txt, or a dataset")
     ],
     data_format: DataFormat = "auto",
     preset: DataPreset = None,
@@ -72,6 +77,7 @@ def calibrate(
     completion_column: CompletionColumn = None,
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
+    passage_words: PassageWords = None,
     seed: Annotated[int, _option(_DATA, "--seed", text="of the rows that are drawn")] = 0,
     schedule: Annotated[
         str | None,
@@ -87,6 +93,19 @@ def calibrate(
         float | None, _option(_RANGES, "--percentile", text="of --method percentile (99.9)")
     ] = None,
     examples: Annotated[int, _option(_RANGES, "--examples", text="texts to take them from")] = 128,
+    generate_with: Annotated[
+        Path | None,
+        _option(
+            _RANGES,
+            "--generate-with",
+            metavar="BUNDLE",
+            text="exported from MODEL; writes the completions, at --schedule (the data's)",
+        ),
+    ] = None,
+    generate_tokens: Annotated[
+        int | None,
+        _option(_RANGES, "--generate-tokens", text="most of each such completion (64)"),
+    ] = None,
     max_tokens: Annotated[
         int, _option(_RANGES, "--max-tokens", text="of all texts; bounds memory")
     ] = 32768,
@@ -122,12 +141,15 @@ def calibrate(
             "completion_column": completion_column,
             "prompt_template": prompt_template,
             "completion_template": completion_template,
+            "passage_words": passage_words,
         },
         "seed": seed,
         "schedule": schedule,
         "method": method,
         "percentile": percentile,
         "num_examples": examples,
+        "generate_with": generate_with,
+        "generate_tokens": generate_tokens,
         "max_tokens": max_tokens,
         "num_held_out": held_out,
         "num_by_layer": by_layer,
@@ -161,6 +183,11 @@ def _print_report(report: CalibrationReport) -> None:
         f"{report.output}: ranges of {report.model} by {report.method}{percentile}, "
         f"{report.texts} texts, {report.tokens} tokens, schedule {report.schedule}"
     )
+    if (written := report.generated) is not None:
+        console.print(
+            f"completions of those texts: {written.tokens} tokens that {written.bundle} wrote, "
+            f"at most {written.max_tokens} each"
+        )
     _print_products(console, report)
     loss = report.loss
     console.print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -19,12 +20,14 @@ from .calibration_engines import (
     quantized_products,
     replaced,
 )
+from .calibration_generation import generate_completions
 from .calibration_plan import CalibrationConfig, CalibrationPlan, plan_calibration
 from .calibration_products import measure_errors, measure_ranges
 from .calibration_report import (
     HEAD,
     CalibrationReport,
     EngineLossReport,
+    GenerationReport,
     LossReport,
     ProductReport,
 )
@@ -40,12 +43,17 @@ class CalibrationEvents(Protocol):
     def planned(self, plan: CalibrationPlan) -> None:
         """Everything was checked; the work begins."""
 
+    def text_generated(self) -> None:
+        """One completion was written, of as many as there are observed texts."""
+
     def engine_finished(self, engine: str) -> None:
         """One engine's ranges are known."""
 
 
 def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> CalibrationReport:
     """Measure, choose the ranges, write them to ``config.output``, and return what was found.
+
+    Where a bundle is to write the completions, that comes first.
 
     Texts are teacher-forced at scheduled depth: a token that does not run a layer is not seen by
     its products. In memory at a time: one engine's float32 weights and a quantised copy, hidden
@@ -65,6 +73,16 @@ def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> Calibrati
 
 def run_calibration(plan: CalibrationPlan, events: CalibrationEvents) -> CalibrationReport:
     """Measure as ``calibrate`` does; nothing is written."""
+    if plan.writer is not None:
+        assert plan.config.completion_tokens is not None
+        written = generate_completions(
+            plan.writer,
+            plan.observed,
+            plan.schedule,
+            plan.config.completion_tokens,
+            events.text_generated,
+        )
+        plan = replace(plan, observed=written)
     with torch.inference_mode():
         return _Calibrator(plan).run(events)
 
@@ -182,6 +200,7 @@ class _Calibrator:
             schedule=plan.schedule_text,
             method=config.method,
             percentile=config.percentage if config.method == "percentile" else None,
+            generated=_generation(plan),
             texts=len(plan.observed),
             tokens=len(self._observed.texts),
             products=tuple(self._products),
@@ -200,3 +219,16 @@ class _Calibrator:
             ),
             warnings=plan.warnings,
         )
+
+
+def _generation(plan: CalibrationPlan) -> GenerationReport | None:
+    if plan.writer is None:
+        return None
+    assert plan.config.generate_with is not None
+    assert plan.config.completion_tokens is not None
+    return GenerationReport(
+        bundle=plan.config.generate_with,
+        digest=plan.writer.manifest.digest,
+        max_tokens=plan.config.completion_tokens,
+        tokens=sum(len(text.completion_token_ids) for text in plan.observed),
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
 from pydantic import Field
 
+from ..engines.bundle import EngineBundle
 from ..engines.errors import CheckpointError, UsageError
 from ..engines.manifest import ModelSpec
 from ..exporter.checkpoint import Checkpoint, open_checkpoint
@@ -20,6 +21,7 @@ from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import format_schedule, parse_schedule
 from ..runtime.tokenizer import Tokenizer
 from .activation_histogram import RangeMethod
+from .calibration_generation import check_room, open_writer
 from .data import DataConfig, Example, load_examples
 from .tokenised import TokenisedData, TokenisedExample, tokenise
 
@@ -39,6 +41,12 @@ class CalibrationConfig(ValidatedConfig):
     method: RangeMethod = "percentile"
     percentile: float | None = Field(default=None, ge=50, le=100, description="None: 99.9")
     num_examples: int = Field(default=128, ge=1)
+    generate_with: Path | None = Field(
+        default=None, description="bundle that writes the completions; None: the data's"
+    )
+    generate_tokens: int | None = Field(
+        default=None, ge=1, description="most of each such completion; None: 64"
+    )
     num_held_out: int = Field(default=64, ge=1)
     num_by_layer: int = Field(default=16, ge=0)
     max_tokens: int = Field(default=1 << 15, ge=1, description="of both parts: bounds memory")
@@ -49,6 +57,11 @@ class CalibrationConfig(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.percentile is not None and self.method != "percentile":
             yield f"percentile is {self.percentile} but method is {self.method}; leave it out"
+        if self.generate_tokens is not None and self.generate_with is None:
+            yield (
+                f"generate_tokens is {self.generate_tokens} but completions are the data's; "
+                "leave it out, or set generate_with"
+            )
         if self.num_by_layer > self.num_held_out:
             yield (
                 f"num_by_layer is {self.num_by_layer}; allowed: at most num_held_out, "
@@ -60,10 +73,18 @@ class CalibrationConfig(ValidatedConfig):
         """``percentile``, or its default."""
         return 99.9 if self.percentile is None else self.percentile
 
+    @property
+    def completion_tokens(self) -> int | None:
+        """Most tokens of a completion that is to be generated; None where the data's are taken."""
+        return None if self.generate_with is None else self.generate_tokens or 64
+
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """The opened checkpoint, its schedule, and the texts. ``warnings`` are for people."""
+    """The opened checkpoint, its schedule, and the texts. ``warnings`` are for people.
+
+    Where there is a ``writer``, it has yet to write the completions of ``observed``.
+    """
 
     config: CalibrationConfig
     checkpoint: Checkpoint
@@ -71,6 +92,7 @@ class CalibrationPlan:
     observed: tuple[TokenisedExample, ...]
     held_out: tuple[TokenisedExample, ...]
     warnings: tuple[str, ...]
+    writer: EngineBundle | None = None
 
     @property
     def model(self) -> ModelSpec:
@@ -87,7 +109,8 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     """Read the data, open the checkpoint, parse the schedule; no weight is read.
 
     Raises one SkipDecError with every problem found: an output that exists, bad lines of the data,
-    too few of them, prompts longer than the model, a schedule of another depth.
+    too few of them, prompts longer than the model, a schedule of another depth, a bundle of another
+    model, prompts that leave no room for what is to be generated.
     """
     problems = Problems("calibrate")
     problems.attempt(_check_output, config)
@@ -100,6 +123,12 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     data = None if drawn is None else problems.attempt(_tokenise, checkpoint, drawn)
     horizon = 1 if data is None else data.median_completion
     schedule = problems.attempt(_schedule, config, checkpoint, horizon)
+    writer = None
+    if config.generate_with is not None:
+        writer = problems.attempt(open_writer, config.generate_with, checkpoint)
+    if writer is not None and data is not None and config.completion_tokens is not None:
+        observed = data.examples[: config.num_examples]
+        problems.attempt(check_room, observed, config.completion_tokens, writer)
     if data is None or schedule is None or problems.errors:
         raise problems.error()
     observed, held_out = _within(data, config)
@@ -110,7 +139,9 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
             f"{dropped} of {len(data.examples)} texts are left out: more than "
             f"{config.max_tokens} tokens; raise --max-tokens, which costs memory"
         )
-    return CalibrationPlan(config, checkpoint, schedule, observed, held_out, tuple(warnings))
+    return CalibrationPlan(
+        config, checkpoint, schedule, observed, held_out, tuple(warnings), writer
+    )
 
 
 def _check_output(config: CalibrationConfig) -> None:
@@ -177,10 +208,18 @@ def _within(
 ) -> tuple[tuple[TokenisedExample, ...], tuple[TokenisedExample, ...]]:
     """Both parts, each cut off where its share of ``max_tokens`` ends; never empty."""
     share = config.num_examples / (config.num_examples + config.num_held_out)
-    parts = (data.examples[: config.num_examples], data.examples[config.num_examples :])
-    rooms = (config.max_tokens * share, config.max_tokens * (1 - share))
-    observed, held_out = (
-        part[: max(1, sum(total <= room for total in accumulate(map(len, part))))]
-        for part, room in zip(parts, rooms, strict=True)
+    observed = data.examples[: config.num_examples]
+    held_out = data.examples[config.num_examples :]
+    lengths = list(map(len, observed))
+    if (most := config.completion_tokens) is not None:
+        lengths = [len(example.prompt_token_ids) + most for example in observed]
+    room = config.max_tokens * share
+    return (
+        observed[: _count_within(lengths, room)],
+        held_out[: _count_within(map(len, held_out), config.max_tokens - room)],
     )
-    return observed, held_out
+
+
+def _count_within(lengths: Iterable[int], room: float) -> int:
+    """How many of the first ``lengths`` fit into ``room`` together; at least 1."""
+    return max(1, sum(total <= room for total in accumulate(lengths)))

@@ -48,13 +48,21 @@ class CalibrationProgress:
         for text in plan.warnings:
             self._console.print(f"[yellow]warning:[/yellow] {text}", soft_wrap=True)
         if not self._quiet:
+            source = "" if plan.writer is None else f" (completions by {plan.writer.path.name})"
             self._console.print(
-                f"{plan.model.name}: {len(plan.observed)} texts for the ranges, "
+                f"{plan.model.name}: {len(plan.observed)} texts for the ranges{source}, "
                 f"{len(plan.held_out)} for the losses, schedule {plan.schedule_text}",
                 soft_wrap=True,
                 markup=False,
             )
-        self._bar.update(self._task, total=plan.model.num_layers + 1, description="")
+        steps = plan.model.num_layers + 1
+        if plan.writer is not None:
+            steps += len(plan.observed)
+        self._bar.update(self._task, total=steps, description="")
+
+    def text_generated(self) -> None:
+        """Advance the bar."""
+        self._bar.update(self._task, advance=1, description="generating")
 
     def engine_finished(self, engine: str) -> None:
         """Advance the bar."""

@@ -49,6 +49,15 @@ class EngineLossReport(_Report):
     increase: float = Field(description="over float32 on the same tokens")
 
 
+class GenerationReport(_Report):
+    """What wrote the completions of the observed texts: greedy, at the calibration's schedule."""
+
+    bundle: Path
+    digest: str = Field(description="of the bundle's manifest")
+    max_tokens: int
+    tokens: int = Field(description="that were generated, ends of text included")
+
+
 class CalibrationReport(_Report):
     """A finished calibration."""
 
@@ -57,6 +66,7 @@ class CalibrationReport(_Report):
     schedule: str
     method: RangeMethod
     percentile: float | None
+    generated: GenerationReport | None = Field(description="None: completions are the data's")
     texts: int
     tokens: int = Field(description="that were observed, prompts included")
     products: tuple[ProductReport, ...]

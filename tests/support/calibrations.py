@@ -41,9 +41,13 @@ class Quiet:
 
     def __init__(self) -> None:
         self.engines: list[str] = []
+        self.texts = 0
 
     def planned(self, plan: CalibrationPlan) -> None:
         self.plan = plan
+
+    def text_generated(self) -> None:
+        self.texts += 1
 
     def engine_finished(self, engine: str) -> None:
         self.engines.append(engine)

@@ -1,0 +1,88 @@
+"""Rows of the data for a calibration: some to observe, others held out, tokenised and cut off."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ..engines.errors import CheckpointError, UsageError
+from ..exporter.checkpoint import Checkpoint
+from ..runtime.schedule import ExitSchedule
+from ..runtime.schedule_text import parse_schedule
+from ..runtime.tokenizer import Tokenizer
+from .data import DataConfig, Example, load_examples
+from .tokenised import TokenisedData, TokenisedExample, tokenise
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """How many rows are drawn for each part, by ``seed``, and how many tokens may stay."""
+
+    observed: int
+    held_out: int
+    max_tokens: int
+    seed: int
+
+
+def draw_rows(data: DataConfig, counts: RowCounts) -> list[Example]:
+    """The rows to observe, then those held out. Raises UsageError if there are too few."""
+    examples = load_examples(data)
+    wanted = counts.observed + counts.held_out
+    if len(examples) < wanted:
+        raise UsageError(
+            f"data {data.path}",
+            f"has {len(examples)} rows; asked for {counts.observed} to observe and "
+            f"{counts.held_out} others for the losses; lower --examples or --held-out",
+        )
+    return random.Random(counts.seed).sample(examples, wanted)
+
+
+def tokenise_rows(checkpoint: Checkpoint, examples: Sequence[Example]) -> TokenisedData:
+    """As the checkpoint's tokenizer has it. Raises CheckpointError if it brings none or no end."""
+    model = checkpoint.model
+    missing = []
+    if checkpoint.tokenizer_json is None:
+        missing.append("has no tokenizer files; put tokenizer.json beside the weights")
+    if model.eos_token_id is None:
+        missing.append("has no eos_token_id; name the token that ends a text in config.json")
+    if missing:
+        raise CheckpointError(model.name, *missing)
+    assert checkpoint.tokenizer_json is not None
+    assert model.eos_token_id is not None
+    tokenizer = Tokenizer.parse(checkpoint.tokenizer_json, f"tokenizer of {model.name}")
+    return tokenise(
+        examples, tokenizer, eos_token_id=model.eos_token_id, max_length=model.max_seq_len
+    )
+
+
+def schedule_of(checkpoint: Checkpoint, text: str | None, horizon: int) -> ExitSchedule:
+    """The schedule ``text``, else the checkpoint's own, else full depth."""
+    num_layers = checkpoint.model.num_layers
+    if text is not None:
+        return parse_schedule(text, num_layers=num_layers, horizon=horizon)
+    if checkpoint.schedule_document is None:
+        return ExitSchedule.full(num_layers)
+    schedule = ExitSchedule.from_document(checkpoint.schedule_document)
+    if schedule.num_layers != num_layers:
+        raise CheckpointError(
+            checkpoint.model.name,
+            f"has a schedule for {schedule.num_layers} layers and {num_layers} layers; "
+            "give --schedule",
+        )
+    return schedule
+
+
+def cut_off(
+    data: TokenisedData, counts: RowCounts
+) -> tuple[tuple[TokenisedExample, ...], tuple[TokenisedExample, ...]]:
+    """Both parts, each cut off where its share of ``max_tokens`` ends; never empty."""
+    share = counts.observed / (counts.observed + counts.held_out)
+    parts = (data.examples[: counts.observed], data.examples[counts.observed :])
+    rooms = (counts.max_tokens * share, counts.max_tokens * (1 - share))
+    observed, held_out = (
+        part[: max(1, sum(total <= room for total in accumulate(map(len, part))))]
+        for part, room in zip(parts, rooms, strict=True)
+    )
+    return observed, held_out
