@@ -74,7 +74,7 @@ def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
     with _timed(seconds, "train", events):
         trainer = make_trainer(plan, model, events)
         trainer.train(resume_from_checkpoint=_resumed(plan))
-        tuned = tuned_weights(trainer, getattr(torch, plan.config.save_dtype))
+        tuned = tuned_weights(plan, trainer, getattr(torch, plan.config.save_dtype))
     if tuned is None:
         return None
     plain, trained = tuned

@@ -45,7 +45,11 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         if not self._groups_lengths:
             return super()._get_train_sampler(train_dataset)
         dataset: ExampleDataset = train_dataset or self.train_dataset
-        rows = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        rows = (  # of one step, in all processes
+            self.args.train_batch_size
+            * self.args.gradient_accumulation_steps
+            * self.args.world_size
+        )
         return LikeLengths(dataset.lengths, rows, self.args.seed)
 
     def compute_loss(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from transformers import (
     OPTForCausalLM,
     PrinterCallback,
@@ -22,6 +21,8 @@ from .tune_events import TuneEvents
 from .tune_trainer import SkipTrainer
 
 if TYPE_CHECKING:
+    from peft import PeftModel
+
     from .tune_plan import TuningPlan
 
 _LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -75,20 +76,23 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
     )
 
 
-def tuned_weights(trainer: SkipTrainer, dtype: torch.dtype) -> tuple[OPTForCausalLM, int] | None:
+def tuned_weights(
+    plan: TuningPlan, trainer: SkipTrainer, dtype: torch.dtype
+) -> tuple[OPTForCausalLM, int] | None:
     """Transformers' own model with the tuned weights, adapters merged, and how many were trained.
 
     Weights of all processes are gathered; None but in the main one.
     """
-    wrapped = trainer.accelerator.unwrap_model(trainer.model)
-    trained = sum(weight.numel() for weight in wrapped.parameters() if weight.requires_grad)
-    if isinstance(wrapped, SkipOPTForCausalLM):
-        source, state = wrapped, trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    else:
-        source = wrapped.merge_and_unload()
-        state = source.state_dict()
+    trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
+    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if not trainer.is_world_process_zero():
         return None
+    source = trainer.accelerator.unwrap_model(trainer.model)
+    if plan.config.lora is not None:  # merged in a copy: what was trained may be in shards
+        adapted = _with_adapters(plan.start.load(), plan.config.lora)
+        adapted.load_state_dict(state)
+        source = adapted.merge_and_unload()
+        state = source.state_dict()
     with torch.device("meta"):
         plain = OPTForCausalLM(source.config)
     plain.load_state_dict(state, assign=True)
@@ -97,7 +101,7 @@ def tuned_weights(trainer: SkipTrainer, dtype: torch.dtype) -> tuple[OPTForCausa
     return plain.to(dtype).eval(), trained
 
 
-def _with_adapters(model: SkipOPTForCausalLM, config: LoraConfig) -> nn.Module:
+def _with_adapters(model: SkipOPTForCausalLM, config: LoraConfig) -> PeftModel:
     import peft
 
     adapters = peft.LoraConfig(
@@ -106,8 +110,7 @@ def _with_adapters(model: SkipOPTForCausalLM, config: LoraConfig) -> nn.Module:
         lora_dropout=config.dropout,
         target_modules=_LORA_TARGETS,
     )
-    adapted: nn.Module = peft.get_peft_model(model, adapters)
-    return adapted
+    return peft.get_peft_model(model, adapters)
 
 
 class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped

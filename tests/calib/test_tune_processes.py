@@ -1,0 +1,112 @@
+"""Several processes end in the weights of one with their batches together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from skipdec.calib.tune import tune
+from skipdec.calib.tune_config import TuneConfig
+
+WORKER = Path(__file__).parents[1] / "support" / "tuning_processes.py"
+STEPS = 6
+TOLERANCE = 1e-5  # gradients are summed in another order
+
+
+def settings(directory: Path, name: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {
+        "model": str(directory / "start"),
+        "data": {"path": str(directory / "rows.jsonl")},
+        "schedule": "linear:max=3,min=2,warmup=1",
+        "mixture": ["2x"],
+        "output": str(directory / name),
+        "max_steps": STEPS,
+        "batch_size": 2,
+        "learning_rate": 5e-3,
+        "device": "cpu",
+        **changes,
+    }
+
+
+def job(config: dict[str, Any], *, sharded: bool, stop_at: int | None = None) -> dict[str, Any]:
+    return {"sharded": sharded, "stop_at": stop_at, "config": config}
+
+
+def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
+    """Run all jobs in one pair of processes; none is left behind, whatever happens."""
+    path = directory / "jobs.json"
+    path.write_text(json.dumps(jobs))
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    process = subprocess.Popen(
+        [sys.executable, *launch, str(WORKER), str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        pytest.fail(f"the processes hang\n{output}")
+    assert process.returncode == 0, output
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of one process (``one``, ``one-adapted``) and of two, by their names."""
+    directory = tmp_path_factory.mktemp("processes")
+    (directory / "rows.jsonl").write_text(
+        "".join(
+            json.dumps({"prompt": f"name[{index}]", "completion": "a pub" + "." * index}) + "\n"
+            for index in range(8)
+        )
+    )
+    torch.set_num_threads(1)
+    fresh = {"model": None, "from_scratch": "layers=4,width=32,heads=2,positions=48"}
+    tune(TuneConfig(**settings(directory, "start", **fresh, vocab_size=300, schedule="full")))
+    adapters = {"lora": {"rank": 4}}
+    tune(TuneConfig(**settings(directory, "one", batch_size=4)))
+    halted = {"save_steps": 2}
+    jobs = [
+        job(settings(directory, "replicated"), sharded=False),
+        job(settings(directory, "sharded", **halted), sharded=True, stop_at=3),
+        job(settings(directory, "sharded", **halted, resume=True), sharded=True),
+    ]
+    if find_spec("peft") is not None:
+        tune(TuneConfig(**settings(directory, "one-adapted", batch_size=4, **adapters)))
+        jobs.append(job(settings(directory, "sharded-adapted", **adapters), sharded=True))
+    run_processes(jobs, directory)
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "one"),
+    [("replicated", "one"), ("sharded", "one"), ("sharded-adapted", "one-adapted")],
+)
+def test_two_processes_equal_one_with_twice_the_batch(name: str, one: str, tuned: Path) -> None:
+    """The sharded run was interrupted after its first save, and resumed."""
+    if name == "sharded-adapted":
+        pytest.importorskip("peft", reason="peft is not installed")
+    expected = load_file(tuned / one / "model.safetensors")
+    weights = load_file(tuned / name / "model.safetensors")
+    assert weights.keys() == expected.keys()
+    for key, tensor in weights.items():
+        torch.testing.assert_close(tensor, expected[key], rtol=0, atol=TOLERANCE)
+    report = json.loads((tuned / name / "tuning_report.json").read_text())
+    alone = json.loads((tuned / one / "tuning_report.json").read_text())
+    assert report["processes"] == 2
+    assert report["trained_parameters"] == alone["trained_parameters"]
