@@ -37,6 +37,10 @@ skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e --data dev.jsonl --js
 skipdec evaluate my-opt --data notes.csv --prompt-column title --completion-column summary
   --prompt-template "Title: {prompt}. Summary:" --completion-template " {completion}"
 
+skipdec evaluate my-opt --data book.txt --passage-words 24+120 --score-only --by-position
+  --schedule constant:max=6 --schedule constant:max=4
+  perplexity of each passage's 120 last words, by position and depth
+
 [bold]Figures[/bold]: BLEU (sacrebleu, all references of a prompt), ROUGE-L (rouge-score, best
 reference), BERT-F with --bert-model, perplexity of the first reference at scheduled depth, nominal
 and realised depth, measured speed-up over full depth, lengths, cut and repetitive texts.
@@ -79,6 +83,13 @@ def evaluate(
     limit: Annotated[
         int | None, _option(_DATA, "--limit", text="first N distinct prompts (all)", min=1)
     ] = None,
+    score_only: Annotated[
+        bool, _option(_RUNNING, "--score-only", text="write no texts: perplexity alone, quick")
+    ] = False,
+    by_position: Annotated[
+        bool,
+        _option(_METRICS, "--by-position", text="perplexity and loss over full by token position"),
+    ] = False,
     schedule: Annotated[
         list[str] | None,
         _option(
@@ -145,6 +156,8 @@ def evaluate(
         metrics=MetricOptions(lowercase=lowercase, bert_model=bert_model),
         resamples=resamples,
         num_shown=examples,
+        score_only=score_only,
+        by_position=by_position,
     )
     if output is not None:
         check_output(output, force=force)
@@ -166,13 +179,14 @@ def evaluate(
 
 
 def _write(output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool) -> None:
-    from .evaluation_files import PICTURE, write_evaluation
+    from .evaluation_files import pictures, write_evaluation
 
     names = write_evaluation(output, evaluation, document, force=force)
     console = stderr_console()
     console.print(f"wrote {', '.join(str(output / name) for name in names)}")
-    if PICTURE not in names:
+    if missing := [name for name in pictures(evaluation) if name not in names]:
         console.print(
-            f"no {PICTURE}: needs matplotlib, not installed here; run: pip install 'skipdec[plot]'",
+            f"no {', '.join(missing)}: needs matplotlib, not installed here; run: "
+            "pip install 'skipdec[plot]'",
             markup=False,
         )

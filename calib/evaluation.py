@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from statistics import mean
 from typing import Protocol
@@ -13,6 +14,7 @@ from .bootstrap import Bootstrap, Estimate
 from .evaluation_inputs import EvaluationConfig, PreparedBundle, ReferencedPrompt, prepare
 from .evaluation_run import ScheduleRun, num_steps, run_bundle
 from .metrics import METRICS, Metric, MetricOptions
+from .positions import PositionProfile, position_profiles
 
 OpenGenerator = Callable[[Path], Generator]
 
@@ -37,7 +39,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One bundle at one schedule."""
+    """One bundle at one schedule; speed-ups are nan where nothing was generated."""
 
     prepared: PreparedBundle
     run: ScheduleRun
@@ -45,6 +47,7 @@ class Row:
     speedup: float  # wall-clock of full depth ÷ this schedule's, all texts, prompts included
     token_speedup: float  # the same for the time of one generated token: texts may differ in length
     figures: Mapping[str, Figure]  # by metric
+    positions: PositionProfile | None = None
 
     @property
     def label(self) -> str:
@@ -100,7 +103,9 @@ class Evaluation:
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """``config.num_shown`` prompts, evenly spread over the data."""
+        """``config.num_shown`` prompts, evenly spread over the data; none without texts."""
+        if self.config.score_only:
+            return ()
         count = min(self.config.num_shown, len(self.prompts))
         places = [index * len(self.prompts) // count for index in range(count)]
         return tuple(
@@ -135,7 +140,7 @@ def evaluate(
 
     Raises MissingExtraError (a metric's library) and what ``prepare`` raises before any work.
     """
-    metrics = create_metrics(config.metrics)
+    metrics = create_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)
     progress.begin(sum(num_steps(prepared, config.batch_size) for prepared in inputs.bundles))
     rows: list[Row] = []
@@ -148,15 +153,24 @@ def evaluate(
                 temperature=config.temperature,
                 seed=config.seed,
                 advance=progress.advance,
+                score_only=config.score_only,
             )
             device = "cpu" if generator.device is None else generator.device.name
         rows += _rows(config, metrics, prepared, runs, device)
     return Evaluation(config, inputs.prompts, metrics, tuple(rows))
 
 
-def create_metrics(options: MetricOptions) -> dict[str, Metric]:
-    """Return every metric of the registry that ``options`` ask for, in its order."""
-    created = {name: METRICS.load(name).create(options) for name in METRICS}
+def create_metrics(options: MetricOptions, *, score_only: bool = False) -> dict[str, Metric]:
+    """Return every metric of the registry that ``options`` ask for, in its order.
+
+    ``score_only``: of those, the ones that need no text.
+    """
+    kinds = {name: METRICS.load(name) for name in METRICS}
+    created = {
+        name: kind.create(options)
+        for name, kind in kinds.items()
+        if not (score_only and kind.needs_text)
+    }
     return {name: metric for name, metric in created.items() if metric is not None}
 
 
@@ -173,14 +187,20 @@ def _rows(
         {name: bootstrap.sample(metric, run.outcomes) for name, metric in metrics.items()}
         for run in runs
     ]
+    profiles: list[PositionProfile] | list[None] = [None] * len(runs)
+    if config.by_position:
+        outcomes = [run.outcomes for run in runs]
+        profiles = position_profiles(outcomes, bootstrap, config.confidence)
     full = runs[0]
     return [
         Row(
             prepared=prepared,
             run=run,
             device=device,
-            speedup=full.wall_seconds / run.wall_seconds,
-            token_speedup=full.seconds_per_token / run.seconds_per_token,
+            speedup=nan if config.score_only else full.wall_seconds / run.wall_seconds,
+            token_speedup=nan
+            if config.score_only
+            else full.seconds_per_token / run.seconds_per_token,
             figures={
                 name: Figure(
                     sample[name].estimate(config.confidence),
@@ -188,8 +208,9 @@ def _rows(
                 )
                 for name in metrics
             },
+            positions=profile,
         )
-        for run, sample in zip(runs, samples, strict=True)
+        for run, sample, profile in zip(runs, samples, profiles, strict=True)
     ]
 
 

@@ -12,8 +12,11 @@ from ..engines.errors import UsageError
 from .evaluation import Evaluation
 from .evaluation_markdown import report_markdown
 from .pareto_plot import plot_pareto
+from .positions_plot import plot_positions
 
 DOCUMENT, REPORT, PICTURE = "evaluation.json", "evaluation.md", "pareto.png"
+POSITIONS_PICTURE = "positions.png"
+_FILES = {DOCUMENT, REPORT, PICTURE, POSITIONS_PICTURE}
 
 
 def check_output(directory: Path, *, force: bool) -> None:
@@ -29,7 +32,7 @@ def check_output(directory: Path, *, force: bool) -> None:
         raise UsageError(f"--output {directory}", "is a file; name a directory")
     if not force:
         raise UsageError(f"--output {directory}", "exists; --force replaces it, or name another")
-    foreign = sorted({entry.name for entry in directory.iterdir()} - {DOCUMENT, REPORT, PICTURE})
+    foreign = sorted({entry.name for entry in directory.iterdir()} - _FILES)
     if foreign:
         raise UsageError(
             f"--output {directory}",
@@ -37,10 +40,16 @@ def check_output(directory: Path, *, force: bool) -> None:
         )
 
 
+def pictures(evaluation: Evaluation) -> tuple[str, ...]:
+    """Names of what there is to draw: quality over speed, where texts were written; positions."""
+    names = [] if evaluation.config.score_only else [PICTURE]
+    return (*names, *([POSITIONS_PICTURE] if evaluation.config.by_position else []))
+
+
 def write_evaluation(
     directory: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool
 ) -> tuple[str, ...]:
-    """Write evaluation.json, evaluation.md and, with matplotlib, pareto.png.
+    """Write evaluation.json, evaluation.md and, with matplotlib, the ``pictures``.
 
     Returns the names of the files. What is at ``directory`` is replaced in one step, and only by
     a whole result. Raises UsageError as ``check_output`` does.
@@ -54,7 +63,10 @@ def write_evaluation(
     (partial / DOCUMENT).write_text(text, encoding="utf-8")
     (partial / REPORT).write_text(report_markdown(evaluation), encoding="utf-8")
     if find_spec("matplotlib") is not None:
-        plot_pareto(evaluation, partial / PICTURE)
+        if PICTURE in pictures(evaluation):
+            plot_pareto(evaluation, partial / PICTURE)
+        if POSITIONS_PICTURE in pictures(evaluation):
+            plot_positions(evaluation, partial / POSITIONS_PICTURE)
     names = tuple(sorted(path.name for path in partial.iterdir()))
     if target.exists():
         swap(partial, target)

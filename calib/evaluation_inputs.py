@@ -70,6 +70,8 @@ class EvaluationConfig:
     resamples: int = 1000
     confidence: float = 0.95
     num_shown: int = 5  # examples side by side
+    score_only: bool = False  # write no texts: perplexity alone, quick
+    by_position: bool = False  # perplexity, and the loss over full depth, by position
 
     def __post_init__(self) -> None:
         bounds = (
@@ -88,6 +90,17 @@ class EvaluationConfig:
         ]
         if not self.bundles:
             problems.append("there is no bundle; give at least one")
+        if self.score_only:
+            unused = {
+                "max_tokens": self.max_tokens is not None,
+                "temperature": self.temperature != 0,
+                "metrics": self.metrics != MetricOptions(),
+            }
+            problems += [
+                f"{name} is {getattr(self, name)}, and score_only writes no texts; leave it out"
+                for name, given in unused.items()
+                if given
+            ]
         if not 0 < self.confidence < 1:
             problems.append(f"confidence is {self.confidence}; allowed: above 0, below 1")
         if problems:
@@ -101,6 +114,7 @@ class ReferencedPrompt:
     text: str
     references: tuple[str, ...]
     source: str  # of its first row: "dev.csv, line 7"
+    ends: bool = True  # False: a passage of a text that goes on
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ class EncodedPrompt:
     """A prompt as one bundle's tokenizer reads it, with its references."""
 
     token_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]  # the first reference and the end of text
+    target_ids: tuple[int, ...]  # the first reference and, where there is one, the end of text
     references: tuple[str, ...]
     reference_tokens: float  # mean over the references, without the end of text
 
@@ -156,8 +170,16 @@ def prepare(config: EvaluationConfig) -> EvaluationInputs:
 
 
 def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
-    """Return the first ``limit`` distinct prompts of the file, each with all its references."""
+    """Return the first ``limit`` distinct prompts of the file, each with all its references.
+
+    Passages of a text are no references of one another, even where two begin alike.
+    """
     examples = load_examples(data)
+    if not all(example.ends for example in examples):
+        return tuple(
+            ReferencedPrompt(example.prompt, (example.completion,), example.source, example.ends)
+            for example in examples[:limit]
+        )
     sources: dict[str, str] = {}
     for example in examples:
         sources.setdefault(example.prompt, example.source)
@@ -197,11 +219,18 @@ def _prepare_bundle(
 
 
 def _encode(prompt: ReferencedPrompt, tokenizer: Tokenizer, bundle: EngineBundle) -> EncodedPrompt:
+    """Prompt and references as token ids; a passage that goes on is cut where the room ends."""
+    model = bundle.manifest.model
     references = [tokenizer.encode(text, add_special_tokens=False) for text in prompt.references]
-    end = bundle.manifest.model.eos_token_id
+    token_ids = tuple(tokenizer.encode(prompt.text))
+    if prompt.ends:
+        end = () if model.eos_token_id is None else (model.eos_token_id,)
+        target_ids = (*references[0], *end)
+    else:
+        target_ids = tuple(references[0][: max(1, model.max_seq_len - len(token_ids))])
     return EncodedPrompt(
-        token_ids=tuple(tokenizer.encode(prompt.text)),
-        target_ids=(*references[0], *(() if end is None else (end,))),
+        token_ids=token_ids,
+        target_ids=target_ids,
         references=prompt.references,
         reference_tokens=mean(map(len, references)),
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..runtime.schedule_text import format_schedule
 from .bootstrap import Estimate
 from .evaluation import Average, Evaluation, Example, Row, Spread
+from .markdown import escaped, interval, number, table
 from .metrics import Metric
+from .positions_markdown import positions_markdown
 
 _SPEED_HEADINGS = ("speed-up", "speed-up per token")
 
@@ -23,6 +24,8 @@ def tables_markdown(evaluation: Evaluation) -> str:
         parts.append(_difference_table(evaluation))
     if evaluation.averages:
         parts.append(_average_table(evaluation))
+    if evaluation.config.by_position:
+        parts.append(positions_markdown(evaluation))
     return "\n\n".join(parts) + "\n"
 
 
@@ -38,29 +41,33 @@ def report_markdown(evaluation: Evaluation) -> str:
 
 def _setting(evaluation: Evaluation) -> str:
     config = evaluation.config
+    prompts = f"{len(evaluation.prompts)} prompts of {config.data.path.name}"
+    intervals = f"In brackets: {100 * config.confidence:g} % bootstrap intervals over the prompts."
+    if config.score_only:
+        return f"{prompts}, references scored, nothing written. {intervals}"
     sampling = "greedy" if config.temperature == 0 else f"temperature {config.temperature:g}"
     case = ", BLEU lower-cased" if config.metrics.lowercase else ""
     return (
-        f"{len(evaluation.prompts)} prompts of {config.data.path.name}, {sampling}, batches of "
-        f"{config.batch_size}{case}. In brackets: {100 * config.confidence:g} % bootstrap "
-        "intervals over the prompts. Speed-up: wall-clock of whole calls, prompts included, "
-        "against full depth in this run; per token: the same over the tokens that were generated."
+        f"{prompts}, {sampling}, batches of {config.batch_size}{case}. {intervals} "
+        "Speed-up: wall-clock of whole calls, prompts included, against full depth in "
+        "this run; per token: the same over the tokens that were generated."
     )
 
 
 def _main_table(evaluation: Evaluation) -> str:
-    headings = ["bundle", "schedule", "nominal depth", *_SPEED_HEADINGS]
+    speeds = [] if evaluation.config.score_only else _SPEED_HEADINGS
+    headings = ["bundle", "schedule", "nominal depth", *speeds]
     headings += [metric.heading for metric in evaluation.metrics.values()]
-    return _table(headings, (_main_cells(evaluation, row) for row in evaluation.rows))
+    return table(headings, (_main_cells(evaluation, row) for row in evaluation.rows))
 
 
 def _main_cells(evaluation: Evaluation, row: Row) -> list[str]:
+    speeds = [f"{speedup:.2f}×" for speedup in (row.speedup, row.token_speedup)]
     return [
-        _escaped(row.label),
-        _escaped(row.run.name),
+        escaped(row.label),
+        escaped(row.run.name),
         f"{row.run.schedule.average_budget():.2f}",
-        f"{row.speedup:.2f}×",
-        f"{row.token_speedup:.2f}×",
+        *([] if evaluation.config.score_only else speeds),
         *(
             _estimate(metric, row.figures[name].estimate)
             for name, metric in evaluation.metrics.items()
@@ -80,12 +87,12 @@ def _schedule_names(rows: Sequence[Row]) -> str:
 
 def _difference_table(evaluation: Evaluation) -> str:
     measures = _measures_of_quality(evaluation)
-    table = _table(
+    rows = table(
         ["bundle", "schedule", *(metric.heading for metric in measures.values())],
         (
             [
-                _escaped(row.label),
-                _escaped(row.run.name),
+                escaped(row.label),
+                escaped(row.run.name),
                 *(
                     _estimate(metric, row.figures[name].difference, signed=True)
                     for name, metric in measures.items()
@@ -95,22 +102,23 @@ def _difference_table(evaluation: Evaluation) -> str:
             if row.run.name != "full"
         ),
     )
-    return f"Difference to full depth of the same bundle, paired by prompt:\n\n{table}"
+    return f"Difference to full depth of the same bundle, paired by prompt:\n\n{rows}"
 
 
 def _average_table(evaluation: Evaluation) -> str:
-    headings = ["name", "schedule", "bundles", _SPEED_HEADINGS[0]]
+    speed = [] if evaluation.config.score_only else _SPEED_HEADINGS[:1]
+    headings = ["name", "schedule", "bundles", *speed]
     headings += [metric.heading for metric in evaluation.metrics.values()]
-    table = _table(headings, (_average_cells(evaluation, entry) for entry in evaluation.averages))
-    return f"Means over bundles of one name, lowest and highest in brackets:\n\n{table}"
+    rows = table(headings, (_average_cells(evaluation, entry) for entry in evaluation.averages))
+    return f"Means over bundles of one name, lowest and highest in brackets:\n\n{rows}"
 
 
 def _average_cells(evaluation: Evaluation, average: Average) -> list[str]:
     return [
-        _escaped(average.label),
-        _escaped(average.schedule),
+        escaped(average.label),
+        escaped(average.schedule),
         str(average.num_bundles),
-        _spread(average.speedup, 2),
+        *([] if evaluation.config.score_only else [_spread(average.speedup, 2)]),
         *(
             _spread(average.figures[name], metric.digits)
             for name, metric in evaluation.metrics.items()
@@ -119,13 +127,13 @@ def _average_cells(evaluation: Evaluation, average: Average) -> list[str]:
 
 
 def _example(example: Example) -> str:
-    texts = _table(
+    texts = table(
         ["bundle", "schedule", "text"],
-        (map(_escaped, (text.bundle, text.schedule, text.text)) for text in example.texts),
+        (map(escaped, (text.bundle, text.schedule, text.text)) for text in example.texts),
     )
-    references = "\n".join(f"- {_escaped(text)}" for text in example.prompt.references)
+    references = "\n".join(f"- {escaped(text)}" for text in example.prompt.references)
     return (
-        f"### {_escaped(example.prompt.source)}\n\n{_escaped(example.prompt.text)}\n\n"
+        f"### {escaped(example.prompt.source)}\n\n{escaped(example.prompt.text)}\n\n"
         f"References:\n\n{references}\n\n{texts}"
     )
 
@@ -136,30 +144,10 @@ def _measures_of_quality(evaluation: Evaluation) -> dict[str, Metric]:
 
 def _estimate(metric: Metric, estimate: Estimate, *, signed: bool = False) -> str:
     """``69.1 [66.8, 71.2]``; a description has no interval, an undefined figure is a dash."""
-    value = _number(estimate.value, metric.digits, signed=signed)
     if metric.better is None or not math.isfinite(estimate.low):
-        return value
-    low = _number(estimate.low, metric.digits, signed=signed)
-    high = _number(estimate.high, metric.digits, signed=signed)
-    return f"{value} [{low}, {high}]"
+        return number(estimate.value, metric.digits, signed=signed)
+    return interval(estimate.value, estimate.low, estimate.high, metric.digits, signed=signed)
 
 
 def _spread(spread: Spread, digits: int) -> str:
-    low, high = _number(spread.low, digits), _number(spread.high, digits)
-    return f"{_number(spread.mean, digits)} [{low}, {high}]"
-
-
-def _number(value: float, digits: int, *, signed: bool = False) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:{'+' if signed else ''}.{digits}f}"
-
-
-def _table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _escaped(text: str) -> str:
-    """One line that Markdown shows as it is: a ``<sep>`` stays visible, a | ends no cell."""
-    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
+    return interval(spread.mean, spread.low, spread.high, digits)

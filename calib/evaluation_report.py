@@ -31,6 +31,8 @@ def report_document(evaluation: Evaluation, *, threads: int | None = None) -> di
         "bert_model": config.metrics.bert_model and str(config.metrics.bert_model),
         "resamples": config.resamples,
         "confidence": config.confidence,
+        "score_only": config.score_only,
+        "by_position": config.by_position,
         "rows": [_row_document(row) for row in evaluation.rows],
         "averages": [asdict(average) for average in evaluation.averages],
         "examples": [
@@ -66,6 +68,7 @@ def _row_document(row: Row) -> dict[str, Any]:
         "speedup": row.speedup,
         "token_speedup": row.token_speedup,
         "metrics": {name: asdict(figure) for name, figure in row.figures.items()},
+        "positions": None if row.positions is None else asdict(row.positions),
     }
 
 

@@ -56,23 +56,28 @@ def run_bundle(
     temperature: float,
     seed: int,
     advance: Advance,
+    score_only: bool = False,
 ) -> list[ScheduleRun]:
     """Generate and score every prompt at every schedule; full depth first.
 
     Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x.
     Before, each schedule runs a few tokens that are not measured. With a temperature, prompt i
-    has the seed ``seed`` + i at every schedule.
+    has the seed ``seed`` + i at every schedule. ``score_only``: nothing is generated.
     """
     params = [
         SamplingParams(temperature=temperature, seed=seed + index, max_tokens=prepared.room(prompt))
         for index, prompt in enumerate(prepared.prompts)
     ]
     runs = [ScheduleRun(name, schedule) for schedule, name in prepared.schedules.items()]
-    _warm_up(generator, prepared, batch_size)
+    if not score_only:
+        _warm_up(generator, prepared, batch_size)
     for start in range(0, len(params), batch_size):
         chunk = slice(start, start + batch_size)
         for run in runs:
-            _run_chunk(generator, run, prepared.prompts[chunk], params[chunk])
+            if score_only:
+                _score_chunk(generator, run, prepared.prompts[chunk])
+            else:
+                _run_chunk(generator, run, prepared.prompts[chunk], params[chunk])
             advance(f"{prepared.choice.label}, {run.name}")
     return runs
 
@@ -95,12 +100,37 @@ def _run_chunk(
     start = perf_counter()
     results = generator.generate(token_ids, params, schedule=run.schedule)
     run.chunk_seconds.append(perf_counter() - start)
-    targets = [prompt.target_ids for prompt in prompts]
-    scores = generator.score(token_ids, targets, schedule=run.schedule)
+    scores = _scores(generator, run, prompts)
     run.outcomes += [
         _outcome(prompt, result.outputs[0], score)
         for prompt, result, score in zip(prompts, results, scores, strict=True)
     ]
+
+
+def _score_chunk(generator: Generator, run: ScheduleRun, prompts: Sequence[EncodedPrompt]) -> None:
+    scores = _scores(generator, run, prompts)
+    run.outcomes += [
+        Outcome(
+            text="",
+            token_ids=(),
+            is_cut=False,
+            layers_per_token=score.layers_per_token,
+            references=prompt.references,
+            reference_tokens=prompt.reference_tokens,
+            logprobs=score.logprobs,
+        )
+        for prompt, score in zip(prompts, scores, strict=True)
+    ]
+
+
+def _scores(
+    generator: Generator, run: ScheduleRun, prompts: Sequence[EncodedPrompt]
+) -> list[ScoreOutput]:
+    return generator.score(
+        [prompt.token_ids for prompt in prompts],
+        [prompt.target_ids for prompt in prompts],
+        schedule=run.schedule,
+    )
 
 
 def _outcome(prompt: EncodedPrompt, completion: CompletionOutput, score: ScoreOutput) -> Outcome:

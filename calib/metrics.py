@@ -61,11 +61,13 @@ class Metric(ABC):
     """One figure; ``heading`` names it in tables.
 
     ``better`` says which way is up for a measure of quality; None: a description, no quality.
+    ``needs_text``: about the text that was written; False: about the scored reference alone.
     """
 
     heading: ClassVar[str]
     digits: ClassVar[int] = 2
     better: ClassVar[Literal["higher", "lower"] | None] = None
+    needs_text: ClassVar[bool] = True
 
     @classmethod
     def create(cls, options: MetricOptions) -> Self | None:
@@ -109,6 +111,7 @@ class Perplexity(Ratio):
 
     heading = "perplexity"
     better = "lower"
+    needs_text = False
 
     def parts(self, outcome: Outcome) -> tuple[float, float]:
         """Sum of log-probabilities, number of tokens."""
@@ -123,10 +126,12 @@ class Perplexity(Ratio):
 class RealisedDepth(Ratio):
     """Mean layers of all generated tokens but each text's first, which belongs to the prompt.
 
-    Layers 6 4 3 3 2 and 6 4: (4 + 3 + 3 + 2 + 4) ÷ 5 = 3.2.
+    Layers 6 4 3 3 2 and 6 4: (4 + 3 + 3 + 2 + 4) ÷ 5 = 3.2. Where nothing was generated, of the
+    scored reference's tokens.
     """
 
     heading = "realised depth"
+    needs_text = False
 
     def parts(self, outcome: Outcome) -> tuple[float, float]:
         """Layers run after the first token, number of such tokens."""

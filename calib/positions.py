@@ -1,0 +1,124 @@
+"""Loss by position of the completion: are later tokens easier, and cheaper to skip layers for?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+import numpy as np
+
+from .bootstrap import Bootstrap, Estimate, MetricSample
+from .metrics import Outcome, Ratio
+
+_FIRST_BREAK = 8  # then at every doubling
+
+
+@dataclass(frozen=True)
+class PositionFigure:
+    """The tokens ``first`` … ``last`` of all completions; losses in nats a token."""
+
+    first: int
+    last: int
+    num_tokens: int
+    loss: Estimate
+    perplexity: Estimate
+    loss_over_full: Estimate  # paired by example
+
+    @property
+    def name(self) -> str:
+        """``8–15``."""
+        return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
+
+
+@dataclass(frozen=True)
+class PositionProfile:
+    """One schedule, position by position.
+
+    ``late_minus_early``: the loss over full depth at the last positions, minus that at the first
+    after position 0. Negative: skipping costs less later. None with fewer than two such buckets.
+    """
+
+    figures: tuple[PositionFigure, ...]
+    late_minus_early: Estimate | None
+
+
+class LossAt(Ratio):
+    """Mean negative log-probability of the tokens at some positions, in nats."""
+
+    heading = "loss"
+    digits = 3
+    better = "lower"
+    needs_text = False
+    scale = -1.0
+
+    def __init__(self, positions: range) -> None:
+        self._positions = slice(positions.start, positions.stop)
+
+    def parts(self, outcome: Outcome) -> tuple[float, float]:
+        """Sum of log-probabilities, number of tokens."""
+        chosen = outcome.logprobs[self._positions]
+        return sum(chosen), len(chosen)
+
+
+def position_buckets(lengths: Sequence[int]) -> tuple[range, ...]:
+    """Positions 0, 1–7, 8–15, 16–31, 32–63, …: each twice as long as the one before it.
+
+    Position 0 is alone: the prompt's last token predicts it, at the prompt's depth. In the last
+    bucket, which takes all the rest, at least half of the completions go on as it begins.
+
+    >>> position_buckets([3, 20, 40])
+    (range(0, 1), range(1, 8), range(8, 16), range(16, 40))
+    """
+    starts, longest = [0, 1], max(lengths)
+    start = _FIRST_BREAK
+    while start < median_low(lengths):
+        starts.append(start)
+        start *= 2
+    stops = [*starts[1:], longest]
+    return tuple(
+        range(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop
+    )
+
+
+def position_profiles(
+    outcomes: Sequence[Sequence[Outcome]], bootstrap: Bootstrap, confidence: float
+) -> list[PositionProfile]:
+    """Return one profile a schedule; ``outcomes`` begin with full depth's.
+
+    All schedules and positions see the same resamples of the examples, so differences are paired.
+    """
+    buckets = position_buckets([len(outcome.logprobs) for outcome in outcomes[0]])
+    samples = [
+        [bootstrap.sample(LossAt(bucket), schedule) for bucket in buckets] for schedule in outcomes
+    ]
+    full = samples[0]
+    profiles = []
+    for schedule, losses in zip(outcomes, samples, strict=True):
+        figures = tuple(
+            PositionFigure(
+                first=bucket.start,
+                last=bucket.stop - 1,
+                num_tokens=sum(
+                    len(outcome.logprobs[bucket.start : bucket.stop]) for outcome in schedule
+                ),
+                loss=(loss := sample.estimate(confidence)),
+                perplexity=_perplexity(loss),
+                loss_over_full=sample.difference(reference, confidence),
+            )
+            for bucket, sample, reference in zip(buckets, losses, full, strict=True)
+        )
+        excess = [_minus(sample, reference) for sample, reference in zip(losses, full, strict=True)]
+        change = excess[-1].difference(excess[1], confidence) if len(excess) > 2 else None
+        profiles.append(PositionProfile(figures, change))
+    return profiles
+
+
+def _minus(sample: MetricSample, other: MetricSample) -> MetricSample:
+    return MetricSample(sample.value - other.value, sample.resampled - other.resampled)
+
+
+def _perplexity(loss: Estimate) -> Estimate:
+    """exp of the loss and of its bounds; inf where it exceeds what a float holds."""
+    with np.errstate(over="ignore"):
+        return Estimate(*(float(np.exp(value)) for value in (loss.value, loss.low, loss.high)))
