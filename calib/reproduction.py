@@ -1,0 +1,95 @@
+"""The paper's table, made again: models of several seeds, tuned alike, evaluated alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+from ..engines.cpu import available_cores
+from ..engines.errors import UsageError
+from .data import load_examples
+from .evaluation import OpenGenerator
+from .reproduction_config import ReproductionConfig
+from .reproduction_evaluation import CellResult, evaluate_run
+from .reproduction_runs import Run, base_run, e2e_data, tuned_runs
+from .reproduction_worker import is_made, make, prepare_process
+from .tune_work import REPORT_NAME
+from .tuning_report import TuningReport
+
+
+class ReproductionEvents:
+    """Receives what a reproduction does and ignores it; subclass to show it."""
+
+    def planned(self, runs: Sequence[Run], *, missing: int) -> None:
+        """These models are needed; so many of them are not there yet."""
+
+    def made(self, run: Run, seconds: float) -> None:
+        """One model is tuned and exported."""
+
+    def evaluated(self, run: Run, results: Sequence[CellResult]) -> None:
+        """One model's cells are known."""
+
+
+def reproduce(
+    config: ReproductionConfig, open_generator: OpenGenerator, events: ReproductionEvents
+) -> list[CellResult]:
+    """Make every model that is not there yet, evaluate it, and return all cells of all seeds.
+
+    ``config.jobs`` models are tuned at once, in processes of their own that share the cores out;
+    evaluation runs alone, since it measures times. An interrupted run goes on where it was.
+
+    Raises UsageError before any work for data that can't be read, by line, for a work directory
+    that can't be written, and for models there that other options made.
+    """
+    _check(config)
+    bases = [base_run(config, seed) for seed in config.seeds]
+    with _processes(config) as executor:
+        _make_all(executor, bases, events)
+        runs = [run for base in bases for run in tuned_runs(config, base.seed, horizon(base))]
+        runs.sort(key=lambda run: run.cells[0].speedup)  # all seeds of a row before the next row
+        _make_all(executor, runs, events)
+    results = []
+    for run in (*bases, *runs):
+        cells = evaluate_run(config, run, horizon(bases[0]), open_generator)
+        events.evaluated(run, cells)
+        results += cells
+    return results
+
+
+def horizon(base: Run) -> int:
+    """The median completion of the training data, in tokens of ``base``, which is there."""
+    report = TuningReport.model_validate_json((base.checkpoint / REPORT_NAME).read_bytes())
+    return report.data.median_completion
+
+
+def _check(config: ReproductionConfig) -> None:
+    for path in (config.train, config.dev):
+        load_examples(e2e_data(path))
+    if config.work.exists() and not config.work.is_dir():
+        raise UsageError(f"work {config.work}", "is a file; name a directory")
+    for seed in config.seeds:
+        Path(config.work, f"seed-{seed}").mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _processes(config: ReproductionConfig) -> Iterator[Executor]:
+    """Processes that share the cores; what waits is dropped after an error."""
+    threads = max(1, available_cores() // config.jobs)
+    executor = ProcessPoolExecutor(
+        config.jobs, get_context("spawn"), initializer=prepare_process, initargs=(threads,)
+    )
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _make_all(executor: Executor, runs: Sequence[Run], events: ReproductionEvents) -> None:
+    missing = [run for run in runs if not is_made(run)]
+    events.planned(runs, missing=len(missing))
+    futures = {executor.submit(make, run): run for run in missing}
+    for future in as_completed(futures):
+        events.made(futures[future], future.result())

@@ -1,0 +1,184 @@
+"""The columns of the table: ways to spend the same number of layers on a token."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from ..engines.registry import Registry
+from ..runtime.schedule import ExitSchedule
+from ..runtime.schedule_text import format_schedule, parse_schedule, preset_budgets
+
+COLUMNS = Registry(
+    "column",
+    {
+        "skipdecode": "calib.reproduction_columns:SkipDecode",
+        "early-termination": "calib.reproduction_columns:EarlyTermination",
+        "unified": "calib.reproduction_columns:Unified",
+        "d3": "calib.reproduction_columns:D3",
+        "distilled": "calib.reproduction_columns:Distilled",
+        "curriculum": "calib.reproduction_columns:Curriculum",
+        "mixture": "calib.reproduction_columns:Mixture",
+        "longer": "calib.reproduction_columns:Longer",
+    },
+)
+TABLE_COLUMNS = ("skipdecode", "early-termination", "unified", "d3")  # the others are levers
+
+_LARGEST_GAP = 0.1  # layers of average depth between the columns of one row
+
+
+@dataclass(frozen=True)
+class Depth:
+    """The depth of a row: what skipdec's preset ``speedup``× runs on ``num_layers``.
+
+    ``horizon``: the median completion of the data, over which depths are averaged.
+    """
+
+    speedup: int
+    num_layers: int
+    horizon: int
+
+    @property
+    def budgets(self) -> tuple[int, int]:
+        """Largest and smallest of the preset: (8, 4) for 2× on 12 layers."""
+        return preset_budgets(Fraction(self.speedup), self.num_layers)
+
+    @property
+    def average(self) -> Fraction:
+        """Mean of the two: 6 for 2× on 12 layers."""
+        return Fraction(sum(self.budgets), 2)
+
+    def parse(self, text: str) -> ExitSchedule:
+        """The schedule that ``text`` is on these layers."""
+        return parse_schedule(text, num_layers=self.num_layers, horizon=self.horizon)
+
+
+class Column(ABC):
+    """One way to skip, tuned. ``heading`` names it in tables."""
+
+    heading: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def schedule(cls, depth: Depth) -> str | None:
+        """The text of its schedule at ``depth``; None where it has none of that average depth."""
+
+    @classmethod
+    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+        """Fields of TuneConfig that differ from those of the plain columns."""
+        return {}
+
+
+class SkipDecode(Column):
+    """The preset: warm-up 1, then the top layers, fewer with each token."""
+
+    heading = "SkipDecode"
+
+    @classmethod
+    def schedule(cls, depth: Depth) -> str | None:
+        """``linear:max=8,min=4,warmup=1,horizon=24`` for 2× on 12 layers."""
+        largest, smallest = depth.budgets
+        return f"linear:max={largest},min={smallest},warmup=1,horizon={depth.horizon}"
+
+
+class EarlyTermination(Column):
+    """The same number of layers for each token, counted from the bottom."""
+
+    heading = "early termination"
+
+    @classmethod
+    def schedule(cls, depth: Depth) -> str | None:
+        """``linear:max=8,min=4,…,placement=bottom`` for 2× on 12 layers."""
+        return f"{SkipDecode.schedule(depth)},placement=bottom"
+
+
+class Unified(Column):
+    """The average number of layers for every token, evenly spread.
+
+    Where the average is no whole number (2.5 for 5× on 12 layers), our nested variant falls from
+    max to min as SkipDecode does.
+    """
+
+    heading = "unified"
+
+    @classmethod
+    def schedule(cls, depth: Depth) -> str | None:
+        """``constant:max=6,warmup=1,placement=unified`` for 2× on 12 layers."""
+        if depth.average.denominator == 1:
+            return f"constant:max={depth.average},warmup=1,placement=unified"
+        return f"{SkipDecode.schedule(depth)},placement=unified-nested"
+
+
+class D3(Column):
+    """All layers for the first token, then ⌊L·αⁱ⌋, never below the core of two.
+
+    α, to three decimals, is the one whose mean over the horizon comes nearest to the row's. On 12
+    layers and 24 tokens 6× has none: after 12 layers for the first token, 2 for the others are
+    2.4 on average.
+    """
+
+    heading = "D3"
+
+    @classmethod
+    def schedule(cls, depth: Depth) -> str | None:
+        """``d3:max=12,min=2,alpha=…,placement=d3,tail=1``."""
+
+        def gap(text: str) -> float:
+            average = depth.parse(text).average_budget(depth.horizon)
+            return abs(average - float(depth.average))
+
+        texts = (
+            f"d3:max={depth.num_layers},min=2,alpha={thousandths / 1000},warmup=1,"
+            "placement=d3,tail=1"
+            for thousandths in range(1, 1000)
+        )
+        smallest, nearest = min((gap(text), text) for text in texts)
+        return nearest if smallest <= _LARGEST_GAP else None
+
+
+class Distilled(SkipDecode):
+    """SkipDecode; half of the loss is the divergence from the base at full depth."""
+
+    heading = "SkipDecode, distilled"
+
+    @classmethod
+    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+        """Weight 0.5, temperature 1."""
+        return {"distillation": {"weight": 0.5, "temperature": 1.0}}
+
+
+class Curriculum(SkipDecode):
+    """SkipDecode, whose depth shrinks from full over the first half of the steps."""
+
+    heading = "SkipDecode, curriculum"
+
+    @classmethod
+    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+        """Half of the steps."""
+        return {"curriculum": 0.5}
+
+
+class Mixture(SkipDecode):
+    """SkipDecode; each step draws the row's schedule, the preset before it, or full depth."""
+
+    heading = "SkipDecode, mixture"
+
+    @classmethod
+    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+        """``2x`` with the row's horizon for 3×; for 2×, full depth alone."""
+        before = "full" if depth.speedup == 2 else f"{depth.speedup - 1}x"
+        return {"mixture": (format_schedule(depth.parse(before)),)}
+
+
+class Longer(SkipDecode):
+    """SkipDecode, tuned for three times as many steps."""
+
+    heading = "SkipDecode, 3× the steps"
+
+    @classmethod
+    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+        """Three times the steps."""
+        return {"max_steps": 3 * tuning_steps}

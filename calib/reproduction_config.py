@@ -1,0 +1,67 @@
+"""What a reproduction of the paper's table is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from ..engines.errors import SkipDecError
+from ..exporter.validated_config import ValidatedConfig
+from ..runtime.schedule_text import parse_schedule
+from .fresh_model import read_fresh_model
+from .reproduction_columns import COLUMNS, TABLE_COLUMNS
+
+UNTUNED, CONTROL = "untuned", "full"  # beside COLUMNS: the base at k×; full depth tuned as long
+
+
+class ReproductionConfig(ValidatedConfig):
+    """A table: fresh models of several seeds, each tuned at every speed-up of every column.
+
+    ``train`` and ``dev`` are CSV files with the columns of E2E, ``work`` the directory that keeps
+    every checkpoint, bundle and evaluation; what is there already and was made with the same
+    options is not made again. Every tuned model sees ``tuning_steps`` batches after the same base.
+    """
+
+    train: Path
+    dev: Path
+    work: Path
+    sizes: str = Field(default="layers=12,width=128,heads=4,positions=256")
+    vocab_size: int = Field(default=1000, ge=300)
+    max_length: int = Field(default=192, ge=2, description="prompt and completion, tokens")
+    seeds: tuple[int, ...] = Field(default=(0, 1), min_length=1)
+    speedups: tuple[int, ...] = Field(default=(2, 3, 4, 5, 6), min_length=1)
+    columns: tuple[str, ...] = Field(default=TABLE_COLUMNS, min_length=1)
+    base_epochs: float = Field(default=1.0, gt=0)
+    base_learning_rate: float = Field(default=2e-3, gt=0)
+    tuning_steps: int = Field(default=300, ge=1)
+    tuning_learning_rate: float = Field(default=1e-3, gt=0)
+    batch_size: int = Field(default=64, ge=1)
+    bf16: bool = True
+    limit: int | None = Field(default=None, ge=1, description="distinct prompts of dev; None: all")
+    evaluation_batch_size: int = Field(default=16, ge=1)
+    resamples: int = Field(default=1000, ge=1)
+    jobs: int = Field(default=1, ge=1, description="models tuned at once, each on its own cores")
+
+    def _problems(self) -> Iterator[str]:
+        for field in ("seeds", "speedups", "columns"):
+            if len(values := getattr(self, field)) != len(set(values)):
+                yield f"{field} is {', '.join(map(str, values))}; allowed: each once"
+        if unknown := [name for name in self.columns if name not in COLUMNS]:
+            yield f"columns has {', '.join(unknown)}; allowed: {', '.join(COLUMNS)}"
+        try:
+            layers = self.num_layers
+        except SkipDecError as error:
+            yield from (f"sizes: {problem}" for problem in error.problems)
+            return
+        for speedup in self.speedups:
+            try:
+                parse_schedule(f"{speedup}x", num_layers=layers, horizon=1)
+            except SkipDecError as error:
+                yield from (f"speedups: {speedup}x {problem}" for problem in error.problems)
+
+    @property
+    def num_layers(self) -> int:
+        """Of the fresh models."""
+        return read_fresh_model(self.sizes).layers

@@ -1,0 +1,146 @@
+"""The cells of the table that one model fills: texts, scores and times, kept beside its bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from ..engines.bundle import EngineBundle, replace_file
+from ..engines.manifest import json_digest
+from ..runtime.schedule_text import format_schedule
+from .bootstrap import Bootstrap
+from .evaluation import OpenGenerator, Row, evaluate
+from .evaluation_inputs import BundleChoice, EvaluationConfig
+from .metrics import MetricOptions
+from .reproduction_columns import Depth, SkipDecode
+from .reproduction_config import UNTUNED, ReproductionConfig
+from .reproduction_runs import Cell, Run, e2e_data
+
+RESAMPLED = ("bleu", "rouge_l")  # the metrics of which every resample is kept
+
+
+class CellResult(BaseModel):
+    """What one model of one seed did in one cell of the table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    column: str
+    speedup: int
+    schedule: str
+    num_prompts: int
+    nominal_depth: float
+    figures: dict[str, float]  # by metric
+    resampled: dict[str, list[float]]  # of the metrics in RESAMPLED, the same draws in all cells
+    call_speedup: float  # wall-clock at full depth ÷ at the schedule, prompts included
+    token_speedup: float  # the same, a generated token
+
+    @property
+    def cell(self) -> Cell:
+        """Its place."""
+        return Cell(self.column, self.speedup)
+
+
+class _Results(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    cells: list[CellResult]
+
+
+class _NoProgress:
+    """Whoever runs a table is told of models, not of batches."""
+
+    def begin(self, total: int) -> None:
+        """Nothing to show."""
+
+    def advance(self, done: str) -> None:
+        """Nothing to show."""
+
+
+def evaluate_run(
+    config: ReproductionConfig, run: Run, horizon: int, open_generator: OpenGenerator
+) -> list[CellResult]:
+    """Evaluate the bundle of ``run`` at its schedule, a base at full depth and every preset.
+
+    Full depth takes turns with the schedules, batch by batch. The result is kept beside the
+    bundle, and read from there while bundle and options are the same.
+    """
+    evaluation = _evaluation(config, run, horizon)
+    bundle = EngineBundle.open(run.bundle)
+    options = config.model_dump(mode="json", include={"dev", "limit", "resamples"})
+    key = json_digest(
+        {
+            **options,
+            "bundle": bundle.manifest.digest,
+            "schedules": [bundle.schedule_document, *evaluation.schedules],
+            "batch_size": config.evaluation_batch_size,
+        }
+    )
+    path = run.bundle.with_name(f"{run.name}.evaluation.json")
+    known = _Results.model_validate_json(path.read_bytes()) if path.is_file() else None
+    if known is None or known.key != key:
+        known = _Results(key=key, cells=_cells(config, run, evaluation, open_generator))
+        replace_file(path, known.model_dump_json().encode())
+    return [
+        cell.model_copy(update={"column": place.column})
+        for cell in known.cells
+        for place in run.cells
+        if place.speedup == cell.speedup
+    ]
+
+
+def _evaluation(config: ReproductionConfig, run: Run, horizon: int) -> EvaluationConfig:
+    presets = tuple(
+        str(SkipDecode.schedule(Depth(cell.speedup, config.num_layers, horizon)))
+        for cell in run.cells
+        if cell.column == UNTUNED and cell.speedup > 1
+    )
+    return EvaluationConfig(
+        bundles=(BundleChoice(run.name, run.bundle),),
+        data=e2e_data(config.dev),
+        schedules=presets,
+        limit=config.limit,
+        batch_size=config.evaluation_batch_size,
+        metrics=MetricOptions(lowercase=True),
+        resamples=1,  # those of the table are drawn below, and kept
+    )
+
+
+def _cells(
+    config: ReproductionConfig,
+    run: Run,
+    evaluation: EvaluationConfig,
+    open_generator: OpenGenerator,
+) -> list[CellResult]:
+    """One result for each speed-up of the run, whichever of its columns is named."""
+    found = evaluate(evaluation, open_generator, _NoProgress())
+    bootstrap = Bootstrap(len(found.prompts), resamples=config.resamples, seed=0)
+    by_speedup = {cell.speedup: cell for cell in run.cells}
+    rows = found.rows if 1 in by_speedup else found.rows[1:]  # full depth comes first
+    results = []
+    for cell, row in zip(by_speedup.values(), rows, strict=True):
+        samples = {
+            name: bootstrap.sample(found.metrics[name], row.run.outcomes) for name in RESAMPLED
+        }
+        resampled = {name: sample.resampled.tolist() for name, sample in samples.items()}
+        results.append(_result(run, cell, row, resampled, len(found.prompts)))
+    return results
+
+
+def _result(
+    run: Run, cell: Cell, row: Row, resampled: Mapping[str, list[float]], num_prompts: int
+) -> CellResult:
+    return CellResult(
+        seed=run.seed,
+        column=cell.column,
+        speedup=cell.speedup,
+        schedule=format_schedule(row.run.schedule),
+        num_prompts=num_prompts,
+        nominal_depth=row.run.schedule.average_budget(),
+        figures={name: figure.estimate.value for name, figure in row.figures.items()},
+        resampled=dict(resampled),
+        call_speedup=row.speedup,
+        token_speedup=row.token_speedup,
+    )

@@ -1,0 +1,129 @@
+"""The models of a reproduction: what each is tuned from, and which cells of the table it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..runtime.schedule_text import parse_schedule
+from .data import DataConfig
+from .reproduction_columns import COLUMNS, Column, Depth
+from .reproduction_config import CONTROL, UNTUNED, ReproductionConfig
+from .tune_config import TuneConfig
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A place in the table: ``Cell("skipdecode", 2)``."""
+
+    column: str
+    speedup: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model: how it is tuned, where it lies, and the cells that it fills.
+
+    Its bundle carries the schedule of those cells. Several cells share a run where their columns
+    run the same layers: SkipDecode and unified at 6× on 12 layers are both layers 0 and 11.
+    """
+
+    seed: int
+    name: str
+    cells: tuple[Cell, ...]
+    tuning: TuneConfig
+
+    @property
+    def checkpoint(self) -> Path:
+        """The tuned Hugging Face checkpoint."""
+        return self.tuning.output
+
+    @property
+    def bundle(self) -> Path:
+        """What is exported of it, in float32."""
+        return self.checkpoint.with_name(f"{self.name}.bundle")
+
+
+def base_run(config: ReproductionConfig, seed: int) -> Run:
+    """The fresh model of ``seed``, trained at full depth."""
+    tuning = TuneConfig(
+        **_common(config, seed, "base"),
+        model=None,
+        from_scratch=config.sizes,
+        vocab_size=config.vocab_size,
+        schedule="full",
+        validation=e2e_data(config.dev),
+        learning_rate=config.base_learning_rate,
+        epochs=config.base_epochs,
+    )
+    cells = (Cell(UNTUNED, 1), *(Cell(UNTUNED, speedup) for speedup in config.speedups))
+    return Run(seed, "base", cells, tuning)
+
+
+def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]:
+    """The control at full depth, then every column at every speed-up; row after row.
+
+    ``horizon``: the median completion of the training data in tokens of the base's tokenizer.
+    """
+    runs: dict[Hashable, Run] = {}
+
+    def add(cell: Cell, name: str, text: str, options: Mapping[str, Any]) -> None:
+        schedule = parse_schedule(text, num_layers=config.num_layers, horizon=horizon)
+        plans = tuple(schedule.plan(index) for index in range(horizon + 1))
+        key = (plans, repr(options))
+        if key in runs:
+            runs[key] = replace(runs[key], cells=(*runs[key].cells, cell))
+        else:
+            tuning = _tuning(config, seed, name, text, options)
+            runs[key] = Run(seed, name, (cell,), tuning)
+
+    add(Cell(CONTROL, 1), "control", "full", {})
+    for speedup in config.speedups:
+        depth = Depth(speedup, config.num_layers, horizon)
+        for name in config.columns:
+            column: type[Column] = COLUMNS.load(name)
+            if (text := column.schedule(depth)) is not None:
+                options = column.options(depth, config.tuning_steps)
+                add(Cell(name, speedup), f"{name}-{speedup}x", text, options)
+    return list(runs.values())
+
+
+def missing_cells(config: ReproductionConfig, runs: Sequence[Run]) -> Iterator[Cell]:
+    """The cells of the table that no run fills: columns without a schedule of that depth."""
+    filled = {cell for run in runs for cell in run.cells}
+    for speedup in config.speedups:
+        for name in config.columns:
+            if (cell := Cell(name, speedup)) not in filled:
+                yield cell
+
+
+def _tuning(
+    config: ReproductionConfig, seed: int, name: str, schedule: str, options: Mapping[str, Any]
+) -> TuneConfig:
+    values = {
+        **_common(config, seed, name),
+        "model": str(base_run(config, seed).checkpoint),
+        "schedule": schedule,
+        "learning_rate": config.tuning_learning_rate,
+        "max_steps": config.tuning_steps,
+        **options,
+    }
+    return TuneConfig(**values)
+
+
+def _common(config: ReproductionConfig, seed: int, name: str) -> dict[str, Any]:
+    return {
+        "data": e2e_data(config.train),
+        "output": config.work / f"seed-{seed}" / name,
+        "batch_size": config.batch_size,
+        "max_length": config.max_length,
+        "bf16": config.bf16,
+        "seed": seed,
+    }
+
+
+def e2e_data(path: Path) -> DataConfig:
+    """``path`` as a CSV file with the columns of E2E."""
+    return DataConfig(path=path, preset="e2e")

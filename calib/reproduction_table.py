@@ -1,0 +1,122 @@
+"""The cells of all seeds as tables: means, the seeds apart, and differences to the fair control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import mean
+
+import numpy as np
+
+from .bootstrap import Estimate, MetricSample
+from .metrics import METRICS
+from .reproduction_columns import COLUMNS
+from .reproduction_config import CONTROL, UNTUNED, ReproductionConfig
+from .reproduction_evaluation import RESAMPLED, CellResult
+from .reproduction_runs import Cell
+
+_CONFIDENCE = 0.95
+_CONTROL = Cell(CONTROL, 1)
+_EMPTY = "–"
+
+Print = Callable[[Cell], str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All results of one reproduction, by their place."""
+
+    config: ReproductionConfig
+    results: Sequence[CellResult]
+
+    def of(self, cell: Cell) -> list[CellResult]:
+        """One result a seed, in their order; empty for a cell that has no schedule."""
+        return [result for result in self.results if result.cell == cell]
+
+    def difference(self, cell: Cell, metric: str) -> Estimate:
+        """Mean over the seeds, minus that of full depth tuned for as long.
+
+        Paired twice: seed by seed (both from one base), and by prompt (both on one resample).
+        """
+        return self._mean(cell, metric).difference(self._mean(_CONTROL, metric), _CONFIDENCE)
+
+    def _mean(self, cell: Cell, metric: str) -> MetricSample:
+        results = self.of(cell)
+        resampled = np.mean([result.resampled[metric] for result in results], axis=0)  # [resamples]
+        return MetricSample(mean(result.figures[metric] for result in results), resampled)
+
+
+def tables_markdown(table: Table) -> str:
+    """BLEU and ROUGE-L with their differences, realised depth, perplexity, speed, as Markdown."""
+    parts = [_setting(table)]
+    for metric in RESAMPLED:
+        heading = METRICS.load(metric).heading
+        parts += [
+            f"**{heading}**",
+            _grid(table, partial(_figure, table, metric, 1)),
+            f"**{heading}, minus full depth tuned for as long**",
+            _grid(table, partial(_difference, table, metric)),
+        ]
+    parts += [
+        "**Realised depth**",
+        _grid(table, partial(_figure, table, "realised_depth", 2)),
+        "**Perplexity of the references, each token at its depth**",
+        _grid(table, partial(_figure, table, "perplexity", 2)),
+        "**Measured speed-up: whole calls, prompts included, over their generated tokens**",
+        _grid(table, partial(_speedup, table)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _setting(table: Table) -> str:
+    config, prompts = table.config, table.results[0].num_prompts
+    seeds = ", ".join(map(str, config.seeds))
+    return (
+        f"{config.sizes}, vocabulary {config.vocab_size}; seeds {seeds}. "
+        f"Base: {config.base_epochs:g} epochs at full depth; then {config.tuning_steps} steps of "
+        f"{config.batch_size} for each cell. {prompts} prompts of {config.dev.name}, greedy, "
+        f"batches of {config.evaluation_batch_size}, lower-cased BLEU, all references. Means over "
+        "the seeds, each seed in round brackets; in square ones 95 % bootstrap intervals over "
+        "the prompts."
+    )
+
+
+def _grid(table: Table, text: Print) -> str:
+    """One row a speed-up, one column a way to skip; at 1× all tuned columns are one model."""
+    columns = [UNTUNED, *table.config.columns]
+    headings = [
+        UNTUNED if name == UNTUNED else f"{COLUMNS.load(name).heading}, tuned" for name in columns
+    ]
+    control = [text(_CONTROL)] * (len(columns) - 1)
+    rows = [["1×", text(Cell(UNTUNED, 1)), *control]]
+    for speedup in table.config.speedups:
+        rows.append([f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)])
+    return _lines([["speed-up by layers", *headings], ["---"] * (len(columns) + 1), *rows])
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _figure(table: Table, metric: str, digits: int, cell: Cell) -> str:
+    return _by_seed([result.figures[metric] for result in table.of(cell)], digits)
+
+
+def _speedup(table: Table, cell: Cell) -> str:
+    return _by_seed([result.token_speedup for result in table.of(cell)], 2)
+
+
+def _by_seed(values: Sequence[float], digits: int) -> str:
+    """``69.1 (68.7, 69.5)``: the mean, then each seed."""
+    if not values:
+        return _EMPTY
+    seeds = f" ({', '.join(f'{value:.{digits}f}' for value in values)})" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{seeds}"
+
+
+def _difference(table: Table, metric: str, cell: Cell) -> str:
+    if not table.of(cell):
+        return _EMPTY
+    estimate = table.difference(cell, metric)
+    return f"{estimate.value:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"

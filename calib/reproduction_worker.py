@@ -1,0 +1,79 @@
+"""One model of a reproduction, made in a process of its own: tuned, then exported."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from ..engines.bundle_swap import MANIFEST_NAME
+from ..engines.errors import UsageError
+from ..exporter.config import ExportConfig
+from .reproduction_runs import Run
+from .tune_config import TuneConfig
+from .tune_work import REPORT_NAME, TuningDirectories
+from .tuning_report import TuningReport
+
+# What does not change a model: where it lies, how it was continued, what was shown meanwhile.
+_FREE_OPTIONS = {"output", "resume", "force", "logging_steps", "save_steps"}
+
+
+def prepare_process(threads: int) -> None:
+    """What a process does before its first run: take ``threads`` cores, keep quiet."""
+    import torch
+    from transformers.utils import logging
+
+    torch.set_num_threads(threads)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def make(run: Run) -> float:
+    """Tune and export what of ``run`` is not there yet; return the seconds it took.
+
+    An interrupted tuning goes on from its last save. Raises UsageError where the checkpoint was
+    made with other options, and what ``tune`` and ``export`` raise.
+    """
+    begin = perf_counter()
+    if not _is_tuned(run):
+        _tune(run)
+    if not _is_exported(run):
+        from ..exporter.pipeline import export
+
+        export(ExportConfig(model=str(run.checkpoint), output=run.bundle))
+    return perf_counter() - begin
+
+
+def is_made(run: Run) -> bool:
+    """Whether checkpoint and bundle are there. Raises UsageError if other options made them."""
+    return _is_tuned(run) and _is_exported(run)
+
+
+def _is_exported(run: Run) -> bool:
+    return (run.bundle / MANIFEST_NAME).is_file()
+
+
+def _is_tuned(run: Run) -> bool:
+    path = run.checkpoint / REPORT_NAME
+    if not path.is_file():
+        return False
+    made = TuningReport.model_validate_json(path.read_bytes()).config
+    before, now = _fixed_options(TuneConfig(**made)), _fixed_options(run.tuning)
+    problems = [
+        f"was made with {name} {before[name]!r}, now it is {now[name]!r}; take that value, or "
+        "another work directory"
+        for name in now
+        if before[name] != now[name]
+    ]
+    if problems:
+        raise UsageError(str(run.checkpoint), *problems)
+    return True
+
+
+def _fixed_options(config: TuneConfig) -> dict[str, object]:
+    return config.model_dump(mode="json", exclude=_FREE_OPTIONS)
+
+
+def _tune(run: Run) -> None:
+    from .tune import tune
+
+    unfinished = TuningDirectories(run.checkpoint).last_checkpoint() is not None
+    tune(run.tuning.model_copy(update={"resume": unfinished}))

@@ -1,0 +1,134 @@
+"""A whole table of tiny models: made once, read again, and honest about options that changed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from skipdec.calib.reproduction import ReproductionEvents, reproduce
+from skipdec.calib.reproduction_config import ReproductionConfig
+from skipdec.calib.reproduction_evaluation import CellResult
+from skipdec.calib.reproduction_files import DOCUMENT, REPORT, write_results
+from skipdec.calib.reproduction_runs import Cell, Run
+from skipdec.calib.reproduction_table import Table
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.generator import Generator
+
+ANIMALS = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
+
+
+class Counted(ReproductionEvents):
+    """Counts the models that were missing, names those that were evaluated."""
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.evaluated_runs: list[str] = []
+
+    def planned(self, runs: Sequence[Run], *, missing: int) -> None:
+        self.missing += missing
+
+    def evaluated(self, run: Run, results: Sequence[CellResult]) -> None:
+        self.evaluated_runs.append(run.name)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> ReproductionConfig:
+    directory = tmp_path_factory.mktemp("table")
+    path = directory / "rows.csv"
+    with path.open("w", newline="") as file:
+        rows = [(f"name[{name}]", f"{name} is a small pub.") for name in ANIMALS]
+        csv.writer(file).writerows([("mr", "ref"), *rows])
+    return ReproductionConfig(
+        train=path,
+        dev=path,
+        work=directory / "work",
+        sizes="layers=6,width=16,heads=2,positions=64",
+        vocab_size=300,
+        max_length=60,
+        seeds=(0,),
+        speedups=(3,),
+        columns=("skipdecode", "unified"),
+        tuning_steps=1,
+        batch_size=4,
+        resamples=20,
+        bf16=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def results(config: ReproductionConfig) -> list[CellResult]:
+    return reproduce(config, Generator.open, ReproductionEvents())
+
+
+def test_every_cell_of_the_table_is_filled(results: list[CellResult]) -> None:
+    assert [(result.column, result.speedup) for result in results] == [
+        ("untuned", 1),
+        ("untuned", 3),
+        ("full", 1),
+        ("skipdecode", 3),
+        ("unified", 3),
+    ]
+    depths = {result.cell: result.figures["realised_depth"] for result in results}
+    assert depths[Cell("untuned", 1)] == depths[Cell("full", 1)] == 6
+    assert {depths[Cell(name, 3)] for name in ("untuned", "skipdecode", "unified")} == {2}
+
+
+def test_a_second_call_makes_nothing_again(
+    config: ReproductionConfig, results: list[CellResult]
+) -> None:
+    events = Counted()
+
+    again = reproduce(config, Generator.open, events)
+
+    assert events.missing == 0
+    assert again == results  # times included: they were read, not measured again
+    assert events.evaluated_runs == ["base", "control", "skipdecode-3x"]
+
+
+def test_models_made_with_other_options_are_refused(
+    config: ReproductionConfig, results: list[CellResult]
+) -> None:
+    changed = config.model_copy(update={"tuning_steps": 2})
+
+    with pytest.raises(UsageError, match="was made with max_steps 1, now it is 2"):
+        reproduce(changed, Generator.open, ReproductionEvents())
+
+
+def test_bad_rows_are_refused_before_any_model(config: ReproductionConfig, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("mr,ref\nname[Ant],\n")
+    changed = config.model_copy(update={"dev": bad, "work": tmp_path / "work"})
+
+    with pytest.raises(UsageError, match="line 2"):
+        reproduce(changed, Generator.open, ReproductionEvents())
+
+    assert not (tmp_path / "work").exists()
+
+
+def test_differences_are_paired_with_full_depth_tuned_as_long(
+    config: ReproductionConfig, results: list[CellResult]
+) -> None:
+    table = Table(config, results)
+
+    itself = table.difference(Cell("full", 1), "bleu")
+    other = table.difference(Cell("untuned", 1), "rouge_l")
+
+    assert (itself.value, itself.low, itself.high) == (0, 0, 0)
+    figures = {result.cell: result.figures["rouge_l"] for result in results}
+    assert other.value == figures[Cell("untuned", 1)] - figures[Cell("full", 1)]
+
+
+def test_tables_and_document_lie_in_the_work_directory(
+    config: ReproductionConfig, results: list[CellResult]
+) -> None:
+    tables = write_results(config, results)
+
+    assert (config.work / REPORT).read_text() == tables
+    assert tables.count("| 3× |") == 7
+    document = json.loads((config.work / DOCUMENT).read_text())
+    assert len(document["cells"]) == len(results)
+    assert ReproductionConfig(**document["config"]) == config

@@ -1,0 +1,95 @@
+"""A table's plan: equal depth along a row, one model for equal layers, everything wrong at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skipdec.calib.reproduction_columns import COLUMNS, TABLE_COLUMNS, Depth
+from skipdec.calib.reproduction_config import ReproductionConfig
+from skipdec.calib.reproduction_runs import Cell, base_run, missing_cells, tuned_runs
+from skipdec.engines.errors import UsageError
+
+HORIZON = 24
+
+
+def config(**changes: Any) -> ReproductionConfig:  # noqa: ANN401
+    return ReproductionConfig(
+        **{"train": Path("train.csv"), "dev": Path("dev.csv"), "work": Path("work"), **changes}
+    )
+
+
+@pytest.mark.parametrize("num_layers", [12, 24])
+@pytest.mark.parametrize("speedup", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("column", TABLE_COLUMNS)
+def test_all_columns_of_a_row_run_equally_many_layers(
+    column: str, speedup: int, num_layers: int
+) -> None:
+    depth = Depth(speedup, num_layers, HORIZON)
+    text = COLUMNS.load(column).schedule(depth)
+    if text is None:
+        assert (column, speedup, num_layers) == ("d3", 6, 12)
+    else:
+        average = depth.parse(text).average_budget(HORIZON)
+        assert average == pytest.approx(float(depth.average), abs=0.1)
+
+
+def test_columns_that_run_the_same_layers_share_a_model() -> None:
+    runs = tuned_runs(config(speedups=(5, 6)), seed=0, horizon=HORIZON)
+
+    assert [run.name for run in runs] == [
+        "control",
+        "skipdecode-5x",
+        "early-termination-5x",
+        "unified-5x",
+        "d3-5x",
+        "skipdecode-6x",
+        "early-termination-6x",
+    ]
+    assert runs[5].cells == (Cell("skipdecode", 6), Cell("unified", 6))
+    assert list(missing_cells(config(speedups=(5, 6)), runs)) == [Cell("d3", 6)]
+
+
+def test_every_model_sees_as_many_steps_from_the_same_base() -> None:
+    table = config(tuning_steps=70)
+    base = base_run(table, seed=3).tuning
+
+    tunings = [run.tuning for run in tuned_runs(table, seed=3, horizon=HORIZON)]
+
+    assert {tuning.model for tuning in tunings} == {str(base.output)}
+    assert {tuning.max_steps for tuning in tunings} == {70}
+    assert {tuning.seed for tuning in (base, *tunings)} == {3}
+    assert len({tuning.output for tuning in tunings}) == len(tunings)
+
+
+@pytest.mark.parametrize(
+    ("column", "option"),
+    [
+        ("distilled", {"weight": 0.5, "temperature": 1.0}),
+        ("curriculum", 0.5),
+        ("mixture", ("linear:max=6,min=2,warmup=1,horizon=24",)),
+        ("longer", 900),
+    ],
+)
+def test_levers_are_skipdecode_with_one_option_more(column: str, option: Any) -> None:  # noqa: ANN401
+    table = config(speedups=(4,), columns=("skipdecode", column))
+
+    plain, lever = (run.tuning for run in tuned_runs(table, 0, HORIZON)[1:])
+
+    differences = {
+        name: value
+        for name, value in lever.model_dump().items()
+        if value != plain.model_dump()[name] and name != "output"
+    }
+    assert list(differences.values()) == [option]
+
+
+def test_all_that_is_wrong_with_a_table_is_said_at_once() -> None:
+    with pytest.raises(UsageError) as raised:
+        config(columns=("skipdecode", "beam"), speedups=(2, 2, 7), seeds=(1, 1))
+
+    assert len(raised.value.problems) == 4
+    for part in ("seeds is 1, 1", "speedups is 2, 2, 7", "beam", "7x does not fit 12 layers"):
+        assert part in str(raised.value)
