@@ -31,7 +31,9 @@ class ReproductionConfig(ValidatedConfig):
     vocab_size: int = Field(default=1000, ge=300)
     max_length: int = Field(default=192, ge=2, description="prompt and completion, tokens")
     seeds: tuple[int, ...] = Field(default=(0, 1), min_length=1)
-    speedups: tuple[int, ...] = Field(default=(2, 3, 4, 5, 6), min_length=1)
+    speedups: tuple[int, ...] | None = Field(
+        default=None, min_length=1, description="None: 2 to 6, and 8 from 16 layers on"
+    )
     columns: tuple[str, ...] = Field(default=TABLE_COLUMNS, min_length=1)
     base_epochs: float = Field(default=1.0, gt=0)
     base_learning_rate: float = Field(default=2e-3, gt=0)
@@ -46,7 +48,8 @@ class ReproductionConfig(ValidatedConfig):
 
     def _problems(self) -> Iterator[str]:
         for field in ("seeds", "speedups", "columns"):
-            if len(values := getattr(self, field)) != len(set(values)):
+            values = getattr(self, field) or ()
+            if len(values) != len(set(values)):
                 yield f"{field} is {', '.join(map(str, values))}; allowed: each once"
         if unknown := [name for name in self.columns if name not in COLUMNS]:
             yield f"columns has {', '.join(unknown)}; allowed: {', '.join(COLUMNS)}"
@@ -55,11 +58,18 @@ class ReproductionConfig(ValidatedConfig):
         except SkipDecError as error:
             yield from (f"sizes: {problem}" for problem in error.problems)
             return
-        for speedup in self.speedups:
+        for speedup in self.rows:
             try:
                 parse_schedule(f"{speedup}x", num_layers=layers, horizon=1)
             except SkipDecError as error:
                 yield from (f"speedups: {speedup}x {problem}" for problem in error.problems)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The speed-ups of the table, by layers, without 1."""
+        if self.speedups is not None:
+            return self.speedups
+        return (2, 3, 4, 5, 6, 8) if self.num_layers >= 16 else (2, 3, 4, 5, 6)
 
     @property
     def num_layers(self) -> int:

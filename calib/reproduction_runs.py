@@ -58,7 +58,7 @@ def base_run(config: ReproductionConfig, seed: int) -> Run:
         learning_rate=config.base_learning_rate,
         epochs=config.base_epochs,
     )
-    cells = (Cell(UNTUNED, 1), *(Cell(UNTUNED, speedup) for speedup in config.speedups))
+    cells = (Cell(UNTUNED, 1), *(Cell(UNTUNED, speedup) for speedup in config.rows))
     return Run(seed, "base", cells, tuning)
 
 
@@ -80,7 +80,7 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
             runs[key] = Run(seed, name, (cell,), tuning)
 
     add(Cell(CONTROL, 1), "control", "full", {})
-    for speedup in config.speedups:
+    for speedup in config.rows:
         depth = Depth(speedup, config.num_layers, horizon)
         for name in config.columns:
             column: type[Column] = COLUMNS.load(name)
@@ -93,7 +93,7 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
 def missing_cells(config: ReproductionConfig, runs: Sequence[Run]) -> Iterator[Cell]:
     """The cells of the table that no run fills: columns without a schedule of that depth."""
     filled = {cell for run in runs for cell in run.cells}
-    for speedup in config.speedups:
+    for speedup in config.rows:
         for name in config.columns:
             if (cell := Cell(name, speedup)) not in filled:
                 yield cell

@@ -90,7 +90,7 @@ def _grid(table: Table, text: Print) -> str:
     ]
     control = [text(_CONTROL)] * (len(columns) - 1)
     rows = [["1×", text(Cell(UNTUNED, 1)), *control]]
-    for speedup in table.config.speedups:
+    for speedup in table.config.rows:
         rows.append([f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)])
     return _lines([["speed-up by layers", *headings], ["---"] * (len(columns) + 1), *rows])
 

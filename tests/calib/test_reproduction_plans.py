@@ -36,6 +36,11 @@ def test_all_columns_of_a_row_run_equally_many_layers(
         assert average == pytest.approx(float(depth.average), abs=0.1)
 
 
+@pytest.mark.parametrize(("layers", "rows"), [(12, (2, 3, 4, 5, 6)), (24, (2, 3, 4, 5, 6, 8))])
+def test_deep_models_get_a_row_more(layers: int, rows: tuple[int, ...]) -> None:
+    assert config(sizes=f"layers={layers},width=64,heads=4").rows == rows
+
+
 def test_columns_that_run_the_same_layers_share_a_model() -> None:
     runs = tuned_runs(config(speedups=(5, 6)), seed=0, horizon=HORIZON)
 
