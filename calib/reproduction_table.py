@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import mean
 
 import numpy as np
 
+from . import markdown
 from .bootstrap import Estimate, MetricSample
 from .metrics import METRICS
 from .reproduction_columns import COLUMNS
@@ -92,11 +93,7 @@ def _grid(table: Table, text: Print) -> str:
     rows = [["1×", text(Cell(UNTUNED, 1)), *control]]
     for speedup in table.config.rows:
         rows.append([f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)])
-    return _lines([["speed-up by layers", *headings], ["---"] * (len(columns) + 1), *rows])
-
-
-def _lines(rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown.table(["by layers", *headings], rows)
 
 
 def _figure(table: Table, metric: str, digits: int, cell: Cell) -> str:
@@ -111,12 +108,13 @@ def _by_seed(values: Sequence[float], digits: int) -> str:
     """``69.1 (68.7, 69.5)``: the mean, then each seed."""
     if not values:
         return _EMPTY
-    seeds = f" ({', '.join(f'{value:.{digits}f}' for value in values)})" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{seeds}"
+    seeds = ", ".join(markdown.number(value, digits) for value in values)
+    average = markdown.number(mean(values), digits)
+    return f"{average} ({seeds})" if len(values) > 1 else average
 
 
 def _difference(table: Table, metric: str, cell: Cell) -> str:
     if not table.of(cell):
         return _EMPTY
     estimate = table.difference(cell, metric)
-    return f"{estimate.value:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"
+    return markdown.interval(estimate.value, estimate.low, estimate.high, 1, signed=True)
