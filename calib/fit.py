@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..engines.errors import SkipDecError
+from ..engines.bundle import EngineBundle
+from ..engines.errors import ScheduleError, SkipDecError
 from ..runtime.cost import CostModel
 from ..runtime.generator import Generator
 from ..runtime.schedule import ExitSchedule
@@ -15,22 +16,22 @@ from ..runtime.schedule_text import format_schedule
 from .fit_goal import TargetSpeedup
 from .fit_inputs import FitConfig, FitInputs, prepare
 from .fit_loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
-from .fit_speed import MeasuredSpeedup, SpeedModel, measure_speedup
+from .fit_source import Announcer
+from .fit_speed import MeasuredSpeedup, SpeedModel, SpeedupOf, Speedups, measure_speedup
 from .pareto import excess_costs
 from .schedule_search import ScheduleSearch, SearchResult
 from .sensitivity import SensitivityRow, study
 
 _MOST_ATTEMPTS = 4  # schedules measured before a target counts as missed
 
+_WHOSE: dict[SpeedupOf, str] = {"steps": "the steps after the prompt", "call": "the whole call"}
+
 OpenGenerator = Callable[[Path], Generator]
 Measure = Callable[[ExitSchedule], MeasuredSpeedup]
 
 
-class Progress(Protocol):
+class Progress(Announcer, Protocol):
     """Shows what a fit is doing."""
-
-    def phase(self, name: str) -> None:
-        """What is done from now on."""
 
     def advance(self, done: str, texts: int) -> None:
         """``texts`` completions were scored; ``done`` says how far the phase is."""
@@ -44,8 +45,8 @@ class Candidate:
     average_budget: float  # layers of a generated token, over the median completion
     loss: float  # nats a token
     over_full: LossDifference
-    predicted: float  # speed-up of the steps after the prompt, from bytes alone
-    expected: float  # the same, or less where the fastest candidate was measured slower
+    predicted: Speedups  # from bytes, and of prompts from multiply-adds
+    expected: Speedups  # the same, or less where the fastest candidate was measured slower
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Fit:
 
     config: FitConfig
     inputs: FitInputs
+    bundle: EngineBundle  # what ran; of a model, deleted since or published
     speed: SpeedModel
     search: SearchResult
     full: Candidate
@@ -68,17 +70,22 @@ class Fit:
 def fit(config: FitConfig, open_generator: OpenGenerator, progress: Progress) -> Fit:
     """Search, choose, and check the choice by measurement.
 
-    A target speed-up holds for the *measured* steps after the prompt, where ``repetitions`` are
-    not 0: the fastest candidate is measured first, which corrects what bytes promise and refuses
-    an impossible target before anything is scored; then the best by loss is measured, and if it is
-    too slow, the next best of those expected to be faster by as much as it lacked.
+    A model is exported for the time of the fit. A target speed-up holds for what is *measured*, of
+    the steps after the prompt or of the call, where ``repetitions`` are not 0: the fastest
+    candidate is measured first, which corrects what bytes promise and refuses an impossible target
+    before anything is scored; then the best by loss is measured, and if it is too slow, the next
+    best of those expected to be faster by as much as it lacked.
 
     Raises SkipDecError, saying how near it came, for a goal that can't be met, and what
     ``prepare`` raises before any work.
     """
     inputs = prepare(config)
-    with open_generator(config.bundle) as generator:
-        return _Fitting(config, inputs, generator, progress).run()
+    with config.source.bundle(progress) as path:
+        with open_generator(path) as generator:
+            found = _Fitting(config, inputs, generator, progress).run()
+        if (kept := config.source.publish(path, found.chosen.schedule)) is not None:
+            progress.note(f"wrote {kept}, with the chosen schedule")
+    return found
 
 
 class _Fitting:
@@ -97,19 +104,21 @@ class _Fitting:
         search = ScheduleSearch(
             inputs.space,
             GeneratorScorer(self._generator, inputs.examples),
-            speed.expected,
+            lambda schedule: speed.expected(schedule).of(config.speedup_of),
             config.search,
             self._progress.advance,
         )
         self._progress.phase("searching")
-        full = search.score_fully(ExitSchedule.full(inputs.bundle.manifest.model.num_layers))
+        full = search.score_fully(ExitSchedule.full(self._generator.model.num_layers))
         result = search.run()
         finalists = [entry for entry in result.finalists if entry is not full]
         chosen, measured, rejected = choose(config, [full, *finalists], full, self._measure)
         rows: tuple[SensitivityRow, ...] = ()
         if config.sensitivity:
             self._progress.phase("varying the best")
-            rows = study(chosen, self._horizons(), search.score_fully, inputs.num_tokens)
+            rows = study(
+                chosen, self._horizons(), search.score_fully, speed.expected, inputs.num_tokens
+            )
         ordered = sorted((full, *finalists), key=lambda entry: entry.speedup)
         excess = excess_costs([(entry.speedup, entry.mean_loss) for entry in ordered])
         described = [self._describe(entry, full, speed) for entry in ordered]
@@ -117,6 +126,7 @@ class _Fitting:
         return Fit(
             config=config,
             inputs=inputs,
+            bundle=self._generator.bundle,
             speed=speed,
             search=result,
             full=self._describe(full, full, speed),
@@ -129,24 +139,32 @@ class _Fitting:
         )
 
     def _speed_model(self) -> SpeedModel:
-        """Corrected by a measurement of the fastest; refuses a target beyond it."""
-        inputs, goal = self._inputs, self._config.goal
-        manifest = inputs.bundle.manifest
+        """Corrected by a measurement of the fastest; refuses a target beyond it.
+
+        More than bytes promise is expected only where a target needs it, and it was measured.
+        """
+        inputs, goal, of = self._inputs, self._config.goal, self._config.speedup_of
+        manifest = self._generator.bundle.manifest
         cost = CostModel(manifest, on_device=self._generator.device is not None)
-        speed = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens)
+        speed = bold = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens)
         fastest = inputs.space.fastest()
-        reached = f"{speed.predicted(fastest):.3f}× by the bytes it reads"
+        reached = ""
         if self._config.repetitions:
-            measured = self._measure(fastest)
-            speed = speed.calibrated(measured)
-            reached += f" and {measured.steps:.3f}× as measured"
-        if isinstance(goal, TargetSpeedup) and speed.expected(fastest) < goal.value:
-            raise SkipDecError(
-                f"--target-speedup {goal.value:g}",
-                f"can't be met: the fastest candidate, {format_schedule(fastest)}, reaches "
-                f"{reached}; nothing was scored; ask for less, or allow more --placement",
+            measured = self._measure(_with_prompt_decay(fastest))
+            speed, bold = (
+                speed.calibrated(measured, beyond_bytes=beyond) for beyond in (False, True)
             )
-        return speed
+            reached = f" and {bold.expected(fastest).of(of):.3f}× as measured"
+        if not isinstance(goal, TargetSpeedup) or speed.expected(fastest).of(of) >= goal.value:
+            return speed
+        if bold.expected(fastest).of(of) >= goal.value:
+            return bold
+        raise SkipDecError(
+            f"--target-speedup {goal.value:g}",
+            f"can't be met: in {_WHOSE[of]}, the fastest candidate, {format_schedule(fastest)}, "
+            f"reaches {speed.predicted(fastest).of(of):.3f}× by the bytes it reads{reached}; "
+            "nothing was scored; ask for less, or allow more --placement",
+        )
 
     def _measure(self, schedule: ExitSchedule) -> MeasuredSpeedup:
         self._progress.phase(f"timing {format_schedule(schedule)}")
@@ -159,14 +177,14 @@ class _Fitting:
         )
 
     def _horizons(self) -> dict[str, int]:
-        """Median and longest completion; and what was asked for or the bundle has, if different."""
+        """Median and longest completion; what was asked for, or came along, if different."""
         inputs = self._inputs
-        own = ExitSchedule.from_document(inputs.bundle.schedule_document)
+        own = inputs.own_schedule
         named = {
             "median": inputs.data.median_completion,
             "longest": inputs.longest_completion,
             "asked for": inputs.horizon,
-            "the bundle's": own.horizon if own.decay != "constant" else inputs.horizon,
+            "its own": own.horizon if own.decay != "constant" else inputs.horizon,
         }
         first_names = {value: name for name, value in reversed(named.items())}
         return {name: value for name, value in named.items() if first_names[value] == name}
@@ -180,7 +198,7 @@ class _Fitting:
             loss=entry.mean_loss,
             over_full=loss_difference(entry, full),
             predicted=speed.predicted(entry.schedule),
-            expected=entry.speedup,
+            expected=speed.expected(entry.schedule),
         )
 
 
@@ -207,9 +225,21 @@ def choose(
         if not fast_enough:
             break
         measured = measure(fast_enough[0].schedule)
-        if measured.steps >= goal.value:
+        reached = measured.of(config.speedup_of)
+        if reached >= goal.value:
             return fast_enough[0], measured, tuple(entry for _, entry in rejected)
         rejected.append((fast_enough[0], measured))
-        needed = fast_enough[0].speedup * goal.value / measured.steps
-    nearest, measured = max(rejected, key=lambda entry: entry[1].steps)
-    raise goal.missed(nearest, f"was measured at {measured.steps:.3f}×")
+        needed = fast_enough[0].speedup * goal.value / reached
+    nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
+    raise goal.missed(nearest, f"was measured at {measured.of(config.speedup_of):.3f}×")
+
+
+def _with_prompt_decay(schedule: ExitSchedule) -> ExitSchedule:
+    """The same with a falling prompt, which leaves the steps as they are; itself where none fits.
+
+    Timing it says what the layers of a prompt are worth, too.
+    """
+    try:
+        return ExitSchedule.from_document({**schedule.to_document(), "prompt": "decay"})
+    except ScheduleError:
+        return schedule

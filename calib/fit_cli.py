@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,36 +13,46 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    PassageWords,
     PromptColumn,
     PromptTemplate,
 )
 
 if TYPE_CHECKING:
     from ..runtime.generator import Generator
-    from .fit_goal import Goal
-    from .fit_space import SpaceConfig
 
 _EXAMPLES = """
 [bold]Examples[/bold]
 
-skipdec fit opt-e2e --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
-  the least loss at 1.5× or more; then: skipdec schedule set opt-e2e schedule.json
+skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
+  the least loss at 1.5× or more; then: skipdec schedule set opt-e2e.skipdec schedule.json
 
-skipdec fit opt-e2e --data dev.csv --preset e2e --max-loss +0.02 --plot front.png
+skipdec fit ./opt-e2e --quantize int8 --data dev.csv --preset e2e --target-speedup 1.5 \
+-o schedule.json
+  a checkpoint, exported for the time of the fit; then, with the same precision:
+  skipdec export ./opt-e2e --quantize int8 --schedule schedule.json
+
+skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --max-loss +0.02 --plot front.png
   the fastest that loses at most 0.02 nats a token against full depth
 
-skipdec fit opt-e2e --data dev.jsonl --target-speedup 2 --placement top --decay linear --warmup 1
+skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr --target-speedup 1.5 --speedup-of call
+  whole calls: long prompts count, and prompt=decay may shorten them
+
+skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top --decay linear \
+--warmup 1
   only max and min exit layer vary; --sensitivity shows what the rest would change
 
 Loss: teacher-forced negative log-likelihood of the completions, nats a token, each token at the
-depth that generating it has. Speed-up: of the steps after the prompt, at the data's median lengths,
-one row; predicted from bytes, lowered where the fastest candidate is measured slower, and measured
-for the chosen one. A goal that can't be met: exit code 1, how near it came, nothing written.
+depth that generating it has. Speed-up: at the data's median lengths, one row; of steps predicted
+from bytes, of prompts from multiply-adds, both lowered where the fastest candidate is measured
+slower, and measured for the chosen one. A goal that can't be met: exit code 1, how near it came,
+nothing written.
 
 Values in round brackets are the defaults.
 """
 
 _GOAL = "Goal, one of"
+_MODEL = "If it is a MODEL"
 _DATA = "Data"
 _SPACE = "What may vary, beside max and min exit layer"
 _WORK = "Work"
@@ -55,6 +65,10 @@ def register(app: typer.Typer) -> None:
 
 def _goal(*names: str, text: str) -> Any:  # noqa: ANN401  (typer's own option type)
     return typer.Option(*names, help=text, rich_help_panel=_GOAL)
+
+
+def _model(*names: str, text: str, **options: Any) -> Any:  # noqa: ANN401
+    return typer.Option(*names, help=text, rich_help_panel=_MODEL, **options)
 
 
 def _data(*names: str, text: str) -> Any:  # noqa: ANN401
@@ -71,14 +85,20 @@ def _work(*names: str, text: str, **options: Any) -> Any:  # noqa: ANN401
 
 @reports_errors
 def fit(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|BUNDLE",
+            help="a bundle's directory; or opt-125m, a hub id, a checkpoint's directory",
+        ),
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="schedule, .json")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="front as .png or .svg")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace --output and --plot")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace what is there")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="also vary each choice alone around the best")
@@ -89,14 +109,19 @@ def fit(
     max_loss: Annotated[
         str | None, _goal("--max-loss", text="fastest up to 1.9 nats a token; +0.05: over full")
     ] = None,
+    speedup_of: Annotated[
+        Literal["steps", "call"],
+        _goal("--speedup-of", text="steps after the prompt, or the whole call"),
+    ] = "steps",
     *,
-    data: Annotated[Path, _data("--data", text=".jsonl, .csv, or a dataset on disk")],
+    data: Annotated[Path, _data("--data", text=".jsonl, .csv, .txt, or a dataset")],
     data_format: DataFormat = "auto",
     preset: DataPreset = None,
     prompt_column: PromptColumn = None,
     completion_column: CompletionColumn = None,
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
+    passage_words: PassageWords = None,
     decay: Annotated[
         list[str] | None,
         _space("--decay", text="repeat: linear, power:power=2, … (four of them)"),
@@ -105,6 +130,10 @@ def fit(
         list[str] | None, _space("--placement", text="repeat: top, d3:tail=2, … (all)")
     ] = None,
     warmup: Annotated[list[int] | None, _space("--warmup", text="repeat (0, 1, 2, 3)")] = None,
+    prompt: Annotated[
+        list[str] | None,
+        _space("--prompt", text="repeat: full, decay (full; both with --speedup-of call)"),
+    ] = None,
     horizon: Annotated[
         int | None, typer.Option("--horizon", min=1, help="(the data's median completion)")
     ] = None,
@@ -118,18 +147,51 @@ def fit(
         str | None, _work("--device", text="cpu, cuda or cuda:1 (cpu; TensorRT: cuda)")
     ] = None,
     threads: Annotated[int | None, _work("--threads", text="(all cores)", min=1)] = None,
+    load_format: Annotated[
+        Literal["auto", "safetensors", "bin", "dummy"] | None,
+        _model("--load-format", text="dummy: random weights (auto)"),
+    ] = None,
+    fp16: Annotated[bool, _model("--fp16", text="the same as --dtype float16")] = False,
+    dtype: Annotated[
+        Literal["float32", "float16"] | None, _model("--dtype", text="to export in (float32)")
+    ] = None,
+    quantize: Annotated[
+        Literal["none", "int8", "int8-block", "int4"] | None,
+        _model("--quantize", text="the weights (none)"),
+    ] = None,
+    head_quantize: Annotated[
+        Literal["none", "int8", "int8-block", "int4"] | None,
+        _model("--head-quantize", text="the head's weights (as --quantize)"),
+    ] = None,
+    keep_bundle: Annotated[
+        Path | None,
+        _model("--keep-bundle", metavar="DIR", text="keep the bundle, with the chosen schedule"),
+    ] = None,
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the least loss of quality."""
     from .data import DataConfig
     from .fit import fit as run
     from .fit_inputs import FitConfig
+    from .fit_options import choose_goal, choose_source, choose_space
     from .fit_progress import FitProgress
     from .fit_report import report_document
     from .fit_tables import print_fit
     from .schedule_search import SearchConfig
 
     config = FitConfig(
-        bundle=bundle,
+        source=choose_source(
+            source,
+            {
+                "--load-format": load_format,
+                "--fp16": fp16 or None,
+                "--dtype": dtype,
+                "--quantize": quantize,
+                "--head-quantize": head_quantize,
+                "--keep-bundle": keep_bundle,
+            },
+            output=output,
+            force=force,
+        ),
         data=DataConfig(
             path=data,
             format=data_format,
@@ -138,9 +200,11 @@ def fit(
             completion_column=completion_column,
             prompt_template=prompt_template,
             completion_template=completion_template,
+            passage_words=passage_words,
         ),
-        goal=_chosen_goal(target_speedup, max_loss),
-        space=_space_config(decay, placement, warmup),
+        goal=choose_goal(target_speedup, max_loss),
+        speedup_of=speedup_of,
+        space=choose_space(decay, placement, warmup, prompt, speedup_of),
         search=SearchConfig(budget=budget, seed=seed),
         num_examples=examples,
         horizon=horizon,
@@ -166,28 +230,6 @@ def fit(
         print_json(report_document(found, _machine(device, threads)))
     else:
         print_fit(result_console(), found)
-
-
-def _chosen_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
-    from ..engines.errors import UsageError
-    from .fit_goal import MaxLoss, TargetSpeedup
-
-    if target_speedup is not None and max_loss is None:
-        return TargetSpeedup(target_speedup)
-    if max_loss is not None and target_speedup is None:
-        return MaxLoss.parse(max_loss)
-    given = "neither was" if max_loss is None else "both were"
-    raise UsageError("fit", f"{given} given; give --target-speedup or --max-loss")
-
-
-def _space_config(
-    decay: list[str] | None, placement: list[str] | None, warmup: list[int] | None
-) -> SpaceConfig:
-    """What is not given stays at its default."""
-    from .fit_space import SpaceConfig
-
-    given = {"decays": decay, "placements": placement, "warmups": warmup}
-    return SpaceConfig(**{name: tuple(dict.fromkeys(v)) for name, v in given.items() if v})  # type: ignore[arg-type]
 
 
 def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:

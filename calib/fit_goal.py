@@ -26,7 +26,7 @@ class Goal(Protocol):
 
 @dataclass(frozen=True)
 class TargetSpeedup:
-    """At least this speed-up of the steps after the prompt, with as little loss as possible."""
+    """At least this speed-up, of the steps or of the call, with as little loss as possible."""
 
     value: float
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from ..engines.bundle import EngineBundle
 from ..engines.errors import UsageError
-from ..runtime.tokenizer import Tokenizer
-from .data import DataConfig, load_examples
+from ..exporter.problems import Problems
+from ..runtime.schedule import ExitSchedule
+from .data import DataConfig, Example, load_examples
 from .fit_goal import Goal
+from .fit_source import Source, SourceFacts
 from .fit_space import SearchSpace, SpaceConfig
+from .fit_speed import SpeedupOf
 from .schedule_search import SearchConfig
 from .tokenised import TokenisedData, TokenisedExample, tokenise
 
@@ -21,9 +22,10 @@ from .tokenised import TokenisedData, TokenisedExample, tokenise
 class FitConfig:
     """What to fit, on what, and how much work to put in."""
 
-    bundle: Path
+    source: Source
     data: DataConfig
     goal: Goal
+    speedup_of: SpeedupOf = "steps"  # that the goal and the search go by
     space: SpaceConfig = field(default_factory=SpaceConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     num_examples: int = 96  # drawn from the data by the search's seed
@@ -38,6 +40,11 @@ class FitConfig:
             for name, low in bounds
             if (value := getattr(self, name)) is not None and value < low
         ]
+        if self.speedup_of == "call" and self.repetitions == 0:
+            problems.append(
+                "repetitions is 0, but a prompt's part of a call must be timed; allowed with "
+                "--speedup-of call: 1 or more"
+            )
         if problems:
             raise UsageError("fit", *problems)
 
@@ -46,7 +53,7 @@ class FitConfig:
 class FitInputs:
     """Everything that can be refused has been."""
 
-    bundle: EngineBundle
+    own_schedule: ExitSchedule  # the bundle's or checkpoint's
     data: TokenisedData  # all of it
     examples: tuple[TokenisedExample, ...]  # those that are scored
     space: SearchSpace
@@ -61,38 +68,46 @@ class FitInputs:
 
 
 def prepare(config: FitConfig) -> FitInputs:
-    """Read data and bundle, tokenise, draw the examples; load no engine.
+    """Read data, bundle or checkpoint, tokenise, draw the examples; build and load no engine.
 
-    Raises UsageError with the line of every bad row, BundleError, and ScheduleError for choices
-    that fit no schedule of the bundle's depth.
+    Raises one SkipDecError with every problem found: the line of each bad row, what is wrong with
+    the bundle or with an export of the model, choices that fit no schedule of its depth.
     """
-    rows = load_examples(config.data)
-    bundle = EngineBundle.open(config.bundle)
-    model, name = bundle.manifest.model, bundle.manifest.tokenizer
-    problems = []
-    if name is None:
-        problems.append("has no tokenizer; export it from a checkpoint with tokenizer.json")
-    if model.eos_token_id is None:
-        problems.append("has no end-of-text token, so no completion has an end; export it with one")
-    if name is None or model.eos_token_id is None:
-        raise UsageError(str(config.bundle), *problems)
-    data = tokenise(
-        rows,
-        Tokenizer.load(bundle.file(name)),
-        eos_token_id=model.eos_token_id,
-        max_length=model.max_seq_len,
-    )
+    problems = Problems("fit")
+    rows = problems.attempt(load_examples, config.data)
+    facts = problems.attempt(config.source.examine)
+    data = None
+    if facts is not None:
+        problems.attempt(SearchSpace, config.space, num_layers=facts.model.num_layers, horizon=1)
+        if rows is not None:
+            data = problems.attempt(_tokenise, config.source, facts, rows)
+    if facts is None or data is None or problems.errors:
+        raise problems.error()
     horizon = config.horizon or data.median_completion
     prompt = _median_prompt(data.examples)
-    room = model.max_seq_len - len(prompt)
+    room = facts.model.max_seq_len - len(prompt)
     return FitInputs(
-        bundle=bundle,
+        own_schedule=facts.schedule,
         data=data,
         examples=_draw(data.examples, config.num_examples, config.search.seed),
-        space=SearchSpace(config.space, num_layers=model.num_layers, horizon=horizon),
+        space=SearchSpace(config.space, num_layers=facts.model.num_layers, horizon=horizon),
         horizon=horizon,
         prompt=prompt,
         num_tokens=max(2, min(data.median_completion, room)),
+    )
+
+
+def _tokenise(source: Source, facts: SourceFacts, rows: Sequence[Example]) -> TokenisedData:
+    model = facts.model
+    problems = []
+    if facts.tokenizer is None:
+        problems.append("has no tokenizer; export it from a checkpoint with tokenizer.json")
+    if model.eos_token_id is None:
+        problems.append("has no end-of-text token, so no completion has an end; export it with one")
+    if facts.tokenizer is None or model.eos_token_id is None:
+        raise UsageError(source.name, *problems)
+    return tokenise(
+        rows, facts.tokenizer, eos_token_id=model.eos_token_id, max_length=model.max_seq_len
     )
 
 

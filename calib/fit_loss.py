@@ -47,7 +47,7 @@ class ScoredSchedule:
     """One schedule and what the first examples cost with it."""
 
     schedule: ExitSchedule
-    speedup: float  # of the steps after the prompt, as predicted
+    speedup: float  # expected: of the steps after the prompt, or of the call
     num_tokens: Sequence[int]  # of every example
     nats: list[float] = field(default_factory=list)  # of the examples scored so far
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from ..engines.errors import UsageError
 from ..engines.extras import require_extra
 from .fit import Fit
+from .fit_speed import SpeedupOf
 
 FORMATS = (".png", ".svg")
+AXES: dict[SpeedupOf, str] = {"steps": "the steps after the prompt", "call": "the whole call"}
 
 
 def check_picture(path: Path) -> None:
@@ -24,6 +26,7 @@ def plot_fit(fit: Fit, path: Path) -> None:
     Errors are one standard error of the difference to full depth.
     """
     check_picture(path)
+    of = fit.config.speedup_of
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -31,14 +34,14 @@ def plot_fit(fit: Fit, path: Path) -> None:
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         axes = figure.subplots()
         axes.plot(
-            [entry.expected for entry in fit.others],
+            [entry.expected.of(of) for entry in fit.others],
             [entry.loss for entry in fit.others],
             ".",
             color="#c9ced6",
             label="beaten",
         )
         axes.errorbar(
-            [entry.expected for entry in fit.front],
+            [entry.expected.of(of) for entry in fit.front],
             [entry.loss for entry in fit.front],
             yerr=[entry.over_full.standard_error for entry in fit.front],
             marker="o",
@@ -51,7 +54,7 @@ def plot_fit(fit: Fit, path: Path) -> None:
             (fit.chosen, "*", "#f2a65a", "chosen"),
         ):
             axes.plot(
-                entry.expected,
+                entry.expected.of(of),
                 entry.loss,
                 marker,
                 color=colour,
@@ -59,7 +62,7 @@ def plot_fit(fit: Fit, path: Path) -> None:
                 label=label,
                 zorder=3,
             )
-        axes.set_xlabel("speed-up of the steps after the prompt, expected")
+        axes.set_xlabel(f"speed-up of {AXES[of]}, expected")
         axes.set_ylabel("nats a token")
         axes.legend()
         undated = {"Date": None} if path.suffix.lower() == ".svg" else None

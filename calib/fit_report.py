@@ -19,16 +19,16 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
     """Return everything as one JSON object.
 
     ``machine``: what the caller knows about where it ran, e.g. the number of threads. Losses are
-    nats a token; speed-ups are of the steps after the prompt unless the key says ``call``.
+    nats a token; speed-ups are of the steps after the prompt unless the key says otherwise.
     """
     config, inputs = fit.config, fit.inputs
-    manifest = inputs.bundle.manifest
+    manifest = fit.bundle.manifest
     return {
         "skipdec": version("skipdec"),
         "processor": processor_name(),
         **machine,
         "model": manifest.model.name,
-        "bundle": str(config.bundle),
+        "source": config.source.name,
         "digest": manifest.digest,
         "precision": manifest.precision.model_dump(mode="json"),
         "data": config.data.model_dump(mode="json"),
@@ -36,6 +36,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "num_examples": len(inputs.examples),
         "num_truncated": inputs.data.num_truncated,
         "goal": {"kind": type(config.goal).__name__, **vars(config.goal)},
+        "speedup_of": config.speedup_of,
         "space": asdict(config.space),
         "budget": config.search.budget,
         "seed": config.search.seed,
@@ -51,6 +52,8 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
             for candidates, examples in fit.search.round_sizes
         ],
         "fixed_time": fit.speed.fixed,
+        "fixed_prompt_time": fit.speed.prompt_fixed,
+        "prompt_share": fit.speed.prompt_share,
         "full": _candidate(fit.full),
         "chosen": _candidate(fit.chosen),
         "measured": fit.measured and _measured(fit.measured),
@@ -68,8 +71,10 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "average_budget": candidate.average_budget,
         "loss": candidate.loss,
         "over_full": _difference(candidate.over_full),
-        "predicted_speedup": candidate.predicted,
-        "expected_speedup": candidate.expected,
+        "predicted_speedup": candidate.predicted.steps,
+        "expected_speedup": candidate.expected.steps,
+        "predicted_call_speedup": candidate.predicted.call,
+        "expected_call_speedup": candidate.expected.call,
     }
 
 
@@ -77,7 +82,9 @@ def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
     return {
         "schedule_text": format_schedule(measured.schedule),
         "speedup": measured.steps,
+        "prompt_speedup": measured.prompt,
         "call_speedup": measured.call,
+        "prompt_share": measured.prompt_share,
         "repetitions": measured.repetitions,
     }
 
@@ -90,7 +97,8 @@ def _row(row: SensitivityRow) -> dict[str, Any]:
         "schedule_text": format_schedule(row.variation.schedule),
         "loss": row.loss,
         "over_best": _difference(row.difference),
-        "expected_speedup": row.speedup,
+        "expected_speedup": row.speedups.steps,
+        "expected_call_speedup": row.speedups.call,
         "average_budget": row.average_budget,
     }
 

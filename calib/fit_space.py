@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from ..engines.errors import ScheduleError, UsageError
-from ..runtime.schedule import ExitSchedule, Segment
+from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import parse_schedule
 
 DECAYS = ("linear", "cosine", "power:power=2", "exponential:rate=3")
 PLACEMENTS = ("top", "bottom", "unified", "unified-nested", "hierarchical", "d3:tail=2")
 WARMUPS = (1, 0, 2, 3)
+PROMPTS = ("full", "decay")
 
 _MOST_EXIT_LAYERS = 24  # deeper models take every second layer, or third, …
 
@@ -22,12 +23,14 @@ class SpaceConfig:
     """What may vary. Decays and placements as ``NAME`` or ``NAME:OPTION=VALUE``.
 
     Max and min exit layer always vary. Equal max and min is the constant decay, so that one need
-    not be named.
+    not be named. Decay on the prompt gains nothing in the steps after it, so it is not tried
+    unless it is named.
     """
 
     decays: tuple[str, ...] = DECAYS
     placements: tuple[str, ...] = PLACEMENTS
     warmups: tuple[int, ...] = WARMUPS
+    prompts: tuple[str, ...] = PROMPTS[:1]
 
     def __post_init__(self) -> None:
         problems = [
@@ -51,6 +54,7 @@ class Point:
     warmup: int
     decay: str
     placement: str
+    prompt: str = "full"
 
     def text(self, horizon: int) -> str:
         """The schedule's text form."""
@@ -68,6 +72,8 @@ class Point:
             decay, options[3] = "constant", "horizon=1"
         else:
             options.append(decay_options)
+        if self.prompt != "full":
+            options.append(f"prompt={self.prompt}")
         return f"{decay}:{','.join(filter(None, options))}"
 
 
@@ -88,13 +94,14 @@ class SearchSpace:
         self._horizon = horizon
         self._schedules: dict[Point, ExitSchedule | None] = {}
         full = ExitSchedule.full(num_layers)
-        self._representatives: dict[tuple[Segment, ...], ExitSchedule] = {full.segments: full}
+        self._representatives: dict[tuple[object, ...], ExitSchedule] = {_layers_run(full): full}
         self._check_choices()
 
     def points(self) -> list[Point]:
         """Every combination, also those that make no schedule."""
         return [
-            Point(largest, smallest, warmup, decay, placement)
+            Point(largest, smallest, warmup, decay, placement, prompt)
+            for prompt in self._config.prompts
             for placement in self._config.placements
             for warmup in self._config.warmups
             for largest in self._exits
@@ -104,10 +111,14 @@ class SearchSpace:
         ]
 
     def shuffled(self, seed: int) -> list[Point]:
-        """All points in an order that ``seed`` decides."""
+        """All points in an order that ``seed`` decides, those of the first prompt rule first.
+
+        What a prompt rule costs depends little on the rest, so it is enough to meet the others as
+        neighbours of what is good already.
+        """
         points = self.points()
         random.Random(seed).shuffle(points)
-        return points
+        return sorted(points, key=lambda point: self._config.prompts.index(point.prompt))
 
     def schedule(self, point: Point) -> ExitSchedule | None:
         """Return what ``point`` makes; None where its choices don't fit one another.
@@ -144,13 +155,16 @@ class SearchSpace:
         for placement in self._config.placements:
             if placement != point.placement:
                 yield replace(point, placement=placement)
+        for prompt in self._config.prompts:
+            if prompt != point.prompt:
+                yield replace(point, prompt=prompt)
 
     def fastest(self) -> ExitSchedule:
-        """The schedule of fewest layers: all layers of a model have the same size."""
+        """The schedule of fewest layers, on the prompt too: all of a model have the same size."""
         constant = (
             point for point in self.points() if point.max_exit_layer == point.min_exit_layer
         )
-        ordered = sorted(constant, key=lambda point: point.max_exit_layer)
+        ordered = sorted(constant, key=lambda at: (at.max_exit_layer, at.prompt == "full"))
         found = (self.schedule(point) for point in ordered)
         return next(schedule for schedule in found if schedule is not None)
 
@@ -159,11 +173,13 @@ class SearchSpace:
             schedule = parse_schedule(point.text(self._horizon), num_layers=self._num_layers)
         except ScheduleError:
             return None
-        return self._representatives.setdefault(schedule.segments, schedule)
+        return self._representatives.setdefault(_layers_run(schedule), schedule)
 
     def _check_choices(self) -> None:
         """Each choice must make at least one schedule at the deepest exit layers."""
-        decays, placements, warmups = (getattr(self._config, f.name) for f in fields(SpaceConfig))
+        decays, placements, warmups, prompts = (
+            getattr(self._config, field.name) for field in fields(SpaceConfig)
+        )
         deepest, next_deepest = self._exits[-1], self._exits[max(-2, -len(self._exits))]
         tried = [
             *(
@@ -178,6 +194,15 @@ class SearchSpace:
             *(
                 [Point(deepest, deepest, warmup, "linear", placement) for placement in placements]
                 for warmup in warmups
+            ),
+            *(
+                [
+                    Point(next_deepest, next_deepest, warmup, "linear", placement, prompt)
+                    for placement in placements
+                    for warmup in warmups
+                ]
+                for prompt in prompts
+                if prompt != "full"
             ),
         ]
         problems: dict[str, None] = {}
@@ -194,3 +219,8 @@ class SearchSpace:
         except ScheduleError as error:
             return error.problems
         return ()
+
+
+def _layers_run(schedule: ExitSchedule) -> tuple[object, ...]:
+    """Equal for schedules that run the same layers for every token, prompts' included."""
+    return schedule.segments, schedule.prompt_plans

@@ -1,10 +1,12 @@
-"""How fast a schedule is: predicted from bytes, corrected by a measurement, measured."""
+"""How fast a schedule is: predicted from bytes and arithmetic, corrected, measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Literal
 
 from ..runtime.bench import Run, timed_run
 from ..runtime.cost import CostModel
@@ -13,6 +15,25 @@ from ..runtime.schedule import ExitSchedule
 
 _WARMUP_TOKENS = 4
 
+SpeedupOf = Literal["steps", "call"]  # the steps after the prompt; prompt and steps
+
+
+@dataclass(frozen=True)
+class Speedups:
+    """Over full depth. ``call`` is None where nothing was timed: bytes don't say what a prompt is.
+
+    ``steps``: of the steps after the prompt; ``call``: prompt included.
+    """
+
+    steps: float
+    call: float | None
+
+    def of(self, what: SpeedupOf) -> float:
+        """One of them, which must be known."""
+        value = self.steps if what == "steps" else self.call
+        assert value is not None, "FitConfig asks for timing where a goal is about calls"
+        return value
+
 
 @dataclass(frozen=True)
 class MeasuredSpeedup:
@@ -20,42 +41,76 @@ class MeasuredSpeedup:
 
     schedule: ExitSchedule
     steps: float  # of the steps after the prompt, each the median of its repetitions
-    call: float  # prompt included, median of the repetitions' ratios
+    prompt: float  # of all that is not in the steps, the median of its repetitions
+    prompt_share: float  # how much of a call at full depth is not in the steps, 0 … 1
     repetitions: int
+
+    @property
+    def call(self) -> float:
+        """Of the whole call: 3× in the steps, 1× in a prompt of half the time make 1.5×."""
+        return _combined(self.prompt_share, 1 / self.prompt, 1 / self.steps)
+
+    def of(self, what: SpeedupOf) -> float:
+        """Of the steps or of the call."""
+        return Speedups(self.steps, self.call).of(what)
 
 
 @dataclass(frozen=True)
 class SpeedModel:
-    """Speed-ups of the steps after the prompt, at one prompt length and number of tokens.
+    """Speed-ups at one prompt length and number of tokens, of the steps and of the whole call.
 
     Of a full-depth step's time, the part ``fixed`` is the same at every depth; the rest goes with
-    the bytes that are read. 0: bytes alone.
+    the bytes that are read. Of a full-depth prompt's, ``prompt_fixed`` is; the rest goes with its
+    multiply-adds. ``prompt_share`` of a full-depth call is the prompt's; None: not measured.
     """
 
     cost: CostModel
     prompt_length: int
     num_tokens: int
     fixed: float = 0.0
+    prompt_fixed: float = 0.0
+    prompt_share: float | None = None
 
-    def predicted(self, schedule: ExitSchedule) -> float:
-        """From bytes alone."""
-        return self.cost.speedup(schedule, [self.prompt_length], self.num_tokens)
+    def predicted(self, schedule: ExitSchedule) -> Speedups:
+        """From bytes and multiply-adds alone, and from the prompt's share where it is known."""
+        return replace(self, fixed=0.0, prompt_fixed=0.0).expected(schedule)
 
-    def expected(self, schedule: ExitSchedule) -> float:
-        """With the fixed part: bytes say 4×, fixed is 0.2, so 1 / (0.2 + 0.8/4) = 2.5×."""
-        return 1 / (self.fixed + (1 - self.fixed) / self.predicted(schedule))
+    def expected(self, schedule: ExitSchedule) -> Speedups:
+        """With the fixed parts: bytes say 4×, fixed is 0.2, so 1 / (0.2 + 0.8/4) = 2.5×."""
+        steps = _slowed(self.fixed, self._steps_part(schedule))
+        if self.prompt_share is None:
+            return Speedups(1 / steps, None)
+        prompt = _slowed(self.prompt_fixed, self._prompt_part(schedule))
+        return Speedups(1 / steps, _combined(self.prompt_share, prompt, steps))
 
-    def calibrated(self, measured: MeasuredSpeedup) -> SpeedModel:
-        """Choose ``fixed`` so that the expected speed-up is the measured one.
+    def calibrated(self, measured: MeasuredSpeedup, *, beyond_bytes: bool = False) -> SpeedModel:
+        """Choose the fixed parts so that the expected speed-ups are the measured ones.
 
-        Never below 0, so more than bytes promise is never counted on: where few layers fit into a
-        cache that all of them don't, the fastest schedule gains more than that, and says little
-        about the schedules in between.
+        Unless ``beyond_bytes``, never below 0, so more than bytes promise is not counted on: where
+        few layers fit into a cache that all of them don't, the fastest schedule gains more than
+        that, and says little about the schedules in between.
         """
-        share = 1 / self.predicted(measured.schedule)
-        if share == 1:
-            return self
-        return replace(self, fixed=max(0.0, (1 / measured.steps - share) / (1 - share)))
+        low, high = (-math.inf, math.inf) if beyond_bytes else (0.0, 1.0)
+        fixed = _fixed_part(self._steps_part(measured.schedule), 1 / measured.steps)
+        prompt_fixed = _fixed_part(self._prompt_part(measured.schedule), 1 / measured.prompt)
+        return replace(
+            self,
+            fixed=max(low, fixed),
+            prompt_fixed=min(high, max(low, prompt_fixed)),
+            prompt_share=measured.prompt_share,
+        )
+
+    def _steps_part(self, schedule: ExitSchedule) -> float:
+        """Bytes of the steps ÷ those at full depth."""
+        return 1 / self.cost.speedup(schedule, [self.prompt_length], self.num_tokens)
+
+    def _prompt_part(self, schedule: ExitSchedule) -> float:
+        """Multiply-adds of the prompt ÷ those at full depth; 1 unless ``prompt=decay``."""
+        if schedule.prompt == "full":
+            return 1.0
+        lengths = [self.prompt_length]
+        full = ExitSchedule.full(schedule.num_layers)
+        return self.cost.prefill(schedule, lengths) / self.cost.prefill(full, lengths)
 
 
 def measure_speedup(
@@ -68,8 +123,9 @@ def measure_speedup(
 ) -> MeasuredSpeedup:
     """Generate ``num_tokens`` ≥ 2 after ``prompt``, one row, at full depth and at ``schedule``.
 
-    Each repetition runs both, so that drift of the machine's speed hits both. Of each step counts
-    the median over the repetitions: on a shared machine single steps take many times as long.
+    Each repetition runs both, so that drift of the machine's speed hits both. Of each step, and of
+    what comes before the first, counts the median over the repetitions: on a shared machine single
+    steps take many times as long.
     """
     full = ExitSchedule.full(schedule.num_layers)
     for warming in (full, schedule):  # on a device all plans, whose graphs are captured on the way
@@ -82,11 +138,13 @@ def measure_speedup(
         )
         for _ in range(repetitions)
     ]
+    deep, own = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    full_steps, full_prompt = _steady_seconds(deep), _prompt_seconds(deep)
     return MeasuredSpeedup(
         schedule=schedule,
-        steps=_steady_seconds([deep for deep, _ in pairs])
-        / _steady_seconds([own for _, own in pairs]),
-        call=median(deep.wall_seconds / own.wall_seconds for deep, own in pairs),
+        steps=full_steps / _steady_seconds(own),
+        prompt=full_prompt / _prompt_seconds(own),
+        prompt_share=full_prompt / (full_prompt + full_steps),
         repetitions=repetitions,
     )
 
@@ -95,3 +153,22 @@ def _steady_seconds(runs: Sequence[Run]) -> float:
     """Sum over the steps of their medians over the runs; ((1, 9), (2, 2), (1, 3)): 1 + 3."""
     num_steps = len(runs[0].step_seconds)
     return sum(median(run.step_seconds[step] for run in runs) for step in range(num_steps))
+
+
+def _prompt_seconds(runs: Sequence[Run]) -> float:
+    """Median of what the calls take beside their steps."""
+    return median(run.wall_seconds - run.decode_seconds for run in runs)
+
+
+def _combined(prompt_share: float, prompt: float, steps: float) -> float:
+    """Speed-up of a call whose prompt and steps take these parts of their full-depth times."""
+    return 1 / (prompt_share * prompt + (1 - prompt_share) * steps)
+
+
+def _slowed(fixed: float, part: float) -> float:
+    return fixed + (1 - fixed) * part
+
+
+def _fixed_part(part: float, measured: float) -> float:
+    """``fixed`` for which ``_slowed(fixed, part)`` is ``measured``; 0 at full depth."""
+    return 0.0 if part == 1 else (measured - part) / (1 - part)

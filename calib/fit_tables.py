@@ -11,11 +11,17 @@ from ..runtime.schedule_text import format_schedule
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .fit import Candidate, Fit
+    from .fit import Fit
     from .fit_loss import LossDifference
+    from .fit_speed import Speedups
 
-_FRONT_HEADINGS = ("layers\nrun", "nats\na token", "over full\n± error", "predicted", "expected")
-_STUDY_HEADINGS = ("layers\nrun", "nats\na token", "over best\n± error", "expected\nspeed-up")
+_HEADINGS = (
+    "layers\nrun",
+    "nats\na token",
+    "over {}\n± error",
+    "steps\nexpected",
+    "call\nexpected",
+)
 
 
 def print_fit(console: Console, fit: Fit) -> None:
@@ -41,49 +47,37 @@ def _print_facts(console: Console, fit: Fit) -> None:
 
 
 def _front(fit: Fit) -> Table:
-    table = Table(title="Pareto front and full depth; speed-ups of the steps after the prompt")
-    table.add_column("schedule", no_wrap=True)
-    for heading in _FRONT_HEADINGS:
-        table.add_column(heading, justify="right")
+    table = _table("Pareto front and full depth", "full", "schedule")
     rows = fit.front if fit.full in fit.front else (fit.full, *fit.front)
     for candidate in rows:
-        style = "bold" if candidate.schedule == fit.chosen.schedule else ""
-        table.add_row(*_cells(candidate), style=style)
+        table.add_row(
+            format_schedule(candidate.schedule),
+            f"{candidate.average_budget:.2f}",
+            f"{candidate.loss:.4f}",
+            _signed(candidate.over_full),
+            *_factors(candidate.expected),
+            style="bold" if candidate.schedule == fit.chosen.schedule else "",
+        )
     return table
 
 
-def _cells(candidate: Candidate) -> list[str]:
-    return [
-        format_schedule(candidate.schedule),
-        f"{candidate.average_budget:.2f}",
-        f"{candidate.loss:.4f}",
-        _signed(candidate.over_full),
-        f"{candidate.predicted:.3f}×",
-        f"{candidate.expected:.3f}×",
-    ]
-
-
 def _print_choice(console: Console, fit: Fit) -> None:
-    chosen, measured = fit.chosen, fit.measured
-    speed = f"predicted {chosen.predicted:.3f}×, expected {chosen.expected:.3f}×"
+    chosen, measured, of = fit.chosen, fit.measured, fit.config.speedup_of
+    speed = f"{of} predicted {chosen.predicted.of(of):.3f}×, expected {chosen.expected.of(of):.3f}×"
     if measured is not None:
-        speed += f", measured {measured.steps:.3f}× (whole call {measured.call:.3f}×)"
+        speed += f"; measured: steps {measured.steps:.3f}×, whole call {measured.call:.3f}×"
     console.print(f"chosen: {format_schedule(chosen.schedule)}")
     console.print(
         f"loss {chosen.loss:.4f} nats a token, {_signed(chosen.over_full)} over full; {speed}"
     )
     for entry in fit.rejected:
         console.print(
-            f"passed over, measured at {entry.steps:.3f}×: {format_schedule(entry.schedule)}"
+            f"passed over, measured at {entry.of(of):.3f}×: {format_schedule(entry.schedule)}"
         )
 
 
 def _study(fit: Fit) -> Table:
-    table = Table(title="Each varied alone; * is the chosen schedule")
-    table.add_column("varied")
-    table.add_column("value")
-    for heading in _STUDY_HEADINGS:
-        table.add_column(heading, justify="right")
+    table = _table("Each varied alone; * is the chosen schedule", "chosen", "varied", "value")
     before = ""
     for row in fit.sensitivity:
         varied = row.variation.varied
@@ -93,10 +87,24 @@ def _study(fit: Fit) -> Table:
             f"{row.average_budget:.2f}",
             f"{row.loss:.4f}",
             _signed(row.difference),
-            f"{row.speedup:.3f}×",
+            *_factors(row.speedups),
         )
         before = varied
     return table
+
+
+def _table(title: str, reference: str, *names: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for heading in _HEADINGS:
+        table.add_column(heading.format(reference), justify="right", no_wrap=True)
+    return table
+
+
+def _factors(speedups: Speedups) -> tuple[str, str]:
+    call = "not timed" if speedups.call is None else f"{speedups.call:.3f}×"
+    return f"{speedups.steps:.3f}×", call
 
 
 def _signed(difference: LossDifference) -> str:

@@ -9,6 +9,8 @@ from ..engines.errors import ScheduleError
 from ..runtime.decay import DECAYS
 from ..runtime.schedule import ExitSchedule
 from .fit_loss import LossDifference, ScoredSchedule, loss_difference
+from .fit_space import PROMPTS
+from .fit_speed import Speedups
 
 _WARMUPS = range(5)
 _SHAPES: tuple[Mapping[str, object], ...] = (
@@ -40,7 +42,7 @@ class SensitivityRow:
     is_best: bool  # the best schedule itself
     loss: float  # nats a token
     difference: LossDifference  # to the best schedule, paired by example
-    speedup: float  # of the steps after the prompt, as the best one's
+    speedups: Speedups  # expected
     average_budget: float  # layers of a generated token, over the same number of tokens for all
 
 
@@ -48,7 +50,8 @@ def variations(best: ExitSchedule, horizons: Mapping[str, int]) -> list[Variatio
     """All that fit ``best``; ``horizons`` by name, e.g. median and maximum.
 
     Decay and horizon mean nothing where max and min are equal, so they are left out there; so are
-    warm-ups that the placement does not take.
+    warm-ups and prompt rules that the placement does not take. Where only the best one's own value
+    is left, nothing is varied.
     """
     wanted: list[_Change] = [
         ("warm-up", str(count), {"warmup_layers": count}) for count in _WARMUPS
@@ -58,14 +61,17 @@ def variations(best: ExitSchedule, horizons: Mapping[str, int]) -> list[Variatio
         wanted += [
             ("horizon", f"{value}, {name}", {"horizon": value}) for name, value in horizons.items()
         ]
-    wanted += [("prompt", depth, {"prompt": depth}) for depth in ("full", "decay")]
-    return list(_fitting(best, wanted))
+    wanted += [("prompt", depth, {"prompt": depth}) for depth in PROMPTS]
+    fitting = list(_fitting(best, wanted))
+    varied = {variation.varied for variation in fitting if variation.schedule != best}
+    return [variation for variation in fitting if variation.varied in varied]
 
 
 def study(
     best: ScoredSchedule,
     horizons: Mapping[str, int],
     score: Callable[[ExitSchedule], ScoredSchedule],
+    expected: Callable[[ExitSchedule], Speedups],
     num_tokens: int,
 ) -> tuple[SensitivityRow, ...]:
     """Score every variation of ``best`` on all examples; ``num_tokens``: for the mean depth."""
@@ -79,7 +85,7 @@ def study(
                 is_best=is_best,
                 loss=scored.mean_loss,
                 difference=loss_difference(scored, best),
-                speedup=scored.speedup,
+                speedups=expected(scored.schedule),
                 average_budget=scored.schedule.average_budget(num_tokens),
             )
         )

@@ -1,4 +1,4 @@
-"""What a decode step costs at small batches: the bytes that it reads."""
+"""What decoding costs: bytes of a step at small batches, multiply-adds of a prompt."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class CostModel:
             for engine in manifest.engines
         )
         self._ends = embed + head
+        self._model = manifest.model
         self._layers = tuple(layers)
         layout = KVLayout.of(manifest.layers[0].tensor(TensorRole.PAST_KEY))
         self.kv_bytes_per_position = 2 * layout.nbytes(rows=1, capacity=1)  # of one layer
@@ -63,6 +64,24 @@ class CostModel:
             for index in range(num_tokens - 1)
         ]
         return StepCost(sum(step.weights for step in steps), sum(step.kv for step in steps))
+
+    def prefill(self, schedule: ExitSchedule, prompt_lengths: Sequence[int]) -> int:
+        """Return the multiply-adds of a prompt pass, padding aside.
+
+        With E and F the widths of a layer, each layer costs 4E² + 2EF for each prompt token that
+        runs it, and 2E for each pair of a token and one that it attends to; the head E·V for each
+        row's last token. 12 layers, ``prompt=decay`` to 4: the matrices of 8 layers on average.
+        Unlike a step, a long prompt is bound by arithmetic, so this, not bytes, predicts its time.
+        """
+        model = self._model
+        width = model.hidden_size
+        each = 4 * width**2 + 2 * width * model.ffn_dim
+        total = len(prompt_lengths) * model.word_embed_proj_dim * model.vocab_size
+        for length in prompt_lengths:
+            for layer in range(schedule.num_layers):
+                active = schedule.prompt_prefix(layer, length)
+                total += each * active + width * active * (active + 1)
+        return total
 
     def speedup(
         self, schedule: ExitSchedule, prompt_lengths: Sequence[int], num_tokens: int

@@ -19,6 +19,7 @@ from skipdec.calib.fit import Fit, fit
 from skipdec.calib.fit_goal import MaxLoss, TargetSpeedup
 from skipdec.calib.fit_inputs import FitConfig, prepare
 from skipdec.calib.fit_report import report_document
+from skipdec.calib.fit_source import BundleSource
 from skipdec.calib.fit_space import SpaceConfig
 from skipdec.calib.fit_speed import MeasuredSpeedup
 from skipdec.calib.schedule_search import SearchConfig
@@ -37,10 +38,14 @@ class Quiet:
 
     def __init__(self) -> None:
         self.phases: list[str] = []
+        self.notes: list[str] = []
         self.texts = 0
 
     def phase(self, name: str) -> None:
         self.phases.append(name)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def advance(self, done: str, texts: int) -> None:
         self.texts += texts
@@ -50,7 +55,7 @@ class Quiet:
 def config(bundle: Path, data: Path) -> FitConfig:
     """Max and min exit layer of 6 layers alone: 15 schedules, scored on all 4 rows."""
     return FitConfig(
-        bundle=bundle,
+        source=BundleSource(bundle),
         data=DataConfig(path=data),
         goal=TargetSpeedup(1.4),
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
@@ -68,9 +73,9 @@ def found(config: FitConfig) -> Fit:
 def exhaustive(fit: Fit) -> Iterator[tuple[ExitSchedule, float, float]]:
     """Every schedule with its predicted speed-up and its loss."""
     inputs = fit.inputs
-    cost = CostModel(inputs.bundle.manifest)
+    cost = CostModel(fit.bundle.manifest)
     tokens = sum(len(example.completion_token_ids) for example in inputs.examples)
-    with Generator.open(fit.config.bundle) as generator:
+    with Generator.open(fit.bundle.path) as generator:
         for high in range(2, 7):
             for low in range(2, high + 1):
                 text = f"linear:max={high},min={low},warmup=1,horizon={inputs.horizon}"
@@ -105,12 +110,12 @@ def test_nothing_beats_the_front_and_the_front_beats_the_rest(found: Fit) -> Non
     everything = [(speed, loss) for _, speed, loss in exhaustive(found)]
     for candidate in found.front:
         assert not any(
-            speed > candidate.predicted + 1e-9 and loss < candidate.loss - 1e-9
+            speed > candidate.predicted.steps + 1e-9 and loss < candidate.loss - 1e-9
             for speed, loss in everything
         )
     for candidate in found.others:
         assert any(
-            entry.predicted >= candidate.predicted and entry.loss <= candidate.loss
+            entry.predicted.steps >= candidate.predicted.steps and entry.loss <= candidate.loss
             for entry in found.front
         )
 
@@ -135,7 +140,7 @@ def test_the_fastest_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> N
     bound = float(np.median([loss for _, _, loss in exhaustive(found)]))
     result = fit(replace(config, goal=MaxLoss(bound, False)), Generator.open, Quiet())
     fastest = max(speed for _, speed, loss in exhaustive(found) if loss <= bound)
-    assert result.chosen.predicted == pytest.approx(fastest)
+    assert result.chosen.predicted.steps == pytest.approx(fastest)
     assert result.chosen.loss <= bound
 
 
@@ -166,7 +171,7 @@ def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
         num_tokens: int,
         repetitions: int,
     ) -> MeasuredSpeedup:
-        return MeasuredSpeedup(schedule, left.pop(0), 1.0, repetitions)
+        return MeasuredSpeedup(schedule, left.pop(0), 1.2, 0.5, repetitions)
 
     return measure
 
@@ -179,7 +184,7 @@ def test_the_measured_speedup_is_what_counts(config: FitConfig) -> None:
     assert result.measured.steps == 1.5
     assert [entry.steps for entry in result.rejected] == [1.3]
     assert result.measured.schedule == result.chosen.schedule
-    assert result.chosen.expected > 1.4
+    assert result.chosen.expected.steps > 1.4
 
 
 def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
@@ -192,6 +197,38 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
     ):
         fit(replace(config, repetitions=2), Generator.open, progress)
     assert progress.texts == 0
+
+
+def test_a_target_beyond_bytes_holds_where_it_was_measured(config: FitConfig) -> None:
+    beyond = replace(config, repetitions=2, goal=TargetSpeedup(50), sensitivity=False)
+    with patch(MEASURE, measured(60.0, 55.0)):
+        result = fit(beyond, Generator.open, Quiet())
+    assert result.chosen.predicted.steps < 50 <= result.chosen.expected.steps
+    assert result.measured is not None
+    assert result.measured.steps == 55.0
+
+
+def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
+    asked = replace(
+        config,
+        repetitions=1,
+        speedup_of="call",
+        goal=TargetSpeedup(1.3),
+        space=replace(config.space, prompts=("full", "decay")),
+        search=SearchConfig(budget=30),
+    )
+    with patch(MEASURE, measured(2.5, 9.0)):
+        result = fit(asked, Generator.open, Quiet())
+    assert result.speed.prompt_share == 0.5
+    prompts = {entry.schedule.prompt for entry in (*result.front, *result.others)}
+    assert prompts == {"full", "decay"}
+    assert result.chosen.expected.call is not None
+    assert result.chosen.expected.call >= 1.3
+    rows = {
+        row.variation.value: row for row in result.sensitivity if row.variation.varied == "prompt"
+    }
+    assert rows["full"].speedups.steps == rows["decay"].speedups.steps
+    assert (rows["full"].speedups.call or 0) < (rows["decay"].speedups.call or 0)
 
 
 def test_timing_runs_real_texts(config: FitConfig) -> None:
@@ -219,10 +256,14 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
 
 
 def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
-    bundle = EngineBundle.open(config.bundle)
+    assert isinstance(config.source, BundleSource)
+    bundle = EngineBundle.open(config.source.path)
     untold = bundle.manifest.model_copy(update={"tokenizer": None})
     with (
-        patch("skipdec.calib.fit_inputs.EngineBundle.open", return_value=Mock(manifest=untold)),
+        patch(
+            "skipdec.calib.fit_source.EngineBundle.open",
+            return_value=Mock(manifest=untold, schedule_document=bundle.schedule_document),
+        ),
         pytest.raises(UsageError, match="has no tokenizer"),
     ):
         prepare(config)

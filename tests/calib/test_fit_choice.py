@@ -14,7 +14,14 @@ from skipdec.calib.fit import choose
 from skipdec.calib.fit_goal import Goal, MaxLoss, TargetSpeedup
 from skipdec.calib.fit_inputs import FitConfig
 from skipdec.calib.fit_loss import ScoredSchedule, loss_difference
-from skipdec.calib.fit_speed import MeasuredSpeedup, SpeedModel, measure_speedup
+from skipdec.calib.fit_source import BundleSource
+from skipdec.calib.fit_speed import (
+    MeasuredSpeedup,
+    SpeedModel,
+    SpeedupOf,
+    Speedups,
+    measure_speedup,
+)
 from skipdec.calib.sensitivity import study, variations
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.runtime.bench import Run
@@ -34,16 +41,20 @@ FAST = scored("constant:max=4", 3.0, 1.40)
 ALL = [FULL, SLOW, MIDDLE, FAST]
 
 
-def config(goal: Goal, repetitions: int = 3) -> FitConfig:
+def config(goal: Goal, repetitions: int = 3, speedup_of: SpeedupOf = "steps") -> FitConfig:
     return FitConfig(
-        bundle=Path("bundle"), data=DataConfig(path=Path()), goal=goal, repetitions=repetitions
+        source=BundleSource(Path("bundle")),
+        data=DataConfig(path=Path()),
+        goal=goal,
+        repetitions=repetitions,
+        speedup_of=speedup_of,
     )
 
 
 def measuring(part: float) -> Callable[[ExitSchedule], MeasuredSpeedup]:
     """Every schedule reaches ``part`` of what it was expected to."""
     expected = {entry.schedule: entry.speedup for entry in ALL}
-    return lambda schedule: MeasuredSpeedup(schedule, part * expected[schedule], 1.0, 3)
+    return lambda schedule: MeasuredSpeedup(schedule, part * expected[schedule], 1.0, 0.5, 3)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,7 @@ def test_a_speedup_that_is_no_target_is_refused(value: float) -> None:
 def test_impossible_settings_are_refused_together() -> None:
     with pytest.raises(UsageError, match="3 problems"):
         FitConfig(
-            bundle=Path("bundle"),
+            source=BundleSource(Path("bundle")),
             data=DataConfig(path=Path()),
             goal=TargetSpeedup(2),
             num_examples=0,
@@ -116,21 +127,66 @@ def test_impossible_settings_are_refused_together() -> None:
 
 
 class _Cost:
-    """Bytes of a step are its layers."""
+    """Bytes of a step are its layers, multiply-adds of a prompt those of its tokens."""
 
     def speedup(self, schedule: ExitSchedule, lengths: list[int], num_tokens: int) -> float:
         return schedule.num_layers / schedule.average_budget(num_tokens - 1)
 
+    def prefill(self, schedule: ExitSchedule, lengths: list[int]) -> int:
+        return sum(schedule.prompt_budget(at, lengths[0]) for at in range(lengths[0]))
+
+
+FALLING = parse_schedule("constant:max=4,prompt=decay", num_layers=12)
+UNTIMED = SpeedModel(_Cost(), 9, 16)  # type: ignore[arg-type]
+
 
 @pytest.mark.parametrize(("measured", "fixed"), [(2.0, 0.25), (3.0, 0.0), (4.0, 0.0)])
 def test_a_measurement_lowers_what_bytes_promise(measured: float, fixed: float) -> None:
-    by_bytes = SpeedModel(_Cost(), 10, 16)  # type: ignore[arg-type]
-    assert by_bytes.expected(FAST.schedule) == 3.0
-    corrected = by_bytes.calibrated(MeasuredSpeedup(FAST.schedule, measured, 1.0, 3))
+    assert UNTIMED.expected(FAST.schedule) == Speedups(3.0, None)
+    corrected = UNTIMED.calibrated(MeasuredSpeedup(FAST.schedule, measured, 1.0, 0.5, 3))
     assert corrected.fixed == pytest.approx(fixed)
-    assert corrected.expected(FAST.schedule) == pytest.approx(min(measured, 3.0))
-    assert corrected.expected(FULL.schedule) == 1.0
-    assert corrected.predicted(FAST.schedule) == 3.0
+    assert corrected.expected(FAST.schedule).steps == pytest.approx(min(measured, 3.0))
+    assert corrected.expected(FULL.schedule) == Speedups(1.0, 1.0)
+    assert corrected.predicted(FAST.schedule).steps == pytest.approx(3.0)
+    bold = UNTIMED.calibrated(
+        MeasuredSpeedup(FAST.schedule, measured, 1.0, 0.5, 3), beyond_bytes=True
+    )
+    assert bold.expected(FAST.schedule).steps == pytest.approx(measured)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fixed"), [(1.5, 0.0), (1.2, 0.5), (1.0, 1.0), (0.8, 1.0), (9.0, 0.0)]
+)
+def test_a_call_counts_the_layers_of_its_prompt(prompt: float, fixed: float) -> None:
+    measured = MeasuredSpeedup(FALLING, 3.0, prompt, 0.6, 3)  # 12 layers fall to 4: 8 on average
+    corrected = UNTIMED.calibrated(measured)
+    assert corrected.prompt_fixed == pytest.approx(fixed)
+    part = fixed + (1 - fixed) * 8 / 12
+    expected = corrected.expected(FALLING)
+    assert expected.call == pytest.approx(1 / (0.6 * part + 0.4 / 3))
+    assert expected.steps == pytest.approx(3.0)
+    kept = corrected.expected(FAST.schedule).call
+    assert kept == pytest.approx(1 / (0.6 + 0.4 / 3)), "the prompt at full depth"
+    assert corrected.predicted(FALLING).call == pytest.approx(1 / (0.6 * 8 / 12 + 0.4 / 3))
+
+
+def test_a_goal_for_calls_goes_by_calls() -> None:
+    def measure(schedule: ExitSchedule) -> MeasuredSpeedup:
+        return MeasuredSpeedup(schedule, 9.0, 1.0, 0.5 if schedule == SLOW.schedule else 0.1, 3)
+
+    asked = config(TargetSpeedup(1.9), speedup_of="call")
+    chosen, measured, rejected = choose(
+        asked, [FULL, FAST, ScoredSchedule(SLOW.schedule, 1.9, [10], [9.0])], FULL, measure
+    )
+    assert [entry.schedule for entry in rejected] == [SLOW.schedule], "1.8× of the call"
+    assert chosen is FAST
+    assert measured is not None
+    assert measured.call == pytest.approx(5.0)
+
+
+def test_calls_can_not_be_fitted_untimed() -> None:
+    with pytest.raises(UsageError, match="repetitions is 0, but a prompt's part"):
+        config(TargetSpeedup(2), repetitions=0, speedup_of="call")
 
 
 def test_steps_that_the_machine_held_up_do_not_count() -> None:
@@ -148,6 +204,7 @@ def test_steps_that_the_machine_held_up_do_not_count() -> None:
     with patch("skipdec.calib.fit_speed.timed_run", side_effect=warm_up + in_turn) as timed:
         result = measure_speedup(Mock(device=None), [5, 6], own, num_tokens=3, repetitions=3)
     assert result.steps == pytest.approx(4.0 / 1.5)
+    assert (result.prompt, result.prompt_share) == (1.0, pytest.approx(1 / 5))
     assert result.call == pytest.approx(5.0 / 2.5)
     assert [call.args[2] for call in timed.call_args_list] == [full, own] * 4
 
@@ -188,8 +245,17 @@ def test_the_study_compares_with_the_best() -> None:
         loss = 1.0 + 0.1 * abs(schedule.warmup_layers - 1)
         return ScoredSchedule(schedule, 2.0, [10, 20], [10 * loss, 20 * loss])
 
-    rows = study(best, {"median": 16}, score, num_tokens=16)
+    rows = study(best, {"median": 16}, score, lambda _: Speedups(2.0, 1.5), num_tokens=16)
     warmups = {row.variation.value: row for row in rows if row.variation.varied == "warm-up"}
     assert warmups["3"].difference.value == pytest.approx(0.2)
     assert [value for value, row in warmups.items() if row.is_best] == ["1"]
     assert warmups["1"].average_budget == 6.0
+    assert [row.variation.value for row in rows if row.variation.varied == "prompt"] == [
+        "full",
+        "decay",
+    ]
+
+
+def test_what_has_one_value_is_not_varied() -> None:
+    best = parse_schedule("constant:max=4,placement=unified", num_layers=12)
+    assert {entry.varied for entry in variations(best, {})} == {"warm-up"}, "holes in the prompt"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from skipdec.calib.fit_space import Point, SearchSpace, SpaceConfig
@@ -68,6 +70,25 @@ def test_neighbours_differ_in_one_step() -> None:
     assert max(point.max_exit_layer for point in at_the_end) == 12
 
 
+def test_the_prompt_falls_where_that_changes_something() -> None:
+    config = SpaceConfig(decays=("linear",), placements=("top", "unified"), warmups=(1,))
+    space = SearchSpace(replace(config, prompts=("full", "decay")), num_layers=12, horizon=9)
+    falling = space.schedule(Point(8, 4, 1, "linear", "top", "decay"))
+    assert falling == parse_schedule(
+        "linear:max=8,min=4,warmup=1,horizon=9,prompt=decay", num_layers=12
+    )
+    assert space.schedule(Point(8, 4, 1, "linear", "top")) != falling
+    at_full_depth = Point(12, 4, 1, "linear", "top")
+    assert space.schedule(replace(at_full_depth, prompt="decay")) is space.schedule(at_full_depth)
+    assert space.schedule(Point(4, 4, 1, "linear", "unified", "decay")) is None, "holes"
+    assert Point(8, 4, 1, "linear", "top", "decay") in space.neighbours(
+        Point(8, 4, 1, "linear", "top")
+    )
+    assert space.fastest().prompt == "decay"
+    order = [point.prompt for point in space.shuffled(seed=0)]
+    assert order == sorted(order, reverse=True), "the first rule named comes first"
+
+
 def test_deep_models_take_every_second_exit_layer() -> None:
     space = SearchSpace(ONLY_TOP, num_layers=48, horizon=9)
     assert {point.max_exit_layer for point in space.points()} == set(range(2, 49, 2))
@@ -87,6 +108,7 @@ def test_the_fastest_has_the_fewest_layers_that_fit() -> None:
         ({"placements": ("middle",)}, "placement is 'middle'"),
         ({"placements": ("d3",)}, "tail is missing"),
         ({"warmups": (12,)}, "above warmup_layers, 12"),
+        ({"prompts": ("falling",)}, "prompt is 'falling'; allowed: full, decay"),
     ],
 )
 def test_choices_that_never_fit_are_refused(

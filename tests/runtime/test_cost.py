@@ -29,6 +29,21 @@ def test_decode_adds_the_steps_after_the_prompt() -> None:
     assert decode.kv == (4 * 11 + 3 * 12 + 3 * 13) * KV_POSITION
 
 
+def test_a_prompts_work_is_that_of_the_layers_its_tokens_run() -> None:
+    cost = CostModel(hollow_manifest(6))  # E = 8, F = 16, V = 32
+    falling = ExitSchedule(
+        num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4, prompt="decay"
+    )
+    assert [falling.prompt_budget(index, 3) for index in range(3)] == [6, 5, 4]
+    head = 8 * 32
+    matrices = (6 + 5 + 4) * (4 * 8 * 8 + 2 * 8 * 16)
+    pairs = 4 * 6 + 1 * 3 + 1 * 1  # four layers on 3 tokens, one on 2, one on 1
+    assert cost.prefill(falling, [3]) == head + matrices + 2 * 8 * pairs
+    assert cost.prefill(falling, [3, 3]) == 2 * cost.prefill(falling, [3])
+    full = ExitSchedule.full(6)
+    assert cost.prefill(full, [3]) == head + 18 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 8 * 36
+
+
 def test_the_head_limits_the_predicted_speedup() -> None:
     cost = CostModel(hollow_manifest(24))
     constant = ExitSchedule(

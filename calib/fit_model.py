@@ -1,0 +1,118 @@
+"""A model that is exported for the time of a fit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..engines.bundle import write_schedule
+from ..engines.bundle_lock import BundleLock
+from ..engines.bundle_swap import repair, swap, sync_directory
+from ..engines.bundle_writer import check_target
+from ..engines.extras import require_extra
+from ..exporter.config import ExportConfig
+from ..exporter.events import ExportEvents, Stage
+from ..exporter.report import EngineReport
+from ..runtime.schedule import ExitSchedule
+from ..runtime.tokenizer import Tokenizer
+from .fit_source import Announcer, SourceFacts
+
+_PREFIX = ".skipdec-fit-"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A checkpoint or hub id: exported into ``directory``, fitted, and deleted again.
+
+    ``config.output``: where the bundle, its schedule the chosen one, stays afterwards, on the file
+    system of ``directory``; None: nowhere. Only a bundle that stays is verified by the export.
+    """
+
+    config: ExportConfig
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The model, as it was given."""
+        return self.config.model
+
+    def examine(self) -> SourceFacts:
+        """Open the checkpoint and check what an export checks, free disk space among it.
+
+        Raises MissingExtraError without torch and onnx, else one error with every problem.
+        """
+        require_extra("export", "skipdec fit of a model that is no bundle")
+        from ..exporter.plan import plan_export
+
+        kept = self.config.output
+        plan = plan_export(self._exporting_to(kept or self.directory / f"{_PREFIX}bundle"))
+        checkpoint = plan.checkpoint
+        tokenizer = checkpoint.tokenizer_json
+        return SourceFacts(
+            model=checkpoint.model,
+            tokenizer=None
+            if tokenizer is None
+            else Tokenizer.parse(tokenizer, f"tokenizer of {checkpoint.model.name}"),
+            schedule=plan.schedule,
+        )
+
+    @contextmanager
+    def bundle(self, announcer: Announcer) -> Iterator[Path]:
+        """Export; the directory goes at the end, also after errors and Ctrl-C."""
+        from ..exporter.pipeline import export
+
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.directory) as directory:
+            announcer.note(f"exporting {self.name} for the time of the fit, into {directory}")
+            path = Path(directory) / "bundle"
+            report = export(self._exporting_to(path), _Announced(announcer))
+            announcer.note(f"exported: {report.size / 1e6:,.1f} MB in {report.seconds:.0f} s")
+            yield path
+
+    def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
+        """Give the bundle its schedule and move it to ``config.output``, in one step.
+
+        Raises UsageError and BundleError if that place was taken in the meantime.
+        """
+        if self.config.output is None:
+            return None
+        target = self.config.output.resolve()
+        write_schedule(bundle, schedule.to_document())
+        with BundleLock(target):
+            repair(target)
+            check_target(target, force=self.config.force)
+            if target.is_dir() and any(target.iterdir()):
+                swap(bundle, target)
+            else:
+                bundle.rename(target)
+                sync_directory(target.parent)
+        return target
+
+    def _exporting_to(self, output: Path) -> ExportConfig:
+        changes = {"output": output, "verify": self.config.output is not None}
+        return self.config.model_copy(update=changes)
+
+
+class _Announced(ExportEvents):
+    """An export's progress as phases, its warnings as notes."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+
+    def warning(self, text: str) -> None:
+        """A note."""
+        self._announcer.note(f"warning: {text}")
+
+    def stage_started(self, stage: Stage, items: int) -> None:
+        """A phase."""
+        self._announcer.phase(f"exporting: {stage}")
+
+    def item_finished(self, stage: Stage, item: str) -> None:
+        """A phase."""
+        self._announcer.phase(f"exporting: {stage} {item}")
+
+    def engine_finished(self, engine: EngineReport) -> None:
+        """A phase."""
+        self._announcer.phase(f"exporting: built {engine.name}")
