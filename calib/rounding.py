@@ -1,0 +1,150 @@
+"""``round_weights``: from a checkpoint and real texts to one whose weights lie on an int4 grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..engines.bundle import schedule_text
+from ..engines.bundle_swap import SCHEDULE_NAME, TOKENIZER_NAME
+from ..engines.manifest import EngineKind
+from .calibration_engines import load_engine
+from .calibration_states import HiddenStates
+from .calibration_texts import PackedTexts
+from .int4_grid import GRIDS
+from .rounding_engines import RoundedEngine, verbatim_tensors
+from .rounding_files import CheckpointFiles, published
+from .rounding_plan import RoundingConfig, RoundingPlan, plan_rounding
+from .rounding_report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
+
+
+class RoundingEvents(Protocol):
+    """Who wants to know how far a rounding is."""
+
+    def planned(self, plan: RoundingPlan) -> None:
+        """Everything was checked; the work begins."""
+
+    def engine_finished(self, engine: str) -> None:
+        """One engine's weights are rounded and written."""
+
+
+def round_weights(config: RoundingConfig, events: RoundingEvents) -> RoundingReport:
+    """Round all products' weights by GPTQ, write the checkpoint ``config.output``, and return what
+    it costs.
+
+    Exporting that with ``--quantize int4`` and the same target and block size rounds to nearest,
+    and so gives the very codes that were chosen here.
+
+    Texts are teacher-forced at scheduled depth: a token that does not run a layer has no say in
+    its weights. Products are rounded one after another, each on what those before it, rounded,
+    make of the texts. In memory at a time: one engine's float32 weights three times, four float32
+    matrices [K, K] for a product of K inputs (fc2 of opt-6.7b: 4 GiB), and hidden states of at
+    most ``config.max_tokens`` tokens (those of held-out texts three times).
+
+    Raises SkipDecError before any work if something is wrong, see ``plan_rounding``;
+    CheckpointError if an activation is NaN or infinite. Nothing is left behind then.
+    """
+    plan = plan_rounding(config)
+    events.planned(plan)
+    return run_rounding(plan, events)
+
+
+def run_rounding(plan: RoundingPlan, events: RoundingEvents) -> RoundingReport:
+    """Do what ``round_weights`` does, with what ``plan`` holds."""
+    with published(plan.config.output) as directory, torch.inference_mode():
+        files = CheckpointFiles(directory)
+        report = _Rounder(plan, files).run(events)
+        document = json.loads((plan.directory / "config.json").read_bytes())
+        if plan.config.untie_head:
+            document["tie_word_embeddings"] = False
+        others = {REPORT_NAME: report.model_dump_json(indent=2).encode() + b"\n"}
+        if (tokenizer := plan.checkpoint.tokenizer_json) is not None:
+            others[TOKENIZER_NAME] = tokenizer
+        if plan.has_schedule:
+            others[SCHEDULE_NAME] = schedule_text(plan.schedule.to_document()).encode()
+        files.finish(plan.directory, document, others)
+    return report
+
+
+class _Rounder:
+    """Carries the hidden states of all texts and variants from engine to engine."""
+
+    def __init__(self, plan: RoundingPlan, files: CheckpointFiles) -> None:
+        self._plan = plan
+        self._files = files
+        self._reader = plan.checkpoint.reader
+        config, schedule = plan.config, plan.schedule
+        self._make_grid = partial(GRIDS[config.target], config.block_size)
+        texts = PackedTexts(plan.observed, schedule, config.batch_tokens)
+        held_out = PackedTexts(plan.held_out, schedule, config.batch_tokens)
+        embedding = load_engine(EngineKind.EMBED, plan.model, self._reader)
+        self._observed = HiddenStates.embed(texts, embedding)
+        self._exact = HiddenStates.embed(held_out, embedding)
+        self._nearest, self._rounded = self._exact.copy(), self._exact.copy()
+        self._products: list[RoundedProduct] = []
+
+    def run(self, events: RoundingEvents) -> RoundingReport:
+        """The embedding as it is, all layers, then the head."""
+        self._files.add("embed", verbatim_tensors(EngineKind.EMBED, self._plan.model, self._reader))
+        for index in range(self._plan.model.num_layers):
+            events.engine_finished(self._layer(index))
+        loss = self._head()
+        events.engine_finished("head")
+        return self._report(loss)
+
+    def _layer(self, index: int) -> str:
+        plan = self._plan
+        engine = RoundedEngine(EngineKind.LAYER, plan.model, self._reader, self._make_grid, index)
+        layer = engine.module
+        engine.round(lambda: self._observed.read(index, layer), plan.config.damping)
+        self._observed.advance(index, layer)
+        self._rounded.advance(index, layer)
+        engine.use(engine.nearest)
+        self._nearest.advance(index, layer)
+        self._products += engine.measure(lambda: self._exact.advance(index, layer))
+        self._files.add(engine.name, engine.tensors())
+        return engine.name
+
+    def _head(self) -> RoundedLoss:
+        plan = self._plan
+        engine = RoundedEngine(EngineKind.HEAD, plan.model, self._reader, self._make_grid)
+        head = engine.module
+        if plan.rounds_head:
+            engine.round(lambda: self._observed.losses(head), plan.config.damping)
+            self._products += engine.measure(lambda: self._exact.losses(head))
+        tensors = engine.tensors()
+        if not plan.rounds_head:
+            del tensors["lm_head.weight"]  # it is the embedding's
+        self._files.add(engine.name, tensors)
+
+        def loss(states: HiddenStates, weights: Mapping[str, Tensor]) -> float:
+            engine.use(weights)
+            return float(states.losses(head).mean())
+
+        return RoundedLoss(
+            texts=len(plan.held_out),
+            tokens=len(self._exact.texts.targets),
+            float32=loss(self._exact, engine.exact),
+            nearest=loss(self._nearest, engine.nearest),
+            rounded=loss(self._rounded, engine.rounded),
+        )
+
+    def _report(self, loss: RoundedLoss) -> RoundingReport:
+        plan, config = self._plan, self._plan.config
+        return RoundingReport(
+            model=plan.model.name,
+            target=config.target,
+            block_size=config.block_size,
+            schedule=plan.schedule_text,
+            texts=len(plan.observed),
+            tokens=len(self._observed.texts),
+            head="gptq" if plan.rounds_head else "nearest",
+            products=tuple(self._products),
+            loss=loss,
+            warnings=plan.warnings,
+        )

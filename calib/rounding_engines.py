@@ -1,0 +1,167 @@
+"""One engine's weights in three variants: exact, rounded to nearest, and rounded by GPTQ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..engines.errors import CheckpointError
+from ..engines.manifest import EngineKind, ModelSpec
+from ..exporter.quantize import QUANTIZED_PARAMETERS, Array
+from ..exporter.reader import CheckpointReader
+from ..exporter.weights import engine_name, engine_parameters
+from .calibration_engines import load_engine, observed
+from .gptq import round_weight
+from .int4_grid import Int4Grid
+from .rounding_report import RoundedProduct
+
+MakeGrid = Callable[[torch.dtype], Int4Grid]
+"""The grid of weights that are stored in a dtype."""
+
+
+class RoundedEngine:
+    """The float32 module of one engine, and the weights [K, N] of its products by name.
+
+    ``exact`` are the checkpoint's, ``nearest`` what export makes of them, ``rounded`` what it makes
+    of those that are written: the nearest ones until ``round``. The module computes with ``exact``
+    until ``use``.
+    """
+
+    def __init__(
+        self,
+        kind: EngineKind,
+        model: ModelSpec,
+        reader: CheckpointReader,
+        make_grid: MakeGrid,
+        index: int | None = None,
+    ) -> None:
+        self.name = engine_name(kind, index)
+        self.module = load_engine(kind, model, reader, index)
+        self._kind = kind
+        self._reader = reader
+        self._parameters = engine_parameters(kind, model, index)
+        self._grids = {
+            parameter.name: make_grid(_stored_type(reader, parameter.sources[0]))
+            for parameter in self._parameters
+            if parameter.name in QUANTIZED_PARAMETERS[kind]
+        }
+        self.exact = {name: self.module.get_parameter(name).data for name in self._grids}
+        self.nearest = {
+            name: torch.from_numpy(grid.quantizer.dequantized(self.exact[name].numpy()))
+            for name, grid in self._grids.items()
+        }
+        self.rounded = dict(self.nearest)
+
+    def use(self, weights: Mapping[str, Tensor]) -> None:
+        """Let the module compute with ``weights``."""
+        for name, weight in weights.items():
+            self.module.get_parameter(name).data = weight
+
+    def round(self, run: Callable[[], object], damping: float) -> None:
+        """Round each product's weight on the inputs that ``run`` sends through the module, where
+        the products before it are rounded already. Raises CheckpointError for inputs that are NaN
+        or infinite.
+        """
+        for name, grid in self._grids.items():
+            hessian = self._hessian(name, run)
+            self.rounded[name] = round_weight(self.exact[name], hessian, grid, damping)
+            self.use({name: self.rounded[name]})
+
+    def measure(self, run: Callable[[], object]) -> list[RoundedProduct]:
+        """Errors of both variants on the inputs that ``run`` sends through the exact module."""
+        sums = {name: _Sums() for name in self._grids}
+
+        def compare(name: str, inputs: Tensor, output: Tensor) -> None:
+            exact = self.exact[name]
+            total = sums[name]
+            total.tokens += output[..., 0].numel()
+            total.output += _squares(output)
+            total.nearest += _squares(inputs @ (self.nearest[name] - exact))
+            total.rounded += _squares(inputs @ (self.rounded[name] - exact))
+
+        self.use(self.exact)
+        with observed(self.module, self._kind, compare):
+            run()
+        return [
+            RoundedProduct(
+                engine=self.name,
+                weight=name,
+                tokens=total.tokens,
+                nearest_error=total.relative(total.nearest),
+                rounded_error=total.relative(total.rounded),
+            )
+            for name, total in sums.items()
+        ]
+
+    def tensors(self) -> dict[str, Array]:
+        """What to write: the checkpoint's tensors with the rounded weights, by canonical name.
+
+        Each [N, K] in the type that it was read in. A tied head's weight, which is the embedding's,
+        has the name of its own.
+        """
+        tensors: dict[str, Array] = {}
+        for parameter in self._parameters:
+            for position, source in enumerate(parameter.sources):
+                tensor = self._reader.read(source)
+                if parameter.name not in self.rounded:
+                    tensors[source] = tensor
+                    continue
+                parts = self.rounded[parameter.name].chunk(len(parameter.sources), dim=1)
+                name = source if self._kind is EngineKind.LAYER else parameter.name
+                tensors[name] = parts[position].T.numpy().astype(tensor.dtype)
+        return tensors
+
+    def _hessian(self, wanted: str, run: Callable[[], object]) -> Tensor:
+        """Xᵀ X [K, K] of the inputs X [n, K] of the product ``wanted``."""
+        hessian = torch.zeros(2 * self.exact[wanted].shape[:1])
+
+        def add(name: str, inputs: Tensor, _: Tensor) -> None:
+            if name == wanted:
+                rows = inputs.flatten(0, -2)  # [n, K]
+                hessian.addmm_(rows.T, rows)
+
+        with observed(self.module, self._kind, add):
+            run()
+        if not bool(hessian.isfinite().all()):
+            raise CheckpointError(
+                self.name, f"the input of {wanted} is NaN or infinite; check the weights"
+            )
+        return hessian
+
+
+def verbatim_tensors(
+    kind: EngineKind, model: ModelSpec, reader: CheckpointReader
+) -> dict[str, Array]:
+    """The checkpoint's tensors of an engine whose weights stay, by canonical name."""
+    return {
+        source: reader.read(source)
+        for parameter in engine_parameters(kind, model)
+        for source in parameter.sources
+    }
+
+
+def _stored_type(reader: CheckpointReader, name: str) -> torch.dtype:
+    dtype = reader.read_rows(name, 0, 0).dtype
+    return torch.float16 if dtype == "float16" else torch.float32
+
+
+@dataclass
+class _Sums:
+    """Sums of squares: of outputs and of their errors."""
+
+    tokens: int = 0
+    output: float = 0.0
+    nearest: float = 0.0
+    rounded: float = 0.0
+
+    def relative(self, error: float) -> float:
+        """Root mean square, relative; 0 where all outputs are 0."""
+        ratio: float = (error / self.output) ** 0.5 if self.output > 0 else 0.0
+        return ratio
+
+
+def _squares(values: Tensor) -> float:
+    return float(values.double().square().sum())

@@ -1,0 +1,103 @@
+"""GPTQ on a grid: the worked example, its worth on correlated inputs, codes that export finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from skipdec.calib.gptq import inverse_factor, round_weight
+from skipdec.calib.int4_grid import GRIDS, GridTarget, Int4Grid
+
+BOTH = pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])
+STORED = pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+
+
+def correlated_inputs(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    """[count, size]: a few directions, unequal sizes, a little noise."""
+    draw = torch.Generator().manual_seed(seed)
+    few = torch.randn(count, 6, generator=draw) @ torch.randn(6, size, generator=draw)
+    return few + 0.1 * torch.randn(count, size, generator=draw)
+
+
+def normal_weight(shape: tuple[int, int], dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=draw).to(dtype).float()
+
+
+def test_what_one_input_loses_its_equal_makes_up_for() -> None:
+    """Codes of 1/8, set by the third and fourth weight; the inputs 0 and 1 are always equal."""
+    weight = torch.tensor([[0.05], [0.05], [-1.0], [0.5]])
+    inputs = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    grid = GRIDS["onnxruntime"](16, torch.float32)
+    assert grid.quantizer.dequantized(weight.numpy()).tolist() == [[0.0], [0.0], [-1.0], [0.5]]
+    rounded = round_weight(weight, inputs.T @ inputs, grid, damping=1e-3)
+    assert rounded.tolist() == [[0.0], [0.125], [-1.0], [0.5]]
+
+
+@BOTH
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_outputs_err_less_than_to_nearest_where_inputs_are_correlated(
+    block_size: int, target: GridTarget
+) -> None:
+    grid = GRIDS[target](block_size, torch.float32)
+    weight = normal_weight((128, 40), torch.float32)
+    inputs, others = correlated_inputs(400, 128).split(200)
+    nearest = torch.from_numpy(grid.quantizer.dequantized(weight.numpy()))
+    rounded = round_weight(weight, inputs.T @ inputs, grid, 0.01)
+    errors = [float((others @ (each - weight)).norm()) for each in (nearest, rounded)]
+    assert errors[1] < 0.6 * errors[0]
+
+
+@BOTH
+@STORED
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-4, 1e-6])
+def test_export_finds_the_same_values_in_what_is_stored(
+    scale: float, dtype: torch.dtype, target: GridTarget
+) -> None:
+    grid = GRIDS[target](16, dtype)
+    weight = (normal_weight((48, 200), torch.float32) * scale).to(dtype).float()
+    weight[:16, 3] = 0
+    inputs = correlated_inputs(100, 48)
+    rounded = round_weight(weight, inputs.T @ inputs, grid, 0.01)
+    stored = rounded.numpy().astype(str(dtype).removeprefix("torch."))
+    assert np.array_equal(grid.quantizer.dequantized(stored), rounded.numpy())
+    assert rounded[:16, 3].tolist() == [0] * 16
+
+
+@BOTH
+@STORED
+def test_every_scale_of_float16_is_found_again(dtype: torch.dtype, target: GridTarget) -> None:
+    grid = GRIDS[target](16, dtype)
+    extremes = torch.arange(1, 0x7800, dtype=torch.int16).view(torch.float16).float()  # to 32768
+    scales = grid.scales(extremes)
+    assert torch.equal(grid.scales(scales * grid.lowest_code), scales)
+    normal = scales.abs() >= torch.finfo(torch.float16).smallest_normal
+    assert float((scales * grid.lowest_code / extremes - 1)[normal].abs().max()) < 1e-3
+
+
+def test_the_last_block_may_be_shorter() -> None:
+    grid = GRIDS["onnxruntime"](32, torch.float32)
+    weight, inputs = normal_weight((40, 8), torch.float32), correlated_inputs(90, 40)
+    rounded = round_weight(weight, inputs.T @ inputs, grid, 0.01)
+    again = grid.quantizer.dequantized(rounded.numpy())
+    assert np.array_equal(again, rounded.numpy())
+
+
+def test_inputs_that_were_never_seen_are_rounded_to_nearest() -> None:
+    grid: Int4Grid = GRIDS["onnxruntime"](16, torch.float32)
+    weight = normal_weight((16, 30), torch.float32)
+    rounded = round_weight(weight, torch.zeros(16, 16), grid, 0.01)
+    nearest = torch.from_numpy(grid.quantizer.dequantized(weight.numpy()))
+    assert float((rounded - weight).norm()) <= float((nearest - weight).norm())
+
+
+def test_the_factor_is_that_of_the_inverse_and_grows_its_damping_where_it_must() -> None:
+    inputs = correlated_inputs(50, 12)
+    hessian = inputs.T @ inputs
+    factor = inverse_factor(hessian.clone(), 0.01)
+    damped = hessian + 0.01 * hessian.diagonal().mean() * torch.eye(12)
+    assert torch.equal(factor, factor.triu())
+    torch.testing.assert_close(factor.T @ factor @ damped, torch.eye(12), rtol=1e-3, atol=1e-3)
+    ones = torch.ones(300, 300)  # of rank 1: damping of 1e-9 vanishes in float32
+    assert bool(inverse_factor(ones, 1e-9).isfinite().all())

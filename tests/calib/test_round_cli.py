@@ -1,0 +1,102 @@
+"""``skipdec round``: a checkpoint or JSON, mistakes before work, what may be replaced."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from text_bundles import STRUCTURE
+from typer.testing import CliRunner, Result
+
+from skipdec.cli import build_app
+from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.tokenizer_files import byte_level_tokenizer
+
+SMALL = ("--examples", 3, "--held-out", 2, "--block-size", 16, "--preset", "e2e")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(build_app(), ["round", *map(str, arguments)])
+
+
+@pytest.fixture
+def model(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A tiny checkpoint with a tokenizer of bytes."""
+    directory = tmp_path / "model"
+    shutil.copytree(checkpoint(STRUCTURE), directory)
+    tokenizer = byte_level_tokenizer(open_checkpoint(ExportConfig(model=str(directory))).model)
+    assert tokenizer is not None
+    (directory / "tokenizer.json").write_bytes(tokenizer)
+    return directory
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text("mr,ref\n" + "name[Ant],Ant is a pub.\nname[Bee],Bee is not one.\n" * 4)
+    return path
+
+
+def test_the_checkpoint_brings_tokenizer_schedule_and_report(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "new" / "rounded"
+    result = run(model, "--data", rows, *SMALL, "--schedule", "2x:horizon=8", "-o", output)
+    assert result.exit_code == 0, result.stderr
+    opened = open_checkpoint(ExportConfig(model=str(output)))
+    assert opened.tokenizer_json == (model / "tokenizer.json").read_bytes()
+    assert opened.schedule_document is not None
+    assert opened.schedule_document["horizon"] == 8
+    assert json.loads((output / "rounding_report.json").read_text())["block_size"] == 16
+    assert "layer_005" in result.stdout
+    assert "int4 to nearest" in result.stdout
+    assert "--target onnxruntime --quantize int4 --block-size 16" in result.stdout
+    assert "blocks of 16, 3 texts to round on, 2 for the losses" in result.stderr
+    assert [path.name for path in output.parent.iterdir()] == ["rounded"]
+
+
+def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
+    options = (model, "--data", rows, *SMALL, "--json", "-q", "-o", tmp_path / "rounded")
+    first = run(*options)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "rounded").iterdir()}
+    assert "exists; pass --force" in run(*options).stderr
+    second = run(*options, "--force")
+    assert json.loads(first.stdout) == json.loads(second.stdout)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "rounded").iterdir()}
+    kept = run(*options[:-1], model, "--force")
+    assert "exists and no rounding wrote it" in kept.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--block-size", "24"), "block_size is 24; allowed: 16, 32"),
+        (("--examples", "7"), "has 8 rows; asked for 7 to observe and 2"),
+        (("--schedule", "99x"), "preset 99x | does not fit 6 layers"),
+        (("--damping", "0"), "damping is 0.0"),
+        (("--prompt-column", "meaning"), "rows.csv, line 2: has no 'meaning'"),
+        (("--prompt-template", "x" * 80 + "{prompt}"), "line 2: the prompt has 90 tokens"),
+        (("--target", "tensorrt", "--block-size", "64"), "blocks of 64 do not divide; choose"),
+        (("-o", "model"), "exists and no rounding wrote it"),
+    ],
+)
+def test_mistakes_end_before_any_work(
+    options: tuple[str, ...],
+    message: str,
+    model: Path,
+    rows: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    result = run(model, "--data", rows, *SMALL, "-o", "new", *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before

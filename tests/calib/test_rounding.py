@@ -1,0 +1,168 @@
+"""Rounded checkpoints: what is reported of them, what export makes of them, how they appear."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from calibrations import SCHEDULES, literal_inputs, literal_loss
+from roundings import Counting, rounding_plan
+from tiny_models import tiny_model
+from transformers import OPTForCausalLM
+
+from skipdec.calib.rounding import run_rounding
+from skipdec.engines.errors import CheckpointError
+from skipdec.engines.manifest import EngineKind
+from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline import export
+from skipdec.exporter.quantize import QUANTIZED_PARAMETERS, BlockQuantizer
+from skipdec.exporter.quantize_linear import LinearBlockQuantizer
+from skipdec.exporter.weights import engine_name, engine_parameters
+from skipdec.runtime.generator import Generator
+
+Checkpoint = Callable[[str], Path]
+Reference = Callable[[str], OPTForCausalLM]
+
+SKIPPING = SCHEDULES[1]
+
+
+def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
+    """The weights [K, N] of all layers' products as stored, by engine and name."""
+    opened = open_checkpoint(ExportConfig(model=str(checkpoint)))
+    return {
+        (engine_name(EngineKind.LAYER, index), parameter.name): parameter.load(opened.reader)
+        for index in range(opened.model.num_layers)
+        for parameter in engine_parameters(EngineKind.LAYER, opened.model, index)
+        if parameter.name in QUANTIZED_PARAMETERS[EngineKind.LAYER]
+    }
+
+
+@pytest.mark.parametrize("structure", ["post_norm", "untied"])
+def test_the_exported_bundles_loss_is_the_reported_one(
+    structure: str, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    plan = rounding_plan(checkpoint(structure), tmp_path / "rounded", SKIPPING)
+    events = Counting()
+    report = run_rounding(plan, events)
+    assert events.engines == [*(f"layer_{index:03d}" for index in range(6)), "head"]
+    config = ExportConfig(
+        model=str(tmp_path / "rounded"),
+        output=tmp_path / "bundle",
+        quantize="int4",
+        block_size=16,
+        accuracy_level=0,  # activations in float32, as in the report
+        verify=False,
+    )
+    export(config)
+    with Generator.open(config.output, threads=1) as generator:
+        scores = generator.score(
+            [list(each.prompt_token_ids) for each in plan.held_out],
+            [list(each.completion_token_ids) for each in plan.held_out],
+            schedule=plan.schedule,
+        )
+    losses = [-value for score in scores for value in score.logprobs]
+    assert np.mean(losses) == pytest.approx(report.loss.rounded, abs=2e-4)
+    assert abs(report.loss.nearest - report.loss.rounded) > 1e-3
+
+
+@pytest.mark.parametrize("schedule", [SCHEDULES[0], SKIPPING])
+def test_errors_to_nearest_and_the_exact_loss_are_those_of_a_literal_forward_pass(
+    schedule: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
+) -> None:
+    plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", schedule)
+    report = run_rounding(plan, Counting())
+    model = reference_model("untied")
+    literal = literal_inputs(model, plan.held_out, plan.schedule)
+    assert report.loss.float32 == pytest.approx(
+        literal_loss(model, plan.held_out, plan.schedule), rel=1e-5
+    )
+    assert {(each.engine, each.weight) for each in report.products} == literal.keys()
+    weights = layer_products(checkpoint("untied"))
+    for product in report.products[:-1]:
+        key = (product.engine, product.weight)
+        weight = torch.from_numpy(weights[key].copy())
+        error = literal[key] @ torch.from_numpy(
+            BlockQuantizer(4, 16).dequantized(weights[key]) - weights[key]
+        )
+        bare = literal[key] @ weight
+        assert product.tokens == len(bare)
+        # Outputs are reported with their biases, which are small.
+        assert product.nearest_error == pytest.approx(float(error.norm() / bare.norm()), rel=0.1)
+
+
+def test_on_its_own_texts_every_product_errs_less_than_to_nearest(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
+    report = run_rounding(replace(plan, held_out=plan.observed), Counting())
+    assert len(report.products) == 6 * 4 + 1
+    for product in report.products:
+        assert product.rounded_error < 0.8 * product.nearest_error, product
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])
+def test_what_is_written_is_already_what_export_rounds_it_to(
+    target: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    tiny_model("untied").to(dtype).save_pretrained(source)
+    output = tmp_path / "rounded"
+    run_rounding(rounding_plan(source, output, target=target), Counting())
+    quantizer = {
+        "onnxruntime": BlockQuantizer(4, 16),
+        "tensorrt": LinearBlockQuantizer(4, 16, "float16"),
+    }[target]
+    before = layer_products(source)
+    for key, stored in layer_products(output).items():
+        assert stored.dtype == str(dtype).removeprefix("torch.")
+        assert not np.array_equal(stored, quantizer.dequantized(before[key]))
+        assert np.array_equal(quantizer.dequantized(stored).astype(stored.dtype), stored)
+
+
+@pytest.mark.parametrize("structure", ["post_norm", "untied"])
+def test_transformers_reads_it_and_the_rest_is_untouched(
+    structure: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
+) -> None:
+    run_rounding(rounding_plan(checkpoint(structure), tmp_path / "rounded"), Counting())
+    model, loading = OPTForCausalLM.from_pretrained(
+        tmp_path / "rounded", output_loading_info=True, local_files_only=True
+    )
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    before, after = reference_model(structure).state_dict(), model.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    products = {name for name in before if ".layers." in name and before[name].dim() == 2}
+    assert changed == products | ({"lm_head.weight"} if structure == "untied" else set())
+
+
+def test_a_tied_head_can_get_weights_of_its_own(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    plan = rounding_plan(checkpoint("pre_norm"), tmp_path / "rounded", untie_head=True)
+    report = run_rounding(plan, Counting())
+    assert (report.head, report.products[-1].weight) == ("gptq", "lm_head.weight")
+    assert (
+        json.loads((tmp_path / "rounded" / "config.json").read_text())["tie_word_embeddings"]
+        is False
+    )
+    reader = open_checkpoint(ExportConfig(model=str(tmp_path / "rounded"))).reader
+    original = open_checkpoint(ExportConfig(model=str(checkpoint("pre_norm")))).reader
+    embedding, head = "decoder.embed_tokens.weight", "lm_head.weight"
+    assert np.array_equal(reader.read(embedding), original.read(embedding))
+    assert not np.array_equal(reader.read(head), reader.read(embedding))
+
+
+def test_nothing_is_left_behind_where_an_activation_is_not_finite(tmp_path: Path) -> None:
+    model = tiny_model("pre_norm")
+    with torch.no_grad():
+        model.model.decoder.layers[2].self_attn_layer_norm.bias[3] = torch.inf
+    model.save_pretrained(tmp_path / "source")
+    plan = rounding_plan(tmp_path / "source", tmp_path / "rounded")
+    with pytest.raises(CheckpointError, match=r"layer_002 .*self_attn.qkv_proj.weight is NaN or"):
+        run_rounding(plan, Counting())
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]

@@ -1,0 +1,51 @@
+"""What tests of error-aware rounding share: plans of tiny models on random tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from calibrations import random_examples
+
+from skipdec.calib.rounding_plan import RoundingConfig, RoundingPlan
+from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.config import ExportConfig
+from skipdec.runtime.schedule_text import parse_schedule
+
+
+class Counting:
+    """Events of a rounding that only counts."""
+
+    def __init__(self) -> None:
+        self.engines: list[str] = []
+
+    def planned(self, plan: RoundingPlan) -> None:
+        self.plan = plan
+
+    def engine_finished(self, engine: str) -> None:
+        self.engines.append(engine)
+
+
+def rounding_plan(
+    checkpoint: Path,
+    output: Path,
+    schedule: str = "full",
+    **options: Any,  # noqa: ANN401
+) -> RoundingPlan:
+    """A plan with the token ids of ``random_examples``: seeds 2 to round on, 3 held out."""
+    config = RoundingConfig(
+        model=str(checkpoint),
+        data={"path": Path("rows.jsonl")},
+        output=output,
+        **{"block_size": 16, "batch_tokens": 24, "schedule": schedule, **options},
+    )
+    opened = open_checkpoint(ExportConfig(model=str(checkpoint)))
+    return RoundingPlan(
+        config=config,
+        checkpoint=opened,
+        directory=checkpoint,
+        schedule=parse_schedule(schedule, num_layers=opened.model.num_layers),
+        observed=random_examples(2),
+        held_out=random_examples(3),
+        warnings=(),
+    )
