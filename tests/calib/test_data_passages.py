@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from skipdec.calib.data import DataConfig, Example, load_examples
 from skipdec.calib.data_passages import Passage, PassageWords, split_passages
 from skipdec.calib.tokenised import tokenise
+from skipdec.calib.tune_config import TuneConfig
+from skipdec.calib.tune_plan import plan_tuning
 from skipdec.engines.errors import UsageError
 
 TEXTS = st.text(st.sampled_from("abé,. \t\n\r\u00a0\u3000"), max_size=80)
@@ -79,6 +81,25 @@ def test_no_end_of_text_follows_a_passage_that_goes_on(
     short = tokenise([Example("a", "cc", "", ends)], _Letters(), eos_token_id=2, max_length=4)  # type: ignore[arg-type]
     assert short.examples[0].completion_token_ids == (99, 99)
     assert short.num_truncated == ends
+
+
+def test_tuning_on_a_text_learns_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("to be, or not to be, that is the question\n" * 8)
+    config = TuneConfig(
+        model=None,
+        from_scratch="layers=2,width=32,heads=2,positions=48",
+        vocab_size=300,
+        data=DataConfig(path=path, passage_words="3+9"),
+        schedule="full",
+        output=tmp_path / "tuned",
+        device="cpu",
+    )
+    plan = plan_tuning(config)
+    completions = [example.completion_token_ids for example in plan.data.examples]
+    assert len(completions) == 80 // 12
+    assert all(plan.start.eos_token_id not in completion for completion in completions)
+    assert plan.data.num_truncated == 0
 
 
 @pytest.mark.parametrize("text", ["24", "0+5", "5+0", "-1+5", "3+x", "1+2+3", ""])

@@ -37,11 +37,22 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
     assert (document["num_prompts"], document["threads"]) == (2, 1)
 
 
+def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("the cat sat on the mat and the dog sat by the cat " * 3)
+    options = ["--passage-words", "2+6", "--score-only", "--by-position", "--resamples", "10"]
+    result = run_command(bundle, "--data", path, *options, "--threads", "1")
+    assert result.returncode == 0, result.stderr
+    assert "references scored, nothing written" in result.stdout
+    assert "| schedule | 0 | 1–7 | 8–15 |" in result.stdout
+
+
 def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
         (["-o", tmp_path], "exists; --force replaces it"),
+        (["--passage-words", "1+1"], "only a text is cut into passages"),
     ):
         result = run_command(bundle, "--data", data, *arguments)
         assert result.returncode == 2, arguments
