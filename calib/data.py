@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
 MAX_PROBLEMS_SHOWN = 20
 
 _FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON's escapes can write one alone
 _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
 
 
@@ -206,6 +208,8 @@ def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:
             problems.append(f"{name!r} is {value!r:.40}; allowed: a text")
         elif not value.strip():
             problems.append(f"{name!r} is empty")
+        elif _SURROGATE.search(value):
+            problems.append(f"{name!r} holds half of a surrogate pair, which is no character")
     return problems
 
 
@@ -267,16 +271,24 @@ def _read_dataset(path: Path) -> Iterator[_Row]:
 
 
 def _open_text(path: Path) -> IO[str]:
-    """UTF-8 text, checked as a whole first so that a wrong byte is a UsageError."""
+    """UTF-8 text, checked as a whole first: one UsageError names the lines that are not."""
     if path.is_dir():
         raise UsageError(f"data {path}", "is a directory; give a file")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            for _ in file:
-                pass
-    except UnicodeDecodeError as error:
-        raise UsageError(f"data {path}", f"is not UTF-8 ({error}); convert it") from error
+    raise_problems("data", list(_undecodable_lines(path)))
     return path.open(encoding="utf-8-sig", newline="")
+
+
+def _undecodable_lines(path: Path) -> Iterator[str]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                yield (
+                    f"{path.name}, line {number}: is not UTF-8 (byte {byte:#04x} at "
+                    f"{error.start + 1}); convert the file"
+                )
 
 
 _READERS = {"jsonl": _read_jsonl, "csv": _read_csv, "dataset": _read_dataset}

@@ -1,0 +1,55 @@
+"""Write the example data set, examples/train.jsonl and examples/dev.jsonl: our own sentences.
+
+    python scripts/example_rows.py [FOLDER]
+
+Invented places in the notation of examples/restaurants, described by the templates below; equal
+runs write equal files. Prompts of the one file are not in the other; in dev.jsonl each has two
+completions, which are its references.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+NAMES = ("Copper Kettle", "Green Door", "Harbour House", "Mill Garden", "Red Lantern", "Old Barn")
+KINDS = ("restaurant", "pub", "coffee shop")
+FOODS = ("Italian", "Indian", "Chinese", "English", "French")
+PRICES = {"cheap": "low prices", "moderate": "fair prices", "high": "high prices"}
+AREAS = {"riverside": "by the river", "city centre": "in the middle of the city"}
+TEMPLATES = (
+    "{name} is a {kind} {place}. It serves {food} food at {price}.",
+    "For {food} food at {price}, visit the {kind} {name} {place}.",
+    "There is a {kind} called {name} {place}, with {food} food at {price}.",
+)
+NUM_TRAIN, NUM_DEV = 192, 16
+
+
+def rows() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each meaning representation with its descriptions."""
+    for name, kind, food, price, area in product(NAMES, KINDS, FOODS, PRICES, AREAS):
+        prompt = f"name[{name}], eatType[{kind}], food[{food}], priceRange[{price}], area[{area}]"
+        values = {"name": name, "kind": kind, "food": food}
+        values |= {"price": PRICES[price], "place": AREAS[area]}
+        yield prompt, tuple(template.format(**values) for template in TEMPLATES)
+
+
+def main(folder: Path) -> None:
+    """Draw the rows of both files."""
+    draw = random.Random(0)
+    drawn = draw.sample(list(rows()), NUM_TRAIN + NUM_DEV)
+    references = {"train.jsonl": (drawn[:NUM_TRAIN], 1), "dev.jsonl": (drawn[NUM_TRAIN:], 2)}
+    for name, (chosen, count) in references.items():
+        with (folder / name).open("w", encoding="utf-8", newline="\n") as file:
+            for prompt, descriptions in chosen:
+                for completion in draw.sample(descriptions, count):
+                    row = {"prompt": prompt, "completion": completion}
+                    file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "examples"))

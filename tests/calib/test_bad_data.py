@@ -1,0 +1,94 @@
+"""Every command that reads data names its bad lines, all at once, before it does anything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from skipdec.cli import build_app
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(params=["tune", "evaluate", "fit", "calibrate"])
+def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Command:
+    """``command(data, *options)`` runs one of the four and checks that nothing is left behind."""
+    output = tmp_path / "output"
+    checkpoint = bundle.parent / "checkpoint"
+    arguments = {
+        "tune": ("tune", checkpoint, "--schedule", "2x", "-o", output, "--device", "cpu"),
+        "evaluate": ("evaluate", bundle, "-o", output),
+        "fit": ("fit", bundle, "--target-speedup", "1.5", "-o", output.with_suffix(".json")),
+        "calibrate": ("calibrate", checkpoint, "-o", output.with_suffix(".json"), *SAMPLE),
+    }[request.param]
+
+    def run(data: Path, *options: str) -> Result:
+        before = sorted(tmp_path.iterdir())
+        command_line = [*map(str, arguments), "--data", str(data), *options]
+        result = CliRunner().invoke(build_app(), command_line)
+        assert result.exit_code == 2, result.output
+        assert sorted(tmp_path.iterdir()) == before
+        return result
+
+    return run
+
+
+SAMPLE = ("--examples", "1", "--held-out", "1", "--by-layer", "0")
+
+
+def test_bad_rows_are_named_by_line(command: Command, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    rows = [
+        json.dumps({"prompt": "a", "completion": "fine"}),
+        json.dumps({"prompt": "a", "text": "of another column"}),
+        json.dumps({"prompt": "a", "completion": " "}),
+        '{"prompt": "a", "completion": ',
+        json.dumps({"prompt": "\ud83d", "completion": "half a pair"}),
+    ]
+    data.write_text("\n".join(rows))
+    stderr = command(data).stderr
+    for problem in (
+        "rows.jsonl, line 2: has no 'completion'; its columns are 'prompt', 'text'",
+        "rows.jsonl, line 3: 'completion' is empty",
+        "rows.jsonl, line 4: is not JSON",
+        "rows.jsonl, line 5: 'prompt' holds half of a surrogate pair",
+    ):
+        assert problem in stderr
+
+
+def test_lines_that_are_not_utf8_are_named(command: Command, tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_bytes("prompt,completion\na,fine\nb,café\nc,olé\n".encode("latin-1"))
+    stderr = command(data).stderr
+    assert "rows.csv, line 3: is not UTF-8 (byte 0xe9 at 6)" in stderr
+    assert "rows.csv, line 4: is not UTF-8" in stderr
+
+
+def test_prompts_longer_than_the_model_are_named(command: Command, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    row = json.dumps({"prompt": "ab" * 2000, "completion": "fine"})
+    data.write_text(f"{row}\n{row.replace('aba', 'aca', 1)}\n")
+    stderr = command(data).stderr
+    assert "rows.jsonl, line 1" in stderr
+    assert "rows.jsonl, line 2" in stderr
+    assert "tokens" in stderr
+
+
+def test_the_wrong_preset_names_the_columns_there_are(command: Command, tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("mr,ref\na,fine\n")
+    stderr = command(data, "--preset", "cnn-dm").stderr
+    assert "rows.csv, line 2: has no 'article'; its columns are 'mr', 'ref'" in stderr
+
+
+def test_a_dataset_with_splits_names_them(command: Command, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    rows = datasets.Dataset.from_dict({"prompt": ["a"], "completion": ["1"]})
+    datasets.DatasetDict(train=rows, test=rows).save_to_disk(str(tmp_path / "rows"))
+    stderr = command(tmp_path / "rows").stderr
+    assert "holds several splits" in stderr
+    assert str(tmp_path / "rows" / "test") in stderr
