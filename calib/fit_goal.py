@@ -87,6 +87,7 @@ class MaxLoss:
             raise SkipDecError(
                 f"--max-loss {'+' * self.is_relative}{self.value:g}",
                 f"can't be met: the least loss, {nearest.mean_loss:.4f} nats a token, has "
-                f"{format_schedule(nearest.schedule)}; full depth has {full_loss:.4f}; allow more",
+                f"{format_schedule(nearest.schedule)}; full depth has {full_loss:.4f}; "
+                "ask for a larger one",
             )
         return sorted(fitting, key=lambda entry: (-entry.speedup, entry.mean_loss))

@@ -12,6 +12,7 @@ from ..engines.bundle import write_schedule
 from ..engines.bundle_lock import BundleLock
 from ..engines.bundle_swap import repair, swap, sync_directory
 from ..engines.bundle_writer import check_target
+from ..engines.errors import CheckpointError
 from ..engines.extras import require_extra
 from ..exporter.config import ExportConfig
 from ..exporter.events import ExportEvents, Stage
@@ -48,7 +49,13 @@ class ModelSource:
         from ..exporter.plan import plan_export
 
         kept = self.config.output
-        plan = plan_export(self._exporting_to(kept or self.directory / f"{_PREFIX}bundle"))
+        try:
+            plan = plan_export(self._exporting_to(kept or self.directory / f"{_PREFIX}bundle"))
+        except CheckpointError as error:
+            if Path(self.name).expanduser().exists():
+                raise
+            problems = (f"is no bundle here; as a model, it {text}" for text in error.problems)
+            raise CheckpointError(error.subject, *problems) from error
         checkpoint = plan.checkpoint
         tokenizer = checkpoint.tokenizer_json
         return SourceFacts(
