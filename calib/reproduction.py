@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def reproduce(
     with _processes(config) as executor:
         _make_all(executor, bases, events)
         runs = [run for base in bases for run in tuned_runs(config, base.seed, horizon(base))]
-        runs.sort(key=lambda run: run.cells[0].speedup)  # all seeds of a row before the next row
+        runs.sort(key=partial(_turn, config))
         _make_all(executor, runs, events)
     results = []
     for run in (*bases, *runs):
@@ -63,6 +64,13 @@ def horizon(base: Run) -> int:
     """The median completion of the training data, in tokens of ``base``, which is there."""
     report = TuningReport.model_validate_json((base.checkpoint / REPORT_NAME).read_bytes())
     return report.data.median_completion
+
+
+def _turn(config: ReproductionConfig, run: Run) -> tuple[int, int, int]:
+    """Column by column, a row of all seeds after the other; the control comes first."""
+    cell = run.cells[0]
+    column = config.columns.index(cell.column) if cell.column in config.columns else -1
+    return column, cell.speedup, run.seed
 
 
 def _check(config: ReproductionConfig) -> None:
