@@ -93,6 +93,15 @@ def calibrate(
         float | None, _option(_RANGES, "--percentile", text="of --method percentile (99.9)")
     ] = None,
     examples: Annotated[int, _option(_RANGES, "--examples", text="texts to take them from")] = 128,
+    migrate: Annotated[
+        float | None,
+        _option(
+            _RANGES,
+            "--migrate",
+            metavar="ALPHA",
+            text="move outliers into weights, SmoothQuant's alpha, 0 to 1, often 0.5 (don't)",
+        ),
+    ] = None,
     generate_with: Annotated[
         Path | None,
         _option(
@@ -128,7 +137,8 @@ def calibrate(
     """Measure how large the inputs of all products become, for static int8 and fp8 of TensorRT.
 
     Writes the file for --ranges of export and build; prints each product's int8 error and the loss
-    of held-out completions in int8 and fp8, overall and with one layer alone in int8.
+    of held-out completions in int8 and fp8, overall and with one layer alone in int8. With
+    --migrate, factors too, which move outliers from activations into weights, on CPUs as well.
     """
     values: dict[str, Any] = {
         "model": model,
@@ -148,6 +158,7 @@ def calibrate(
         "method": method,
         "percentile": percentile,
         "num_examples": examples,
+        "migrate": migrate,
         "generate_with": generate_with,
         "generate_tokens": generate_tokens,
         "max_tokens": max_tokens,
@@ -197,11 +208,22 @@ def _print_report(report: CalibrationReport) -> None:
     for name, value in loss.static.items():
         change = f"{value - loss.float32:+.4f}, perplexity {exp(value):.3f}"
         console.print(f"  static {name} {value:.4f} ({change})")
+    _print_migration(console, report)
     if (worst := report.worst) is not None:
         console.print(
             f"one engine alone in static int8 ({report.by_layer_tokens} tokens): {worst.engine} "
             f"hurts most, {worst.increase:+.4f}"
         )
+
+
+def _print_migration(console: Console, report: CalibrationReport) -> None:
+    if (migration := report.migration) is None:
+        return
+    console.print(f"without migration (alpha {migration.alpha:g}):")
+    for name, value in migration.static_without.items():
+        console.print(f"  static {name} {value:.4f} ({value - report.loss.float32:+.4f})")
+    for weight, reason in migration.left_out.items():
+        console.print(f"{weight.removesuffix('.weight')} is not migrated: {reason}")
 
 
 def _print_products(console: Console, report: CalibrationReport) -> None:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..engines.bundle import replace_file
-from ..engines.manifest import EngineKind
-from ..exporter.weights import engine_name
+from ..engines.manifest import EngineKind, ModelSpec
+from ..exporter.migration import fixed_inputs
+from ..exporter.weights import TensorReader, engine_name
 from .calibration_engines import (
     STATIC_FORMATS,
     QuantizedProjection,
@@ -21,6 +22,7 @@ from .calibration_engines import (
     replaced,
 )
 from .calibration_generation import generate_completions
+from .calibration_migration import Migrator
 from .calibration_plan import CalibrationConfig, CalibrationPlan, plan_calibration
 from .calibration_products import measure_errors, measure_ranges
 from .calibration_report import (
@@ -29,6 +31,7 @@ from .calibration_report import (
     EngineLossReport,
     GenerationReport,
     LossReport,
+    MigrationReport,
     ProductReport,
 )
 from .calibration_states import HiddenStates
@@ -57,8 +60,8 @@ def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> Calibrati
 
     Texts are teacher-forced at scheduled depth: a token that does not run a layer is not seen by
     its products. In memory at a time: one engine's float32 weights and a quantised copy, hidden
-    states of at most ``config.max_tokens`` tokens (held-out texts: three times), and those of
-    ``num_by_layer`` texts once a layer.
+    states of at most ``config.max_tokens`` tokens (held-out texts: three times, with ``migrate``
+    five times), and those of ``num_by_layer`` texts once a layer.
 
     Raises SkipDecError before any work if something is wrong, see ``plan_calibration``;
     CheckpointError if an activation is NaN or infinite.
@@ -66,7 +69,8 @@ def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> Calibrati
     plan = plan_calibration(config)
     events.planned(plan)
     report = run_calibration(plan, events)
-    text = report.ranges.model_dump_json(indent=2) + "\n"
+    indent = 2 if report.migration is None else None  # factors are many
+    text = report.ranges.model_dump_json(indent=indent, exclude_none=True) + "\n"
     replace_file(config.output.absolute(), text.encode())
     return report
 
@@ -102,6 +106,8 @@ class _Calibrator:
         self._observed = HiddenStates.embed(texts, embedding)
         self._float = HiddenStates.embed(held_out, embedding)
         self._static = {name: self._float.copy() for name in STATIC_FORMATS}
+        alpha = config.migrate
+        self._migrator = None if alpha is None else Migrator(plan, self._float, alpha)
         self._alone: dict[str, HiddenStates] = {}  # with one layer in int8, by its engine's name
         self._products: list[ProductReport] = []
 
@@ -116,7 +122,10 @@ class _Calibrator:
 
     def _layer(self, index: int) -> None:
         kind, name = EngineKind.LAYER, engine_name(EngineKind.LAYER, index)
-        layer = load_engine(kind, self._plan.model, self._reader, index)
+        reader: TensorReader = self._reader
+        if self._migrator is not None:
+            reader = self._migrator.layer(index, self._observed)
+        layer = load_engine(kind, self._plan.model, reader, index)
 
         def run_static(static_format: StaticFormat) -> None:
             self._static[static_format].advance(index, layer)
@@ -139,7 +148,10 @@ class _Calibrator:
 
     def _head(self) -> CalibrationReport:
         kind = EngineKind.HEAD
-        head = load_engine(kind, self._plan.model, self._reader)
+        reader: TensorReader = self._reader
+        if self._migrator is not None:
+            reader = self._migrator.head(self._observed)
+        head = load_engine(kind, self._plan.model, reader)
         losses = self._float.losses(head)  # [R]
         alone = {name: states.losses(head) for name, states in self._alone.items()}
         static: dict[StaticFormat, Tensor] = {}
@@ -201,6 +213,7 @@ class _Calibrator:
             method=config.method,
             percentile=config.percentage if config.method == "percentile" else None,
             generated=_generation(plan),
+            migration=None if self._migrator is None else _migration(plan.model, self._migrator),
             texts=len(plan.observed),
             tokens=len(self._observed.texts),
             products=tuple(self._products),
@@ -219,6 +232,16 @@ class _Calibrator:
             ),
             warnings=plan.warnings,
         )
+
+
+def _migration(model: ModelSpec, migrator: Migrator) -> MigrationReport:
+    factors = migrator.migration
+    return MigrationReport(
+        alpha=factors.alpha,
+        left_out=fixed_inputs(EngineKind.LAYER, model) | fixed_inputs(EngineKind.HEAD, model),
+        static_without=migrator.losses,
+        factors=factors,
+    )
 
 
 def _generation(plan: CalibrationPlan) -> GenerationReport | None:

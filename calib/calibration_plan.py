@@ -40,6 +40,9 @@ class CalibrationConfig(ValidatedConfig):
     schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
     method: RangeMethod = "percentile"
     percentile: float | None = Field(default=None, ge=50, le=100, description="None: 99.9")
+    migrate: float | None = Field(
+        default=None, ge=0, le=1, description="alpha of SmoothQuant; None: nothing is migrated"
+    )
     num_examples: int = Field(default=128, ge=1)
     generate_with: Path | None = Field(
         default=None, description="bundle that writes the completions; None: the data's"

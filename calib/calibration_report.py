@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..engines.manifest import EngineKind
+from ..exporter.migration import Migration
 from ..exporter.ranges import ActivationRanges
 from ..exporter.weights import engine_name
 from .activation_histogram import RangeMethod
@@ -58,6 +59,15 @@ class GenerationReport(_Report):
     tokens: int = Field(description="that were generated, ends of text included")
 
 
+class MigrationReport(_Report):
+    """What moved from activations into weights, and what static formats cost without that."""
+
+    alpha: float
+    left_out: dict[str, str] = Field(description="products that can have no factors, and why")
+    static_without: dict[StaticFormat, float] = Field(description="losses, as LossReport's static")
+    factors: Migration = Field(exclude=True, repr=False)
+
+
 class CalibrationReport(_Report):
     """A finished calibration."""
 
@@ -67,6 +77,7 @@ class CalibrationReport(_Report):
     method: RangeMethod
     percentile: float | None
     generated: GenerationReport | None = Field(description="None: completions are the data's")
+    migration: MigrationReport | None
     texts: int
     tokens: int = Field(description="that were observed, prompts included")
     products: tuple[ProductReport, ...]
@@ -83,7 +94,8 @@ class CalibrationReport(_Report):
         for product in self.products:
             own = head if product.engine == HEAD else layers.setdefault(product.engine, {})
             own[product.weight] = product.range
-        return ActivationRanges(layers=layers, head=head)
+        migration = None if self.migration is None else self.migration.factors
+        return ActivationRanges(layers=layers, head=head, migration=migration)
 
     @property
     def worst(self) -> EngineLossReport | None:

@@ -110,12 +110,12 @@ def build(
         "force": force,
         "resume": resume,
         "jobs": jobs,
+        "ranges": ranges,
         "tensorrt": tensorrt_values(
             max_batch_size=max_batch_size,
             max_prompt_len=max_prompt_len,
             kv_buckets=kv_buckets,
             gpu_arch=gpu_arch,
-            ranges=ranges,
             timing_cache=timing_cache,
             optimization_level=builder_optimization_level,
             workspace=workspace,

@@ -19,6 +19,7 @@ from ..runtime.schedule_text import format_schedule
 from .build_config import BuildConfig
 from .events import ExportEvents, SerializedEvents, Stages
 from .memory import PeakMemory
+from .migration import MIGRATION, Migration
 from .plan import PlannedEngine, bundle_name, check_space, planned_engines
 from .problems import Problems
 from .report import EngineReport, ExportReport
@@ -66,6 +67,8 @@ def plan_build(config: BuildConfig) -> BuildPlan:
     problems.attempt(_check_output, output, source, force=config.force)
     canonical = problems.attempt(canonical_engines, source)
     compilation = problems.attempt(plan_compilation, config, dtype, model)
+    if compilation is not None and compilation.ranges is not None:
+        problems.attempt(_check_migration, source, compilation.ranges.migration, config)
     if canonical is None or compilation is None or problems.errors:
         raise problems.error()
     engines = planned_engines(model, compilation.precision, config.target, compilation)
@@ -137,6 +140,19 @@ def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
     if output.resolve() == source.path:
         raise UsageError(str(output), "is the bundle that is compiled; choose another --output")
     check_target(output, force=force)
+
+
+def _check_migration(
+    source: EngineBundle, migration: Migration | None, config: BuildConfig
+) -> None:
+    """Raise UsageError if ranges are of other inputs than the canonical engines' products have."""
+    asked = None if migration is None else migration.digest
+    if source.manifest.source.get(MIGRATION) != asked:
+        raise UsageError(
+            str(config.ranges),
+            f"and the weights of {source.path} are not migrated by the same factors; export with "
+            "--keep-canonical and these --ranges, or give the ranges that it was exported with",
+        )
 
 
 def _compile(plan: BuildPlan, jobs: int, directory: Path, stages: Stages) -> list[FinishedEngine]:

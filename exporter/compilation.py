@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 from ..engines.errors import EnvironmentMismatchError, UsageError
@@ -27,7 +26,7 @@ from ..engines.trt_library import TensorRtTarget
 from .config import QuantizationConfig
 from .lowering_tensorrt import check_model
 from .problems import Problems
-from .ranges import ActivationRanges
+from .ranges import ActivationRanges, read_ranges
 
 _SMALLEST_BUCKET = 256
 _BUCKET_STEP = 4
@@ -107,11 +106,11 @@ def plan_compilation(config: QuantizationConfig, dtype: FloatType, model: ModelS
     problems = Problems(f"target {config.target}")
     problems.attempt(_check_sizes, max_prompt_len, kv_buckets, model)
     facts = problems.attempt(_check_machine, options)
-    ranges = problems.attempt(_read_ranges, tensorrt.ranges)
+    ranges = None if config.ranges is None else problems.attempt(read_ranges, config.ranges)
     precision = config.precision_for(dtype, None if ranges is None else ranges.digest)
     if ranges is not None:
-        problems.attempt(ranges.check, model, precision, str(tensorrt.ranges))
-    if (ranges is None) == (tensorrt.ranges is None):
+        problems.attempt(ranges.check, model, precision, str(config.ranges))
+    if (ranges is None) == (config.ranges is None):
         gpu = (tensorrt.gpu_arch or facts.compute_capability) if facts else None
         problems.attempt(check_model, model, precision, gpu)
     if facts is None or problems.errors:
@@ -196,15 +195,3 @@ def _without_gpu(options: BuildOptions) -> Iterator[str]:
         "or export here with --keep-canonical and build on the machine with the GPU, which needs "
         f"no torch: skipdec build BUNDLE --target {options.target}"
     )
-
-
-def _read_ranges(path: Path | None) -> ActivationRanges | None:
-    if path is None:
-        return None
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            str(path), f"can't be read ({error.strerror}); give a ranges file"
-        ) from error
-    return ActivationRanges.from_json(content, str(path))

@@ -40,6 +40,9 @@ class QuantizationConfig(ValidatedConfig):
     int8_weight_bits: Literal[7, 8] | None = Field(
         default=None, description="int8 only; None: 8, or 7 where this CPU's products saturate"
     )
+    ranges: Path | None = Field(
+        default=None, description="of activations: int8 and fp8 of TensorRT; factors: int8 anywhere"
+    )
     tensorrt: TensorRtConfig | None = Field(
         default=None, description="targets of TensorRT only; None: its defaults"
     )
@@ -112,12 +115,11 @@ class QuantizationConfig(ValidatedConfig):
                 f"tensorrt.timing_cache is {tensorrt.timing_cache}, but TensorRT-RTX times no "
                 "kernels; leave it out for target tensorrt-rtx"
             )
-        ranges = tensorrt.ranges
-        if "fp8" in self.quantizations and ranges is None:
-            yield "quantize is fp8, which needs the ranges of activations; give tensorrt.ranges"
-        if ranges is not None and set(self.quantizations).isdisjoint(RANGED_QUANTIZATIONS):
+        if "fp8" in self.quantizations and self.ranges is None:
+            yield "quantize is fp8, which needs the ranges of activations; give ranges"
+        if self.ranges is not None and set(self.quantizations).isdisjoint(RANGED_QUANTIZATIONS):
             yield (
-                f"tensorrt.ranges is {ranges} but no activation is quantised; "
+                f"ranges is {self.ranges} but no activation is quantised; "
                 "leave it out, or set quantize to int8 or fp8"
             )
 
@@ -171,6 +173,14 @@ class ExportConfig(QuantizationConfig):
             yield (
                 f"dtype is bfloat16, for which target {self.target} has no matrix kernels; "
                 f"allowed with the targets {' and '.join(TENSORRT_TARGETS)}"
+            )
+
+    def _other_problems(self) -> Iterator[str]:
+        yield from super()._other_problems()
+        if self.ranges is not None and not ("int8" in self.quantizations or self.keep_canonical):
+            yield (
+                f"ranges is {self.ranges} but no activation is quantised; leave it out, set "
+                "quantize to int8, or keep_canonical for a build that quantises"
             )
 
     def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ..engines import trt_build
 from ..engines.manifest import FileRecord, ModelSpec, PrecisionSpec, json_digest
 from .lowering import parameters_as_inputs
+from .migration import Factors
 from .reader import CheckpointReader
 from .weights import Parameter
 
@@ -59,11 +60,12 @@ def content_key(
     model: ModelSpec,
     precision: PrecisionSpec,
     reader: CheckpointReader,
+    factors: Factors,
 ) -> str:
     """Return a hash that changes whenever the engine's files would.
 
     Reads each of the engine's tensors once to hash it; ``canonical_digest`` is that of the traced
-    graph, which all layers share.
+    graph, which all layers share; ``factors`` migrate the engine's weights.
     """
     sources = {source for parameter in parameters for source in parameter.sources}
     return json_digest(
@@ -74,6 +76,7 @@ def content_key(
             "tensors": {source: reader.content_id(source) for source in sources},
             "model": model.model_dump(mode="json"),
             "precision": precision.model_dump(mode="json"),
+            "factors": dict(factors),
             "tools": tool_versions(),
             "code": _code_digest(),
         }

@@ -19,6 +19,7 @@ from .canonical import CanonicalEngine
 from .compile import Compiler, OnPlanProgress
 from .content_key import content_key, graph_digest
 from .journal import Finished, Journal
+from .migration import migrated_reader
 from .plan import CANONICAL, ExportPlan, PlannedEngine
 from .report import EngineReport
 from .weights import engine_parameters
@@ -113,7 +114,8 @@ class EngineBuilds:
         self, engine: PlannedEngine, target: str, precision: PrecisionSpec
     ) -> tuple[BuiltEngine, bool]:
         """The ONNX engine, and whether an interrupted run had built it."""
-        checkpoint = self._plan.checkpoint
+        checkpoint, migration = self._plan.checkpoint, self._plan.migration
+        factors = {} if migration is None else migration.of(engine.name)
         key = content_key(
             engine.name,
             target,
@@ -122,6 +124,7 @@ class EngineBuilds:
             checkpoint.model,
             precision,
             checkpoint.reader,
+            factors,
         )
         if (finished := self._journal.finished(key)) is not None:
             return BuiltEngine(EngineSpec.model_validate(finished.facts), finished.files), True
@@ -132,7 +135,9 @@ class EngineBuilds:
             checkpoint.model,
             precision,
             target,
-            checkpoint.reader,
+            migrated_reader(
+                checkpoint.reader, factors, engine.kind, engine.layer_index, checkpoint.model
+            ),
             self._directory,
         )
         self._journal.record(key, Finished(built.spec.model_dump(mode="json"), built.files))

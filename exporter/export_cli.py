@@ -204,12 +204,12 @@ def export(
         "verify_memory": parse_memory_size(verify_memory, "--verify-memory"),
         "atol": atol,
         "jobs": jobs,
+        "ranges": ranges,
         "tensorrt": tensorrt_values(
             max_batch_size=max_batch_size,
             max_prompt_len=max_prompt_len,
             kv_buckets=kv_buckets,
             gpu_arch=gpu_arch,
-            ranges=ranges,
             timing_cache=timing_cache,
             optimization_level=builder_optimization_level,
             workspace=workspace,

@@ -15,6 +15,7 @@ from ..runtime.schedule_text import format_schedule
 from .config import ExportConfig
 from .events import ExportEvents, SerializedEvents, Stages
 from .memory import PeakMemory
+from .migration import MIGRATION
 from .plan import ExportPlan, plan_export
 from .report import ExportReport
 from .verify_report import Progress, VerificationReport
@@ -112,7 +113,9 @@ class _Export:
             self._events.item_finished("verify", progress.item)
 
         with self._stages.stage("verify", len(plan.engines)):
-            return run_verification(directory, self._config, plan.precision, on_progress)
+            return run_verification(
+                directory, self._config, plan.precision, on_progress, ranges=self._config.ranges
+            )
 
 
 @lru_cache(maxsize=2 * len(EngineKind))
@@ -147,5 +150,11 @@ def _manifest(plan: ExportPlan, engines: list[FinishedEngine], *, canonical: boo
         tokenizer=None if tokenizer is None else TOKENIZER_NAME,
         files=tuple(files),
         tool_versions=tool_versions(),
-        source=plan.checkpoint.source(),
+        source=_source(plan),
     ).with_digest()
+
+
+def _source(plan: ExportPlan) -> dict[str, str]:
+    """Where the weights come from, and the digest of the factors that migrated them, if any."""
+    source = plan.checkpoint.source()
+    return source if plan.migration is None else {**source, MIGRATION: plan.migration.digest}

@@ -19,8 +19,10 @@ from ..runtime.schedule_text import parse_schedule
 from .checkpoint import Checkpoint, open_checkpoint
 from .config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
 from .families import hub_id
+from .migration import Migration
 from .problems import Problems
 from .quantize import QUANTIZED_PARAMETERS, QUANTIZERS
+from .ranges import read_migration
 from .weights import engine_name, engine_parameters
 from .weights_file import ALIGNMENT
 
@@ -67,7 +69,7 @@ class ExportPlan:
     """What an export will do. ``canonical_size`` is 0 unless the canonical graphs are kept.
 
     ``temporary_size`` is what is written on the way and deleted at the end; ``compilation`` is
-    None unless TensorRT compiles the engines.
+    None unless TensorRT compiles the engines; ``migration`` is None where weights stay as they are.
     """
 
     output: Path
@@ -79,6 +81,7 @@ class ExportPlan:
     canonical_size: int
     temporary_size: int
     compilation: Compilation | None
+    migration: Migration | None
     warnings: tuple[str, ...]
 
     @property
@@ -131,11 +134,15 @@ def plan_export(config: ExportConfig) -> ExportPlan:
         raise problems.error()
     model = checkpoint.model
     schedule = problems.attempt(resolve_schedule, config, checkpoint)
-    compilation = None
+    compilation = migration = None
     if config.is_compiled:
         compilation = problems.attempt(_plan_compilation, config, config.dtype, model)
+        if compilation is not None and compilation.ranges is not None:
+            migration = compilation.ranges.migration
     else:
         problems.attempt(_check_head_size, model)
+        if config.ranges is not None:
+            migration = problems.attempt(read_migration, config.ranges, model, config.precision())
     if schedule is None or problems.errors:
         raise problems.error()
     precision = config.precision() if compilation is None else compilation.precision
@@ -156,6 +163,7 @@ def plan_export(config: ExportConfig) -> ExportPlan:
         canonical_size=canonical_size if config.keep_canonical else 0,
         temporary_size=0 if config.keep_canonical else canonical_size,
         compilation=compilation,
+        migration=migration,
         warnings=(*checkpoint.warnings, *_precision_warnings(config)),
     )
 

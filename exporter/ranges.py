@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..engines.errors import UsageError
 from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec, json_digest
+from .migration import Migration
 from .quantize import QUANTIZED_PARAMETERS, quantization
 from .weights import engine_name
 
@@ -31,11 +33,12 @@ class ActivationRanges(BaseModel):
 
     layers: dict[str, dict[str, _Range]] = Field(default_factory=dict)
     head: dict[str, _Range] = Field(default_factory=dict)
+    migration: Migration | None = Field(default=None, description="what x was divided by")
 
     @property
     def digest(self) -> str:
         """SHA-256 of the content, whatever the spelling of the file."""
-        return json_digest(self.model_dump(mode="json"))
+        return json_digest(self.model_dump(mode="json", exclude_none=True))
 
     def of(self, engine: str) -> Ranges:
         """The ranges of one engine, by the names of its weights; empty if there are none."""
@@ -45,7 +48,8 @@ class ActivationRanges(BaseModel):
         """Check that ``precision`` finds the ranges that it needs of ``model``.
 
         ``subject`` names the file in errors. Raises UsageError naming every engine whose ranges
-        are missing or belong to no product, and ranges of engines that the model does not have.
+        are missing or belong to no product, ranges of engines that the model does not have, and
+        factors that it can't take.
         """
         if problems := list(self._problems(model, precision)):
             raise UsageError(subject, *problems)
@@ -78,6 +82,8 @@ class ActivationRanges(BaseModel):
         for name in layers:
             yield from self._engine_problems(name, EngineKind.LAYER, precision)
         yield from self._engine_problems(engine_name(EngineKind.HEAD), EngineKind.HEAD, precision)
+        if self.migration is not None:
+            yield from self.migration.problems(model)
 
     def _engine_problems(
         self, name: str, kind: EngineKind, precision: PrecisionSpec
@@ -88,6 +94,33 @@ class ActivationRanges(BaseModel):
             yield f"{name} has ranges of {', '.join(unknown)}; known: {', '.join(sorted(known))}"
         if quantizes_activations(kind, precision) and (missing := sorted(known - seen)):
             yield f"{name} lacks the ranges of {', '.join(missing)}; calibrate the model again"
+
+
+def read_ranges(path: Path) -> ActivationRanges:
+    """Read a ranges file. Raises UsageError if it can't be read or is none."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            str(path), f"can't be read ({error.strerror}); give a ranges file"
+        ) from error
+    return ActivationRanges.from_json(content, str(path))
+
+
+def read_migration(path: Path, model: ModelSpec, precision: PrecisionSpec) -> Migration:
+    """The factors alone, for engines whose products take a scale per token and no ranges.
+
+    Raises UsageError if the file can't be read, does not fit ``model``, or has no factors.
+    """
+    ranges = read_ranges(path)
+    ranges.check(model, precision, str(path))
+    if ranges.migration is None:
+        raise UsageError(
+            str(path),
+            "has ranges and no factors; ranges alone are for TensorRT: leave --ranges out, or "
+            "calibrate with --migrate 0.5",
+        )
+    return ranges.migration
 
 
 def quantizes_activations(kind: EngineKind, precision: PrecisionSpec) -> bool:

@@ -29,7 +29,6 @@ class TensorRtConfig(ValidatedConfig):
     gpu_arch: str | None = Field(
         default=None, description="compute capability, e.g. 8.9; None: this machine's GPU"
     )
-    ranges: Path | None = Field(default=None, description="ranges of activations, int8 and fp8")
     timing_cache: Path | None = Field(
         default=None, description="kernel timings, read and added to; target tensorrt only"
     )

@@ -40,7 +40,11 @@ GpuArch = Annotated[
 ]
 Ranges = Annotated[
     Path | None,
-    _option("--ranges", metavar="FILE", text="ranges of activations: int8 products, and fp8"),
+    _option(
+        "--ranges",
+        metavar="FILE",
+        text="of skipdec calibrate: int8 products and fp8; factors, int8 of any target",
+    ),
 ]
 TimingCache = Annotated[
     Path | None,

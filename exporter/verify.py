@@ -24,17 +24,23 @@ def run_verification(
     config: ExportConfig,
     precision: PrecisionSpec | None = None,
     on_progress: Callable[[Progress], None] = _ignore,
+    *,
+    ranges: Path | None = None,
 ) -> VerificationReport:
     """Verify the bundle in ``directory``, published or staged, against ``config``'s checkpoint.
 
-    ``precision`` is what was asked for, ``config.precision()`` by default. ``on_progress`` is
+    ``precision`` is what was asked for, ``config.precision()`` by default. ``ranges`` is the file
+    whose factors migrated the weights, where one did. ``on_progress`` is
     called before each engine and stage. Returns the report of a bundle that passed; raises
     VerificationError naming the worst tensor and engine of one that did not, and whatever error
     the checkpoint or bundle gave. This process stays small: torch is loaded in the other one only.
     """
     require_extra("export", "verification")
     request = VerificationRequest(
-        directory=directory.resolve(), config=config, precision=precision or config.precision()
+        directory=directory.resolve(),
+        config=config,
+        precision=precision or config.precision(),
+        ranges=ranges,
     )
 
     def forward(content: object) -> None:

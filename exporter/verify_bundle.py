@@ -13,6 +13,8 @@ from ..engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ..engines.session import open_backend
 from .checkpoint import open_checkpoint
 from .config import TENSORRT_TARGETS
+from .migration import Migration
+from .ranges import read_ranges
 from .verify_calls import ModuleCalls, SessionCalls
 from .verify_engines import (
     Tolerance,
@@ -22,7 +24,7 @@ from .verify_engines import (
     plan_tolerance,
     weight_problem,
 )
-from .verify_identity import check_graphs, check_identity
+from .verify_identity import check_graphs, check_identity, check_migration
 from .verify_memory import available_memory, loaded_bytes, reference_bytes
 from .verify_plans import PlanRunner, plan_runner, plans
 from .verify_reference import Reference, ReferenceBuilder
@@ -62,7 +64,9 @@ def verify_bundle(request: VerificationRequest, on_progress: OnProgress) -> Veri
     checkpoint = open_checkpoint(request.config)
     check_identity(bundle, checkpoint.model, request.precision)
     check_graphs(bundle)
-    with Verification(request, bundle, checkpoint.reader, on_progress) as verification:
+    migration = None if request.ranges is None else read_ranges(request.ranges).migration
+    check_migration(bundle, migration)
+    with Verification(request, bundle, checkpoint.reader, on_progress, migration) as verification:
         engines = verification.check_engines()
         broken = any(check.problems for check in engines)
         tokens = None if broken else verification.check_tokens()
@@ -85,6 +89,7 @@ class Verification:
         bundle: EngineBundle,
         reader: TensorReader,
         on_progress: OnProgress,
+        migration: Migration | None = None,
     ) -> None:
         self._seed = request.config.seed
         self._atol = request.config.atol
@@ -95,8 +100,9 @@ class Verification:
         self._reader = reader
         target = bundle.manifest.target
         self._is_compiled = target in TENSORRT_TARGETS
-        self._quantized = Reference(self._model, self._precision, reader, target)
+        self._quantized = Reference(self._model, self._precision, reader, target, migration)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
+        self._canonical = Reference(self._model, float_precision, reader, migration=migration)
         self._float = Reference(self._model, float_precision, reader)
         self._cpu = open_backend("onnxruntime")
         self._plans = plan_runner(bundle) if self._is_compiled else None
@@ -147,7 +153,7 @@ class Verification:
         """Every engine against its module; canonical ones, which are never quantised, too."""
         manifest = self._bundle.manifest
         jobs: list[tuple[str, Callable[[], EngineCheck]]] = [
-            (f"canonical {spec.name}", partial(self._check_graph, spec, self._float))
+            (f"canonical {spec.name}", partial(self._check_graph, spec, self._canonical))
             for spec in manifest.canonical
         ]
         if isinstance(self._plans, PlanRunner):

@@ -42,6 +42,10 @@ def verify(
             help="largest difference, as a fraction of the largest value; default: by precision"
         ),
     ] = None,
+    ranges: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="its --ranges, if that migrated outliers into weights"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="of dummy weights and test prompts")] = 0,
     verify_memory: Annotated[
         str | None,
@@ -78,6 +82,7 @@ def verify(
             config,
             opened.manifest.precision,
             lambda progress: status.update(f"verifying {progress.item}"),
+            ranges=ranges,
         )
     _print(opened, report, as_json)
 

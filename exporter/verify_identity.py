@@ -9,6 +9,7 @@ from ..engines.errors import SkipDecError, VerificationError
 from ..engines.manifest import ModelSpec, PrecisionSpec
 from .config import TENSORRT_TARGETS
 from .dtypes import check_dtypes
+from .migration import MIGRATION, Migration
 
 
 def check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec) -> None:
@@ -24,6 +25,21 @@ def check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionS
         if built[field] != asked[field]
     ]:
         raise VerificationError(str(bundle.path), *problems)
+
+
+def check_migration(bundle: EngineBundle, migration: Migration | None) -> None:
+    """Raise VerificationError unless the bundle's weights were migrated by ``migration``."""
+    built = bundle.manifest.source.get(MIGRATION)
+    asked = None if migration is None else migration.digest
+    if built == asked:
+        return
+    if built is None:
+        problem = "its weights are the checkpoint's own, not migrated ones; leave --ranges out"
+    elif asked is None:
+        problem = "outliers were migrated into its weights; give the file as --ranges"
+    else:
+        problem = f"its weights were migrated by factors {built[:12]}…, not these, {asked[:12]}…"
+    raise VerificationError(str(bundle.path), problem)
 
 
 def check_graphs(bundle: EngineBundle) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ..engines.memory import Array
 from .config import TENSORRT_TARGETS
+from .migration import Migration, migrated_reader
 from .opt import Projection, engine_module
 from .quantize import (
     ACTIVATION_MAXIMUM,
@@ -19,7 +20,7 @@ from .quantize import (
     ChannelQuantizer,
     WeightQuantizer,
 )
-from .weights import Parameter, TensorReader, engine_parameters
+from .weights import Parameter, TensorReader, engine_name, engine_parameters
 
 # Sums of so many products of two numbers of at most 127 are exact in float32 in any order:
 # 1024 * 127 * 127 < 2 ** 24.
@@ -54,7 +55,7 @@ class Reference:
     """Makes the reference of one engine after another: one engine's weights in memory at a time.
 
     ``target`` decides how weights are quantised; plans are compiled from weights that were rounded
-    to the engine's float type first.
+    to the engine's float type first. ``migration``, if any, comes before all of it.
     Weights are float32 but have gone through what ``precision`` does to them: rounded to float16,
     or quantised and, but for int8, turned back. Activations are float32, even for float16 bundles.
     """
@@ -65,20 +66,31 @@ class Reference:
         precision: PrecisionSpec,
         reader: TensorReader,
         target: str = "onnxruntime",
+        migration: Migration | None = None,
     ) -> None:
         self.model = model
         self.precision = precision
         self.target = target
         self._reader = reader
+        self._migration = migration
+
+    def reader(self, kind: EngineKind, layer_index: int | None) -> TensorReader:
+        """The tensors of one engine."""
+        if self._migration is None:
+            return self._reader
+        factors = self._migration.of(engine_name(kind, layer_index))
+        return migrated_reader(self._reader, factors, kind, layer_index, self.model)
 
     def quantizer(self, kind: EngineKind) -> WeightQuantizer | None:
         """Of the products of an engine of ``kind``."""
         quantizer: WeightQuantizer | None = QUANTIZERS.load(self.target)(kind, self.precision)
         return quantizer
 
-    def stored_tensors(self, parameter: Parameter, kind: EngineKind) -> dict[str, Array]:
+    def stored_tensors(
+        self, parameter: Parameter, kind: EngineKind, reader: TensorReader
+    ) -> dict[str, Array]:
         """The tensors that an engine's graph holds for ``parameter``, by name."""
-        weight = parameter.load(self._reader)
+        weight = parameter.load(reader)
         quantizer = self.quantizer(kind)
         if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
             if self.target in TENSORRT_TARGETS:
@@ -95,6 +107,7 @@ class ReferenceBuilder:
         self._quantizer = reference.quantizer(kind)
         self.module = engine_module(kind, reference.model)
         self._reference = reference
+        self._reader = reference.reader(kind, layer_index)
         self._kind = kind
         self._parameters = engine_parameters(kind, reference.model, layer_index)
 
@@ -105,7 +118,7 @@ class ReferenceBuilder:
         """
         integers: dict[str, dict[str, Array]] = {}
         for parameter in self._parameters:
-            stored = self._reference.stored_tensors(parameter, self._kind)
+            stored = self._reference.stored_tensors(parameter, self._kind, self._reader)
             yield from stored.items()
             if parameter.name in stored:
                 self._set(parameter.name, stored[parameter.name])

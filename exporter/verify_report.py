@@ -26,12 +26,14 @@ class VerificationRequest(_Model):
     """Hold the bundle in ``directory`` against the checkpoint that ``config`` names.
 
     ``precision`` is what was asked for: the bundle must be exactly that. Of ``config`` the
-    checkpoint's fields, ``seed``, ``atol`` and ``verify_memory`` count.
+    checkpoint's fields, ``seed``, ``atol`` and ``verify_memory`` count. ``ranges`` has the factors
+    that migrated the weights, if any did.
     """
 
     directory: Path
     config: ExportConfig
     precision: PrecisionSpec
+    ranges: Path | None = None
 
 
 class Progress(_Model):

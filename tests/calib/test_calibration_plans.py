@@ -45,7 +45,8 @@ def test_export_builds_plans_with_calibrated_ranges(
             target="tensorrt-rtx",
             dtype="float16",
             quantize=quantize,
-            tensorrt={"gpu_arch": "8.9", "ranges": ranges},
+            ranges=ranges,
+            tensorrt={"gpu_arch": "8.9"},
             verify=False,
         )
     )

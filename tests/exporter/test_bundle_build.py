@@ -142,9 +142,8 @@ def test_ranges_are_read_and_recorded(quantize: str, source: Path, tmp_path: Pat
             }
         )
     )
-    tensorrt = TENSORRT | {"ranges": ranges}
     output = tmp_path / "built"
-    report = build_bundle(build_config(source, output, quantize=quantize, tensorrt=tensorrt))
+    report = build_bundle(build_config(source, output, quantize=quantize, ranges=ranges))
     assert EngineBundle.open(output).manifest.precision.activation_ranges is not None
     assert report.engines[1].plans[0].layer_counts["QUANTIZE"] == 4
 

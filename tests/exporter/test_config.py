@@ -36,11 +36,11 @@ TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab
             dtype="bfloat16",
             quantize="fp8",
             target="tensorrt",
+            ranges=Path("ranges.json"),
             tensorrt=TensorRtConfig(
                 max_batch_size=64,
                 max_prompt_len=256,
                 kv_buckets=(256, 2048),
-                ranges=Path("ranges.json"),
                 timing_cache=Path("timings"),
                 workspace=1 << 30,
                 version_compatible=True,
@@ -78,7 +78,8 @@ def test_every_bad_field_is_reported_at_once() -> None:
         ),
         ({"target": "tensorrt", "accuracy_level": 4}, "accuracy_level is 4, an option of ONNX"),
         ({"target": "tensorrt", "head_quantize": "fp8"}, "needs the ranges of activations"),
-        ({"target": "tensorrt", "tensorrt": {"ranges": "r"}}, "no activation is quantised"),
+        ({"target": "tensorrt", "ranges": "r"}, "no activation is quantised"),
+        ({"quantize": "int4", "ranges": "r"}, "no activation is quantised"),
     ],
 )
 def test_contradictions_are_refused(values: dict[str, object], problem: str) -> None:

@@ -1,0 +1,142 @@
+"""How much of each input channel moves from activations into weights, measured on real texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..engines.manifest import EngineKind, ModelSpec
+from ..exporter.migration import Migration, fixed_inputs, migrated_reader
+from ..exporter.opt import Projection
+from ..exporter.quantize import QUANTIZED_PARAMETERS
+from ..exporter.weights import TensorReader, engine_name
+from .calibration_engines import (
+    STATIC_FORMATS,
+    StaticFormat,
+    load_engine,
+    observed,
+    quantized_products,
+    replaced,
+)
+from .calibration_plan import CalibrationPlan
+from .calibration_products import measure_ranges
+from .calibration_states import HiddenStates
+
+_HEAD = engine_name(EngineKind.HEAD)
+
+
+class ChannelMaxima:
+    """max|x| of each input channel of an engine's products, by the weights' names."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}  # [K]
+
+    def add(self, weight: str, inputs: Tensor, _: Tensor) -> None:
+        """Take in the rows [..., K] of one product."""
+        largest = inputs.flatten(0, -2).abs().amax(0)  # [K]
+        seen = self.values.get(weight)
+        self.values[weight] = largest if seen is None else torch.maximum(seen, largest)
+
+
+def choose_factors(
+    kind: EngineKind,
+    model: ModelSpec,
+    module: nn.Module,
+    run: Callable[[], object],
+    alpha: float,
+) -> dict[str, list[float]]:
+    """The factors of each product of ``module`` that can have some, for what ``run`` sends in."""
+    maxima = ChannelMaxima()
+    with observed(module, kind, maxima.add):
+        run()
+    fixed = fixed_inputs(kind, model)
+    factors = {}
+    for name in QUANTIZED_PARAMETERS[kind]:
+        if name not in fixed:
+            projection = module.get_submodule(name.removesuffix(".weight"))
+            assert isinstance(projection, Projection), name
+            weights = projection.weight.abs().amax(1)  # [K]
+            factors[name] = smoothing_factors(maxima.values[name].numpy(), weights.numpy(), alpha)
+    return factors
+
+
+def smoothing_factors(
+    activations: NDArray[np.float32], weights: NDArray[np.float32], alpha: float
+) -> list[float]:
+    """``max|x|^alpha / max|w|^(1 - alpha)`` of each channel (SmoothQuant, equation 4).
+
+    Channels that are always 0, in x or in w, keep 1. To four digits: any factor is exact.
+
+    >>> smoothing_factors(np.float32([16, 1, 0]), np.float32([0.25, 1, 1]), 0.5)
+    [8.0, 1.0, 1.0]
+    """
+    used = (activations > 0) & (weights > 0)
+    x, w = np.where(used, activations, 1), np.where(used, weights, 1)
+    factors = x.astype(np.float64) ** alpha / w.astype(np.float64) ** (1 - alpha)
+    return [float(f"{factor:.4g}") for factor in factors]
+
+
+class Migrator:
+    """Chooses the factors of one engine after another, and runs the same engines without them.
+
+    The texts of ``held_out`` go through the unmigrated engines in every static format, with ranges
+    of their own, so that ``losses`` tell what migration is worth.
+    """
+
+    def __init__(self, plan: CalibrationPlan, held_out: HiddenStates, alpha: float) -> None:
+        self._model, self._reader = plan.model, plan.checkpoint.reader
+        self._config = plan.config
+        self._alpha = alpha
+        self._static = {name: held_out.copy() for name in STATIC_FORMATS}
+        self._factors: dict[str, dict[str, list[float]]] = {}
+        self.losses: dict[StaticFormat, float] = {}
+
+    @property
+    def migration(self) -> Migration:
+        """The factors of all engines so far."""
+        layers = {name: factors for name, factors in self._factors.items() if name != _HEAD}
+        return Migration(alpha=self._alpha, layers=layers, head=self._factors.get(_HEAD, {}))
+
+    def layer(self, index: int, observed: HiddenStates) -> TensorReader:
+        """The tensors of a layer, migrated by what ``observed`` brings to it."""
+
+        def run_static(static_format: StaticFormat, layer: nn.Module) -> None:
+            self._static[static_format].advance(index, layer)
+
+        return self._choose(
+            EngineKind.LAYER, index, lambda layer: observed.read(index, layer), run_static
+        )
+
+    def head(self, observed: HiddenStates) -> TensorReader:
+        """The tensors of the head, as ``layer``; ``losses`` are known then."""
+
+        def run_static(static_format: StaticFormat, head: nn.Module) -> None:
+            self.losses[static_format] = float(self._static[static_format].losses(head).mean())
+
+        return self._choose(EngineKind.HEAD, None, lambda head: observed.losses(head), run_static)
+
+    def _choose(
+        self,
+        kind: EngineKind,
+        layer_index: int | None,
+        observe: Callable[[nn.Module], object],
+        run_static: Callable[[StaticFormat, nn.Module], None],
+    ) -> TensorReader:
+        """The engine's own weights are in memory here and gone on return."""
+        name, config = engine_name(kind, layer_index), self._config
+        module = load_engine(kind, self._model, self._reader, layer_index)
+        run = partial(observe, module)
+        inputs = measure_ranges(name, kind, module, run, config.method, config.percentage)
+        ranges = {weight: found.range for weight, found in inputs.items()}
+        for static_format in STATIC_FORMATS:
+            products = quantized_products(module, kind, static_format, ranges)
+            with replaced(module, products):
+                run_static(static_format, module)
+        factors = choose_factors(kind, self._model, module, run, self._alpha)
+        self._factors[name] = factors
+        return migrated_reader(self._reader, factors, kind, layer_index, self._model)

@@ -1,0 +1,145 @@
+"""Factors of migration: measured at scheduled depth, worth it where channels stand out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from calibrations import SCHEDULES, Quiet, literal_inputs, plan_of
+from transformers import OPTForCausalLM
+from typer.testing import CliRunner
+
+from skipdec.calib.calibration import run_calibration
+from skipdec.calib.calibration_migration import smoothing_factors
+from skipdec.calib.calibration_report import CalibrationReport
+from skipdec.calib.tokenised import TokenisedExample
+from skipdec.cli import build_app
+from skipdec.engines.bundle import EngineBundle
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline import export
+from skipdec.exporter.ranges import ActivationRanges
+
+Checkpoint = Callable[[str], Path]
+SKIPPING = SCHEDULES[1]
+
+
+def test_factors_balance_activations_and_weights() -> None:
+    activations, weights = np.float32([16, 1, 0, 9]), np.float32([0.25, 1, 1, 0])
+    assert smoothing_factors(activations, weights, 0.5) == [8.0, 1.0, 1.0, 1.0]
+    assert smoothing_factors(activations, weights, 1.0) == [16.0, 1.0, 1.0, 1.0]
+    assert smoothing_factors(activations, weights, 0.0) == [4.0, 1.0, 1.0, 1.0]
+
+
+def test_channels_are_observed_at_scheduled_depth(
+    checkpoint: Checkpoint, reference_model: Callable[[str], OPTForCausalLM]
+) -> None:
+    plan = plan_of(checkpoint("pre_norm"), SKIPPING, migrate=0.5)
+    report = run_calibration(plan, Quiet())
+    assert report.migration is not None
+    factors = report.migration.factors
+    model = reference_model("pre_norm")
+    literal = literal_inputs(model, plan.observed, plan.schedule)
+    for index, layer in enumerate(model.model.decoder.layers):
+        name = f"layer_{index:03d}"
+        for weight in ("fc1", "fc2"):
+            inputs = literal[name, f"{weight}.weight"].abs().amax(0).numpy()
+            own = layer.get_submodule(weight).weight.detach().abs().amax(0).numpy()
+            expected = smoothing_factors(inputs, own, 0.5)
+            np.testing.assert_allclose(factors.of(name)[f"{weight}.weight"], expected, rtol=2e-3)
+    for product in report.products:
+        rows = literal[product.engine, product.weight]
+        migrated = rows / torch.tensor(factors.of(product.engine)[product.weight])
+        assert product.range == pytest.approx(float(migrated.abs().max()), rel=1e-3)
+
+
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
+def test_migration_changes_nothing_in_float(structure: str, checkpoint: Checkpoint) -> None:
+    plain = run_calibration(plan_of(checkpoint(structure), SKIPPING), Quiet())
+    migrated = run_calibration(plan_of(checkpoint(structure), SKIPPING, migrate=0.5), Quiet())
+    assert migrated.migration is not None
+    assert migrated.loss.float32 == pytest.approx(plain.loss.float32, rel=1e-5)
+    assert migrated.migration.static_without == pytest.approx(plain.loss.static, rel=1e-4)
+    assert migrated.loss.static != plain.loss.static
+    left_out = migrated.migration.left_out
+    assert ("fc1.weight" in left_out) == (structure in ("post_norm", "no_bias"))
+
+
+@pytest.fixture(scope="module")
+def planted(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with one large channel behind each norm, which the weights behind it undo."""
+    directory = tmp_path_factory.mktemp("planted") / "model"
+    shutil.copytree(checkpoint("pre_norm"), directory)
+    model = OPTForCausalLM.from_pretrained(directory)
+    with torch.no_grad():
+        for layer in model.model.decoder.layers:
+            attention = layer.self_attn
+            qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
+            for norm, readers in (
+                (layer.self_attn_layer_norm, qkv),
+                (layer.final_layer_norm, [layer.fc1]),
+            ):
+                norm.weight[3] *= 200
+                norm.bias[3] *= 200
+                for reader in readers:
+                    reader.weight[:, 3] /= 200
+    model.save_pretrained(directory)
+    return directory
+
+
+def test_planted_outliers_cost_far_less_when_migrated(planted: Path) -> None:
+    plan = plan_of(planted)
+    held_out = own_completions(OPTForCausalLM.from_pretrained(planted), plan.held_out)
+    without = run_calibration(replace(plan, held_out=held_out), Quiet())
+    migrating = plan_of(planted, migrate=0.5)
+    report = run_calibration(replace(migrating, held_out=held_out), Quiet())
+    assert report.migration is not None
+    assert report.loss.float32 == pytest.approx(without.loss.float32, rel=1e-4)
+    assert report.migration.static_without == pytest.approx(without.loss.static, rel=1e-4)
+
+    def errors(found: CalibrationReport) -> float:
+        first = ("self_attn.qkv_proj.weight", "fc1.weight")
+        return max(each.output_error for each in found.products if each.weight in first)
+
+    def increase(found: CalibrationReport) -> float:
+        return found.loss.static["int8"] - found.loss.float32
+
+    assert errors(report) < 0.1 * errors(without)
+    assert increase(report) < 0.2 * increase(without)
+
+
+def own_completions(
+    model: OPTForCausalLM, texts: Sequence[TokenisedExample]
+) -> tuple[TokenisedExample, ...]:
+    """``texts`` with 16 tokens that ``model`` is sure of: whatever disturbs it costs."""
+    written = []
+    for text in texts:
+        ids = torch.tensor([text.prompt_token_ids])
+        options = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False}
+        ids = model.generate(ids, **options)[0, ids.shape[1] :]
+        written.append(replace(text, completion_token_ids=tuple(ids.tolist())))
+    return tuple(written)
+
+
+def test_the_file_migrates_an_int8_bundle_for_the_cpu(planted: Path, tmp_path: Path) -> None:
+    report = run_calibration(plan_of(planted, migrate=0.5), Quiet())
+    path = tmp_path / "ranges.json"
+    path.write_text(report.ranges.model_dump_json(exclude_none=True))
+    assert ActivationRanges.from_json(path.read_bytes(), "ranges.json") == report.ranges
+    output = tmp_path / "bundle"
+    config = ExportConfig(model=str(planted), output=output, quantize="int8", ranges=path)
+    assert export(config).verification is not None
+    manifest = EngineBundle.open(output).manifest
+    assert manifest.source["migration"] == report.migration.factors.digest  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("alpha", ["-0.1", "1.1", "nan"])
+def test_alpha_is_between_0_and_1(alpha: str, planted: Path, tmp_path: Path) -> None:
+    arguments = [planted, "--data", "rows.csv", "-o", tmp_path / "new.json", "--migrate", alpha]
+    result = CliRunner().invoke(build_app(), ["calibrate", *map(str, arguments)])
+    assert result.exit_code == 2
+    assert "migrate is" in result.stderr
