@@ -24,7 +24,7 @@ def round_weight(weight: Tensor, hessian: Tensor, grid: Int4Grid, damping: float
 
     ``hessian``, float32, is overwritten. ``damping`` times its mean diagonal is added to the
     diagonal, ten times more as long as the sum can't be factorised: directions that no input took
-    then count a little. Memory: up to three more matrices [K, K], and two [K, N].
+    then count a little. Memory: three more matrices [K, K], and two [K, N].
     """
     factor = inverse_factor(hessian, damping)  # [K, K]
     remaining = weight.clone()  # [K, N]: what is still to be rounded, errors so far made up for
@@ -41,8 +41,8 @@ def round_weight(weight: Tensor, hessian: Tensor, grid: Int4Grid, damping: float
 def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """The upper triangular U [K, K] with UᵀU = (hessian + damping)⁻¹; ``hessian`` is overwritten.
 
-    Rows and columns reversed, ``hessian`` = L Lᵀ; so it is R Rᵀ with R upper triangular, and U is
-    R⁻¹: one factorisation, no inverse of the whole.
+    With rows and columns reversed, ``hessian`` + damping is L Lᵀ; so U is L⁻¹ reversed: one
+    factorisation, no inverse of the whole.
     """
     mean = hessian.diagonal().mean().clamp_min(torch.finfo(hessian.dtype).tiny)
     added = 0.0
@@ -52,10 +52,10 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
         if not failed:
             break
         added, damping = damping, 10 * damping
-    upper = lower.flip(0, 1)
-    identity = torch.eye(len(upper), dtype=upper.dtype)
-    inverse: Tensor = torch.linalg.solve_triangular(upper, identity, upper=True)
-    return inverse
+    identity = torch.eye(len(lower), dtype=lower.dtype)
+    inverse: Tensor = torch.linalg.solve_triangular(lower, identity, upper=False)
+    del lower, identity
+    return inverse.flip(0, 1)
 
 
 def _round_block(block: Tensor, factor: Tensor, grid: Int4Grid, rounded: Tensor) -> Tensor:

@@ -56,11 +56,6 @@ class Int4Grid(ABC):
         """The nearest codes, float32; ``scales`` without zeros."""
         return torch.clamp(torch.round(weights / scales), self.lowest_code, HIGHEST_CODE)
 
-    def _without_the_smallest(self, stored: Tensor) -> Tensor:
-        """``stored`` with 0 where rounding a small multiple to ``dtype`` could change its code."""
-        smallest = torch.finfo(self.dtype).smallest_normal / 64
-        return torch.where(stored.abs() < smallest, 0.0, stored)
-
 
 class OnnxRuntimeGrid(Int4Grid):
     """Codes -8 to 7 of MatMulNBits: see BlockQuantizer."""
@@ -77,7 +72,7 @@ class OnnxRuntimeGrid(Int4Grid):
 
     def scales(self, extremes: Tensor) -> Tensor:
         """An eighth of a stored value is exact in float32."""
-        return self._without_the_smallest(extremes.to(self.dtype).float()) / self.lowest_code
+        return _without_the_smallest(extremes.to(self.dtype)) / self.lowest_code
 
 
 class TensorRtGrid(Int4Grid):
@@ -94,9 +89,11 @@ class TensorRtGrid(Int4Grid):
         return LinearBlockQuantizer(4, self.block_size, "float16")
 
     def scales(self, extremes: Tensor) -> Tensor:
-        """Seven times a scale may be rounded when stored; what is read back then is kept."""
+        """Seven times a scale may be rounded in a float16 engine; what is read back then is kept,
+        whatever the checkpoint's type.
+        """
         scales = (extremes / self.lowest_code).half().float()
-        stored = self._without_the_smallest((scales * self.lowest_code).to(self.dtype).float())
+        stored = _without_the_smallest((scales * self.lowest_code).half())
         return (stored / self.lowest_code).half().float()
 
 
@@ -104,3 +101,9 @@ GRIDS: Mapping[GridTarget, type[Int4Grid]] = {
     "onnxruntime": OnnxRuntimeGrid,
     "tensorrt": TensorRtGrid,
 }
+
+
+def _without_the_smallest(stored: Tensor) -> Tensor:
+    """``stored`` in float32, 0 where rounding a small multiple to its type could change a code."""
+    smallest = torch.finfo(stored.dtype).smallest_normal / 64
+    return torch.where(stored.abs() < smallest, 0.0, stored.float())

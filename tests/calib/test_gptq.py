@@ -62,6 +62,9 @@ def test_export_finds_the_same_values_in_what_is_stored(
     rounded = round_weight(weight, inputs.T @ inputs, grid, 0.01)
     stored = rounded.numpy().astype(str(dtype).removeprefix("torch."))
     assert np.array_equal(grid.quantizer.dequantized(stored), rounded.numpy())
+    if target == "tensorrt":  # whose weights go through a float16 graph
+        in_float16 = grid.quantizer.dequantized(stored.astype(np.float16))
+        assert np.array_equal(in_float16, rounded.numpy())
     assert rounded[:16, 3].tolist() == [0] * 16
 
 
