@@ -19,10 +19,10 @@ def escaped(text: str) -> str:
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:
-    """``value`` rounded; a dash where it is not finite."""
+    """``value`` rounded, never to −0; a dash where it is not finite."""
     if not math.isfinite(value):
         return "–"
-    return f"{value:{'+' if signed else ''}.{digits}f}"
+    return f"{value:{'+' if signed else ''}z.{digits}f}"
 
 
 def interval(value: float, low: float, high: float, digits: int, *, signed: bool = False) -> str:

@@ -41,14 +41,13 @@ def _draw(axes: Axes, rows: Sequence[Row], choose: Callable[[PositionFigure], Es
     for row in rows:
         assert row.positions is not None, "an evaluation by position"
         figures = row.positions.figures
-        middles = [(figure.first + figure.last) / 2 for figure in figures]
+        places = [figure.name for figure in figures]
         estimates = [choose(figure) for figure in figures]
-        axes.plot(middles, [entry.value for entry in estimates], marker="o", label=row.run.name)
+        axes.plot(places, [entry.value for entry in estimates], marker="o", label=row.run.name)
         axes.fill_between(
-            middles,
+            places,
             [entry.low for entry in estimates],
             [entry.high for entry in estimates],
             alpha=0.2,
         )
-    axes.set_xscale("symlog", linthresh=1)
-    axes.set_xlabel("position of the completion's token (middle of its bucket)")
+    axes.set_xlabel("position of the completion's token")

@@ -19,6 +19,7 @@ from skipdec.calib.evaluation_files import write_evaluation
 from skipdec.calib.evaluation_inputs import EvaluationConfig, prepare
 from skipdec.calib.evaluation_markdown import tables_markdown
 from skipdec.calib.evaluation_report import report_document
+from skipdec.calib.markdown import number
 from skipdec.calib.metrics import MetricOptions, Outcome
 from skipdec.calib.positions import PositionProfile, position_buckets, position_profiles
 from skipdec.engines.errors import UsageError
@@ -185,3 +186,10 @@ def test_tables_json_and_picture_tell_the_positions(scored: Evaluation, tmp_path
 def test_without_the_option_there_are_no_positions(evaluation: Evaluation) -> None:
     assert report_document(evaluation)["rows"][0]["positions"] is None
     assert "by position" not in tables_markdown(evaluation)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-1e-9, "+0.00"), (0.125, "+0.12"), (-2.0, "-2.00"), (math.nan, "–")]
+)
+def test_figures_are_never_minus_zero(value: float, text: str) -> None:
+    assert number(value, 2, signed=True) == text
