@@ -10,6 +10,7 @@ from statistics import median_low
 from ..engines.errors import UsageError
 from ..runtime.tokenizer import Tokenizer
 from .data import Example, raise_problems
+from .long_prompts import LongPrompts, cut_prompt
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,15 @@ class TokenisedExample:
 
 @dataclass(frozen=True)
 class TokenisedData:
-    """All examples in order. ``num_truncated``: completions cut off at the greatest length."""
+    """All examples in order, and how many were too long for the greatest length.
+
+    ``num_truncated`` completions and ``num_cut`` prompts were cut, ``num_dropped`` rows left out.
+    """
 
     examples: tuple[TokenisedExample, ...]
     num_truncated: int
+    num_cut: int = 0
+    num_dropped: int = 0
 
     @property
     def median_completion(self) -> int:
@@ -49,7 +55,13 @@ class TokenisedData:
 
 
 def tokenise(
-    examples: Sequence[Example], tokenizer: Tokenizer, *, eos_token_id: int, max_length: int
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    *,
+    eos_token_id: int,
+    max_length: int,
+    long_prompts: LongPrompts = "refuse",
+    prompt_template: str = "{prompt}",
 ) -> TokenisedData:
     """Tokenise prompts with the tokenizer's special tokens, completions without, plus end of text.
 
@@ -58,13 +70,28 @@ def tokenise(
     As generation does it: the prompt ``name[A]`` of a tokenizer that adds ``<s>`` is [0, 84, …],
     the completion ``A pub`` [31, 7, 2]. Completions are cut off at ``max_length`` tokens of both.
     Raises one UsageError with the line of every prompt that leaves no room for a completion.
+
+    With ``long_prompts`` "drop", rows that are longer than ``max_length`` are left out; with "cut",
+    their prompts lose words at the end, inside ``prompt_template``, down to half of the length.
     """
     tokenised: list[TokenisedExample] = []
     problems: list[str] = []
-    num_truncated = 0
+    num_truncated = num_cut = num_dropped = 0
     for example in examples:
         prompt = tuple(tokenizer.encode(example.prompt))
         completion = tokenizer.encode(example.completion, add_special_tokens=False)
+        whole = (*completion, eos_token_id) if example.ends else tuple(completion)
+        if long_prompts != "refuse" and len(prompt) + len(whole) > max_length:
+            if long_prompts == "drop":
+                num_dropped += 1
+                continue
+            allowed = max_length - min(len(whole), max_length // 2)
+            shorter = cut_prompt(
+                example.prompt, prompt_template, allowed, lambda text: len(tokenizer.encode(text))
+            )
+            if len(prompt) > allowed and shorter is not None:
+                num_cut += 1
+                prompt = tuple(tokenizer.encode(shorter))
         room = max_length - len(prompt)
         if not prompt:
             problems.append(f"{example.source}: the prompt has no tokens")
@@ -73,10 +100,10 @@ def tokenise(
                 f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
                 f"{max_length - 1}, one less than the greatest length; shorten it"
             )
-        whole = (*completion, eos_token_id) if example.ends else tuple(completion)
         num_truncated += len(whole) > room
         tokenised.append(TokenisedExample(prompt, whole[: max(room, 0)], example.source))
     raise_problems("data", problems)
     if not tokenised:
-        raise UsageError("data", "has no examples; give at least one")
-    return TokenisedData(tuple(tokenised), num_truncated)
+        dropped = f" within {max_length} tokens; {num_dropped} are longer" if num_dropped else ""
+        raise UsageError("data", f"has no examples{dropped}; give at least one")
+    return TokenisedData(tuple(tokenised), num_truncated, num_cut, num_dropped)

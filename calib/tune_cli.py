@@ -114,6 +114,10 @@ def tune(
     max_length: Annotated[
         int | None, _option(_DATA, "--max-length", text="prompt + completion (the model's)")
     ] = None,
+    long_prompts: Annotated[
+        Literal["refuse", "drop", "cut"],
+        _option(_DATA, "--long-prompts", text="drop rows, or cut prompts, above --max-length"),
+    ] = "refuse",
     learn_prompt: Annotated[
         bool, _option(_DATA, "--learn-prompt", text="a loss on prompts too")
     ] = False,
@@ -214,6 +218,7 @@ def tune(
         "validation": None if validation is None else {"path": validation, **columns},
         "validation_examples": validation_examples,
         "max_length": max_length,
+        "long_prompts": long_prompts,
         "learn_prompt": learn_prompt,
         "learning_rate": learning_rate,
         "warmup_fraction": warmup_fraction,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..exporter.validated_config import ValidatedConfig
 from .data import DataConfig
+from .long_prompts import LongPrompts
 
 
 class LoraConfig(ValidatedConfig):
@@ -63,6 +64,7 @@ class TuneConfig(ValidatedConfig):
     gradient_accumulation: int = Field(default=1, ge=1, description="parts of one step")
     group_by_length: bool = Field(default=True, description="batches of texts of like length")
     max_length: int | None = Field(default=None, ge=2, description="None: the model's")
+    long_prompts: LongPrompts = Field(default="refuse", description="longer than max_length")
     bf16: bool = False
     gradient_checkpointing: bool = False
     device: Literal["auto", "cpu"] = "auto"

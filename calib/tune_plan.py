@@ -118,7 +118,14 @@ def _tokenise(config: TuneConfig, start: StartModel, examples: Sequence[Example]
     wanted = config.max_length or longest
     if wanted > longest:
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {longest}")
-    return tokenise(examples, start.tokenizer, eos_token_id=start.eos_token_id, max_length=wanted)
+    return tokenise(
+        examples,
+        start.tokenizer,
+        eos_token_id=start.eos_token_id,
+        max_length=wanted,
+        long_prompts=config.long_prompts,
+        prompt_template=config.data.columns().prompt_template,
+    )
 
 
 def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
@@ -127,6 +134,10 @@ def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
 
 def _warnings(config: TuneConfig, data: TokenisedData) -> list[str]:
     warnings = []
+    if data.num_dropped:
+        warnings.append(f"{data.num_dropped} rows are longer than the greatest length and left out")
+    if data.num_cut:
+        warnings.append(f"{data.num_cut} of {len(data.examples)} prompts are cut, too long")
     if data.num_truncated:
         warnings.append(
             f"{data.num_truncated} of {len(data.examples)} completions are cut off at the greatest "

@@ -42,6 +42,16 @@ def test_a_short_summary_says_what_comes_next(rows: Path, tmp_path: Path) -> Non
     assert "the median completion, in tokens" in result.stderr
 
 
+def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> None:
+    with rows.open("a") as file:
+        file.write(f"name[{'Cat ' * 60}],Cat is a pub.\n")
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
+    long = ("--long-prompts", "drop", "--max-steps", 1, "-o", tmp_path / "tuned")
+    result = run(*FRESH, *options, *long)
+    assert result.exit_code == 0, result.stderr
+    assert "1 rows are longer than the greatest length" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,0 +1,53 @@
+"""Rows longer than the model are refused, left out, or lose the end of their prompts."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer as HubTokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from skipdec.calib.data import Example
+from skipdec.calib.long_prompts import LongPrompts
+from skipdec.calib.tokenised import TokenisedData, tokenise
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.tokenizer import Tokenizer
+
+WORDS = {word: index for index, word in enumerate(("</s>", "a", "b", "c", "d", "TLDR"))}
+EXAMPLES = (
+    Example("a b\nTLDR", "c", "rows, line 1"),
+    Example("a b c d\nTLDR", "c d", "rows, line 2"),
+)
+
+
+def tokenised(long_prompts: LongPrompts, max_length: int = 6) -> TokenisedData:
+    hub = HubTokenizer(WordLevel(WORDS, unk_token="</s>"))
+    hub.pre_tokenizer = Whitespace()
+    return tokenise(
+        EXAMPLES,
+        Tokenizer.parse(hub.to_str().encode(), "words"),
+        eos_token_id=0,
+        max_length=max_length,
+        long_prompts=long_prompts,
+        prompt_template="{prompt}\nTLDR",
+    )
+
+
+def test_cut_prompts_keep_the_template_and_leave_room_for_the_completion() -> None:
+    data = tokenised("cut")
+    assert (data.num_cut, data.num_truncated, data.num_dropped) == (1, 0, 0)
+    assert [example.prompt_token_ids for example in data.examples] == [(1, 2, 5), (1, 2, 5)]
+    assert data.examples[1].completion_token_ids == (3, 4, 0)
+
+
+def test_long_rows_are_dropped_and_counted() -> None:
+    data = tokenised("drop")
+    assert [example.source for example in data.examples] == ["rows, line 1"]
+    assert data.num_dropped == 1
+    with pytest.raises(UsageError, match="no examples within 3 tokens; 2 are longer"):
+        tokenised("drop", max_length=3)
+
+
+def test_prompts_without_room_are_refused_by_default() -> None:
+    with pytest.raises(UsageError, match="line 2: the prompt has 5 tokens; allowed: at most 4"):
+        tokenised("refuse", max_length=5)
