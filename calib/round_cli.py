@@ -14,6 +14,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    PassageWords,
     PromptColumn,
     PromptTemplate,
 )
@@ -65,7 +66,8 @@ def round_command(
         Path, typer.Option("-o", "--output", metavar="DIR", help="the checkpoint to write")
     ],
     data: Annotated[
-        Path, _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, or a dataset on disk")
+        Path,
+        _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, .txt, or a dataset"),
     ],
     data_format: DataFormat = "auto",
     preset: DataPreset = None,
@@ -73,6 +75,7 @@ def round_command(
     completion_column: CompletionColumn = None,
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
+    passage_words: PassageWords = None,
     seed: Annotated[int, _option(_DATA, "--seed", text="of the rows that are drawn")] = 0,
     examples: Annotated[int, _option(_DATA, "--examples", text="texts to round on")] = 128,
     held_out: Annotated[
@@ -113,9 +116,8 @@ def round_command(
 ) -> None:
     """Round weights to int4 by what that does to outputs on your texts, not one by one (GPTQ).
 
-    Writes a Hugging Face checkpoint that `skipdec export --quantize int4` turns into just these
-    codes; prints each product's error and the loss of held-out completions, beside those of
-    rounding to nearest.
+    Writes a Hugging Face checkpoint in which `skipdec export --quantize int4` finds these codes.
+    Prints each product's error and the loss of held-out completions, here and to nearest.
     """
     values: dict[str, Any] = {
         "model": model,
@@ -128,6 +130,7 @@ def round_command(
             "completion_column": completion_column,
             "prompt_template": prompt_template,
             "completion_template": completion_template,
+            "passage_words": passage_words,
         },
         "seed": seed,
         "num_examples": examples,

@@ -43,11 +43,10 @@ def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("structure", ["post_norm", "untied"])
 def test_the_exported_bundles_loss_is_the_reported_one(
-    structure: str, checkpoint: Checkpoint, tmp_path: Path
+    checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
-    plan = rounding_plan(checkpoint(structure), tmp_path / "rounded", SKIPPING)
+    plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
     events = Counting()
     report = run_rounding(plan, events)
     assert events.engines == [*(f"layer_{index:03d}" for index in range(6)), "head"]
@@ -69,6 +68,21 @@ def test_the_exported_bundles_loss_is_the_reported_one(
     losses = [-value for score in scores for value in score.logprobs]
     assert np.mean(losses) == pytest.approx(report.loss.rounded, abs=2e-4)
     assert abs(report.loss.nearest - report.loss.rounded) > 1e-3
+
+
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "no_final_norm"])
+def test_the_written_weights_loss_is_the_reported_one(
+    structure: str, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    plan = rounding_plan(checkpoint(structure), tmp_path / "rounded", SKIPPING)
+    report = run_rounding(plan, Counting())
+    model = OPTForCausalLM.from_pretrained(tmp_path / "rounded", local_files_only=True).eval()
+    tied = model.lm_head.weight.detach().numpy()  # [V, K]; export rounds it to nearest
+    head = torch.from_numpy(BlockQuantizer(4, 16).dequantized(tied.T).T)
+    model.lm_head.weight = torch.nn.Parameter(head)
+    loss = literal_loss(model, plan.held_out, plan.schedule)
+    assert report.loss.rounded == pytest.approx(loss, rel=1e-5)
+    assert report.head == "nearest"
 
 
 @pytest.mark.parametrize("schedule", [SCHEDULES[0], SKIPPING])
