@@ -19,11 +19,11 @@ from skipdec.exporter.pipeline import export
 
 @pytest.fixture(scope="module")
 def ranged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A checkpoint of one layer whose attention TensorRT fuses, and its calibrated ranges."""
+    """A checkpoint of one layer whose attention TensorRT fuses, and its calibrated ranges and factors."""
     directory = tmp_path_factory.mktemp("ranged")
     sizes = {"num_hidden_layers": 1, "hidden_size": 64, "ffn_dim": 128}
     OPTForCausalLM(OPTConfig(**{**BASE, **sizes})).save_pretrained(directory / "model")
-    report = run_calibration(plan_of(directory / "model"), Quiet())
+    report = run_calibration(plan_of(directory / "model", migrate=0.5), Quiet())
     path = directory / "ranges.json"
     path.write_text(report.ranges.model_dump_json())
     return directory / "model", path
@@ -31,7 +31,7 @@ def ranged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @needs_tensorrt_rtx
 @pytest.mark.parametrize("quantize", ["int8", "fp8"])
-def test_export_builds_plans_with_calibrated_ranges(
+def test_export_builds_plans_with_calibrated_ranges_and_factors(
     quantize: Any,  # noqa: ANN401
     ranged: tuple[Path, Path],
     tmp_path: Path,
@@ -47,9 +47,10 @@ def test_export_builds_plans_with_calibrated_ranges(
             quantize=quantize,
             ranges=ranges,
             tensorrt={"gpu_arch": "8.9"},
-            verify=False,
+            verify=quantize == "int8",  # of canonical engines, which are migrated as well
         )
     )
     manifest = EngineBundle.open(output).manifest
     assert manifest.precision.quantize == quantize
     assert manifest.precision.activation_ranges is not None
+    assert "migration" in manifest.source
