@@ -19,7 +19,7 @@ from skipdec.exporter.pipeline import export
 
 @pytest.fixture(scope="module")
 def ranged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A checkpoint of one layer whose attention TensorRT fuses, and its calibrated ranges and factors."""
+    """A checkpoint of one layer whose attention TensorRT fuses; calibrated ranges and factors."""
     directory = tmp_path_factory.mktemp("ranged")
     sizes = {"num_hidden_layers": 1, "hidden_size": 64, "ffn_dim": 128}
     OPTForCausalLM(OPTConfig(**{**BASE, **sizes})).save_pretrained(directory / "model")
