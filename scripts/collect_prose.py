@@ -65,7 +65,7 @@ def documents(topics: Path) -> Iterator[Path]:
     yield from (path for path in vim if not NO_PROSE.match(path.name))
     yield from sorted((SHARE / "doc/git").rglob("*.txt*"))
     yield topics
-    for pattern in ("man2/*.gz", "man7/*.gz", "man1/git*.gz"):
+    for pattern in ("man1/git*.gz", "man2/*.gz", "man7/*.gz"):
         yield from sorted((SHARE / "man").glob(pattern))
 
 
