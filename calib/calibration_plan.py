@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 from pydantic import Field
 
 from ..engines.bundle import EngineBundle
-from ..engines.errors import CheckpointError, UsageError
+from ..engines.errors import UsageError
 from ..engines.manifest import ModelSpec
 from ..exporter.checkpoint import Checkpoint, open_checkpoint
 from ..exporter.config import ExportConfig, LoadFormat
 from ..exporter.problems import Problems
 from ..exporter.validated_config import ValidatedConfig
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import format_schedule, parse_schedule
-from ..runtime.tokenizer import Tokenizer
+from ..runtime.schedule_text import format_schedule
 from .activation_histogram import RangeMethod
 from .calibration_generation import check_room, open_writer
-from .data import DataConfig, Example, load_examples
-from .tokenised import TokenisedData, TokenisedExample, tokenise
+from .calibration_rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows
+from .data import DataConfig
+from .tokenised import TokenisedExample
 
 
 class CalibrationConfig(ValidatedConfig):
@@ -81,6 +79,17 @@ class CalibrationConfig(ValidatedConfig):
         """Most tokens of a completion that is to be generated; None where the data's are taken."""
         return None if self.generate_with is None else self.generate_tokens or 64
 
+    @property
+    def rows(self) -> RowCounts:
+        """How many rows to draw, and how many of their tokens may stay."""
+        return RowCounts(
+            observed=self.num_examples,
+            held_out=self.num_held_out,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            completion_tokens=self.completion_tokens,
+        )
+
 
 @dataclass(frozen=True)
 class CalibrationPlan:
@@ -117,15 +126,15 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     """
     problems = Problems("calibrate")
     problems.attempt(_check_output, config)
-    drawn = problems.attempt(_draw, config)
+    drawn = problems.attempt(draw_rows, config.data, config.rows)
     checkpoint = problems.attempt(
         open_checkpoint, ExportConfig(model=config.model, load_format=config.load_format)
     )
     if checkpoint is None:
         raise problems.error()
-    data = None if drawn is None else problems.attempt(_tokenise, checkpoint, drawn)
+    data = None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn)
     horizon = 1 if data is None else data.median_completion
-    schedule = problems.attempt(_schedule, config, checkpoint, horizon)
+    schedule = problems.attempt(schedule_of, checkpoint, config.schedule, horizon)
     writer = None
     if config.generate_with is not None:
         writer = problems.attempt(open_writer, config.generate_with, checkpoint)
@@ -134,7 +143,7 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
         problems.attempt(check_room, observed, config.completion_tokens, writer)
     if data is None or schedule is None or problems.errors:
         raise problems.error()
-    observed, held_out = _within(data, config)
+    observed, held_out = cut_off(data, config.rows)
     warnings = list(checkpoint.warnings)
     dropped = len(data.examples) - len(observed) - len(held_out)
     if dropped:
@@ -158,71 +167,3 @@ def _check_output(config: CalibrationConfig) -> None:
         problems.append(f"can't be written: {output.absolute().parent} is no directory; make it")
     if problems:
         raise UsageError(str(output), *problems)
-
-
-def _draw(config: CalibrationConfig) -> list[Example]:
-    """The rows for the ranges, then those for the losses."""
-    examples = load_examples(config.data)
-    wanted = config.num_examples + config.num_held_out
-    if len(examples) < wanted:
-        raise UsageError(
-            f"data {config.data.path}",
-            f"has {len(examples)} rows; asked for {config.num_examples} for the ranges and "
-            f"{config.num_held_out} others for the losses; lower --examples or --held-out",
-        )
-    return random.Random(config.seed).sample(examples, wanted)
-
-
-def _tokenise(checkpoint: Checkpoint, examples: list[Example]) -> TokenisedData:
-    model = checkpoint.model
-    missing = []
-    if checkpoint.tokenizer_json is None:
-        missing.append("has no tokenizer files; put tokenizer.json beside the weights")
-    if model.eos_token_id is None:
-        missing.append("has no eos_token_id; name the token that ends a text in config.json")
-    if missing:
-        raise CheckpointError(model.name, *missing)
-    assert checkpoint.tokenizer_json is not None
-    assert model.eos_token_id is not None
-    tokenizer = Tokenizer.parse(checkpoint.tokenizer_json, f"tokenizer of {model.name}")
-    return tokenise(
-        examples, tokenizer, eos_token_id=model.eos_token_id, max_length=model.max_seq_len
-    )
-
-
-def _schedule(config: CalibrationConfig, checkpoint: Checkpoint, horizon: int) -> ExitSchedule:
-    num_layers = checkpoint.model.num_layers
-    if config.schedule is not None:
-        return parse_schedule(config.schedule, num_layers=num_layers, horizon=horizon)
-    if checkpoint.schedule_document is None:
-        return ExitSchedule.full(num_layers)
-    schedule = ExitSchedule.from_document(checkpoint.schedule_document)
-    if schedule.num_layers != num_layers:
-        raise CheckpointError(
-            config.model,
-            f"has a schedule for {schedule.num_layers} layers and {num_layers} layers; "
-            "give --schedule",
-        )
-    return schedule
-
-
-def _within(
-    data: TokenisedData, config: CalibrationConfig
-) -> tuple[tuple[TokenisedExample, ...], tuple[TokenisedExample, ...]]:
-    """Both parts, each cut off where its share of ``max_tokens`` ends; never empty."""
-    share = config.num_examples / (config.num_examples + config.num_held_out)
-    observed = data.examples[: config.num_examples]
-    held_out = data.examples[config.num_examples :]
-    lengths = list(map(len, observed))
-    if (most := config.completion_tokens) is not None:
-        lengths = [len(example.prompt_token_ids) + most for example in observed]
-    room = config.max_tokens * share
-    return (
-        observed[: _count_within(lengths, room)],
-        held_out[: _count_within(map(len, held_out), config.max_tokens - room)],
-    )
-
-
-def _count_within(lengths: Iterable[int], room: float) -> int:
-    """How many of the first ``lengths`` fit into ``room`` together; at least 1."""
-    return max(1, sum(total <= room for total in accumulate(lengths)))

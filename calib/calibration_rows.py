@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,12 +18,16 @@ from .tokenised import TokenisedData, TokenisedExample, tokenise
 
 @dataclass(frozen=True)
 class RowCounts:
-    """How many rows are drawn for each part, by ``seed``, and how many tokens may stay."""
+    """How many rows are drawn for each part, by ``seed``, and how many tokens may stay.
+
+    ``completion_tokens``: those that observed rows will have, where others are to be written.
+    """
 
     observed: int
     held_out: int
     max_tokens: int
     seed: int
+    completion_tokens: int | None = None
 
 
 def draw_rows(data: DataConfig, counts: RowCounts) -> list[Example]:
@@ -79,10 +83,17 @@ def cut_off(
 ) -> tuple[tuple[TokenisedExample, ...], tuple[TokenisedExample, ...]]:
     """Both parts, each cut off where its share of ``max_tokens`` ends; never empty."""
     share = counts.observed / (counts.observed + counts.held_out)
-    parts = (data.examples[: counts.observed], data.examples[counts.observed :])
-    rooms = (counts.max_tokens * share, counts.max_tokens * (1 - share))
-    observed, held_out = (
-        part[: max(1, sum(total <= room for total in accumulate(map(len, part))))]
-        for part, room in zip(parts, rooms, strict=True)
+    observed, held_out = data.examples[: counts.observed], data.examples[counts.observed :]
+    lengths = list(map(len, observed))
+    if (most := counts.completion_tokens) is not None:
+        lengths = [len(example.prompt_token_ids) + most for example in observed]
+    room = counts.max_tokens * share
+    return (
+        observed[: _count_within(lengths, room)],
+        held_out[: _count_within(map(len, held_out), counts.max_tokens - room)],
     )
-    return observed, held_out
+
+
+def _count_within(lengths: Iterable[int], room: float) -> int:
+    """How many of the first ``lengths`` fit into ``room`` together; at least 1."""
+    return max(1, sum(total <= room for total in accumulate(lengths)))

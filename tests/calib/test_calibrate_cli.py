@@ -94,7 +94,7 @@ def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path
     [
         ((), "rows.csv, line 2: has no 'prompt'; its columns are 'mr', 'ref'"),
         (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 6 layers"),
-        (("--preset", "e2e", "--examples", "7"), "has 8 rows; asked for 7 for the ranges and 2"),
+        (("--preset", "e2e", "--examples", "7"), "has 8 rows; asked for 7 to observe and 2 others"),
         (
             ("--preset", "e2e", "--method", "max", "--percentile", "99"),
             "percentile is 99.0 but method is max",
