@@ -131,9 +131,9 @@ def evaluate(
     from .evaluation_files import check_output
     from .evaluation_inputs import BundleChoice, EvaluationConfig
     from .evaluation_markdown import tables_markdown
-    from .evaluation_progress import EvaluationProgress
     from .evaluation_report import report_document
     from .metrics import MetricOptions
+    from .step_progress import StepProgress
 
     config = EvaluationConfig(
         bundles=BundleChoice.parse_all(bundles),
@@ -167,7 +167,8 @@ def evaluate(
 
         return open_for_command(path, device=device, threads=threads, max_batch_size=batch_size)
 
-    with EvaluationProgress(stderr_console()) as progress:
+    progress = StepProgress(stderr_console(), "evaluating", checking="data and bundles")
+    with progress:
         evaluation = run(config, open_generator, progress)
     document = report_document(evaluation, threads=threads or available_cores())
     if output is not None:
