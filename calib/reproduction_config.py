@@ -39,7 +39,10 @@ class ReproductionConfig(ValidatedConfig):
     base_learning_rate: float = Field(default=2e-3, gt=0)
     tuning_steps: int = Field(default=300, ge=1)
     tuning_learning_rate: float = Field(default=1e-3, gt=0)
-    batch_size: int = Field(default=64, ge=1)
+    parts: int = Field(
+        default=4, ge=1, description="of a tuning step, each of texts of like length"
+    )
+    batch_size: int = Field(default=64, ge=1, description="examples a step")
     bf16: bool = True
     limit: int | None = Field(default=None, ge=1, description="distinct prompts of dev; None: all")
     evaluation_batch_size: int = Field(default=16, ge=1)
@@ -51,6 +54,8 @@ class ReproductionConfig(ValidatedConfig):
             values = getattr(self, field) or ()
             if len(values) != len(set(values)):
                 yield f"{field} is {', '.join(map(str, values))}; allowed: each once"
+        if self.batch_size % self.parts:
+            yield f"parts is {self.parts}; allowed: a divisor of batch_size, {self.batch_size}"
         if unknown := [name for name in self.columns if name not in COLUMNS]:
             yield f"columns has {', '.join(unknown)}; allowed: {', '.join(COLUMNS)}"
         try:

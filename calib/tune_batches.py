@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Sampler
 from .skip_model import IGNORED_LABEL
 from .tokenised import TokenisedExample
 
-_POOLED_BATCHES = 50
+POOLED_STEPS = 50
 
 
 class ExampleDataset(Dataset[dict[str, list[int]]]):
@@ -47,14 +47,20 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
 class LikeLengths(Sampler[int]):
     """All examples in a random order in which neighbours have texts of like length.
 
-    Batches of them hold little padding: fifty batches at a time are sorted by length, then all
-    batches are shuffled, lest long texts always come first. The order follows from seed and epoch
-    alone, so that a resumed run goes on in it.
+    ``pooled_steps`` times ``step_size`` examples at a time are sorted by length and cut into steps,
+    which are shuffled, lest long texts always come first. With 1, each step is a random sample
+    whose parts hold less padding than it would as a whole. With more, whole steps are of like
+    length: the least padding, but a step's mean loss then weighs the tokens of short texts more
+    than those of long ones, ends of text above all. The order follows from seed and epoch alone,
+    so that a resumed run goes on in it.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+    def __init__(
+        self, lengths: Sequence[int], step_size: int, seed: int, *, pooled_steps: int
+    ) -> None:
         self._lengths = list(lengths)
-        self._batch_size = batch_size
+        self._step_size = step_size
+        self._pooled_steps = pooled_steps
         self._seed = seed
         self._epoch = 0
 
@@ -70,12 +76,12 @@ class LikeLengths(Sampler[int]):
         shuffled = torch.randperm(len(self._lengths), generator=generator).tolist()
         sorted_pools = [
             sorted(pool, key=self._lengths.__getitem__)
-            for pool in _chunks(shuffled, _POOLED_BATCHES * self._batch_size)
+            for pool in _chunks(shuffled, self._pooled_steps * self._step_size)
         ]
-        batches = [batch for pool in sorted_pools for batch in _chunks(pool, self._batch_size)]
-        whole = len(self._lengths) // self._batch_size  # a smaller last one stays the last
-        places = [*torch.randperm(whole, generator=generator).tolist(), *range(whole, len(batches))]
-        return (index for place in places for index in batches[place])
+        steps = [step for pool in sorted_pools for step in _chunks(pool, self._step_size)]
+        whole = len(self._lengths) // self._step_size  # a smaller last one stays the last
+        places = [*torch.randperm(whole, generator=generator).tolist(), *range(whole, len(steps))]
+        return (index for place in places for index in steps[place])
 
 
 def collate(items: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:

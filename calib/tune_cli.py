@@ -144,8 +144,12 @@ def tune(
     ] = 1,
     group_by_length: Annotated[
         bool,
-        _option(_LEARNING, "--group-by-length/--shuffle", text="batches of texts of like length"),
-    ] = True,
+        _option(
+            _LEARNING,
+            "--group-by-length/--shuffle",
+            text="steps of texts of like length: faster, but texts come out shorter",
+        ),
+    ] = False,
     lora: Annotated[
         int | None, _option(_LEARNING, "--lora", metavar="RANK", text="adapters alone; needs peft")
     ] = None,

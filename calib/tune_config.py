@@ -62,7 +62,10 @@ class TuneConfig(ValidatedConfig):
     max_steps: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=16, ge=1, description="examples a step, device and part")
     gradient_accumulation: int = Field(default=1, ge=1, description="parts of one step")
-    group_by_length: bool = Field(default=True, description="batches of texts of like length")
+    group_by_length: bool = Field(
+        default=False,
+        description="whole steps of texts of like length: faster, but texts come out shorter",
+    )
     max_length: int | None = Field(default=None, ge=2, description="None: the model's")
     long_prompts: LongPrompts = Field(default="refuse", description="longer than max_length")
     bf16: bool = False

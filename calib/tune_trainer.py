@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from ..runtime.schedule import ExitSchedule
 from .skip_model import IGNORED_LABEL, SkipOPTForCausalLM
-from .tune_batches import ExampleDataset, LikeLengths
+from .tune_batches import POOLED_STEPS, ExampleDataset, LikeLengths
 from .tune_config import DistillationConfig
 from .tune_schedules import StepSchedules
 
@@ -20,7 +20,8 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     """Trains at the schedule of the step; evaluates at the target.
 
     ``teacher`` runs at full depth; it is moved to the device of the model. ``groups_lengths``:
-    batches of texts of like length, see ``LikeLengths``; the training data is an ExampleDataset.
+    whole steps of texts of like length, see ``LikeLengths``; the training data is an
+    ExampleDataset.
     """
 
     def __init__(
@@ -42,15 +43,14 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
 
     def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401
         """Trainer's hook for the order of examples; its own grouping forgets it on resuming."""
-        if not self._groups_lengths:
-            return super()._get_train_sampler(train_dataset)
         dataset: ExampleDataset = train_dataset or self.train_dataset
         rows = (  # of one step, in all processes
             self.args.train_batch_size
             * self.args.gradient_accumulation_steps
             * self.args.world_size
         )
-        return LikeLengths(dataset.lengths, rows, self.args.seed)
+        pooled_steps = POOLED_STEPS if self._groups_lengths else 1
+        return LikeLengths(dataset.lengths, rows, self.args.seed, pooled_steps=pooled_steps)
 
     def compute_loss(
         self,

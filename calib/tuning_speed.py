@@ -17,7 +17,7 @@ from ..runtime.schedule_text import format_schedule, parse_schedule
 from .fresh_model import FreshModelConfig
 from .skip_model import IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
 from .tokenised import TokenisedExample
-from .tune_batches import ExampleDataset, LikeLengths, collate
+from .tune_batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 
 TRANSFORMERS = "transformers"  # its own forward pass, full depth
 
@@ -78,7 +78,7 @@ def measure_steps(
     """
     examples = workload.examples(64 * batch_size, vocab_size, seed)
     dataset = ExampleDataset(examples)
-    order = list(LikeLengths(dataset.lengths, batch_size, seed))
+    order = list(LikeLengths(dataset.lengths, batch_size, seed, pooled_steps=POOLED_STEPS))
     batches = [
         collate([dataset[index] for index in order[start : start + batch_size]])
         for start in range(0, min(len(order), (repetitions + 1) * batch_size), batch_size)

@@ -134,9 +134,18 @@ def test_distillation_is_the_divergence_from_full_depth(
     assert all(parameter.grad is None for parameter in teacher.parameters())
 
 
+def test_without_grouping_a_step_is_a_random_sample_whose_parts_are_of_like_length() -> None:
+    lengths = [index % 17 for index in range(400)]
+    order = list(LikeLengths(lengths, 20, seed=0, pooled_steps=1))
+    assert sorted(order) == list(range(400))
+    steps = [[lengths[index] for index in order[at : at + 20]] for at in range(0, 400, 20)]
+    assert all(step == sorted(step) for step in steps)
+    assert min(step[-1] - step[0] for step in steps) > 8  # no step is of short or long texts alone
+
+
 def test_batches_of_like_length_are_a_shuffle_that_depends_on_the_epoch() -> None:
     lengths = [index % 17 for index in range(402)]
-    sampler = LikeLengths(lengths, 4, seed=0)
+    sampler = LikeLengths(lengths, 4, seed=0, pooled_steps=50)
     first = list(sampler)
     assert sorted(first) == list(range(402))
     assert list(sampler) == first

@@ -109,7 +109,8 @@ def test_every_problem_of_sizes_model_and_ranges_is_named_at_once(tmp_path: Path
         compile_for(
             tiny_spec(max_seq_len=1024, max_position_embeddings=1024),
             quantize="fp8",
-            tensorrt=tensorrt | {"ranges": tmp_path / "none.json"},
+            ranges=tmp_path / "none.json",
+            tensorrt=tensorrt,
         )
     text = str(caught.value)
     for words in ("4096; allowed: at most max_seq_len, 1024", "512, too small", "none.json"):
