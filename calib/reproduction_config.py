@@ -39,9 +39,7 @@ class ReproductionConfig(ValidatedConfig):
     base_learning_rate: float = Field(default=2e-3, gt=0)
     tuning_steps: int = Field(default=300, ge=1)
     tuning_learning_rate: float = Field(default=1e-3, gt=0)
-    parts: int = Field(
-        default=4, ge=1, description="of a tuning step, each of texts of like length"
-    )
+    parts: int = Field(default=4, ge=1, description="of a step, each of texts of like length")
     batch_size: int = Field(default=64, ge=1, description="examples a step")
     bf16: bool = True
     limit: int | None = Field(default=None, ge=1, description="distinct prompts of dev; None: all")

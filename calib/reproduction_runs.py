@@ -57,8 +57,6 @@ def base_run(config: ReproductionConfig, seed: int) -> Run:
         validation=e2e_data(config.dev),
         learning_rate=config.base_learning_rate,
         epochs=config.base_epochs,
-        batch_size=config.batch_size,
-        group_by_length=True,  # faster; the tuning that follows sets the lengths of texts right
     )
     cells = (Cell(UNTUNED, 1), *(Cell(UNTUNED, speedup) for speedup in config.rows))
     return Run(seed, "base", cells, tuning)
@@ -109,8 +107,6 @@ def _tuning(
         "model": str(base_run(config, seed).checkpoint),
         "schedule": schedule,
         "learning_rate": config.tuning_learning_rate,
-        "batch_size": config.batch_size // config.parts,
-        "gradient_accumulation": config.parts,
         "max_steps": config.tuning_steps,
         **options,
     }
@@ -122,6 +118,8 @@ def _common(config: ReproductionConfig, seed: int, name: str) -> dict[str, Any]:
         "data": e2e_data(config.train),
         "output": config.work / f"seed-{seed}" / name,
         "max_length": config.max_length,
+        "batch_size": config.batch_size // config.parts,
+        "gradient_accumulation": config.parts,
         "bf16": config.bf16,
         "seed": seed,
     }
