@@ -59,7 +59,11 @@ def _config() -> ReproductionConfig:
     given("--train", type=Path, required=True, metavar="CSV")
     given("--dev", type=Path, required=True, metavar="CSV")
     given("--work", type=Path, required=True, metavar="DIR")
-    given("--quick", action="store_true", help="a small table in some minutes, of models too weak to compare")
+    given(
+        "--quick",
+        action="store_true",
+        help="a small table in some minutes, of models too weak to compare",
+    )
     given("--sizes", metavar="layers=…,width=…,heads=…")
     given("--vocab-size", type=int)
     given("--seeds", type=int, nargs="+")
