@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..engines.bundle import write_schedule
 from ..engines.bundle_lock import BundleLock
-from ..engines.bundle_swap import repair, swap, sync_directory
+from ..engines.bundle_swap import repair, take_place
 from ..engines.bundle_writer import check_target
 from ..engines.errors import CheckpointError
 from ..engines.extras import require_extra
@@ -90,11 +90,7 @@ class ModelSource:
         with BundleLock(target):
             repair(target)
             check_target(target, force=self.config.force)
-            if target.is_dir() and any(target.iterdir()):
-                swap(bundle, target)
-            else:
-                bundle.rename(target)
-                sync_directory(target.parent)
+            take_place(bundle, target)
         return target
 
     def _exporting_to(self, output: Path) -> ExportConfig:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from ..engines.bundle_lock import BundleLock
-from ..engines.bundle_swap import partial_path, remove_tree, swap, sync_directory, sync_file
+from ..engines.bundle_swap import partial_path, remove_tree, sync_directory, sync_file, take_place
 from ..engines.errors import UsageError
 from .rounding_report import REPORT_NAME
 
@@ -100,11 +100,7 @@ def published(output: Path) -> Iterator[Path]:
         for path in partial.iterdir():
             sync_file(path)
         sync_directory(partial)
-        if output.exists() and any(output.iterdir()):
-            swap(partial, output)
-        else:
-            partial.rename(output)
-            sync_directory(output.parent)
+        take_place(partial, output)
 
 
 def _stored_name(name: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engines.bundle_swap import partial_path, remove_tree, swap, sync_directory
+from ..engines.bundle_swap import partial_path, remove_tree, sync_directory, take_place
 from ..engines.errors import UsageError
 
 REPORT_NAME = "tuning_report.json"
@@ -101,8 +101,5 @@ class TuningDirectories:
     def publish(self) -> None:
         """Put what was staged in its place in one step, and forget the run's state."""
         sync_directory(self.partial)
-        if self.output.exists() and any(self.output.iterdir()):
-            swap(self.partial, self.output)
-        else:
-            self.partial.rename(self.output)
+        take_place(self.partial, self.output)
         shutil.rmtree(self.work)

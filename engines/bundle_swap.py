@@ -66,6 +66,18 @@ def repair(target: Path) -> None:
     remove_tree(old_path(target))
 
 
+def take_place(partial: Path, target: Path) -> None:
+    """Put ``partial`` at ``target``: by ``swap`` where something is there, else by a rename.
+
+    An empty directory counts as nothing. The caller holds the lock, as for ``swap``.
+    """
+    if target.exists() and any(target.iterdir()):
+        swap(partial, target)
+    else:
+        partial.rename(target)
+        sync_directory(target.parent)
+
+
 def swap(partial: Path, target: Path) -> None:
     """Put ``partial`` in the place of the bundle ``target``, delete the replaced one last.
 

@@ -17,9 +17,9 @@ from .bundle_swap import (
     partial_path,
     remove_tree,
     repair,
-    swap,
     sync_directory,
     sync_file,
+    take_place,
 )
 from .errors import BundleError, UsageError
 from .manifest import Manifest
@@ -125,10 +125,7 @@ class BundleWriter:
         self._sync()
         if self.target.exists() and not _is_empty_directory(self.target):
             check_target(self.target, force=self._force)
-            swap(self.directory, self.target)
-        else:
-            self.directory.rename(self.target)
-            sync_directory(self.target.parent)
+        take_place(self.directory, self.target)
         return EngineBundle.open(self.target)
 
     def _remove_strays(self, listed: set[str]) -> None:
