@@ -143,16 +143,10 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
         problems.attempt(check_room, observed, config.completion_tokens, writer)
     if data is None or schedule is None or problems.errors:
         raise problems.error()
-    observed, held_out = cut_off(data, config.rows)
-    warnings = list(checkpoint.warnings)
-    dropped = len(data.examples) - len(observed) - len(held_out)
-    if dropped:
-        warnings.append(
-            f"{dropped} of {len(data.examples)} texts are left out: more than "
-            f"{config.max_tokens} tokens; raise --max-tokens, which costs memory"
-        )
+    rows = cut_off(data, config.rows)
+    warnings = (*checkpoint.warnings, *rows.warnings)
     return CalibrationPlan(
-        config, checkpoint, schedule, observed, held_out, tuple(warnings), writer
+        config, checkpoint, schedule, rows.observed, rows.held_out, warnings, writer
     )
 
 

@@ -78,20 +78,31 @@ def schedule_of(checkpoint: Checkpoint, text: str | None, horizon: int) -> ExitS
     return schedule
 
 
-def cut_off(
-    data: TokenisedData, counts: RowCounts
-) -> tuple[tuple[TokenisedExample, ...], tuple[TokenisedExample, ...]]:
-    """Both parts, each cut off where its share of ``max_tokens`` ends; never empty."""
+@dataclass(frozen=True)
+class Rows:
+    """Both parts of what was drawn, neither empty, and what people should know about them."""
+
+    observed: tuple[TokenisedExample, ...]
+    held_out: tuple[TokenisedExample, ...]
+    warnings: tuple[str, ...]
+
+
+def cut_off(data: TokenisedData, counts: RowCounts) -> Rows:
+    """Both parts, each cut off where its share of ``max_tokens`` ends."""
     share = counts.observed / (counts.observed + counts.held_out)
     observed, held_out = data.examples[: counts.observed], data.examples[counts.observed :]
     lengths = list(map(len, observed))
     if (most := counts.completion_tokens) is not None:
         lengths = [len(example.prompt_token_ids) + most for example in observed]
     room = counts.max_tokens * share
-    return (
-        observed[: _count_within(lengths, room)],
-        held_out[: _count_within(map(len, held_out), counts.max_tokens - room)],
+    kept = observed[: _count_within(lengths, room)]
+    kept_out = held_out[: _count_within(map(len, held_out), counts.max_tokens - room)]
+    dropped = len(data.examples) - len(kept) - len(kept_out)
+    warning = (
+        f"{dropped} of {len(data.examples)} texts are left out: more than "
+        f"{counts.max_tokens} tokens; raise --max-tokens, which costs memory"
     )
+    return Rows(kept, kept_out, (warning,) if dropped else ())
 
 
 def _count_within(lengths: Iterable[int], room: float) -> int:

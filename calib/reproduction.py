@@ -49,18 +49,19 @@ def reproduce(
     bases = [base_run(config, seed) for seed in config.seeds]
     with _processes(config) as executor:
         _make_all(executor, bases, events)
-        runs = [run for base in bases for run in tuned_runs(config, base.seed, horizon(base))]
+        horizons = {base.seed: _horizon(base) for base in bases}
+        runs = [run for seed in horizons for run in tuned_runs(config, seed, horizons[seed])]
         runs.sort(key=partial(_turn, config))
         _make_all(executor, runs, events)
     results = []
     for run in (*bases, *runs):
-        cells = evaluate_run(config, run, horizon(bases[0]), open_generator)
+        cells = evaluate_run(config, run, horizons[run.seed], open_generator)
         events.evaluated(run, cells)
         results += cells
     return results
 
 
-def horizon(base: Run) -> int:
+def _horizon(base: Run) -> int:
     """The median completion of the training data, in tokens of ``base``, which is there."""
     report = TuningReport.model_validate_json((base.checkpoint / REPORT_NAME).read_bytes())
     return report.data.median_completion

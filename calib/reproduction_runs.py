@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,15 +88,6 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
                 options = column.options(depth, config.tuning_steps)
                 add(Cell(name, speedup), f"{name}-{speedup}x", text, options)
     return list(runs.values())
-
-
-def missing_cells(config: ReproductionConfig, runs: Sequence[Run]) -> Iterator[Cell]:
-    """The cells of the table that no run fills: columns without a schedule of that depth."""
-    filled = {cell for run in runs for cell in run.cells}
-    for speedup in config.rows:
-        for name in config.columns:
-            if (cell := Cell(name, speedup)) not in filled:
-                yield cell
 
 
 def _tuning(

@@ -117,16 +117,11 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     schedule = problems.attempt(schedule_of, checkpoint, config.schedule, horizon)
     if data is None or schedule is None or problems.errors:
         raise problems.error()
-    observed, held_out = cut_off(data, config.rows)
-    warnings = list(checkpoint.warnings)
-    dropped = len(data.examples) - len(observed) - len(held_out)
-    if dropped:
-        warnings.append(
-            f"{dropped} of {len(data.examples)} texts are left out: more than "
-            f"{config.max_tokens} tokens; raise --max-tokens, which costs memory"
-        )
+    rows = cut_off(data, config.rows)
+    warnings = (*checkpoint.warnings, *rows.warnings)
+    directory = locate(source).path
     return RoundingPlan(
-        config, checkpoint, locate(source).path, schedule, observed, held_out, tuple(warnings)
+        config, checkpoint, directory, schedule, rows.observed, rows.held_out, warnings
     )
 
 

@@ -98,7 +98,6 @@ def fixed_inputs(kind: EngineKind, model: ModelSpec) -> dict[str, str]:
 
 
 def _fixed_layer_inputs(model: ModelSpec) -> dict[str, str]:
-    fixed = {}
     if not model.do_layer_norm_before:
         reason = "its input is the residual as well (norms come after)"
         fixed = {f"{_QKV}.weight": reason, "fc1.weight": reason}
