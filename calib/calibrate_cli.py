@@ -14,6 +14,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    LongPrompts,
     PassageWords,
     PromptColumn,
     PromptTemplate,
@@ -78,6 +79,7 @@ def calibrate(
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
     passage_words: PassageWords = None,
+    long_prompts: LongPrompts = "refuse",
     seed: Annotated[int, _option(_DATA, "--seed", text="of the rows that are drawn")] = 0,
     schedule: Annotated[
         str | None,
@@ -152,6 +154,7 @@ def calibrate(
             "prompt_template": prompt_template,
             "completion_template": completion_template,
             "passage_words": passage_words,
+            "long_prompts": long_prompts,
         },
         "seed": seed,
         "schedule": schedule,

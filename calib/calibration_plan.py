@@ -132,14 +132,16 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     )
     if checkpoint is None:
         raise problems.error()
-    data = None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn)
+    data = (
+        None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn, config.data)
+    )
     horizon = 1 if data is None else data.median_completion
     schedule = problems.attempt(schedule_of, checkpoint, config.schedule, horizon)
     writer = None
     if config.generate_with is not None:
         writer = problems.attempt(open_writer, config.generate_with, checkpoint)
     if writer is not None and data is not None and config.completion_tokens is not None:
-        observed = data.examples[: config.num_examples]
+        observed, _ = config.rows.split(data.examples)
         problems.attempt(check_room, observed, config.completion_tokens, writer)
     if data is None or schedule is None or problems.errors:
         raise problems.error()

@@ -29,6 +29,17 @@ class RowCounts:
     seed: int
     completion_tokens: int | None = None
 
+    def split(
+        self, examples: Sequence[TokenisedExample]
+    ) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
+        """Those to observe and those held out; rows that were too long are missed by both alike.
+
+        Asked for 6 and 3: of 9 that were drawn the first 6 are observed, of 6 that are left 4.
+        """
+        share = self.observed / (self.observed + self.held_out)
+        first = max(1, round(len(examples) * share))
+        return examples[:first], examples[first:]
+
 
 def draw_rows(data: DataConfig, counts: RowCounts) -> list[Example]:
     """The rows to observe, then those held out. Raises UsageError if there are too few."""
@@ -43,7 +54,9 @@ def draw_rows(data: DataConfig, counts: RowCounts) -> list[Example]:
     return random.Random(counts.seed).sample(examples, wanted)
 
 
-def tokenise_rows(checkpoint: Checkpoint, examples: Sequence[Example]) -> TokenisedData:
+def tokenise_rows(
+    checkpoint: Checkpoint, examples: Sequence[Example], data: DataConfig
+) -> TokenisedData:
     """As the checkpoint's tokenizer has it. Raises CheckpointError if it brings none or no end."""
     model = checkpoint.model
     missing = []
@@ -56,9 +69,21 @@ def tokenise_rows(checkpoint: Checkpoint, examples: Sequence[Example]) -> Tokeni
     assert checkpoint.tokenizer_json is not None
     assert model.eos_token_id is not None
     tokenizer = Tokenizer.parse(checkpoint.tokenizer_json, f"tokenizer of {model.name}")
-    return tokenise(
-        examples, tokenizer, eos_token_id=model.eos_token_id, max_length=model.max_seq_len
+    tokenised = tokenise(
+        examples,
+        tokenizer,
+        eos_token_id=model.eos_token_id,
+        max_length=model.max_seq_len,
+        long_prompts=data.long_prompts,
+        prompt_template=data.columns().prompt_template,
     )
+    if len(tokenised.examples) < 2:
+        raise UsageError(
+            f"data {data.path}",
+            f"has {len(examples)} rows drawn, {len(tokenised.examples)} of them within the model's "
+            f"{model.max_seq_len} tokens; at least 2 are needed, cut prompts or draw more rows",
+        )
+    return tokenised
 
 
 def schedule_of(checkpoint: Checkpoint, text: str | None, horizon: int) -> ExitSchedule:
@@ -90,7 +115,7 @@ class Rows:
 def cut_off(data: TokenisedData, counts: RowCounts) -> Rows:
     """Both parts, each cut off where its share of ``max_tokens`` ends."""
     share = counts.observed / (counts.observed + counts.held_out)
-    observed, held_out = data.examples[: counts.observed], data.examples[counts.observed :]
+    observed, held_out = counts.split(data.examples)
     lengths = list(map(len, observed))
     if (most := counts.completion_tokens) is not None:
         lengths = [len(example.prompt_token_ids) + most for example in observed]
@@ -102,7 +127,8 @@ def cut_off(data: TokenisedData, counts: RowCounts) -> Rows:
         f"{dropped} of {len(data.examples)} texts are left out: more than "
         f"{counts.max_tokens} tokens; raise --max-tokens, which costs memory"
     )
-    return Rows(kept, kept_out, (warning,) if dropped else ())
+    warnings = (*data.warnings, warning) if dropped else data.warnings
+    return Rows(tuple(kept), tuple(kept_out), warnings)
 
 
 def _count_within(lengths: Iterable[int], room: float) -> int:

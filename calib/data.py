@@ -14,6 +14,7 @@ from ..engines.errors import MissingExtraError, UsageError
 from ..exporter.validated_config import ValidatedConfig
 from .data_passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
 from .data_presets import DEFAULT, PRESETS, Preset, PresetName
+from .long_prompts import LongPrompts
 
 DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
 
@@ -47,6 +48,8 @@ class DataConfig(ValidatedConfig):
 
     A plain text has no columns. It is cut into passages of ``passage_words``: "24+120", the
     default, makes a prompt of 24 words and a completion of the 120 words behind them.
+
+    ``long_prompts`` is what becomes of rows longer than the model: "refuse" names their lines.
     """
 
     path: Path
@@ -57,6 +60,7 @@ class DataConfig(ValidatedConfig):
     prompt_template: str | None = None
     completion_template: str | None = None
     passage_words: str | None = None
+    long_prompts: LongPrompts = "refuse"
 
     def _problems(self) -> Iterator[str]:
         if self.passage_words is not None:

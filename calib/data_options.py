@@ -1,4 +1,4 @@
-"""How ``--data`` is read: the options of ``tune``, ``calibrate``, ``evaluate`` and ``fit``."""
+"""How ``--data`` is read: the options of all commands that take data."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ PromptTemplate = Annotated[
 ]
 CompletionTemplate = Annotated[
     str | None, _option("--completion-template", "e.g. ' {completion}' ({completion})")
+]
+LongPrompts = Annotated[
+    Literal["refuse", "drop", "cut"],
+    typer.Option(
+        "--long-prompts",
+        help="drop rows, or cut prompts, that are too long",
+        rich_help_panel="Data",
+    ),
 ]
 PassageWords = Annotated[
     str | None,

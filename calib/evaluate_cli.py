@@ -14,6 +14,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    LongPrompts,
     PassageWords,
     PromptColumn,
     PromptTemplate,
@@ -80,6 +81,7 @@ def evaluate(
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
     passage_words: PassageWords = None,
+    long_prompts: LongPrompts = "refuse",
     limit: Annotated[
         int | None, _option(_DATA, "--limit", text="first N distinct prompts (all)", min=1)
     ] = None,
@@ -146,6 +148,7 @@ def evaluate(
             prompt_template=prompt_template,
             completion_template=completion_template,
             passage_words=passage_words,
+            long_prompts=long_prompts,
         ),
         schedules=tuple(schedule or ()),
         limit=limit,

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from ..runtime.generator import Generator
 from .bootstrap import Bootstrap, Estimate
-from .evaluation_inputs import EvaluationConfig, PreparedBundle, ReferencedPrompt, prepare
+from .evaluation_inputs import EvaluationConfig, PreparedBundle, prepare
+from .evaluation_prompts import ReferencedPrompt
 from .evaluation_run import ScheduleRun, num_steps, run_bundle
 from .metrics import METRICS, Metric, MetricOptions
 from .positions import PositionProfile, position_profiles
@@ -100,6 +101,7 @@ class Evaluation:
     prompts: tuple[ReferencedPrompt, ...]
     metrics: Mapping[str, Metric]
     rows: tuple[Row, ...]
+    num_dropped: int = 0  # prompts left out, too long
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -157,7 +159,7 @@ def evaluate(
             )
             device = "cpu" if generator.device is None else generator.device.name
         rows += _rows(config, metrics, prepared, runs, device)
-    return Evaluation(config, inputs.prompts, metrics, tuple(rows))
+    return Evaluation(config, inputs.prompts, metrics, tuple(rows), inputs.num_dropped)
 
 
 def create_metrics(options: MetricOptions, *, score_only: bool = False) -> dict[str, Metric]:

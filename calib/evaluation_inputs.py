@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from math import ceil
 from pathlib import Path
-from statistics import mean
 
 from ..engines.bundle import EngineBundle
 from ..engines.errors import ScheduleError, UsageError
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import default_horizon, format_schedule, parse_schedule
-from ..runtime.tokenizer import Tokenizer
-from .data import DataConfig, group_references, load_examples, raise_problems
+from .data import DataConfig, raise_problems
+from .evaluation_prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 from .metrics import MetricOptions
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens: an untuned model writes longer texts
@@ -108,26 +108,6 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class ReferencedPrompt:
-    """One distinct prompt with all of its references."""
-
-    text: str
-    references: tuple[str, ...]
-    source: str  # of its first row: "dev.csv, line 7"
-    ends: bool = True  # False: a passage of a text that goes on
-
-
-@dataclass(frozen=True)
-class EncodedPrompt:
-    """A prompt as one bundle's tokenizer reads it, with its references."""
-
-    token_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]  # the first reference and, where there is one, the end of text
-    references: tuple[str, ...]
-    reference_tokens: float  # mean over the references, without the end of text
-
-
-@dataclass(frozen=True)
 class PreparedBundle:
     """One bundle's share of the work: everything that can be refused has been."""
 
@@ -136,6 +116,11 @@ class PreparedBundle:
     schedules: Mapping[ExitSchedule, str]  # full depth first, each with the name asked for
     prompts: tuple[EncodedPrompt, ...]
     max_tokens: int
+
+    @property
+    def num_cut(self) -> int:
+        """Prompts that lost words so as to fit this bundle."""
+        return sum(prompt.is_cut for prompt in self.prompts)
 
     def room(self, prompt: EncodedPrompt) -> int:
         """``max_tokens``, or what ``prompt`` leaves of the bundle's positions."""
@@ -149,42 +134,36 @@ class EvaluationInputs:
 
     prompts: tuple[ReferencedPrompt, ...]
     bundles: tuple[PreparedBundle, ...]
+    num_dropped: int = 0  # prompts that do not fit one of the bundles
 
 
 def prepare(config: EvaluationConfig) -> EvaluationInputs:
     """Read the data, open the bundles, parse schedules, tokenise; load no engine.
 
     Raises UsageError with the line of every bad row; BundleError; and one UsageError for bundles
-    without a tokenizer, schedules that do not fit a bundle's depth, and prompts that leave a
-    bundle no room for their reference, by line.
+    without a tokenizer, schedules that do not fit a bundle's depth, and, where the data's
+    ``long_prompts`` is not "drop", prompts that leave no room for their reference, by line.
     """
     prompts = read_prompts(config.data, config.limit)
     bundles = [EngineBundle.open(choice.path) for choice in config.bundles]
+    encodings = [encode_prompts(bundle, prompts, config.data) for bundle in bundles]
+    kept: Sequence[bool] = [True] * len(prompts)
+    if config.data.long_prompts == "drop":
+        kept = [
+            all(encoded is None or encoded[place].fits for encoded in encodings)
+            for place in range(len(prompts))
+        ]
+        if not any(kept):
+            raise UsageError("data", f"has no prompts that fit; all {len(prompts)} are too long")
+    prompts = tuple(compress(prompts, kept))
     prepared, problems = [], []
-    for choice, bundle in zip(config.bundles, bundles, strict=True):
-        found, ready = _prepare_bundle(config, choice, bundle, prompts)
+    for choice, bundle, encoded in zip(config.bundles, bundles, encodings, strict=True):
+        own = None if encoded is None else tuple(compress(encoded, kept))
+        found, ready = _prepare_bundle(config, choice, bundle, prompts, own)
         problems += [f"{choice.path}: {problem}" for problem in found]
         prepared += ready
     raise_problems("evaluate", problems)
-    return EvaluationInputs(prompts, tuple(prepared))
-
-
-def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
-    """Return the first ``limit`` distinct prompts of the file, each with all its references.
-
-    Passages of a text are no references of one another, even where two begin alike.
-    """
-    examples = load_examples(data)
-    if not all(example.ends for example in examples):
-        return tuple(
-            ReferencedPrompt(example.prompt, (example.completion,), example.source, example.ends)
-            for example in examples[:limit]
-        )
-    sources: dict[str, str] = {}
-    for example in examples:
-        sources.setdefault(example.prompt, example.source)
-    groups = group_references(examples)[:limit]
-    return tuple(ReferencedPrompt(text, references, sources[text]) for text, references in groups)
+    return EvaluationInputs(prompts, tuple(prepared), num_dropped=kept.count(False))
 
 
 def _prepare_bundle(
@@ -192,22 +171,19 @@ def _prepare_bundle(
     choice: BundleChoice,
     bundle: EngineBundle,
     prompts: Sequence[ReferencedPrompt],
+    encoded: tuple[EncodedPrompt, ...] | None,
 ) -> tuple[list[str], list[PreparedBundle]]:
     """Problems, or the bundle's share of the work."""
-    name = bundle.manifest.tokenizer
-    if name is None:
+    if encoded is None:
         return [
             "has no tokenizer, and metrics need texts; export it from a checkpoint with "
             "tokenizer.json"
         ], []
-    tokenizer = Tokenizer.load(bundle.file(name))
-    encoded = [_encode(prompt, tokenizer, bundle) for prompt in prompts]
     problems = [
-        f"{prompt.source}: prompt and first reference have {needed} tokens; the bundle holds "
-        f"{bundle.manifest.model.max_seq_len} positions; shorten or remove the row"
+        f"{prompt.source}: prompt and first reference have {tokens.num_tokens} tokens; the bundle "
+        f"holds {tokens.max_length} positions; shorten or remove the row, or see --long-prompts"
         for prompt, tokens in zip(prompts, encoded, strict=True)
-        if (needed := len(tokens.token_ids) + len(tokens.target_ids))
-        > bundle.manifest.model.max_seq_len
+        if not tokens.fits
     ]
     longest = max(tokens.reference_tokens for tokens in encoded)
     max_tokens = config.max_tokens or ceil(_ROOM_OVER_REFERENCES * (longest + 1))
@@ -215,25 +191,7 @@ def _prepare_bundle(
     problems += refused
     if problems:
         return problems, []
-    return [], [PreparedBundle(choice, bundle, schedules, tuple(encoded), max_tokens)]
-
-
-def _encode(prompt: ReferencedPrompt, tokenizer: Tokenizer, bundle: EngineBundle) -> EncodedPrompt:
-    """Prompt and references as token ids; a passage that goes on is cut where the room ends."""
-    model = bundle.manifest.model
-    references = [tokenizer.encode(text, add_special_tokens=False) for text in prompt.references]
-    token_ids = tuple(tokenizer.encode(prompt.text))
-    if prompt.ends:
-        end = () if model.eos_token_id is None else (model.eos_token_id,)
-        target_ids = (*references[0], *end)
-    else:
-        target_ids = tuple(references[0][: max(1, model.max_seq_len - len(token_ids))])
-    return EncodedPrompt(
-        token_ids=token_ids,
-        target_ids=target_ids,
-        references=prompt.references,
-        reference_tokens=mean(map(len, references)),
-    )
+    return [], [PreparedBundle(choice, bundle, schedules, encoded, max_tokens)]
 
 
 def _schedules(

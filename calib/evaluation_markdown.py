@@ -41,7 +41,7 @@ def report_markdown(evaluation: Evaluation) -> str:
 
 def _setting(evaluation: Evaluation) -> str:
     config = evaluation.config
-    prompts = f"{len(evaluation.prompts)} prompts of {config.data.path.name}"
+    prompts = f"{len(evaluation.prompts)} prompts of {config.data.path.name}{_too_long(evaluation)}"
     intervals = f"In brackets: {100 * config.confidence:g} % bootstrap intervals over the prompts."
     if config.score_only:
         return f"{prompts}, references scored, nothing written. {intervals}"
@@ -52,6 +52,15 @@ def _setting(evaluation: Evaluation) -> str:
         "Speed-up: wall-clock of whole calls, prompts included, against full depth in "
         "this run; per token: the same over the tokens that were generated."
     )
+
+
+def _too_long(evaluation: Evaluation) -> str:
+    """What became of prompts without room for a reference; "" if there are none."""
+    bundles = {row.label: row.prepared.num_cut for row in evaluation.rows}
+    parts = [f"{count} cut for {escaped(label)}" for label, count in bundles.items() if count]
+    if evaluation.num_dropped:
+        parts.append(f"{evaluation.num_dropped} others left out")
+    return f" (too long: {', '.join(parts)})" if parts else ""
 
 
 def _main_table(evaluation: Evaluation) -> str:

@@ -10,7 +10,8 @@ from ..runtime.generator import Generator
 from ..runtime.outputs import CompletionOutput, ScoreOutput
 from ..runtime.sampling import SamplingParams
 from ..runtime.schedule import ExitSchedule
-from .evaluation_inputs import EncodedPrompt, PreparedBundle
+from .evaluation_inputs import PreparedBundle
+from .evaluation_prompts import EncodedPrompt
 from .metrics import Outcome
 
 _WARMUP_TOKENS = 4

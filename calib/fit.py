@@ -80,6 +80,8 @@ def fit(config: FitConfig, open_generator: OpenGenerator, progress: Progress) ->
     ``prepare`` raises before any work.
     """
     inputs = prepare(config)
+    for warning in inputs.data.warnings:
+        progress.note(f"warning: {warning}")
     with config.source.bundle(progress) as path:
         with open_generator(path) as generator:
             found = _Fitting(config, inputs, generator, progress).run()

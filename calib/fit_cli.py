@@ -13,6 +13,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    LongPrompts,
     PassageWords,
     PromptColumn,
     PromptTemplate,
@@ -122,6 +123,7 @@ def fit(
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
     passage_words: PassageWords = None,
+    long_prompts: LongPrompts = "refuse",
     decay: Annotated[
         list[str] | None,
         _space("--decay", text="repeat: linear, power:power=2, … (four of them)"),
@@ -201,6 +203,7 @@ def fit(
             prompt_template=prompt_template,
             completion_template=completion_template,
             passage_words=passage_words,
+            long_prompts=long_prompts,
         ),
         goal=choose_goal(target_speedup, max_loss),
         speedup_of=speedup_of,

@@ -80,7 +80,7 @@ def prepare(config: FitConfig) -> FitInputs:
     if facts is not None:
         problems.attempt(SearchSpace, config.space, num_layers=facts.model.num_layers, horizon=1)
         if rows is not None:
-            data = problems.attempt(_tokenise, config.source, facts, rows)
+            data = problems.attempt(_tokenise, config, facts, rows)
     if facts is None or data is None or problems.errors:
         raise problems.error()
     horizon = config.horizon or data.median_completion
@@ -97,7 +97,7 @@ def prepare(config: FitConfig) -> FitInputs:
     )
 
 
-def _tokenise(source: Source, facts: SourceFacts, rows: Sequence[Example]) -> TokenisedData:
+def _tokenise(config: FitConfig, facts: SourceFacts, rows: Sequence[Example]) -> TokenisedData:
     model = facts.model
     problems = []
     if facts.tokenizer is None:
@@ -105,9 +105,14 @@ def _tokenise(source: Source, facts: SourceFacts, rows: Sequence[Example]) -> To
     if model.eos_token_id is None:
         problems.append("has no end-of-text token, so no completion has an end; export it with one")
     if facts.tokenizer is None or model.eos_token_id is None:
-        raise UsageError(source.name, *problems)
+        raise UsageError(config.source.name, *problems)
     return tokenise(
-        rows, facts.tokenizer, eos_token_id=model.eos_token_id, max_length=model.max_seq_len
+        rows,
+        facts.tokenizer,
+        eos_token_id=model.eos_token_id,
+        max_length=model.max_seq_len,
+        long_prompts=config.data.long_prompts,
+        prompt_template=config.data.columns().prompt_template,
     )
 
 

@@ -35,6 +35,8 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "num_rows": len(inputs.data.examples),
         "num_examples": len(inputs.examples),
         "num_truncated": inputs.data.num_truncated,
+        "num_cut": inputs.data.num_cut,
+        "num_dropped": inputs.data.num_dropped,
         "goal": {"kind": type(config.goal).__name__, **vars(config.goal)},
         "speedup_of": config.speedup_of,
         "space": asdict(config.space),

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
 from typing import Literal
+
+from ..runtime.tokenizer import Tokenizer
 
 LongPrompts = Literal["refuse", "drop", "cut"]
 
 
-def cut_prompt(
-    prompt: str, template: str, max_tokens: int, count_tokens: Callable[[str], int]
-) -> str | None:
+def prompt_room(max_length: int, completion: int) -> int:
+    """Tokens that a prompt may have beside a completion of so many: at least half of all.
+
+    >>> prompt_room(2048, 100), prompt_room(2048, 1500)
+    (1948, 1024)
+    """
+    return max_length - min(completion, max_length // 2)
+
+
+def cut_prompt(prompt: str, template: str, max_tokens: int, tokenizer: Tokenizer) -> str | None:
     """``prompt`` with words left out at the end of what ``template`` wraps, so that it fits.
 
-    The template's own text stays, as a summary's "TL;DR:" must. None where no word fits.
-
-    >>> cut_prompt("one two three\\nTL;DR:", "{prompt}\\nTL;DR:", 3, lambda text: len(text.split()))
-    'one two\\nTL;DR:'
+    The template's own text stays: of "one two three\\nTLDR", made with "{prompt}\\nTLDR", 3 tokens
+    of a word each are "one two\\nTLDR". None where no word fits.
     """
     before, after = template.split("{prompt}")
     text = prompt[len(before) : len(prompt) - len(after)]
@@ -27,5 +33,5 @@ def cut_prompt(
     def cut_at(end: int) -> str:
         return before + text[:end] + after
 
-    kept = bisect_right(ends, max_tokens, key=lambda end: count_tokens(cut_at(end)))
+    kept = bisect_right(ends, max_tokens, key=lambda end: len(tokenizer.encode(cut_at(end))))
     return cut_at(ends[kept - 1]) if kept else None

@@ -14,6 +14,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    LongPrompts,
     PassageWords,
     PromptColumn,
     PromptTemplate,
@@ -76,6 +77,7 @@ def round_command(
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
     passage_words: PassageWords = None,
+    long_prompts: LongPrompts = "refuse",
     seed: Annotated[int, _option(_DATA, "--seed", text="of the rows that are drawn")] = 0,
     examples: Annotated[int, _option(_DATA, "--examples", text="texts to round on")] = 128,
     held_out: Annotated[
@@ -131,6 +133,7 @@ def round_command(
             "prompt_template": prompt_template,
             "completion_template": completion_template,
             "passage_words": passage_words,
+            "long_prompts": long_prompts,
         },
         "seed": seed,
         "num_examples": examples,

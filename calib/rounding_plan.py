@@ -112,7 +112,9 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     if checkpoint is None:
         raise problems.error()
     problems.attempt(_check_structure, config, checkpoint.model)
-    data = None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn)
+    data = (
+        None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn, config.data)
+    )
     horizon = 1 if data is None else data.median_completion
     schedule = problems.attempt(schedule_of, checkpoint, config.schedule, horizon)
     if data is None or schedule is None or problems.errors:

@@ -10,7 +10,7 @@ from statistics import median_low
 from ..engines.errors import UsageError
 from ..runtime.tokenizer import Tokenizer
 from .data import Example, raise_problems
-from .long_prompts import LongPrompts, cut_prompt
+from .long_prompts import LongPrompts, cut_prompt, prompt_room
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,16 @@ class TokenisedData:
     def median_completion(self) -> int:
         """Tokens of the median completion, its end included: SkipDecode's choice of a horizon."""
         return median_low(len(example.completion_token_ids) for example in self.examples)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What ``long_prompts`` did to rows, for people."""
+        warnings = []
+        if self.num_dropped:
+            warnings.append(f"{self.num_dropped} rows are longer than the model and left out")
+        if self.num_cut:
+            warnings.append(f"{self.num_cut} of {len(self.examples)} prompts are cut, too long")
+        return tuple(warnings)
 
     @property
     def digest(self) -> str:
@@ -81,15 +91,13 @@ def tokenise(
         prompt = tuple(tokenizer.encode(example.prompt))
         completion = tokenizer.encode(example.completion, add_special_tokens=False)
         whole = (*completion, eos_token_id) if example.ends else tuple(completion)
-        if long_prompts != "refuse" and len(prompt) + len(whole) > max_length:
-            if long_prompts == "drop":
-                num_dropped += 1
-                continue
-            allowed = max_length - min(len(whole), max_length // 2)
-            shorter = cut_prompt(
-                example.prompt, prompt_template, allowed, lambda text: len(tokenizer.encode(text))
-            )
-            if len(prompt) > allowed and shorter is not None:
+        if long_prompts == "drop" and len(prompt) + len(whole) > max_length:
+            num_dropped += 1
+            continue
+        allowed = prompt_room(max_length, len(whole))
+        if long_prompts == "cut" and len(prompt) > allowed:
+            shorter = cut_prompt(example.prompt, prompt_template, allowed, tokenizer)
+            if shorter is not None:
                 num_cut += 1
                 prompt = tuple(tokenizer.encode(shorter))
         room = max_length - len(prompt)

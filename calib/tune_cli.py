@@ -13,6 +13,7 @@ from .data_options import (
     CompletionTemplate,
     DataFormat,
     DataPreset,
+    LongPrompts,
     PassageWords,
     PromptColumn,
     PromptTemplate,
@@ -102,6 +103,7 @@ def tune(
     prompt_template: PromptTemplate = None,
     completion_template: CompletionTemplate = None,
     passage_words: PassageWords = None,
+    long_prompts: LongPrompts = "refuse",
     validation: Annotated[
         Path | None,
         _option(
@@ -114,10 +116,6 @@ def tune(
     max_length: Annotated[
         int | None, _option(_DATA, "--max-length", text="prompt + completion (the model's)")
     ] = None,
-    long_prompts: Annotated[
-        Literal["refuse", "drop", "cut"],
-        _option(_DATA, "--long-prompts", text="drop rows, or cut prompts, above --max-length"),
-    ] = "refuse",
     learn_prompt: Annotated[
         bool, _option(_DATA, "--learn-prompt", text="a loss on prompts too")
     ] = False,
@@ -211,6 +209,7 @@ def tune(
         "prompt_template": prompt_template,
         "completion_template": completion_template,
         "passage_words": passage_words,
+        "long_prompts": long_prompts,
     }
     values: dict[str, Any] = {
         "model": model,
@@ -222,7 +221,6 @@ def tune(
         "validation": None if validation is None else {"path": validation, **columns},
         "validation_examples": validation_examples,
         "max_length": max_length,
-        "long_prompts": long_prompts,
         "learn_prompt": learn_prompt,
         "learning_rate": learning_rate,
         "warmup_fraction": warmup_fraction,

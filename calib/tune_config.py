@@ -10,7 +10,6 @@ from pydantic import Field
 
 from ..exporter.validated_config import ValidatedConfig
 from .data import DataConfig
-from .long_prompts import LongPrompts
 
 
 class LoraConfig(ValidatedConfig):
@@ -67,7 +66,6 @@ class TuneConfig(ValidatedConfig):
         description="whole steps of texts of like length: faster, but texts come out shorter",
     )
     max_length: int | None = Field(default=None, ge=2, description="None: the model's")
-    long_prompts: LongPrompts = Field(default="refuse", description="longer than max_length")
     bf16: bool = False
     gradient_checkpointing: bool = False
     device: Literal["auto", "cpu"] = "auto"

@@ -123,7 +123,7 @@ def _tokenise(config: TuneConfig, start: StartModel, examples: Sequence[Example]
         start.tokenizer,
         eos_token_id=start.eos_token_id,
         max_length=wanted,
-        long_prompts=config.long_prompts,
+        long_prompts=config.data.long_prompts,
         prompt_template=config.data.columns().prompt_template,
     )
 
@@ -133,11 +133,7 @@ def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
 
 
 def _warnings(config: TuneConfig, data: TokenisedData) -> list[str]:
-    warnings = []
-    if data.num_dropped:
-        warnings.append(f"{data.num_dropped} rows are longer than the greatest length and left out")
-    if data.num_cut:
-        warnings.append(f"{data.num_cut} of {len(data.examples)} prompts are cut, too long")
+    warnings = list(data.warnings)
     if data.num_truncated:
         warnings.append(
             f"{data.num_truncated} of {len(data.examples)} completions are cut off at the greatest "

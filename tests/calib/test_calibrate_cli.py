@@ -54,6 +54,17 @@ def test_the_file_is_one_that_export_takes(model: Path, rows: Path, tmp_path: Pa
     assert "3 texts for the ranges, 2 for the losses, schedule full" in result.stderr
 
 
+def test_rows_that_are_too_long_are_missed_by_both_parts_alike(model: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("mr,ref\n" + "name[Ant],A pub.\n" * 3 + f"name[{'B' * 60}],No.\n" * 2)
+    options = ("--data", rows, "--preset", "e2e", *SMALL, "-o", tmp_path / "ranges.json")
+    assert "line 5" in run(model, *options).stderr
+    result = run(model, *options, "--long-prompts", "drop")
+    assert result.exit_code == 0, result.stderr
+    assert "2 rows are longer than the model and left out" in result.stderr
+    assert "2 texts for the ranges, 1 for the losses" in result.stderr
+
+
 def test_json_alone_is_on_stdout_and_equal_runs_are_equal(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:

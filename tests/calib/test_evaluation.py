@@ -18,7 +18,10 @@ from transformers import OPTForCausalLM
 from skipdec.calib.data import DataConfig
 from skipdec.calib.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig, prepare
+from skipdec.calib.evaluation_markdown import tables_markdown
+from skipdec.calib.evaluation_report import report_document
 from skipdec.calib.evaluation_run import run_bundle
+from skipdec.calib.long_prompts import LongPrompts
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.sampling import SamplingParams
@@ -148,6 +151,26 @@ def test_all_that_does_not_fit_a_bundle_is_refused_at_once(
     assert "the bundle holds 64 positions" in text
     assert "9x" in text
     assert "max_exit_layer is 12" in text
+
+
+@pytest.mark.parametrize(("long_prompts", "lengths"), [("cut", [3, 56]), ("drop", [3])])
+def test_prompts_without_room_are_cut_or_left_out_and_counted(
+    long_prompts: LongPrompts, lengths: list[int], config: EvaluationConfig, tmp_path: Path
+) -> None:
+    """Of 64 positions 4 are to be scored, and 60 hold <s>, eleven words of bytes, the colon."""
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": "a", "completion": "c"}, {"prompt": "word " * 20, "completion": "yz."}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    data = DataConfig(path=path, long_prompts=long_prompts, prompt_template="{prompt}:")
+    found = evaluate(replace(config, data=data), Generator.open, Silent())
+    prompts = found.rows[0].prepared.prompts
+    tokens = [prompt.token_ids for prompt in prompts]
+    assert [len(prompt) for prompt in tokens] == lengths
+    assert len({prompt[-1] for prompt in tokens}) == 1  # the template's colon stays
+    counts = {"cut": "1 cut for tiny", "drop": "1 others left out"}
+    assert f"(too long: {counts[long_prompts]})" in tables_markdown(found)
+    document = report_document(found)
+    assert document["num_dropped"] + document["rows"][0]["num_cut"] == 1
 
 
 def test_a_bundle_without_tokenizer_is_refused(

@@ -255,6 +255,16 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
     never_opened.assert_not_called()
 
 
+def test_long_rows_are_left_out_if_asked_and_said(config: FitConfig, tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": prompt, "completion": "yes"} for prompt in ("a", "b" * 70)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    progress = Quiet()
+    data = DataConfig(path=path, long_prompts="drop")
+    fit(replace(config, data=data, sensitivity=False), Generator.open, progress)
+    assert "warning: 1 rows are longer than the model and left out" in progress.notes
+
+
 def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
     assert isinstance(config.source, BundleSource)
     bundle = EngineBundle.open(config.source.path)

@@ -1,0 +1,104 @@
+"""The prompts of an evaluation, with their references, as text and as a bundle's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from ..engines.bundle import EngineBundle
+from ..engines.manifest import ModelSpec
+from ..runtime.tokenizer import Tokenizer
+from .data import DataConfig, group_references, load_examples
+from .long_prompts import cut_prompt, prompt_room
+
+
+@dataclass(frozen=True)
+class ReferencedPrompt:
+    """One distinct prompt with all of its references."""
+
+    text: str
+    references: tuple[str, ...]
+    source: str  # of its first row: "dev.csv, line 7"
+    ends: bool = True  # False: a passage of a text that goes on
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as one bundle's tokenizer reads it, with its references."""
+
+    token_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]  # the first reference and, where there is one, the end of text
+    references: tuple[str, ...]
+    reference_tokens: float  # mean over the references, without the end of text
+    max_length: int  # positions of the bundle
+    is_cut: bool = False  # the prompt lost words so as to fit
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt and its first reference."""
+        return len(self.token_ids) + len(self.target_ids)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the bundle can score the first reference."""
+        return self.num_tokens <= self.max_length
+
+
+def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
+    """Return the first ``limit`` distinct prompts of the file, each with all its references.
+
+    Passages of a text are no references of one another, even where two begin alike.
+    """
+    examples = load_examples(data)
+    if not all(example.ends for example in examples):
+        return tuple(
+            ReferencedPrompt(example.prompt, (example.completion,), example.source, example.ends)
+            for example in examples[:limit]
+        )
+    sources: dict[str, str] = {}
+    for example in examples:
+        sources.setdefault(example.prompt, example.source)
+    groups = group_references(examples)[:limit]
+    return tuple(ReferencedPrompt(text, references, sources[text]) for text, references in groups)
+
+
+def encode_prompts(
+    bundle: EngineBundle, prompts: Sequence[ReferencedPrompt], data: DataConfig
+) -> tuple[EncodedPrompt, ...] | None:
+    """All prompts as ``bundle`` reads them; None if it has no tokenizer.
+
+    Where the data's ``long_prompts`` is "cut", a prompt that leaves no room for its first reference
+    loses words at its end, down to half of the bundle's positions.
+    """
+    name = bundle.manifest.tokenizer
+    if name is None:
+        return None
+    tokenizer, model = Tokenizer.load(bundle.file(name)), bundle.manifest.model
+    template = data.columns().prompt_template if data.long_prompts == "cut" else None
+    return tuple(_encode(prompt, tokenizer, model, template) for prompt in prompts)
+
+
+def _encode(
+    prompt: ReferencedPrompt, tokenizer: Tokenizer, model: ModelSpec, template: str | None
+) -> EncodedPrompt:
+    """Prompt and references as token ids; a passage that goes on is cut where the room ends."""
+    references = [tokenizer.encode(text, add_special_tokens=False) for text in prompt.references]
+    token_ids = tuple(tokenizer.encode(prompt.text))
+    end = () if model.eos_token_id is None or not prompt.ends else (model.eos_token_id,)
+    target_ids = (*references[0], *end)
+    shorter, allowed = None, prompt_room(model.max_seq_len, len(target_ids))
+    if template is not None and len(token_ids) > allowed:
+        shorter = cut_prompt(prompt.text, template, allowed, tokenizer)
+    if shorter is not None:
+        token_ids = tuple(tokenizer.encode(shorter))
+    if not prompt.ends:
+        target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
+    return EncodedPrompt(
+        token_ids=token_ids,
+        target_ids=target_ids,
+        references=prompt.references,
+        reference_tokens=mean(map(len, references)),
+        max_length=model.max_seq_len,
+        is_cut=shorter is not None,
+    )
