@@ -22,6 +22,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from ..engines.errors import UsageError
 from ..runtime.schedule import ExitSchedule
+from .skip_attention import ATTENTION
 
 IGNORED_LABEL = -100  # of positions without a loss, as everywhere in transformers
 
@@ -115,6 +116,6 @@ def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tens
 def load_skip_model(directory: Path) -> SkipOPTForCausalLM:
     """Read a checkpoint's weights as float32, whatever they are stored as."""
     model: SkipOPTForCausalLM = SkipOPTForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+        directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
     )
     return model

@@ -93,10 +93,11 @@ class FreshStart(StartModel):
         """Draw the weights by the seed."""
         from transformers import OPTConfig, set_seed
 
+        from .skip_attention import ATTENTION
         from .skip_model import SkipOPTForCausalLM
 
         set_seed(self._seed)
-        config = OPTConfig(**self._document, attn_implementation="sdpa")
+        config = OPTConfig(**self._document, attn_implementation=ATTENTION)
         return SkipOPTForCausalLM(config)
 
 

@@ -15,6 +15,7 @@ from transformers import OPTConfig, OPTForCausalLM, set_seed
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import format_schedule, parse_schedule
 from .fresh_model import FreshModelConfig
+from .skip_attention import ATTENTION
 from .skip_model import IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
 from .tokenised import TokenisedExample
 from .tune_batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
@@ -119,7 +120,8 @@ def _steps(
 
     def make(kind: type[OPTForCausalLM]) -> tuple[OPTForCausalLM, torch.optim.Optimizer]:
         set_seed(seed)
-        config = OPTConfig(**sizes.document(vocab_size), attn_implementation="sdpa")
+        attention = ATTENTION if kind is SkipOPTForCausalLM else "sdpa"
+        config = OPTConfig(**sizes.document(vocab_size), attn_implementation=attention)
         model = kind(config).train()
         return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 

@@ -13,7 +13,8 @@ from tiny_models import STRUCTURES
 from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator
-from skipdec.calib.skip_model import SkipOPTForCausalLM, active_lengths
+from skipdec.calib.skip_attention import attention
+from skipdec.calib.skip_model import SkipOPTForCausalLM, active_lengths, load_skip_model
 from skipdec.calib.tokenised import TokenisedExample
 from skipdec.calib.tune_batches import ExampleDataset, collate
 from skipdec.engines.errors import UsageError
@@ -45,7 +46,7 @@ def examples() -> list[TokenisedExample]:
 
 
 def skip_model(checkpoint: Path) -> SkipOPTForCausalLM:
-    return SkipOPTForCausalLM.from_pretrained(checkpoint, attn_implementation="sdpa").eval()
+    return load_skip_model(checkpoint).eval()
 
 
 @torch.no_grad()
@@ -138,6 +139,22 @@ def test_gradients_flow_through_every_parameter(checkpoint: Callable[[str], Path
         assert gradient is not None, name
         assert gradient.abs().sum() > 0, name
         torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_attention_computes_in_float32_on_cpus() -> None:
+    """Causal, and as exact as float32 under autocast; where there is none, nothing changes."""
+    module = torch.nn.Module()
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 3, 9, 8, generator=draw).bfloat16() for _ in range(3)]  # [B, H, S, D]
+    query, key, value = (tensor.float() for tensor in inputs)
+    scores = query @ key.transpose(-1, -2)
+    scores += torch.full((9, 9), -torch.inf).triu(1)
+    expected = (scores.softmax(-1) @ value).transpose(1, 2)  # [B, S, H, D]
+    with torch.autocast("cpu", torch.bfloat16):
+        half, _ = attention(module, *inputs, None, scaling=1.0, is_causal=True)
+    torch.testing.assert_close(half, expected.bfloat16(), rtol=0.01, atol=1e-3)
+    whole, _ = attention(module, query, key, value, None, scaling=1.0, is_causal=True)
+    torch.testing.assert_close(whole, expected)
 
 
 def test_attention_without_causality_is_refused(checkpoint: Callable[[str], Path]) -> None:

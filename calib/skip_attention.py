@@ -1,0 +1,38 @@
+"""Attention of a training step: PyTorch's fused kernel, which on CPUs gets float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+ATTENTION = "skipdec"  # its name in transformers' configurations
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,  # noqa: ANN401  (transformers')
+) -> tuple[Tensor, None]:
+    """transformers' ``sdpa``, [B, H, S, D] each → [B, S, H, D] in the query's dtype.
+
+    Under bfloat16 autocast a CPU computes in float32: the kernel's backward pass is slower in
+    bfloat16, and a whole step takes up to twice as long (measured in docs/tuning.md).
+    """
+    if query.device.type != "cpu" or query.dtype == torch.float32:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return output, None
+    with torch.autocast("cpu", enabled=False):
+        output, _ = sdpa_attention_forward(
+            module, query.float(), key.float(), value.float(), attention_mask, **options
+        )
+    return output.to(query.dtype), None
+
+
+AttentionInterface.register(ATTENTION, attention)
