@@ -35,8 +35,8 @@ class ReproductionConfig(ValidatedConfig):
         default=None, min_length=1, description="None: 2 to 6, and 8 from 16 layers on"
     )
     columns: tuple[str, ...] = Field(default=TABLE_COLUMNS, min_length=1)
-    base_epochs: float = Field(default=1.0, gt=0)
-    base_learning_rate: float = Field(default=2e-3, gt=0)
+    base_epochs: float = Field(default=2.0, gt=0)
+    base_learning_rate: float = Field(default=3e-3, gt=0)
     tuning_steps: int = Field(default=300, ge=1)
     tuning_learning_rate: float = Field(default=1e-3, gt=0)
     parts: int = Field(default=4, ge=1, description="of a step, each of texts of like length")
