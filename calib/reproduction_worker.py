@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from multiprocessing import parent_process
 from time import perf_counter
 
 from ..engines.bundle_swap import MANIFEST_NAME
@@ -17,13 +20,22 @@ _FREE_OPTIONS = {"output", "resume", "force", "logging_steps", "save_steps"}
 
 
 def prepare_process(threads: int) -> None:
-    """What a process does before its first run: take ``threads`` cores, keep quiet."""
+    """What a process does before its first run: take ``threads`` cores, keep quiet, end in time."""
     import torch
     from transformers.utils import logging
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+def _end_with_parent() -> None:
+    """Else a killed script leaves trainings behind, which go on to the end of their runs."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def make(run: Run) -> float:

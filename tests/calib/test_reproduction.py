@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,6 +98,25 @@ def test_models_made_with_other_options_are_refused(
 
     with pytest.raises(UsageError, match="was made with max_steps 1, now it is 2"):
         reproduce(changed, Generator.open, ReproductionEvents())
+
+
+def test_trainings_end_with_the_process_that_started_them() -> None:
+    """The pipe that they all write to is closed when the last of them is gone."""
+    script = """
+import os, signal
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from skipdec.calib.reproduction_worker import prepare_process
+executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=prepare_process, initargs=(1,))
+print(executor.submit(os.getpid).result(), flush=True)
+executor.submit(signal.pause)
+signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) != process.pid
+        process.kill()
+        process.communicate(timeout=60)
 
 
 def test_bad_rows_are_refused_before_any_model(config: ReproductionConfig, tmp_path: Path) -> None:
