@@ -70,10 +70,12 @@ def measure_steps(
     vocab_size: int,
     batch_size: int,
     repetitions: int,
+    bf16: bool = False,
     seed: int = 0,
 ) -> list[StepSpeed]:
     """Time whole steps (forward, backward, AdamW) of every schedule in turn, ``repetitions`` times.
 
+    ``bf16``: forward passes under autocast, as ``tune --bf16`` runs them.
     The first row is transformers' own pass, the second one full depth, to which ``speedup``
     refers. Each repetition has its own batch, of texts of like length, the same for all rows.
     """
@@ -89,7 +91,7 @@ def measure_steps(
         text: parse_schedule(text, num_layers=sizes.layers, horizon=horizon)
         for text in dict.fromkeys(("full", *schedules))
     }
-    steps = _steps(sizes, vocab_size, parsed, seed)
+    steps = _steps(sizes, vocab_size, parsed, bf16=bf16, seed=seed)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for repetition in range(repetitions + 1):
         batch = batches[repetition % len(batches)]
@@ -114,7 +116,12 @@ def measure_steps(
 
 
 def _steps(
-    sizes: FreshModelConfig, vocab_size: int, schedules: Mapping[str, ExitSchedule], seed: int
+    sizes: FreshModelConfig,
+    vocab_size: int,
+    schedules: Mapping[str, ExitSchedule],
+    *,
+    bf16: bool,
+    seed: int,
 ) -> dict[str, Callable[[dict[str, Tensor]], None]]:
     """One model of its own and one training step for each row."""
 
@@ -128,7 +135,9 @@ def _steps(
     def plain(batch: dict[str, Tensor]) -> None:
         model, optimizer = plain_model
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
-        model(**inputs, use_cache=False).loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = model(**inputs, use_cache=False).loss
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -137,7 +146,8 @@ def _steps(
 
         def step(batch: dict[str, Tensor]) -> None:
             shifted = batch["labels"][:, 1:]
-            logits = model(**batch, schedule=schedules[text]).logits  # [R, V]
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                logits = model(**batch, schedule=schedules[text]).logits  # [R, V]
             loss = F.cross_entropy(logits, shifted[shifted != IGNORED_LABEL])
             torch.autograd.backward(loss)
             optimizer.step()

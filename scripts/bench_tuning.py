@@ -30,14 +30,17 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--schedules", nargs="+", default=["2x", "4x"])
     parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--threads", type=int, default=available_cores())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    number_type = "bfloat16 autocast" if arguments.bf16 else "float32"
 
     print(
         f"{processor_name()}, {arguments.threads} threads, torch {version('torch')}, transformers "
         f"{version('transformers')}; {arguments.sizes}, vocabulary {arguments.vocab_size}, batch "
-        f"{arguments.batch_size}, float32, median of {arguments.repetitions} interleaved steps\n"
+        f"{arguments.batch_size}, {number_type}, median of {arguments.repetitions} interleaved "
+        "steps\n"
     )
     print("| texts | schedule | ms a step | steps a second ÷ full | needed of full | padding |")
     print("|---|---|---|---|---|---|")
@@ -49,6 +52,7 @@ def main() -> None:
             vocab_size=arguments.vocab_size,
             batch_size=arguments.batch_size,
             repetitions=arguments.repetitions,
+            bf16=arguments.bf16,
         )
         for row in rows:
             print(
