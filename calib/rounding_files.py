@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors.numpy import save_file
 from ..engines.bundle_lock import BundleLock
 from ..engines.bundle_swap import partial_path, remove_tree, sync_directory, sync_file, take_place
 from ..engines.errors import UsageError
+from ..engines.output_place import place_problems
 from .rounding_report import REPORT_NAME
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -66,15 +66,8 @@ def check_output(output: Path, *, force: bool) -> None:
 
     With ``force`` a directory may be replaced that a rounding wrote, never anything else.
     """
-    problems = []
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        if not (output / REPORT_NAME).is_file():
-            problems.append("exists and no rounding wrote it; choose another name or move it")
-        elif not force:
-            problems.append("exists; pass --force to replace it, or choose another name")
-    ancestor = next(parent for parent in output.absolute().parents if parent.exists())
-    if not ancestor.is_dir() or not os.access(ancestor, os.W_OK | os.X_OK):
-        problems.append(f"can't be written: {ancestor} is no directory with write permission")
+    kind = "a rounded checkpoint"
+    problems = place_problems(output.absolute(), mark=REPORT_NAME, kind=kind, force=force)
     if problems:
         raise UsageError(str(output), *problems)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..engines.bundle_swap import partial_path, remove_tree, sync_directory, take_place
 from ..engines.errors import UsageError
+from ..engines.output_place import place_problems
 
 REPORT_NAME = "tuning_report.json"
 CURVES_NAME = "tuning_curves.png"
@@ -43,15 +43,8 @@ class TuningDirectories:
 
         With ``force`` a directory may be replaced that a tuning wrote, never anything else.
         """
-        problems = []
-        if self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir())):
-            if not (self.output / REPORT_NAME).is_file():
-                problems.append("exists and no tuning wrote it; choose another name or move it")
-            elif not force:
-                problems.append("exists; pass --force to replace it, or choose another name")
-        ancestor = next(parent for parent in self.output.parents if parent.exists())
-        if not ancestor.is_dir() or not os.access(ancestor, os.W_OK | os.X_OK):
-            problems.append(f"can't be written: {ancestor} is no directory with write permission")
+        kind = "a tuned checkpoint"
+        problems = place_problems(self.output, mark=REPORT_NAME, kind=kind, force=force)
         unfinished = self.last_checkpoint() is not None
         if unfinished and not resume:
             problems.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -23,29 +22,13 @@ from .bundle_swap import (
 )
 from .errors import BundleError, UsageError
 from .manifest import Manifest
+from .output_place import is_empty_directory, place_problems
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raise UsageError if no bundle may be written to ``target``; changes nothing.
-
-    Allowed: a name that is free, an empty directory, and with ``force`` another bundle. Never
-    anything else, so that a slip of the keyboard can't replace a directory of other files.
-    """
+    """Raise UsageError if no bundle may be written to ``target``; see ``place_problems``."""
     target = target.resolve()
-    problems = []
-    if not target.name:
-        problems.append("is the root of the file system; name a directory in it")
-    if target.exists() and not _is_empty_directory(target):
-        if not (target / MANIFEST_NAME).is_file():
-            problems.append("exists and is not a bundle; choose another name or move it away")
-        elif not force:
-            problems.append("exists; pass --force to replace this bundle, or choose another name")
-    ancestor = next(parent for parent in target.parents if parent.exists())
-    if not ancestor.is_dir():
-        problems.append(f"lies below {ancestor}, which is not a directory")
-    elif not os.access(ancestor, os.W_OK | os.X_OK):
-        problems.append(f"can't be written: no permission to create files in {ancestor}")
-    if problems:
+    if problems := place_problems(target, mark=MANIFEST_NAME, kind="a bundle", force=force):
         raise UsageError(str(target), *problems)
 
 
@@ -123,7 +106,7 @@ class BundleWriter:
         self.stage(manifest, schedule_document, tokenizer)
         self._remove_strays({record.path for record in manifest.files})
         self._sync()
-        if self.target.exists() and not _is_empty_directory(self.target):
+        if self.target.exists() and not is_empty_directory(self.target):
             check_target(self.target, force=self._force)
         take_place(self.directory, self.target)
         return EngineBundle.open(self.target)
@@ -133,7 +116,7 @@ class BundleWriter:
         keep = listed | {MANIFEST_NAME, SCHEDULE_NAME}
         for path in sorted(self.directory.rglob("*"), reverse=True):  # children before parents
             if path.is_dir() and not path.is_symlink():
-                if _is_empty_directory(path):
+                if is_empty_directory(path):
                     path.rmdir()
             elif path.relative_to(self.directory).as_posix() not in keep:
                 path.unlink()
@@ -142,7 +125,3 @@ class BundleWriter:
         for path in self.directory.rglob("*"):
             (sync_directory if path.is_dir() else sync_file)(path)
         sync_directory(self.directory)
-
-
-def _is_empty_directory(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

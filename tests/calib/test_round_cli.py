@@ -70,7 +70,7 @@ def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(
     assert json.loads(first.stdout) == json.loads(second.stdout)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "rounded").iterdir()}
     kept = run(*options[:-1], model, "--force")
-    assert "exists and no rounding wrote it" in kept.stderr
+    assert "exists and is not a rounded checkpoint" in kept.stderr
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(
         (("--prompt-column", "meaning"), "rows.csv, line 2: has no 'meaning'"),
         (("--prompt-template", "x" * 80 + "{prompt}"), "line 2: the prompt has 90 tokens"),
         (("--target", "tensorrt", "--block-size", "64"), "blocks of 64 do not divide; choose"),
-        (("-o", "model"), "exists and no rounding wrote it"),
+        (("-o", "model"), "exists and is not a rounded checkpoint"),
     ],
 )
 def test_mistakes_end_before_any_work(

@@ -263,7 +263,7 @@ def test_an_existing_output_is_only_replaced_by_force(
     assert json.loads((report.output / "tuning_report.json").read_text())["steps"] == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
-    with pytest.raises(UsageError, match="no tuning wrote it"):
+    with pytest.raises(UsageError, match="is not a tuned checkpoint"):
         tune(settings("other", max_steps=1, force=True))
 
 
@@ -287,7 +287,7 @@ def test_all_that_is_wrong_is_said_before_work(
         )
     text = str(caught.value)
     for expected in (
-        "exists and no tuning wrote it",
+        "exists and is not a tuned checkpoint",
         r"long.jsonl, line 9: the prompt has 122 tokens; allowed: at most 47",
         "is for 6 layers; the model has 4",
         "preset 9x: does not fit 4 layers",
