@@ -49,7 +49,7 @@ class Table:
 
 
 def tables_markdown(table: Table) -> str:
-    """BLEU and ROUGE-L with their differences, realised depth, perplexity, speed, as Markdown."""
+    """BLEU and ROUGE-L with their differences, realised depth, lengths, perplexity, speed."""
     parts = [_setting(table)]
     for metric in RESAMPLED:
         heading = METRICS.load(metric).heading
@@ -62,6 +62,8 @@ def tables_markdown(table: Table) -> str:
     parts += [
         "**Realised depth**",
         _grid(table, partial(_figure, table, "realised_depth", 2)),
+        "**Length of the texts ÷ that of the references**",
+        _grid(table, partial(_figure, table, "length_ratio", 2)),
         "**Perplexity of the references, each token at its depth**",
         _grid(table, partial(_figure, table, "perplexity", 2)),
         "**Measured speed-up: whole calls, prompts included, over their generated tokens**",

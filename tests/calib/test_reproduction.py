@@ -149,7 +149,7 @@ def test_tables_and_document_lie_in_the_work_directory(
     tables = write_results(config, results)
 
     assert (config.work / REPORT).read_text() == tables
-    assert tables.count("| 3× |") == 7
+    assert tables.count("| 3× |") == 8
     document = json.loads((config.work / DOCUMENT).read_text())
     assert len(document["cells"]) == len(results)
     assert ReproductionConfig(**document["config"]) == config
