@@ -1,4 +1,4 @@
-"""One tiny evaluation for all tests of what is made of it."""
+"""One tiny evaluation for all tests of what is made of it; a checkpoint and rows for commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from evaluations import SKIPPING, Silent, write_rows
-from text_bundles import STRUCTURE, export_text_bundle
+from text_bundles import STRUCTURE, copy_with_tokenizer, export_text_bundle
 
 from skipdec.calib.data import DataConfig
 from skipdec.calib.evaluation import Evaluation, evaluate
@@ -45,3 +45,17 @@ def config(bundle: Path, data: Path) -> EvaluationConfig:
 def evaluation(config: EvaluationConfig) -> Evaluation:
     """The result of ``config``."""
     return evaluate(config, Generator.open, Silent())
+
+
+@pytest.fixture
+def model(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A tiny checkpoint with a tokenizer of bytes."""
+    return copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Eight rows with the columns of E2E."""
+    path = tmp_path / "rows.csv"
+    path.write_text("mr,ref\n" + "name[Ant],Ant is a pub.\nname[Bee],Bee is not one.\n" * 4)
+    return path

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from text_bundles import STRUCTURE
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
 from skipdec.exporter.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.tokenizer_files import byte_level_tokenizer
 
 SMALL = ("--examples", 3, "--held-out", 2, "--block-size", 16, "--preset", "e2e")
 
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), ["round", *map(str, arguments)])
-
-
-@pytest.fixture
-def model(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A tiny checkpoint with a tokenizer of bytes."""
-    directory = tmp_path / "model"
-    shutil.copytree(checkpoint(STRUCTURE), directory)
-    tokenizer = byte_level_tokenizer(open_checkpoint(ExportConfig(model=str(directory))).model)
-    assert tokenizer is not None
-    (directory / "tokenizer.json").write_bytes(tokenizer)
-    return directory
-
-
-@pytest.fixture
-def rows(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.csv"
-    path.write_text("mr,ref\n" + "name[Ant],Ant is a pub.\nname[Bee],Bee is not one.\n" * 4)
-    return path
 
 
 def test_the_checkpoint_brings_tokenizer_schedule_and_report(

@@ -1,4 +1,4 @@
-"""A tiny bundle with a tokenizer, one token a byte: for whatever compares texts."""
+"""A tiny checkpoint and bundle with a tokenizer, one token a byte: for whatever reads texts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from skipdec.exporter.tokenizer_files import byte_level_tokenizer
 STRUCTURE = "no_bias"  # of tiny_models: the one whose vocabulary holds every byte
 
 
+def copy_with_tokenizer(checkpoint: Path, directory: Path) -> Path:
+    """Copy ``checkpoint``, of STRUCTURE, to a new ``directory``, with a byte tokenizer."""
+    shutil.copytree(checkpoint, directory)
+    tokenizer = byte_level_tokenizer(open_checkpoint(ExportConfig(model=str(directory))).model)
+    assert tokenizer is not None
+    (directory / "tokenizer.json").write_bytes(tokenizer)
+    return directory
+
+
 def export_text_bundle(checkpoint: Path, directory: Path) -> Path:
     """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer and schedule 2x, horizon 4."""
-    source = directory / "checkpoint"
-    shutil.copytree(checkpoint, source)
-    tokenizer = byte_level_tokenizer(open_checkpoint(ExportConfig(model=str(source))).model)
-    assert tokenizer is not None
-    (source / "tokenizer.json").write_bytes(tokenizer)
+    source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
     output = directory / "bundle"
     export(ExportConfig(model=str(source), output=output, schedule="2x:horizon=4", verify=False))
     return output
