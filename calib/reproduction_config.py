@@ -38,7 +38,7 @@ class ReproductionConfig(ValidatedConfig):
     base_epochs: float = Field(default=2.0, gt=0)
     base_learning_rate: float = Field(default=3e-3, gt=0)
     tuning_steps: int = Field(default=300, ge=1)
-    tuning_learning_rate: float = Field(default=1e-3, gt=0)
+    tuning_learning_rate: float = Field(default=3e-3, gt=0)
     parts: int = Field(default=4, ge=1, description="of a step, each of texts of like length")
     batch_size: int = Field(default=64, ge=1, description="examples a step")
     bf16: bool = True
