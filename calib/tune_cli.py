@@ -120,7 +120,7 @@ def tune(
         bool, _option(_DATA, "--learn-prompt", text="a loss on prompts too")
     ] = False,
     learning_rate: Annotated[
-        float, _option(_LEARNING, "--learning-rate", text="fresh and small models: 1e-3")
+        float, _option(_LEARNING, "--learning-rate", text="fresh and small models: 1e-3 to 3e-3")
     ] = 1e-4,
     warmup_fraction: Annotated[
         float, _option(_LEARNING, "--warmup-fraction", text="of the steps, learning rate rises")
