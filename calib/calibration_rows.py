@@ -37,7 +37,7 @@ class RowCounts:
         Asked for 6 and 3: of 9 that were drawn the first 6 are observed, of 6 that are left 4.
         """
         share = self.observed / (self.observed + self.held_out)
-        first = max(1, round(len(examples) * share))
+        first = min(max(1, round(len(examples) * share)), len(examples) - 1)  # neither is empty
         return examples[:first], examples[first:]
 
 

@@ -59,7 +59,7 @@ def _too_long(evaluation: Evaluation) -> str:
     bundles = {row.label: row.prepared.num_cut for row in evaluation.rows}
     parts = [f"{count} cut for {escaped(label)}" for label, count in bundles.items() if count]
     if evaluation.num_dropped:
-        parts.append(f"{evaluation.num_dropped} others left out")
+        parts.append(f"{evaluation.num_dropped} more left out")
     return f" (too long: {', '.join(parts)})" if parts else ""
 
 

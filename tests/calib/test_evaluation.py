@@ -167,7 +167,7 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
     tokens = [prompt.token_ids for prompt in prompts]
     assert [len(prompt) for prompt in tokens] == lengths
     assert len({prompt[-1] for prompt in tokens}) == 1  # the template's colon stays
-    counts = {"cut": "1 cut for tiny", "drop": "1 others left out"}
+    counts = {"cut": "1 cut for tiny", "drop": "1 more left out"}
     assert f"(too long: {counts[long_prompts]})" in tables_markdown(found)
     document = report_document(found)
     assert document["num_dropped"] + document["rows"][0]["num_cut"] == 1
