@@ -48,11 +48,12 @@ class TokenisedData:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What ``long_prompts`` did to rows, for people."""
-        warnings = []
+        warnings, kept = [], len(self.examples)
         if self.num_dropped:
-            warnings.append(f"{self.num_dropped} rows are longer than the model and left out")
+            total = kept + self.num_dropped
+            warnings.append(f"left out, too long: {self.num_dropped} of {total} rows")
         if self.num_cut:
-            warnings.append(f"{self.num_cut} of {len(self.examples)} prompts are cut, too long")
+            warnings.append(f"cut, too long: {self.num_cut} of {kept} prompts")
         return tuple(warnings)
 
     @property

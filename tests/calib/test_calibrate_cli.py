@@ -37,7 +37,7 @@ def test_rows_that_are_too_long_are_missed_by_both_parts_alike(model: Path, tmp_
     assert "line 5" in run(model, *options).stderr
     result = run(model, *options, "--long-prompts", "drop")
     assert result.exit_code == 0, result.stderr
-    assert "2 rows are longer than the model and left out" in result.stderr
+    assert "left out, too long: 2 of 5 rows" in result.stderr
     assert "2 texts for the ranges, 1 for the losses" in result.stderr
 
 

@@ -262,7 +262,7 @@ def test_long_rows_are_left_out_if_asked_and_said(config: FitConfig, tmp_path: P
     progress = Quiet()
     data = DataConfig(path=path, long_prompts="drop")
     fit(replace(config, data=data, sensitivity=False), Generator.open, progress)
-    assert "warning: 1 rows are longer than the model and left out" in progress.notes
+    assert "warning: left out, too long: 1 of 2 rows" in progress.notes
 
 
 def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:

@@ -49,7 +49,7 @@ def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> 
     long = ("--long-prompts", "drop", "--max-steps", 1, "-o", tmp_path / "tuned")
     result = run(*FRESH, *options, *long)
     assert result.exit_code == 0, result.stderr
-    assert "1 rows are longer than the greatest length" in result.stderr
+    assert "left out, too long: 1 of 9 rows" in result.stderr
 
 
 @pytest.mark.parametrize(
