@@ -23,7 +23,7 @@ def attention(
     """transformers' ``sdpa``, [B, H, S, D] each → [B, S, H, D] in the query's dtype.
 
     Under bfloat16 autocast a CPU computes in float32: the kernel's backward pass is slower in
-    bfloat16, and a whole step takes up to twice as long (measured in docs/tuning.md).
+    bfloat16, and a whole step takes up to 1.7 times as long (measured in docs/tuning.md).
     """
     if query.device.type != "cpu" or query.dtype == torch.float32:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
