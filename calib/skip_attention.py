@@ -11,6 +11,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 ATTENTION = "skipdec"  # its name in transformers' configurations
 
+_LONGEST_IN_FLOAT32 = 512  # tokens; beyond, bfloat16 is the faster one on CPUs too
+
 
 def attention(
     module: nn.Module,
@@ -22,10 +24,11 @@ def attention(
 ) -> tuple[Tensor, None]:
     """transformers' ``sdpa``, [B, H, S, D] each → [B, S, H, D] in the query's dtype.
 
-    Under bfloat16 autocast a CPU computes in float32: the kernel's backward pass is slower in
-    bfloat16, and a whole step takes up to 1.7 times as long (measured in docs/tuning.md).
+    Under bfloat16 autocast a CPU computes up to 512 tokens in float32: the kernel's backward pass
+    is slower in bfloat16, and a whole step takes up to 1.7 times as long (docs/tuning.md).
     """
-    if query.device.type != "cpu" or query.dtype == torch.float32:
+    is_short = query.shape[2] <= _LONGEST_IN_FLOAT32
+    if query.device.type != "cpu" or query.dtype == torch.float32 or not is_short:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
     with torch.autocast("cpu", enabled=False):
