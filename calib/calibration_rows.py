@@ -29,6 +29,11 @@ class RowCounts:
     seed: int
     completion_tokens: int | None = None
 
+    @property
+    def share(self) -> float:
+        """Of the rows that are observed."""
+        return self.observed / (self.observed + self.held_out)
+
     def split(
         self, examples: Sequence[TokenisedExample]
     ) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
@@ -36,8 +41,9 @@ class RowCounts:
 
         Asked for 6 and 3: of 9 that were drawn the first 6 are observed, of 6 that are left 4.
         """
-        share = self.observed / (self.observed + self.held_out)
-        first = min(max(1, round(len(examples) * share)), len(examples) - 1)  # neither is empty
+        first = min(
+            max(1, round(len(examples) * self.share)), len(examples) - 1
+        )  # neither is empty
         return examples[:first], examples[first:]
 
 
@@ -114,12 +120,11 @@ class Rows:
 
 def cut_off(data: TokenisedData, counts: RowCounts) -> Rows:
     """Both parts, each cut off where its share of ``max_tokens`` ends."""
-    share = counts.observed / (counts.observed + counts.held_out)
     observed, held_out = counts.split(data.examples)
     lengths = list(map(len, observed))
     if (most := counts.completion_tokens) is not None:
         lengths = [len(example.prompt_token_ids) + most for example in observed]
-    room = counts.max_tokens * share
+    room = counts.max_tokens * counts.share
     kept = observed[: _count_within(lengths, room)]
     kept_out = held_out[: _count_within(map(len, held_out), counts.max_tokens - room)]
     dropped = len(data.examples) - len(kept) - len(kept_out)

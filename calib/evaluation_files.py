@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..engines.bundle_swap import partial_path, remove_tree, swap
+from ..engines.bundle_swap import partial_path, remove_tree, take_place
 from ..engines.errors import UsageError
 from .evaluation import Evaluation
 from .evaluation_markdown import report_markdown
@@ -68,8 +68,5 @@ def write_evaluation(
         if POSITIONS_PICTURE in pictures(evaluation):
             plot_positions(evaluation, partial / POSITIONS_PICTURE)
     names = tuple(sorted(path.name for path in partial.iterdir()))
-    if target.exists():
-        swap(partial, target)
-    else:
-        partial.rename(target)
+    take_place(partial, target)
     return names

@@ -10,7 +10,7 @@ from ..engines.bundle import EngineBundle
 from ..engines.manifest import ModelSpec
 from ..runtime.tokenizer import Tokenizer
 from .data import DataConfig, group_references, load_examples
-from .long_prompts import cut_prompt, prompt_room
+from .long_prompts import cut_to_fit
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,17 @@ def _encode(
     token_ids = tuple(tokenizer.encode(prompt.text))
     end = () if model.eos_token_id is None or not prompt.ends else (model.eos_token_id,)
     target_ids = (*references[0], *end)
-    shorter, allowed = None, prompt_room(model.max_seq_len, len(target_ids))
-    if template is not None and len(token_ids) > allowed:
-        shorter = cut_prompt(prompt.text, template, allowed, tokenizer)
-    if shorter is not None:
-        token_ids = tuple(tokenizer.encode(shorter))
+    shorter = None
+    if template is not None:
+        shorter = cut_to_fit(
+            prompt.text,
+            template,
+            tokenizer,
+            num_tokens=len(token_ids),
+            completion=len(target_ids),
+            max_length=model.max_seq_len,
+        )
+    token_ids = shorter or token_ids
     if not prompt.ends:
         target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
     return EncodedPrompt(

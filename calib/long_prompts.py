@@ -20,6 +20,26 @@ def prompt_room(max_length: int, completion: int) -> int:
     return max_length - min(completion, max_length // 2)
 
 
+def cut_to_fit(
+    prompt: str,
+    template: str,
+    tokenizer: Tokenizer,
+    *,
+    num_tokens: int,
+    completion: int,
+    max_length: int,
+) -> tuple[int, ...] | None:
+    """Token ids of ``prompt``, cut so that ``completion`` more tokens fit into ``max_length``.
+
+    ``num_tokens``: the whole prompt's. None where nothing is to be cut, or no word would fit.
+    """
+    allowed = prompt_room(max_length, completion)
+    if num_tokens <= allowed:
+        return None
+    shorter = cut_prompt(prompt, template, allowed, tokenizer)
+    return None if shorter is None else tuple(tokenizer.encode(shorter))
+
+
 def cut_prompt(prompt: str, template: str, max_tokens: int, tokenizer: Tokenizer) -> str | None:
     """``prompt`` with words left out at the end of what ``template`` wraps, so that it fits.
 

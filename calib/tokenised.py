@@ -10,7 +10,7 @@ from statistics import median_low
 from ..engines.errors import UsageError
 from ..runtime.tokenizer import Tokenizer
 from .data import Example, raise_problems
-from .long_prompts import LongPrompts, cut_prompt, prompt_room
+from .long_prompts import LongPrompts, cut_to_fit
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,17 @@ def tokenise(
         if long_prompts == "drop" and len(prompt) + len(whole) > max_length:
             num_dropped += 1
             continue
-        allowed = prompt_room(max_length, len(whole))
-        if long_prompts == "cut" and len(prompt) > allowed:
-            shorter = cut_prompt(example.prompt, prompt_template, allowed, tokenizer)
-            if shorter is not None:
-                num_cut += 1
-                prompt = tuple(tokenizer.encode(shorter))
+        if long_prompts == "cut":
+            shorter = cut_to_fit(
+                example.prompt,
+                prompt_template,
+                tokenizer,
+                num_tokens=len(prompt),
+                completion=len(whole),
+                max_length=max_length,
+            )
+            num_cut += shorter is not None
+            prompt = shorter or prompt
         room = max_length - len(prompt)
         if not prompt:
             problems.append(f"{example.source}: the prompt has no tokens")
