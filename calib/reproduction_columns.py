@@ -57,9 +57,13 @@ class Depth:
 
 
 class Column(ABC):
-    """One way to skip, tuned. ``heading`` names it in tables."""
+    """One way to skip, tuned. ``heading`` names it in tables.
+
+    ``times_steps``: its training over that of the plain columns; its control has as many steps.
+    """
 
     heading: ClassVar[str]
+    times_steps: ClassVar[int] = 1
 
     @classmethod
     @abstractmethod
@@ -67,7 +71,7 @@ class Column(ABC):
         """The text of its schedule at ``depth``; None where it has none of that average depth."""
 
     @classmethod
-    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+    def options(cls, depth: Depth) -> Mapping[str, Any]:
         """Fields of TuneConfig that differ from those of the plain columns."""
         return {}
 
@@ -145,7 +149,7 @@ class Distilled(SkipDecode):
     heading = "SkipDecode, distilled"
 
     @classmethod
-    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+    def options(cls, depth: Depth) -> Mapping[str, Any]:
         """Weight 0.5, temperature 1."""
         return {"distillation": {"weight": 0.5, "temperature": 1.0}}
 
@@ -156,7 +160,7 @@ class Curriculum(SkipDecode):
     heading = "SkipDecode, curriculum"
 
     @classmethod
-    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+    def options(cls, depth: Depth) -> Mapping[str, Any]:
         """Half of the steps."""
         return {"curriculum": 0.5}
 
@@ -167,7 +171,7 @@ class Mixture(SkipDecode):
     heading = "SkipDecode, mixture"
 
     @classmethod
-    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
+    def options(cls, depth: Depth) -> Mapping[str, Any]:
         """``2x`` with the row's horizon for 3×; for 2×, full depth alone."""
         before = "full" if depth.speedup == 2 else f"{depth.speedup - 1}x"
         return {"mixture": (format_schedule(depth.parse(before)),)}
@@ -177,8 +181,4 @@ class Longer(SkipDecode):
     """SkipDecode, tuned for three times as many steps."""
 
     heading = "SkipDecode, 3× the steps"
-
-    @classmethod
-    def options(cls, depth: Depth, tuning_steps: int) -> Mapping[str, Any]:
-        """Three times the steps."""
-        return {"max_steps": 3 * tuning_steps}
+    times_steps = 3

@@ -63,13 +63,15 @@ def base_run(config: ReproductionConfig, seed: int) -> Run:
 
 
 def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]:
-    """The control at full depth, then every column at every speed-up; row after row.
+    """The controls at full depth, then every column at every speed-up; row after row.
 
+    A column's cell at 1× is full depth tuned for as many steps as its other cells.
     ``horizon``: the median completion of the training data in tokens of the base's tokenizer.
     """
     runs: dict[Hashable, Run] = {}
 
-    def add(cell: Cell, name: str, text: str, options: Mapping[str, Any]) -> None:
+    def add(cell: Cell, name: str, text: str, times_steps: int, **options: Any) -> None:  # noqa: ANN401
+        options["max_steps"] = times_steps * config.tuning_steps
         schedule = parse_schedule(text, num_layers=config.num_layers, horizon=horizon)
         plans = tuple(schedule.plan(index) for index in range(horizon + 1))
         key = (plans, repr(options))
@@ -79,14 +81,16 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
             tuning = _tuning(config, seed, name, text, options)
             runs[key] = Run(seed, name, (cell,), tuning)
 
-    add(Cell(CONTROL, 1), "control", "full", {})
+    columns: dict[str, type[Column]] = {name: COLUMNS.load(name) for name in config.columns}
+    add(Cell(CONTROL, 1), "control", "full", 1)
+    for name, column in columns.items():
+        add(Cell(name, 1), f"{name}-1x", "full", column.times_steps)
     for speedup in config.rows:
         depth = Depth(speedup, config.num_layers, horizon)
-        for name in config.columns:
-            column: type[Column] = COLUMNS.load(name)
+        for name, column in columns.items():
             if (text := column.schedule(depth)) is not None:
-                options = column.options(depth, config.tuning_steps)
-                add(Cell(name, speedup), f"{name}-{speedup}x", text, options)
+                options = column.options(depth)
+                add(Cell(name, speedup), f"{name}-{speedup}x", text, column.times_steps, **options)
     return list(runs.values())
 
 
@@ -98,7 +102,6 @@ def _tuning(
         "model": str(base_run(config, seed).checkpoint),
         "schedule": schedule,
         "learning_rate": config.tuning_learning_rate,
-        "max_steps": config.tuning_steps,
         **options,
     }
     return TuneConfig(**values)

@@ -18,7 +18,6 @@ from .reproduction_evaluation import RESAMPLED, CellResult
 from .reproduction_runs import Cell
 
 _CONFIDENCE = 0.95
-_CONTROL = Cell(CONTROL, 1)
 _EMPTY = "–"
 
 Print = Callable[[Cell], str]
@@ -36,11 +35,12 @@ class Table:
         return [result for result in self.results if result.cell == cell]
 
     def difference(self, cell: Cell, metric: str) -> Estimate:
-        """Mean over the seeds, minus that of full depth tuned for as long.
+        """Mean over the seeds, minus that of full depth tuned for as long, the column's at 1×.
 
         Paired twice: seed by seed (both from one base), and by prompt (both on one resample).
         """
-        return self._mean(cell, metric).difference(self._mean(_CONTROL, metric), _CONFIDENCE)
+        control = Cell(CONTROL if cell.column == UNTUNED else cell.column, 1)
+        return self._mean(cell, metric).difference(self._mean(control, metric), _CONFIDENCE)
 
     def _mean(self, cell: Cell, metric: str) -> MetricSample:
         results = self.of(cell)
@@ -86,15 +86,15 @@ def _setting(table: Table) -> str:
 
 
 def _grid(table: Table, text: Print) -> str:
-    """One row a speed-up, one column a way to skip; at 1× all tuned columns are one model."""
+    """One row a speed-up, one column a way to skip; at 1× tuned columns are their control."""
     columns = [UNTUNED, *table.config.columns]
     headings = [
         UNTUNED if name == UNTUNED else f"{COLUMNS.load(name).heading}, tuned" for name in columns
     ]
-    control = [text(_CONTROL)] * (len(columns) - 1)
-    rows = [["1×", text(Cell(UNTUNED, 1)), *control]]
-    for speedup in table.config.rows:
-        rows.append([f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)])
+    rows = [
+        [f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)]
+        for speedup in (1, *table.config.rows)
+    ]
     return markdown.table(["by layers", *headings], rows)
 
 
