@@ -92,6 +92,12 @@ def evaluate(
         bool,
         _option(_METRICS, "--by-position", text="perplexity and loss over full by token position"),
     ] = False,
+    equal_lengths: Annotated[
+        bool,
+        _option(
+            _RUNNING, "--equal-lengths", text="speed-ups over full depth writing as many tokens"
+        ),
+    ] = False,
     schedule: Annotated[
         list[str] | None,
         _option(
@@ -160,6 +166,7 @@ def evaluate(
         resamples=resamples,
         num_shown=examples,
         score_only=score_only,
+        equal_lengths=equal_lengths,
         by_position=by_position,
     )
     if output is not None:

@@ -47,6 +47,7 @@ class Row:
     device: str  # cpu, or what the GPU calls itself
     speedup: float  # wall-clock of full depth ÷ this schedule's, all texts, prompts included
     token_speedup: float  # the same for the time of one generated token: texts may differ in length
+    # with ``equal_lengths`` both are the same: full depth writes as many tokens for each prompt
     figures: Mapping[str, Figure]  # by metric
     positions: PositionProfile | None = None
 
@@ -156,6 +157,7 @@ def evaluate(
                 seed=config.seed,
                 advance=progress.advance,
                 score_only=config.score_only,
+                equal_lengths=config.equal_lengths,
             )
             device = "cpu" if generator.device is None else generator.device.name
         rows += _rows(config, metrics, prepared, runs, device)
@@ -193,16 +195,14 @@ def _rows(
     if config.by_position:
         outcomes = [run.outcomes for run in runs]
         profiles = position_profiles(outcomes, bootstrap, config.confidence)
-    full = runs[0]
+    speedups = [_speedups(config, runs[0], run) for run in runs]
     return [
         Row(
             prepared=prepared,
             run=run,
             device=device,
-            speedup=nan if config.score_only else full.wall_seconds / run.wall_seconds,
-            token_speedup=nan
-            if config.score_only
-            else full.seconds_per_token / run.seconds_per_token,
+            speedup=speedup,
+            token_speedup=token_speedup,
             figures={
                 name: Figure(
                     sample[name].estimate(config.confidence),
@@ -212,8 +212,23 @@ def _rows(
             },
             positions=profile,
         )
-        for run, sample, profile in zip(runs, samples, profiles, strict=True)
+        for run, sample, profile, (speedup, token_speedup) in zip(
+            runs, samples, profiles, speedups, strict=True
+        )
     ]
+
+
+def _speedups(config: EvaluationConfig, full: ScheduleRun, run: ScheduleRun) -> tuple[float, float]:
+    """Of whole calls and of a generated token."""
+    if config.score_only:
+        return nan, nan
+    if config.equal_lengths and run is not full:
+        speedup = sum(run.full_depth_seconds) / run.wall_seconds
+        return speedup, speedup
+    return (
+        full.wall_seconds / run.wall_seconds,
+        full.seconds_per_token / run.seconds_per_token,
+    )
 
 
 def _average(label: str, schedule: str, rows: Sequence[Row]) -> Average:

@@ -71,6 +71,7 @@ class EvaluationConfig:
     confidence: float = 0.95
     num_shown: int = 5  # examples side by side
     score_only: bool = False  # write no texts: perplexity alone, quick
+    equal_lengths: bool = False  # speed-ups over full depth that writes as many tokens
     by_position: bool = False  # perplexity, and the loss over full depth, by position
 
     def __post_init__(self) -> None:
@@ -92,6 +93,7 @@ class EvaluationConfig:
             problems.append("there is no bundle; give at least one")
         if self.score_only:
             unused = {
+                "equal_lengths": self.equal_lengths,
                 "max_tokens": self.max_tokens is not None,
                 "temperature": self.temperature != 0,
                 "metrics": self.metrics != MetricOptions(),

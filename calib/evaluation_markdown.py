@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from ..runtime.schedule_text import format_schedule
 from .bootstrap import Estimate
 from .evaluation import Average, Evaluation, Example, Row, Spread
+from .evaluation_inputs import EvaluationConfig
 from .markdown import escaped, interval, number, table
 from .metrics import Metric
 from .positions_markdown import positions_markdown
-
-_SPEED_HEADINGS = ("speed-up", "speed-up per token")
 
 
 def tables_markdown(evaluation: Evaluation) -> str:
@@ -47,10 +46,23 @@ def _setting(evaluation: Evaluation) -> str:
         return f"{prompts}, references scored, nothing written. {intervals}"
     sampling = "greedy" if config.temperature == 0 else f"temperature {config.temperature:g}"
     case = ", BLEU lower-cased" if config.metrics.lowercase else ""
+    lengths = (
+        "that writes as many tokens for each prompt"
+        if config.equal_lengths
+        else "in this run; per token: the same over the tokens that were generated"
+    )
     return (
         f"{prompts}, {sampling}, batches of {config.batch_size}{case}. {intervals} "
-        "Speed-up: wall-clock of whole calls, prompts included, against full depth in "
-        "this run; per token: the same over the tokens that were generated."
+        f"Speed-up: wall-clock of whole calls, prompts included, against full depth {lengths}."
+    )
+
+
+def _speed_headings(config: EvaluationConfig) -> tuple[str, ...]:
+    """Of whole calls and of a token, where those can differ."""
+    if config.score_only:
+        return ()
+    return (
+        ("speed-up, equal lengths",) if config.equal_lengths else ("speed-up", "speed-up per token")
     )
 
 
@@ -64,19 +76,18 @@ def _too_long(evaluation: Evaluation) -> str:
 
 
 def _main_table(evaluation: Evaluation) -> str:
-    speeds = [] if evaluation.config.score_only else _SPEED_HEADINGS
-    headings = ["bundle", "schedule", "nominal depth", *speeds]
+    headings = ["bundle", "schedule", "nominal depth", *_speed_headings(evaluation.config)]
     headings += [metric.heading for metric in evaluation.metrics.values()]
     return table(headings, (_main_cells(evaluation, row) for row in evaluation.rows))
 
 
 def _main_cells(evaluation: Evaluation, row: Row) -> list[str]:
-    speeds = [f"{speedup:.2f}×" for speedup in (row.speedup, row.token_speedup)]
+    speeds = zip(_speed_headings(evaluation.config), (row.speedup, row.token_speedup), strict=False)
     return [
         escaped(row.label),
         escaped(row.run.name),
         f"{row.run.schedule.average_budget():.2f}",
-        *([] if evaluation.config.score_only else speeds),
+        *(f"{speedup:.2f}×" for _, speedup in speeds),
         *(
             _estimate(metric, row.figures[name].estimate)
             for name, metric in evaluation.metrics.items()
@@ -115,8 +126,7 @@ def _difference_table(evaluation: Evaluation) -> str:
 
 
 def _average_table(evaluation: Evaluation) -> str:
-    speed = [] if evaluation.config.score_only else _SPEED_HEADINGS[:1]
-    headings = ["name", "schedule", "bundles", *speed]
+    headings = ["name", "schedule", "bundles", *_speed_headings(evaluation.config)[:1]]
     headings += [metric.heading for metric in evaluation.metrics.values()]
     rows = table(headings, (_average_cells(evaluation, entry) for entry in evaluation.averages))
     return f"Means over bundles of one name, lowest and highest in brackets:\n\n{rows}"

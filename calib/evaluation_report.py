@@ -34,6 +34,7 @@ def report_document(evaluation: Evaluation, *, threads: int | None = None) -> di
         "confidence": config.confidence,
         "score_only": config.score_only,
         "by_position": config.by_position,
+        "equal_lengths": config.equal_lengths,
         "rows": [_row_document(row) for row in evaluation.rows],
         "averages": [asdict(average) for average in evaluation.averages],
         "examples": [
@@ -66,6 +67,7 @@ def _row_document(row: Row) -> dict[str, Any]:
         "nominal_depth": run.schedule.average_budget(),
         "wall_seconds": run.wall_seconds,
         "chunk_seconds": run.chunk_seconds,
+        "full_depth_seconds": run.full_depth_seconds,
         "generated_tokens": run.num_tokens,
         "speedup": row.speedup,
         "token_speedup": row.token_speedup,

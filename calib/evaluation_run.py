@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from ..runtime.generator import Generator
-from ..runtime.outputs import CompletionOutput, ScoreOutput
+from ..runtime.outputs import CompletionOutput, RequestOutput, ScoreOutput
 from ..runtime.sampling import SamplingParams
 from ..runtime.schedule import ExitSchedule
 from .evaluation_inputs import PreparedBundle
@@ -27,6 +27,7 @@ class ScheduleRun:
     schedule: ExitSchedule
     outcomes: list[Outcome] = field(default_factory=list)
     chunk_seconds: list[float] = field(default_factory=list)  # wall-clock of generating each chunk
+    full_depth_seconds: list[float] = field(default_factory=list)  # of texts as long; see below
 
     @property
     def wall_seconds(self) -> float:
@@ -58,12 +59,14 @@ def run_bundle(
     seed: int,
     advance: Advance,
     score_only: bool = False,
+    equal_lengths: bool = False,
 ) -> list[ScheduleRun]:
     """Generate and score every prompt at every schedule; full depth first.
 
     Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x.
     Before, each schedule runs a few tokens that are not measured. With a temperature, prompt i
     has the seed ``seed`` + i at every schedule. ``score_only``: nothing is generated.
+    ``equal_lengths``: behind each schedule's chunk, full depth writes as many tokens a prompt.
     """
     params = [
         SamplingParams(temperature=temperature, seed=seed + index, max_tokens=prepared.room(prompt))
@@ -79,6 +82,8 @@ def run_bundle(
                 _score_chunk(generator, run, prepared.prompts[chunk])
             else:
                 _run_chunk(generator, run, prepared.prompts[chunk], params[chunk])
+                if equal_lengths and run is not runs[0]:
+                    _time_full_depth(generator, run, prepared.prompts[chunk], params[chunk])
             advance(f"{prepared.choice.label}, {run.name}")
     return runs
 
@@ -97,15 +102,42 @@ def _run_chunk(
     prompts: Sequence[EncodedPrompt],
     params: Sequence[SamplingParams],
 ) -> None:
-    token_ids = [prompt.token_ids for prompt in prompts]
-    start = perf_counter()
-    results = generator.generate(token_ids, params, schedule=run.schedule)
-    run.chunk_seconds.append(perf_counter() - start)
+    results, seconds = _generate(generator, prompts, params, run.schedule)
+    run.chunk_seconds.append(seconds)
     scores = _scores(generator, run, prompts)
     run.outcomes += [
         _outcome(prompt, result.outputs[0], score)
         for prompt, result, score in zip(prompts, results, scores, strict=True)
     ]
+
+
+def _time_full_depth(
+    generator: Generator,
+    run: ScheduleRun,
+    prompts: Sequence[EncodedPrompt],
+    params: Sequence[SamplingParams],
+) -> None:
+    """Measure the chunk that ``run`` wrote last at full depth, each text as long as it is there."""
+    lengths = [len(outcome.layers_per_token) for outcome in run.outcomes[-len(prompts) :]]
+    forced = [
+        chosen.model_copy(update={"max_tokens": length, "ignore_eos": True})
+        for chosen, length in zip(params, lengths, strict=True)
+    ]
+    full = ExitSchedule.full(run.schedule.num_layers)
+    run.full_depth_seconds.append(_generate(generator, prompts, forced, full)[1])
+
+
+def _generate(
+    generator: Generator,
+    prompts: Sequence[EncodedPrompt],
+    params: Sequence[SamplingParams],
+    schedule: ExitSchedule,
+) -> tuple[list[RequestOutput], float]:
+    """The texts, and the wall-clock seconds of the call."""
+    token_ids = [prompt.token_ids for prompt in prompts]
+    start = perf_counter()
+    results = generator.generate(token_ids, params, schedule=schedule)
+    return results, perf_counter() - start
 
 
 def _score_chunk(generator: Generator, run: ScheduleRun, prompts: Sequence[EncodedPrompt]) -> None:

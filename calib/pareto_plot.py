@@ -55,7 +55,8 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
         label="not beaten in both",
         zorder=3,
     )
-    axes.set_xlabel("measured speed-up over full depth of the same bundle, whole calls")
+    calls = "texts of equal length" if evaluation.config.equal_lengths else "whole calls"
+    axes.set_xlabel(f"measured speed-up over full depth of the same bundle, {calls}")
     axes.set_ylabel(evaluation.metrics[metric].heading)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
@@ -33,8 +35,7 @@ class CellResult(BaseModel):
     nominal_depth: float
     figures: dict[str, float]  # by metric
     resampled: dict[str, list[float]]  # of the metrics in RESAMPLED, the same draws in all cells
-    call_speedup: float  # wall-clock at full depth ÷ at the schedule, prompts included
-    token_speedup: float  # the same, a generated token
+    measured_speedup: float  # wall-clock at full depth, writing as many tokens ÷ at the schedule
 
     @property
     def cell(self) -> Cell:
@@ -76,19 +77,28 @@ def evaluate_run(
             "bundle": bundle.manifest.digest,
             "schedules": [bundle.schedule_document, *evaluation.schedules],
             "batch_size": config.evaluation_batch_size,
+            "fields": sorted(CellResult.model_fields),
         }
     )
     path = run.bundle.with_name(f"{run.name}.evaluation.json")
-    known = _Results.model_validate_json(path.read_bytes()) if path.is_file() else None
-    if known is None or known.key != key:
-        known = _Results(key=key, cells=_cells(config, run, evaluation, open_generator))
-        replace_file(path, known.model_dump_json().encode())
+    cells = _kept(path, key)
+    if cells is None:
+        cells = _cells(config, run, evaluation, open_generator)
+        replace_file(path, _Results(key=key, cells=cells).model_dump_json().encode())
     return [
         cell.model_copy(update={"column": place.column})
-        for cell in known.cells
+        for cell in cells
         for place in run.cells
         if place.speedup == cell.speedup
     ]
+
+
+def _kept(path: Path, key: str) -> list[CellResult] | None:
+    """The results in ``path``; None if there are none, or other ones, of whatever version."""
+    if not path.is_file():
+        return None
+    document = json.loads(path.read_bytes())
+    return _Results.model_validate(document).cells if document["key"] == key else None
 
 
 def _evaluation(config: ReproductionConfig, run: Run, horizon: int) -> EvaluationConfig:
@@ -105,6 +115,7 @@ def _evaluation(config: ReproductionConfig, run: Run, horizon: int) -> Evaluatio
         batch_size=config.evaluation_batch_size,
         metrics=MetricOptions(lowercase=True),
         resamples=1,  # those of the table are drawn below, and kept
+        equal_lengths=True,  # a bundle tuned to skip may have forgotten how to end at full depth
     )
 
 
@@ -141,6 +152,5 @@ def _result(
         nominal_depth=row.run.schedule.average_budget(),
         figures={name: figure.estimate.value for name, figure in row.figures.items()},
         resampled=dict(resampled),
-        call_speedup=row.speedup,
-        token_speedup=row.token_speedup,
+        measured_speedup=row.speedup,
     )

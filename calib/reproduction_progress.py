@@ -32,7 +32,7 @@ class ReproductionLines(ReproductionEvents):
             self._line(
                 f"seed {result.seed}, {result.column} {result.speedup}x: "
                 f"BLEU {figures['bleu']:.1f}, {figures['realised_depth']:.2f} layers, "
-                f"{result.token_speedup:.2f} times as fast"
+                f"{result.measured_speedup:.2f} times as fast"
             )
 
     def _line(self, text: str) -> None:

@@ -96,6 +96,30 @@ def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: P
     assert steps.done == [f"tiny, {name}" for name, _ in measured]
 
 
+def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
+    config: EvaluationConfig, bundle: Path
+) -> None:
+    """A full depth that ends a text at once would make every schedule look slow."""
+    equal = replace(config, equal_lengths=True, batch_size=2)
+    with (
+        Generator.open(bundle) as generator,
+        patch.object(generator, "generate", wraps=generator.generate) as generate,
+    ):
+        result = evaluate(equal, lambda _: generator, Silent())
+    full, skipping = (row.run for row in result.rows)
+    calls = generate.call_args_list[2:][2::3]  # after the warm-up: full, skipping, full as long
+    assert [format_schedule(call.kwargs["schedule"]) for call in calls] == ["full", "full"]
+    forced = [params for call in calls for params in call.args[1]]
+    assert all(params.ignore_eos for params in forced)
+    lengths = [len(text.layers_per_token) for text in skipping.outcomes]
+    assert [params.max_tokens for params in forced] == lengths
+    assert full.full_depth_seconds == []
+    ratio = sum(skipping.full_depth_seconds) / skipping.wall_seconds
+    assert [row.speedup for row in result.rows] == [1, ratio]
+    assert "| speed-up, equal lengths |" in tables_markdown(result)
+    assert "per token" not in tables_markdown(result)
+
+
 def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
     progress = Silent()
     evaluate(replace(config, limit=1, schedules=("3x", "2x", "full")), Generator.open, progress)
