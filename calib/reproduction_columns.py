@@ -23,6 +23,7 @@ COLUMNS = Registry(
         "curriculum": "calib.reproduction_columns:Curriculum",
         "mixture": "calib.reproduction_columns:Mixture",
         "longer": "calib.reproduction_columns:Longer",
+        "longer-early-termination": "calib.reproduction_columns:LongerEarlyTermination",
     },
 )
 TABLE_COLUMNS = ("skipdecode", "early-termination", "unified", "d3")  # the others are levers
@@ -181,4 +182,11 @@ class Longer(SkipDecode):
     """SkipDecode, tuned for three times as many steps."""
 
     heading = "SkipDecode, 3× the steps"
+    times_steps = 3
+
+
+class LongerEarlyTermination(EarlyTermination):
+    """Early termination, tuned for three times as many steps."""
+
+    heading = "early termination, 3× the steps"
     times_steps = 3

@@ -72,11 +72,18 @@ def test_every_model_sees_as_many_steps_from_the_same_base() -> None:
 
 
 def test_a_column_of_more_steps_has_a_control_of_as_many() -> None:
-    table = config(speedups=(4,), columns=("skipdecode", "longer"), tuning_steps=70)
+    columns = ("skipdecode", "longer", "longer-early-termination")
+    table = config(speedups=(4,), columns=columns, tuning_steps=70)
 
     steps = {run.name: run.tuning.max_steps for run in tuned_runs(table, 0, HORIZON)}
 
-    assert steps == {"control": 70, "longer-1x": 210, "skipdecode-4x": 70, "longer-4x": 210}
+    assert steps == {
+        "control": 70,
+        "longer-1x": 210,
+        "skipdecode-4x": 70,
+        "longer-4x": 210,
+        "longer-early-termination-4x": 210,
+    }
 
 
 @pytest.mark.parametrize(
