@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +39,8 @@ from .calibration_texts import PackedTexts
 Products = Mapping[str, QuantizedProjection]
 
 
-class CalibrationEvents(Protocol):
-    """Who wants to know how far a calibration is."""
+class CalibrationEvents:
+    """Receives how far a calibration is and ignores it; subclass to show it."""
 
     def planned(self, plan: CalibrationPlan) -> None:
         """Everything was checked; the work begins."""
@@ -53,7 +52,9 @@ class CalibrationEvents(Protocol):
         """One engine's ranges are known."""
 
 
-def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> CalibrationReport:
+def calibrate(
+    config: CalibrationConfig, events: CalibrationEvents | None = None
+) -> CalibrationReport:
     """Measure, choose the ranges, write them to ``config.output``, and return what was found.
 
     Where a bundle is to write the completions, that comes first.
@@ -67,6 +68,7 @@ def calibrate(config: CalibrationConfig, events: CalibrationEvents) -> Calibrati
     CheckpointError if an activation is NaN or infinite.
     """
     plan = plan_calibration(config)
+    events = events or CalibrationEvents()
     events.planned(plan)
     report = run_calibration(plan, events)
     indent = 2 if report.migration is None else None  # factors are many

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from .calibration import CalibrationEvents
 from .calibration_plan import CalibrationPlan
 from .step_progress import StepProgress
 
 
-class CalibrationProgress(StepProgress):
+class CalibrationProgress(StepProgress, CalibrationEvents):
     """What is calibrated on what, then a bar over the texts to write and the engines."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:

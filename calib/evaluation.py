@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from pathlib import Path
 from statistics import mean
@@ -28,6 +29,16 @@ class Progress(Protocol):
 
     def advance(self, done: str) -> None:
         """One step, which ``done`` names, was made."""
+
+
+class _Silent:
+    """Shows nothing."""
+
+    def begin(self, total: int) -> None:
+        """No bar."""
+
+    def advance(self, done: str) -> None:
+        """No step."""
 
 
 @dataclass(frozen=True)
@@ -135,16 +146,21 @@ class Evaluation:
 
 
 def evaluate(
-    config: EvaluationConfig, open_generator: OpenGenerator, progress: Progress
+    config: EvaluationConfig,
+    open_generator: OpenGenerator | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Run every bundle, one after the other, at every schedule.
 
-    ``open_generator`` opens the bundle at a path for batches of ``config.batch_size``.
+    ``open_generator`` opens the bundle at a path for batches of ``config.batch_size``; by default
+    ``Generator.open`` does. ``progress`` shows how far it is; by default nothing does.
 
     Raises MissingExtraError (a metric's library) and what ``prepare`` raises before any work.
     """
     metrics = create_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)
+    progress = progress or _Silent()
+    open_generator = open_generator or partial(Generator.open, max_batch_size=config.batch_size)
     progress.begin(sum(num_steps(prepared, config.batch_size) for prepared in inputs.bundles))
     rows: list[Row] = []
     for prepared in inputs.bundles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -50,30 +51,21 @@ class _Results(BaseModel):
     cells: list[CellResult]
 
 
-class _NoProgress:
-    """Whoever runs a table is told of models, not of batches."""
-
-    def begin(self, total: int) -> None:
-        """Nothing to show."""
-
-    def advance(self, done: str) -> None:
-        """Nothing to show."""
-
-
 def evaluate_run(
     config: ReproductionConfig, run: Run, horizon: int, open_generator: OpenGenerator
 ) -> list[CellResult]:
     """Evaluate the bundle of ``run`` at its schedule, a base at full depth and every preset.
 
     Full depth takes turns with the schedules, batch by batch. The result is kept beside the
-    bundle, and read from there while bundle and options are the same.
+    bundle, and read from there while bundle, prompts and options are the same.
     """
     evaluation = _evaluation(config, run, horizon)
     bundle = EngineBundle.open(run.bundle)
-    options = config.model_dump(mode="json", include={"dev", "limit", "resamples"})
+    options = config.model_dump(mode="json", include={"limit", "resamples"})
     key = json_digest(
         {
             **options,
+            "dev": sha256(config.dev.read_bytes()).hexdigest(),
             "bundle": bundle.manifest.digest,
             "schedules": [bundle.schedule_document, *evaluation.schedules],
             "batch_size": config.evaluation_batch_size,
@@ -126,7 +118,7 @@ def _cells(
     open_generator: OpenGenerator,
 ) -> list[CellResult]:
     """One result for each speed-up of the run, whichever of its columns is named."""
-    found = evaluate(evaluation, open_generator, _NoProgress())
+    found = evaluate(evaluation, open_generator)
     bootstrap = Bootstrap(len(found.prompts), resamples=config.resamples, seed=0)
     by_speedup = {cell.speedup: cell for cell in run.cells}
     rows = found.rows if 1 in by_speedup else found.rows[1:]  # full depth comes first

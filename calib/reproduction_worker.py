@@ -45,12 +45,13 @@ def make(run: Run) -> float:
     made with other options, and what ``tune`` and ``export`` raise.
     """
     begin = perf_counter()
-    if not _is_tuned(run):
+    tuned = _is_tuned(run)
+    if not tuned:
         _tune(run)
-    if not _is_exported(run):
+    if not tuned or not _is_exported(run):
         from ..exporter.pipeline import export
 
-        export(ExportConfig(model=str(run.checkpoint), output=run.bundle))
+        export(ExportConfig(model=str(run.checkpoint), output=run.bundle, force=True))
     return perf_counter() - begin
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,8 +22,8 @@ from .rounding_plan import RoundingConfig, RoundingPlan, plan_rounding
 from .rounding_report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
 
 
-class RoundingEvents(Protocol):
-    """Who wants to know how far a rounding is."""
+class RoundingEvents:
+    """Receives how far a rounding is and ignores it; subclass to show it."""
 
     def planned(self, plan: RoundingPlan) -> None:
         """Everything was checked; the work begins."""
@@ -33,7 +32,7 @@ class RoundingEvents(Protocol):
         """One engine's weights are rounded and written."""
 
 
-def round_weights(config: RoundingConfig, events: RoundingEvents) -> RoundingReport:
+def round_weights(config: RoundingConfig, events: RoundingEvents | None = None) -> RoundingReport:
     """Round all products' weights by GPTQ, write the checkpoint ``config.output``, and return what
     it costs.
 
@@ -50,6 +49,7 @@ def round_weights(config: RoundingConfig, events: RoundingEvents) -> RoundingRep
     CheckpointError if an activation is NaN or infinite. Nothing is left behind then.
     """
     plan = plan_rounding(config)
+    events = events or RoundingEvents()
     events.planned(plan)
     return run_rounding(plan, events)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from .rounding import RoundingEvents
 from .rounding_plan import RoundingPlan
 from .step_progress import StepProgress
 
 
-class RoundingProgress(StepProgress):
+class RoundingProgress(StepProgress, RoundingEvents):
     """What is rounded on what, then a bar over the engines."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:

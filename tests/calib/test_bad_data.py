@@ -14,9 +14,9 @@ from skipdec.cli import build_app
 Command = Callable[..., Result]
 
 
-@pytest.fixture(params=["tune", "evaluate", "fit", "calibrate"])
+@pytest.fixture(params=["tune", "evaluate", "fit", "calibrate", "round"])
 def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Command:
-    """``command(data, *options)`` runs one of the four and checks that nothing is left behind."""
+    """``command(data, *options)`` runs one of them and checks that nothing is left behind."""
     output = tmp_path / "output"
     checkpoint = bundle.parent / "checkpoint"
     arguments = {
@@ -24,6 +24,7 @@ def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Com
         "evaluate": ("evaluate", bundle, "-o", output),
         "fit": ("fit", bundle, "--target-speedup", "1.5", "-o", output.with_suffix(".json")),
         "calibrate": ("calibrate", checkpoint, "-o", output.with_suffix(".json"), *SAMPLE),
+        "round": ("round", checkpoint, "-o", output, *SAMPLE[:4]),
     }[request.param]
 
     def run(data: Path, *options: str) -> Result:
