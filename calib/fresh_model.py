@@ -36,6 +36,14 @@ class FreshModelConfig(ValidatedConfig):
                 "multiple of 8 wide, as the exporter asks"
             )
 
+    @classmethod
+    def _describe(cls, item: Any) -> list[str]:  # noqa: ANN401  (pydantic's ErrorDetails)
+        """A name that is unknown comes from a text, where there is no ``base``."""
+        if item["type"] == "extra_forbidden":
+            allowed = ", ".join(name for name in cls.model_fields if name != "base")
+            return [f"{item['loc'][0]} is unknown; allowed: {allowed}"]
+        return super()._describe(item)
+
     def document(self, vocab_size: int) -> dict[str, Any]:
         """The config.json of the model with a vocabulary of ``vocab_size`` tokens."""
         sizes = {
