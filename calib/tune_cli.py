@@ -87,11 +87,13 @@ def tune(
         ),
     ] = None,
     vocab_size: Annotated[
-        int, _option(_MODEL, "--vocab-size", text="of the tokenizer that is trained then")
-    ] = 2000,
+        int | None,
+        _option(_MODEL, "--vocab-size", text="of the tokenizer that is trained then (2000)"),
+    ] = None,
     separator: Annotated[
-        str, _option(_MODEL, "--separator", text="token that this tokenizer ends prompts with")
-    ] = "<sep>",
+        str | None,
+        _option(_MODEL, "--separator", text="token that this tokenizer ends prompts with (<sep>)"),
+    ] = None,
     save_dtype: Annotated[
         Literal["float32", "float16", "bfloat16"],
         _option(_MODEL, "--save-dtype", text="of the weights that are written"),
@@ -111,8 +113,9 @@ def tune(
         ),
     ] = None,
     validation_examples: Annotated[
-        int, _option(_DATA, "--validation-examples", text="the first ones of that file")
-    ] = 512,
+        int | None,
+        _option(_DATA, "--validation-examples", text="the first ones of that file (512)"),
+    ] = None,
     max_length: Annotated[
         int | None, _option(_DATA, "--max-length", text="prompt + completion (the model's)")
     ] = None,
@@ -130,7 +133,9 @@ def tune(
         _option(_LEARNING, "--decay", text="of the learning rate afterwards"),
     ] = "linear",
     weight_decay: Annotated[float, _option(_LEARNING, "--weight-decay", text="of AdamW")] = 0.01,
-    epochs: Annotated[float, _option(_LEARNING, "--epochs", text="passes over the data")] = 1.0,
+    epochs: Annotated[
+        float | None, _option(_LEARNING, "--epochs", text="passes over the data (1)")
+    ] = None,
     max_steps: Annotated[
         int | None, _option(_LEARNING, "--max-steps", text="in place of --epochs")
     ] = None,
@@ -201,6 +206,16 @@ def tune(
     Prompts run every layer, the loss is on completions. The output is a Hugging Face checkpoint
     with schedule.json, tuning_report.json and tuning_curves.png.
     """
+    from .tune_options import adapters, check_combinations, distillation
+
+    check_combinations(
+        ("--vocab-size", vocab_size, "--from-scratch SIZES", from_scratch),
+        ("--separator", separator, "--from-scratch SIZES", from_scratch),
+        ("--validation-examples", validation_examples, "--validation FILE", validation),
+        ("--lora-alpha", lora_alpha, "--lora RANK", lora),
+        ("--temperature", temperature, "--distill WEIGHT", distill),
+        steps=None if epochs is None else max_steps,
+    )
     columns = {
         "format": data_format,
         "preset": preset,
@@ -214,26 +229,22 @@ def tune(
     values: dict[str, Any] = {
         "model": model,
         "from_scratch": from_scratch,
-        "vocab_size": vocab_size,
-        "separator": separator,
         "save_dtype": save_dtype,
         "data": {"path": data, **columns},
         "validation": None if validation is None else {"path": validation, **columns},
-        "validation_examples": validation_examples,
         "max_length": max_length,
         "learn_prompt": learn_prompt,
         "learning_rate": learning_rate,
         "warmup_fraction": warmup_fraction,
         "decay": decay,
         "weight_decay": weight_decay,
-        "epochs": epochs,
         "max_steps": max_steps,
         "batch_size": batch_size,
         "gradient_accumulation": gradient_accumulation,
         "group_by_length": group_by_length,
-        "lora": _lora(lora, lora_alpha),
+        "lora": adapters(lora, lora_alpha),
         "seed": seed,
-        "distillation": _distillation(distill, temperature),
+        "distillation": distillation(distill, temperature),
         "curriculum": curriculum,
         "mixture": tuple(mixture or ()),
         "schedule": schedule,
@@ -246,6 +257,13 @@ def tune(
         "force": force,
         "output": output,
     }
+    defaulted = {
+        "vocab_size": vocab_size,
+        "separator": separator,
+        "validation_examples": validation_examples,
+        "epochs": epochs,
+    }
+    values |= {name: value for name, value in defaulted.items() if value is not None}
     report = _tune(values, quiet=quiet)
     if report is None:
         return
@@ -253,26 +271,6 @@ def tune(
         print_json(report.model_dump(mode="json"))
     else:
         _print_report(report)
-
-
-def _lora(rank: int | None, alpha: float | None) -> dict[str, float] | None:
-    from ..engines.errors import UsageError
-
-    if rank is None:
-        if alpha is not None:
-            raise UsageError("--lora-alpha", "needs --lora RANK")
-        return None
-    return {"rank": rank, "alpha": 2.0 * rank if alpha is None else alpha}
-
-
-def _distillation(weight: float | None, temperature: float | None) -> dict[str, float] | None:
-    from ..engines.errors import UsageError
-
-    if weight is None:
-        if temperature is not None:
-            raise UsageError("--temperature", "needs --distill WEIGHT")
-        return None
-    return {"weight": weight, "temperature": 1.0 if temperature is None else temperature}
 
 
 def _tune(values: dict[str, Any], *, quiet: bool) -> TuningReport | None:

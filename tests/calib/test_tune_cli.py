@@ -60,6 +60,8 @@ def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> 
         (("--preset", "e2e", "--batch-size", "0"), "batch_size is 0"),
         (("--preset", "e2e", "--temperature", "2"), "--temperature | needs --distill"),
         (("--preset", "e2e", "--lora-alpha", "2"), "--lora-alpha | needs --lora"),
+        (("--preset", "e2e", "--validation-examples", "3"), "--validation-examples | needs --val"),
+        (("--preset", "e2e", "--epochs", "1", "--max-steps", "2"), "beside --max-steps 2; leave"),
         (("--preset", "e2e", "--distill", "0.5"), "distillation needs a trained model"),
         (("--preset", "e2e", "--curriculum", "1", "--mixture", "full"), "give one of them"),
         (("--preset", "e2e", "--resume"), "has nothing to resume"),
@@ -72,3 +74,29 @@ def test_usage_errors_come_before_work(
     assert result.exit_code == 2
     assert message in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
+
+
+def test_what_only_a_fresh_model_takes_is_refused_for_another(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
+    fresh = ("--vocab-size", 500, "--separator", "|", "--temperature", 2)
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "-o", tmp_path / "out")
+    result = run(model, *options, *fresh)
+    assert result.exit_code == 2
+    for problem in (
+        "--vocab-size: needs --from-scratch SIZES",
+        "--separator: needs --from-scratch SIZES",
+        "--temperature: needs --distill WEIGHT",
+    ):
+        assert problem in result.stderr
+
+
+def test_options_that_are_given_replace_the_defaults(rows: Path, tmp_path: Path) -> None:
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
+    held_out = ("--validation", rows, "--validation-examples", 3, "--separator", "|")
+    directory = tmp_path / "tuned"
+    result = run(*FRESH, *options, *held_out, "--epochs", 2, "-q", "--json", "-o", directory)
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    given = ("vocab_size", "separator", "validation_examples", "epochs", "max_steps")
+    assert [report["config"][name] for name in given] == [300, "|", 3, 2.0, None]
