@@ -47,13 +47,18 @@ class TokenisedData:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What ``long_prompts`` did to rows, for people."""
+        """What became of rows that are too long, for people."""
         warnings, kept = [], len(self.examples)
         if self.num_dropped:
             total = kept + self.num_dropped
             warnings.append(f"left out, too long: {self.num_dropped} of {total} rows")
         if self.num_cut:
             warnings.append(f"cut, too long: {self.num_cut} of {kept} prompts")
+        if self.num_truncated:
+            warnings.append(
+                f"cut off at the greatest length: {self.num_truncated} of {kept} completions; "
+                "shorten or remove these rows, or see --long-prompts"
+            )
         return tuple(warnings)
 
     @property
@@ -112,7 +117,8 @@ def tokenise(
         elif room < 1:
             problems.append(
                 f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
-                f"{max_length - 1}, one less than the greatest length; shorten it"
+                f"{max_length - 1}, one less than the greatest length; shorten or remove the "
+                "row, or see --long-prompts"
             )
         num_truncated += len(whole) > room
         tokenised.append(TokenisedExample(prompt, whole[: max(room, 0)], example.source))

@@ -77,6 +77,7 @@ def test_prompts_longer_than_the_model_are_named(command: Command, tmp_path: Pat
     assert "rows.jsonl, line 1" in stderr
     assert "rows.jsonl, line 2" in stderr
     assert "tokens" in stderr
+    assert "see --long-prompts" in stderr
 
 
 def test_the_wrong_preset_names_the_columns_there_are(command: Command, tmp_path: Path) -> None:

@@ -120,3 +120,24 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(
     assert "of 5 texts are left out: more than 90 tokens" in result.stderr
     report = json.loads(result.stdout)
     assert report["tokens"] + report["loss"]["tokens"] <= 90
+
+
+def test_completions_that_are_cut_off_are_told(model: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("mr,ref\n" + f"name[Ant],{'A pub. ' * 20}\n" * 5)
+    options = (
+        "--data",
+        rows,
+        "--preset",
+        "e2e",
+        *SMALL,
+        "-q",
+        "--json",
+        "-o",
+        tmp_path / "ranges.json",
+    )
+    result = run(model, *options)
+    assert result.exit_code == 0, result.stderr
+    told = "cut off at the greatest length: 5 of 5 completions"
+    assert told in result.stderr
+    assert json.loads(result.stdout)["warnings"][-1].startswith(told)

@@ -71,6 +71,14 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
     assert document["goal"] == {"kind": "MaxLoss", "value": 100.0, "is_relative": True}
 
 
+def test_completions_that_are_cut_off_are_told(bundle: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": "a", "completion": "b" * 200}) + "\n")
+    result = run_command("fit", bundle, "--data", rows, "--max-loss", "+100", *SMALL, "--json")
+    assert "cut off at the greatest length: 1 of 1 completions" in result.stderr
+    assert json.loads(result.stdout)["num_truncated"] == 1
+
+
 def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
     bundle: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -49,5 +49,15 @@ def test_long_rows_are_dropped_and_counted() -> None:
 
 
 def test_prompts_without_room_are_refused_by_default() -> None:
-    with pytest.raises(UsageError, match="line 2: the prompt has 5 tokens; allowed: at most 4"):
+    with pytest.raises(
+        UsageError, match="line 2: the prompt has 5 tokens; allowed: at most 4"
+    ) as it:
         tokenised("refuse", max_length=5)
+    assert "or see --long-prompts" in str(it.value)
+
+
+@pytest.mark.parametrize(("max_length", "num_truncated"), [(8, 0), (7, 1)])
+def test_completions_that_are_cut_off_are_told(max_length: int, num_truncated: int) -> None:
+    data = tokenised("refuse", max_length=max_length)
+    expected = [f"cut off at the greatest length: {num_truncated} of 2 completions"]
+    assert [text.split(";")[0] for text in data.warnings] == expected[:num_truncated]

@@ -78,3 +78,14 @@ def test_mistakes_end_before_any_work(
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_completions_that_are_cut_off_are_told(model: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("mr,ref\n" + f"name[Ant],{'A pub. ' * 20}\n" * 5)
+    options = ("--data", rows, *SMALL, "-q", "--json", "-o", tmp_path / "rounded")
+    result = run(model, *options)
+    assert result.exit_code == 0, result.stderr
+    told = "cut off at the greatest length: 5 of 5 completions"
+    assert told in result.stderr
+    assert json.loads(result.stdout)["warnings"][-1].startswith(told)
