@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import partial
 from importlib.util import find_spec
 
 from ..engines.errors import MissingExtraError, UsageError
@@ -13,7 +14,7 @@ from ..engines.manifest import ModelSpec
 from ..exporter.problems import Problems
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import parse_schedule
-from .data import Example, load_examples
+from .data import DataConfig, Example, load_examples
 from .tokenised import TokenisedData, TokenisedExample, tokenise
 from .tune_config import TuneConfig
 from .tune_schedules import StepSchedules, step_schedules
@@ -23,12 +24,16 @@ from .tune_work import TuningDirectories
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """What is tuned, on what, towards which schedule. ``warnings`` are for people."""
+    """What is tuned, on what, towards which schedule. ``warnings`` are for people.
+
+    ``horizon_is_median``: the schedule's text left the horizon to the data.
+    """
 
     config: TuneConfig
     directories: TuningDirectories
     start: StartModel
     schedule: ExitSchedule
+    horizon_is_median: bool
     schedules: StepSchedules
     data: TokenisedData
     validation: TokenisedData | None
@@ -38,11 +43,6 @@ class TuningPlan:
     def model(self) -> ModelSpec:
         """The structure of the model."""
         return self.start.spec
-
-    @property
-    def horizon_is_median(self) -> bool:
-        """Whether the schedule's text left the horizon to the data."""
-        return self.schedule.decay != "constant" and "horizon=" not in self.config.schedule
 
 
 def plan_tuning(config: TuneConfig) -> TuningPlan:
@@ -59,11 +59,18 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
     examples = problems.attempt(load_examples, config.data)
     held_out = problems.attempt(_load_validation, config)
     start = problems.attempt(open_start, config, examples or [])
-    if start is None or examples is None:
+    if start is None:
         raise problems.error()
-    data = problems.attempt(_tokenise, config, start, examples)
-    validation = problems.attempt(_tokenise, config, start, held_out) if held_out else None
-    horizon = data.median_completion if data is not None else 1
+    data = validation = None
+    reader = problems.attempt(_reader, config, start)
+    if reader is not None and examples is not None:
+        data = problems.attempt(_tokenise, reader, config.data, examples)
+    # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
+    if reader is not None and held_out is not None and (examples or config.model is not None):
+        assert config.validation is not None
+        validation = problems.attempt(_tokenise, reader, config.validation, held_out)
+    # Where the data are bad, the largest: it refuses the fewest schedules.
+    horizon = start.spec.max_seq_len if data is None else data.median_completion
     schedule = problems.attempt(_parse, config.schedule, start, horizon)
     mixture = [problems.attempt(_parse, text, start, horizon) for text in config.mixture]
     if schedule is None or data is None or problems.errors:
@@ -73,6 +80,7 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
         directories=directories,
         start=start,
         schedule=schedule,
+        horizon_is_median=_parse(config.schedule, start, horizon + 1) != schedule,
         schedules=step_schedules(
             schedule,
             curriculum=config.curriculum,
@@ -81,7 +89,7 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
         ),
         data=data,
         validation=validation,
-        warnings=tuple(_warnings(config, data)),
+        warnings=tuple(_warnings(data, validation)),
     )
 
 
@@ -90,14 +98,15 @@ def depth_share(schedule: ExitSchedule, examples: Sequence[TokenisedExample]) ->
 
     12 layers, a prompt of 40 tokens, 40 tokens fed back at a mean of 3: (480 + 120) / 960 = 0.625.
     """
-    run, full = Fraction(0), 0
-    for example in examples:
-        fed = len(example.completion_token_ids) - 1
-        prompt = len(example.prompt_token_ids)
-        depth = fed * Fraction(schedule.average_budget(fed)) if fed else Fraction(0)
-        run += prompt * schedule.num_layers + depth
-        full += (prompt + fed) * schedule.num_layers
-    return float(run / full)
+    lengths = Counter(
+        (len(example.prompt_token_ids), len(example.completion_token_ids) - 1)
+        for example in examples
+    )
+    run = full = 0
+    for (prompt, fed), count in lengths.items():
+        run += count * sum(schedule.active_lengths(prompt, fed))
+        full += count * (prompt + fed) * schedule.num_layers
+    return run / full
 
 
 def _check_adapters(config: TuneConfig) -> None:
@@ -113,18 +122,24 @@ def _load_validation(config: TuneConfig) -> list[Example] | None:
     return load_examples(config.validation)[: config.validation_examples]
 
 
-def _tokenise(config: TuneConfig, start: StartModel, examples: Sequence[Example]) -> TokenisedData:
+def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
+    """``tokenise`` for this model."""
     longest = start.spec.max_seq_len
     wanted = config.max_length or longest
     if wanted > longest:
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {longest}")
-    return tokenise(
+    return partial(
+        tokenise, tokenizer=start.tokenizer, eos_token_id=start.eos_token_id, max_length=wanted
+    )
+
+
+def _tokenise(
+    reader: partial[TokenisedData], data: DataConfig, examples: Sequence[Example]
+) -> TokenisedData:
+    return reader(
         examples,
-        start.tokenizer,
-        eos_token_id=start.eos_token_id,
-        max_length=wanted,
-        long_prompts=config.data.long_prompts,
-        prompt_template=config.data.columns().prompt_template,
+        long_prompts=data.long_prompts,
+        prompt_template=data.columns().prompt_template,
     )
 
 
@@ -132,13 +147,10 @@ def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
     return parse_schedule(text, num_layers=start.spec.num_layers, horizon=horizon)
 
 
-def _warnings(config: TuneConfig, data: TokenisedData) -> list[str]:
+def _warnings(data: TokenisedData, validation: TokenisedData | None) -> list[str]:
     warnings = list(data.warnings)
-    if data.num_truncated:
-        warnings.append(
-            f"{data.num_truncated} of {len(data.examples)} completions are cut off at the greatest "
-            "length; raise --max-length, or shorten them"
-        )
+    if validation is not None:
+        warnings += [f"held out: {warning}" for warning in validation.warnings]
     if find_spec("matplotlib") is None:
         warnings.append("no curves: matplotlib is missing; run: pip install 'skipdec[plot]'")
     return warnings

@@ -73,7 +73,7 @@ class TuningReport(_Report):
     trained_parameters: int = Field(description="fewer than all with LoRA")
     schedule: dict[str, Any]
     schedule_text: str
-    horizon_is_median: bool = Field(description="False: the schedule's text named the horizon")
+    horizon_is_median: bool = Field(description="False: the schedule has a horizon of its own")
     data: DataReport
     steps: int
     epochs: float
