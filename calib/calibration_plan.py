@@ -135,7 +135,7 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     data = (
         None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn, config.data)
     )
-    horizon = 1 if data is None else data.median_completion
+    horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
     schedule = problems.attempt(schedule_of, checkpoint, config.schedule, horizon)
     writer = None
     if config.generate_with is not None:

@@ -61,6 +61,15 @@ def test_bad_rows_are_named_by_line(command: Command, tmp_path: Path) -> None:
         assert problem in stderr
 
 
+@pytest.mark.parametrize("command", ["tune", "evaluate", "calibrate", "round"], indirect=True)
+def test_a_good_schedule_is_not_blamed_for_bad_rows(command: Command, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "a"}\n')
+    stderr = command(data, "--schedule", "step:max=4,min=2,steps=3").stderr
+    assert "rows.jsonl, line 1" in stderr
+    assert "steps" not in stderr
+
+
 def test_lines_that_are_not_utf8_are_named(command: Command, tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     data.write_bytes("prompt,completion\na,fine\nb,café\nc,olé\n".encode("latin-1"))
