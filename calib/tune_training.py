@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,7 +111,11 @@ def _with_adapters(model: SkipOPTForCausalLM, config: LoraConfig) -> PeftModel:
         lora_dropout=config.dropout,
         target_modules=_LORA_TARGETS,
     )
-    return peft.get_peft_model(model, adapters)
+    with warnings.catch_warnings():  # peft reads the property that transformers renamed
+        warnings.filterwarnings(
+            "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
+        )
+        return peft.get_peft_model(model, adapters)
 
 
 class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,9 @@ def test_adapters_are_merged_into_the_weights(
 ) -> None:
     pytest.importorskip("peft", reason="peft is not installed")
     options = {"model": str(small), "lora": {"rank": 2}, "save_steps": 5}
-    report = tune(settings(**options))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        report = tune(settings(**options))
     assert report is not None
     assert report.trained_parameters < report.parameters / 4
     before, after = weights(small), weights(report.output)
