@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -51,6 +52,14 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         )
         pooled_steps = POOLED_STEPS if self._groups_lengths else 1
         return LikeLengths(dataset.lengths, rows, self.args.seed, pooled_steps=pooled_steps)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> Any:  # noqa: ANN401  (Trainer's: a step's batches, and their number of labels)
+        """No batches after the last step: Trainer would resume a finished run by another step."""
+        if self.state.global_step >= self.state.max_steps:
+            return [], None
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def compute_loss(
         self,

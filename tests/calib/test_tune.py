@@ -193,6 +193,29 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
+def test_a_finished_run_that_was_not_published_resumes_without_a_further_step(
+    settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while its result is written, within the second epoch; another step would show."""
+    from skipdec.calib import tune as tune_module
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    options = {"max_steps": 3, "decay": "constant", "logging_steps": 1}
+    expected = tune(settings("undisturbed", **options))
+    with monkeypatch.context() as patch:
+        patch.setattr(tune_module, "_write_checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tune(settings("resumed", **options))
+    report = tune(settings("resumed", **options, resume=True))
+    assert expected is not None
+    assert report is not None
+    assert (report.steps, report.epochs) == (expected.steps, expected.epochs) == (3, 1.5)
+    assert report.losses == expected.losses
+    assert_same_weights(settings("resumed").output, settings("undisturbed").output)
+
+
 def test_accumulated_parts_equal_one_batch(settings: Callable[..., TuneConfig]) -> None:
     """Every token counts alike although the parts have different numbers of them."""
     tune(settings("whole", batch_size=8, max_steps=3))
