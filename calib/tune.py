@@ -47,8 +47,12 @@ def tune(config: TuneConfig, events: TuneEvents | None = None) -> TuningReport |
     with BundleLock(plan.directories.output):
         options = config.model_dump(mode="json", exclude=_FREE_OPTIONS)
         plan.directories.begin({**options, "data_digest": plan.data.digest}, resume=config.resume)
-        watcher.planned(plan)
-        return _run(plan, watcher)
+        try:
+            watcher.planned(plan)
+            return _run(plan, watcher)
+        except BaseException:
+            plan.directories.abandon()
+            raise
 
 
 def _is_main() -> bool:

@@ -33,6 +33,7 @@ class TuneProgress(TuneEvents):
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
+        self._plan: TuningPlan | None = None
         self._bar = Progress(
             TextColumn("{task.description:<13}"),
             BarColumn(),
@@ -58,11 +59,20 @@ class TuneProgress(TuneEvents):
     ) -> None:
         """Take the bar away; after Ctrl-C, say how to go on."""
         self._bar.stop()
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self._console.print("run the command again with --resume to go on from the last save")
+        if self._plan is None or kind is None or not issubclass(kind, KeyboardInterrupt):
+            return
+        if self._plan.directories.last_checkpoint() is None:
+            steps = self._plan.config.save_steps
+            self._line(
+                f"nothing was saved yet: the first save comes after --save-steps {steps}, or the "
+                "last step; run the command again to start anew"
+            )
+        else:
+            self._line("run the command again with --resume to go on from the last save")
 
     def planned(self, plan: TuningPlan) -> None:
         """Say what is tuned towards which schedule, and what deserves attention."""
+        self._plan = plan
         for text in plan.warnings:
             self._console.print(f"[yellow]warning:[/yellow] {text}", soft_wrap=True)
         if self._quiet:

@@ -85,6 +85,11 @@ class TuningDirectories:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(options, indent=2) + "\n")
 
+    def abandon(self) -> None:
+        """After a failure: forget a run that saved nothing, which can't be resumed."""
+        if self.last_checkpoint() is None:
+            shutil.rmtree(self.work, ignore_errors=True)  # the failure itself is what matters
+
     def stage(self) -> Path:
         """An empty directory for the result, beside its place."""
         remove_tree(self.partial)

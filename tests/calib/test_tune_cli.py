@@ -100,3 +100,23 @@ def test_options_that_are_given_replace_the_defaults(rows: Path, tmp_path: Path)
     report = json.loads(result.stdout)
     given = ("vocab_size", "separator", "validation_examples", "epochs", "max_steps")
     assert [report["config"][name] for name in given] == [300, "|", 3, 2.0, None]
+
+
+@pytest.mark.parametrize(
+    ("save_steps", "advice"),
+    [(1, "run the command again with --resume"), (9, "nothing was saved yet")],
+)
+def test_ctrl_c_advises_to_resume_only_what_was_saved(
+    save_steps: int, advice: str, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step_finished(self: object, step: int, num_steps: int) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("skipdec.calib.tune_progress.TuneProgress.step_finished", step_finished)
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu", "-q")
+    short = ("--max-steps", 4, "--save-steps", save_steps, "-o", tmp_path / "tuned")
+    result = run(*FRESH, *options, *short)
+    assert result.exit_code == 130
+    assert advice in result.stderr
+    assert (tmp_path / ".tuned.tuning").exists() == (save_steps == 1)
