@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ def tune(config: TuneConfig, events: TuneEvents | None = None) -> TuningReport |
     it appears whole, in one step. Under ``torchrun`` every process calls this; None but in the
     main one. An interrupted run goes on with ``resume=True`` and ends in the same weights.
 
-    Raises SkipDecError before any work if something is wrong; see ``plan_tuning``.
+    Raises SkipDecError before any work if something is wrong, see ``plan_tuning``; later, if losses
+    or weights are not finite.
     """
     watcher = events or TuneEvents()
     plan = plan_tuning(config)
@@ -65,6 +67,7 @@ def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
     from transformers import set_seed
 
     from .skip_model import load_skip_model
+    from .tune_divergence import divergence
     from .tune_training import make_trainer, tuned_weights
 
     seconds: dict[str, float] = {}
@@ -86,7 +89,10 @@ def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
         directory = plan.directories.stage()
         _write_checkpoint(plain, plan, directory)
         if plan.validation is not None:
-            losses |= _validate("tuned", load_skip_model(directory), plan)
+            after = _validate("tuned", load_skip_model(directory), plan)
+            if not all(map(isfinite, after.values())):
+                raise divergence(plan, f"held-out losses are {after}")
+            losses |= after
         report = make_report(
             plan,
             trainer.state,

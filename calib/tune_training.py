@@ -18,6 +18,7 @@ from transformers import (
 from .skip_model import SkipOPTForCausalLM
 from .tune_batches import ExampleDataset, collate
 from .tune_config import LoraConfig, TuneConfig
+from .tune_divergence import DivergenceCheck, are_finite, divergence, everywhere
 from .tune_events import TuneEvents
 from .tune_trainer import SkipTrainer
 
@@ -38,7 +39,7 @@ def make_trainer(plan: TuningPlan, model: SkipOPTForCausalLM, events: TuneEvents
         args=training_arguments(config, str(plan.directories.checkpoints)),
         train_dataset=ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
         data_collator=collate,
-        callbacks=[_Watcher(events)],
+        callbacks=[_Watcher(events), DivergenceCheck(plan)],
         groups_lengths=config.group_by_length,
         schedules=plan.schedules,
         target=plan.schedule,
@@ -67,6 +68,7 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         seed=config.seed,
         logging_steps=config.logging_steps,
         logging_first_step=True,
+        logging_nan_inf_filter=False,  # DivergenceCheck sees them
         save_steps=config.save_steps,
         save_total_limit=2,
         use_cpu=config.device == "cpu" or not torch.cuda.is_available(),
@@ -82,8 +84,19 @@ def tuned_weights(
 ) -> tuple[OPTForCausalLM, int] | None:
     """Transformers' own model with the tuned weights, adapters merged, and how many were trained.
 
-    Weights of all processes are gathered; None but in the main one.
+    Weights of all processes are gathered; None but in the main one. Raises SkipDecError in each of
+    them if the weights, as they would be written, are not finite.
     """
+    tuned = _gathered(plan, trainer, dtype)
+    finite = tuned is None or are_finite(tuned[0].parameters())
+    if not everywhere(finite, trainer.args.device):
+        raise divergence(plan, f"weights are not finite as {plan.config.save_dtype}")
+    return tuned
+
+
+def _gathered(
+    plan: TuningPlan, trainer: SkipTrainer, dtype: torch.dtype
+) -> tuple[OPTForCausalLM, int] | None:
     trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if not trainer.is_world_process_zero():

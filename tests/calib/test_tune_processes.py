@@ -38,8 +38,10 @@ def settings(directory: Path, name: str, **changes: Any) -> dict[str, Any]:  # n
     }
 
 
-def job(config: dict[str, Any], *, sharded: bool, stop_at: int | None = None) -> dict[str, Any]:
-    return {"sharded": sharded, "stop_at": stop_at, "config": config}
+def job(
+    config: dict[str, Any], *, sharded: bool, stop_at: int | None = None, error: str | None = None
+) -> dict[str, Any]:
+    return {"sharded": sharded, "stop_at": stop_at, "error": error, "config": config}
 
 
 def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
@@ -85,6 +87,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job(settings(directory, "sharded", **halted), sharded=True, stop_at=3),
         job(settings(directory, "sharded", **halted, resume=True), sharded=True),
     ]
+    fast = {"learning_rate": 1e25, "warmup_fraction": 0}
+    for sharded in (False, True):
+        name = f"diverged-{sharded}"
+        for logging_steps, error in ((1, "loss is nan"), (9, "not finite after step 6")):
+            config = settings(directory, name, **fast, logging_steps=logging_steps)
+            jobs.append(job(config, sharded=sharded, error=error))
     if find_spec("peft") is not None:
         tune(TuneConfig(**settings(directory, "one-adapted", batch_size=4, **adapters)))
         jobs.append(job(settings(directory, "sharded-adapted", **adapters), sharded=True))
@@ -110,3 +118,10 @@ def test_two_processes_equal_one_with_twice_the_batch(name: str, one: str, tuned
     alone = json.loads((tuned / one / "tuning_report.json").read_text())
     assert report["processes"] == 2
     assert report["trained_parameters"] == alone["trained_parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_every_process_ends_in_an_error_where_a_run_diverges(sharded: bool, tuned: Path) -> None:
+    """The processes have checked their errors; none waited for another one."""
+    assert not list(tuned.glob(f"*diverged-{sharded}*"))

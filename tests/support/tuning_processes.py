@@ -1,6 +1,7 @@
 """Tunings in two processes on a CPU, one after another, under ``python -m torch.distributed.run``.
 
-Each job of the JSON file is ``{"sharded": bool, "stop_at": step or null, "config": TuneConfig}``.
+Each job of the JSON file is ``{"sharded": bool, "stop_at": step or null, "error": text or null,
+"config": TuneConfig}``; every process must raise a SkipDecError with ``error`` in it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from transformers import TrainerCallback
 from skipdec.calib import tune_training
 from skipdec.calib.tune import tune
 from skipdec.calib.tune_config import TuneConfig
+from skipdec.engines.errors import SkipDecError
 
 
 class Stop(TrainerCallback):  # type: ignore[misc]
@@ -49,8 +51,12 @@ def run(job: dict[str, Any]) -> None:
     tune_training.make_trainer = checked
     try:
         tune(TuneConfig(**job["config"]))
+        assert job["error"] is None
     except KeyboardInterrupt:
         assert job["stop_at"] is not None
+    except SkipDecError as error:
+        if job["error"] is None or job["error"] not in str(error):
+            raise
     finally:
         tune_training.make_trainer = make_trainer
     torch.distributed.barrier()

@@ -1,0 +1,121 @@
+"""A tuning that diverges says so and publishes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from skipdec.calib import tune as tune_module
+from skipdec.calib import tune_training
+from skipdec.calib.tune import tune
+from skipdec.calib.tune_config import TuneConfig
+from skipdec.engines.errors import SkipDecError
+
+TOO_FAST = {"learning_rate": 1e25, "decay": "constant", "warmup_fraction": 0}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def settings(directory: Path, **changes: Any) -> TuneConfig:  # noqa: ANN401
+    rows = directory / "rows.jsonl"
+    line = json.dumps({"prompt": "name[Ant]", "completion": "Ant is a pub."})
+    rows.write_text(f"{line}\n" * 8)
+    values: dict[str, Any] = {
+        "model": None,
+        "from_scratch": "layers=4,width=32,heads=2,positions=48",
+        "vocab_size": 300,
+        "data": {"path": rows},
+        "schedule": "2x",
+        "output": directory / "tuned",
+        "max_steps": 6,
+        "batch_size": 2,
+        "device": "cpu",
+    }
+    return TuneConfig(**{**values, **changes})
+
+
+class Weight(TrainerCallback):  # type: ignore[misc]
+    """Sets one weight at the end of a step, before the run's own callbacks look at it."""
+
+    def __init__(self, value: float, step: int) -> None:
+        self.value, self.step = value, step
+
+    def on_optimizer_step(
+        self,
+        args: object,
+        state: Any,  # noqa: ANN401
+        control: object,
+        model: torch.nn.Module,
+        **_: object,
+    ) -> None:
+        if state.global_step + 1 == self.step:
+            next(model.parameters()).data.view(-1)[0] = self.value
+
+
+def set_weight(value: float, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_trainer = tune_training.make_trainer
+
+    def changed(*args: Any) -> Any:  # noqa: ANN401
+        trainer = make_trainer(*args)
+        trainer.add_callback(Weight(value, step))
+        return trainer
+
+    monkeypatch.setattr(tune_training, "make_trainer", changed)
+
+
+@pytest.mark.parametrize("logging_steps", [1, 100])
+def test_a_loss_or_weights_that_are_not_finite_end_the_run(
+    logging_steps: int, tmp_path: Path
+) -> None:
+    """Seen in a loss, or, where none is logged any more, before weights are saved."""
+    with pytest.raises(SkipDecError) as caught:
+        tune(settings(tmp_path, **TOO_FAST, logging_steps=logging_steps, bf16=True))
+    text = str(caught.value)
+    seen = "the training loss is nan" if logging_steps == 1 else "not finite after step 6"
+    assert seen in text
+    assert "lower --learning-rate (it is 1e+25), leave out --bf16, or look at the data" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_saves_of_before_stay_and_none_of_what_diverged_joins_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_weight(torch.nan, 4, monkeypatch)
+    with pytest.raises(SkipDecError, match=r"not finite after step 4.* the save of step 2 stays"):
+        tune(settings(tmp_path, save_steps=2, logging_steps=100))
+    saves = tmp_path / ".tuned.tuning" / "checkpoints"
+    assert [path.name for path in saves.iterdir()] == ["checkpoint-2"]
+    assert not settings(tmp_path).output.exists()
+
+
+def test_weights_are_looked_at_as_they_are_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1e5 is finite in float32 and not in float16."""
+    set_weight(1e5, 1, monkeypatch)
+    with pytest.raises(
+        SkipDecError, match=r"not finite as float16.*leave out --save-dtype float16"
+    ):
+        tune(settings(tmp_path, max_steps=1, save_dtype="float16"))
+    assert not settings(tmp_path).output.exists()
+
+
+def test_a_held_out_loss_that_is_not_finite_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def losses(name: str, *_: object) -> dict[str, float]:
+        return {f"{name}_at_schedule": float("nan"), f"{name}_at_full": 1.0}
+
+    monkeypatch.setattr(tune_module, "_validate", losses)
+    config = settings(tmp_path, max_steps=1, validation={"path": tmp_path / "rows.jsonl"})
+    with pytest.raises(SkipDecError, match=r"held-out losses are .*nan"):
+        tune(config)
+    assert not config.output.exists()
