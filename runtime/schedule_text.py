@@ -71,7 +71,10 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
         values = {"decay": name, **_options(text, rest, allowed=tuple(_FIELDS))}
         values = {**_implied(name, values), **values}
     else:
-        raise ScheduleError(f"schedule {text!r}", f"{name!r} is unknown; allowed: {EXAMPLES}")
+        raise ScheduleError(
+            f"schedule {text!r}",
+            f"{name!r} is unknown; allowed: {EXAMPLES}; decays: {', '.join(DECAYS)}",
+        )
     values = {
         "num_layers": num_layers,
         **({} if horizon is None else {"horizon": horizon}),
