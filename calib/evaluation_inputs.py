@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..engines.bundle import EngineBundle
 from ..engines.errors import ScheduleError, UsageError
+from ..exporter.problems import Problems
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import default_horizon, format_schedule, parse_schedule
 from .data import DataConfig, raise_problems
@@ -94,14 +95,15 @@ class EvaluationConfig:
         if self.score_only:
             unused = {
                 "equal_lengths": self.equal_lengths,
-                "max_tokens": self.max_tokens is not None,
-                "temperature": self.temperature != 0,
-                "metrics": self.metrics != MetricOptions(),
+                "max_tokens": self.max_tokens,
+                "temperature": self.temperature,
+                "lowercase": self.metrics.lowercase,
+                "bert_model": self.metrics.bert_model,
             }
             problems += [
-                f"{name} is {getattr(self, name)}, and score_only writes no texts; leave it out"
-                for name, given in unused.items()
-                if given
+                f"{name} is {value}, and score_only writes no texts; leave it out"
+                for name, value in unused.items()
+                if value
             ]
         if not 0 < self.confidence < 1:
             problems.append(f"confidence is {self.confidence}; allowed: above 0, below 1")
@@ -142,29 +144,38 @@ class EvaluationInputs:
 def prepare(config: EvaluationConfig) -> EvaluationInputs:
     """Read the data, open the bundles, parse schedules, tokenise; load no engine.
 
-    Raises UsageError with the line of every bad row; BundleError; and one UsageError for bundles
-    without a tokenizer, schedules that do not fit a bundle's depth, and, where the data's
-    ``long_prompts`` is not "drop", prompts that leave no room for their reference, by line.
+    Raises one SkipDecError with every problem found: the line of each bad row; bundles that can't
+    be opened or have no tokenizer; schedules that do not fit a bundle's depth; and, where the
+    data's ``long_prompts`` is not "drop", prompts that leave no room for their reference, by line.
     """
-    prompts = read_prompts(config.data, config.limit)
-    bundles = [EngineBundle.open(choice.path) for choice in config.bundles]
-    encodings = [encode_prompts(bundle, prompts, config.data) for bundle in bundles]
+    problems = Problems("evaluate")
+    prompts = problems.attempt(read_prompts, config.data, config.limit) or ()
+    opened = [
+        (choice, bundle)
+        for choice in config.bundles
+        if (bundle := problems.attempt(EngineBundle.open, choice.path)) is not None
+    ]
+    encodings = [
+        problems.attempt(encode_prompts, bundle, prompts, config.data) for _, bundle in opened
+    ]
     kept: Sequence[bool] = [True] * len(prompts)
     if config.data.long_prompts == "drop":
         kept = [
-            all(encoded is None or encoded[place].fits for encoded in encodings)
+            all(not encoded or encoded[place].fits for encoded in encodings)
             for place in range(len(prompts))
         ]
-        if not any(kept):
-            raise UsageError("data", f"has no prompts that fit; all {len(prompts)} are too long")
+        if prompts and not any(kept):
+            none_fits = f"has no prompts that fit; all {len(prompts)} are too long"
+            problems.errors.append(UsageError("data", none_fits))
     prompts = tuple(compress(prompts, kept))
-    prepared, problems = [], []
-    for choice, bundle, encoded in zip(config.bundles, bundles, encodings, strict=True):
-        own = None if encoded is None else tuple(compress(encoded, kept))
-        found, ready = _prepare_bundle(config, choice, bundle, prompts, own)
-        problems += [f"{choice.path}: {problem}" for problem in found]
-        prepared += ready
-    raise_problems("evaluate", problems)
+    prepared = []
+    for (choice, bundle), encoded in zip(opened, encodings, strict=True):
+        own = tuple(compress(encoded or (), kept))
+        ready = problems.attempt(_prepare_bundle, config, choice, bundle, prompts, own)
+        if ready is not None:
+            prepared.append(ready)
+    if problems.errors:
+        raise problems.error()
     return EvaluationInputs(prompts, tuple(prepared), num_dropped=kept.count(False))
 
 
@@ -173,27 +184,30 @@ def _prepare_bundle(
     choice: BundleChoice,
     bundle: EngineBundle,
     prompts: Sequence[ReferencedPrompt],
-    encoded: tuple[EncodedPrompt, ...] | None,
-) -> tuple[list[str], list[PreparedBundle]]:
-    """Problems, or the bundle's share of the work."""
-    if encoded is None:
-        return [
+    encoded: tuple[EncodedPrompt, ...],
+) -> PreparedBundle:
+    """The bundle's share of the work. ``encoded`` is empty where rows or tokenizer can't be read.
+
+    Raises UsageError.
+    """
+    max_tokens = config.max_tokens or bundle.manifest.model.max_seq_len
+    if encoded and config.max_tokens is None:
+        longest = max(tokens.reference_tokens for tokens in encoded)
+        max_tokens = ceil(_ROOM_OVER_REFERENCES * (longest + 1))
+    schedules, problems = _schedules(config.schedules, bundle, max_tokens)
+    if bundle.manifest.tokenizer is None:
+        problems.append(
             "has no tokenizer, and metrics need texts; export it from a checkpoint with "
             "tokenizer.json"
-        ], []
-    problems = [
+        )
+    problems += [
         f"{prompt.source}: prompt and first reference have {tokens.num_tokens} tokens; the bundle "
         f"holds {tokens.max_length} positions; shorten or remove the row, or see --long-prompts"
-        for prompt, tokens in zip(prompts, encoded, strict=True)
+        for prompt, tokens in zip(prompts, encoded, strict=False)
         if not tokens.fits
     ]
-    longest = max(tokens.reference_tokens for tokens in encoded)
-    max_tokens = config.max_tokens or ceil(_ROOM_OVER_REFERENCES * (longest + 1))
-    schedules, refused = _schedules(config.schedules, bundle, max_tokens)
-    problems += refused
-    if problems:
-        return problems, []
-    return [], [PreparedBundle(choice, bundle, schedules, encoded, max_tokens)]
+    raise_problems(str(choice.path), problems)
+    return PreparedBundle(choice, bundle, schedules, encoded, max_tokens)
 
 
 def _schedules(

@@ -22,6 +22,7 @@ from skipdec.calib.evaluation_markdown import tables_markdown
 from skipdec.calib.evaluation_report import report_document
 from skipdec.calib.evaluation_run import run_bundle
 from skipdec.calib.long_prompts import LongPrompts
+from skipdec.calib.metrics import MetricOptions
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.sampling import SamplingParams
@@ -205,16 +206,56 @@ def test_a_bundle_without_tokenizer_is_refused(
         prepare(bad)
 
 
-def test_bad_rows_are_named_before_bundles_are_opened(
-    config: EvaluationConfig, tmp_path: Path
+def test_bad_rows_bundles_and_schedules_are_refused_at_once(
+    config: EvaluationConfig, exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"prompt": "ab", "completion": ""}\n')
-    missing = (BundleChoice("none", tmp_path / "none"),)
-    with pytest.raises(UsageError, match=r"bad\.jsonl, line 1"):
-        prepare(replace(config, data=DataConfig(path=path), bundles=missing))
+    missing = BundleChoice("none", tmp_path / "none")
+    untold = BundleChoice("untold", exported("pre_norm"))
+    bad = replace(
+        config,
+        data=DataConfig(path=path),
+        bundles=(missing, untold, *config.bundles),
+        schedules=("9x", "step:max=4,min=2,steps=3"),
+        max_tokens=None,
+    )
+    with pytest.raises(UsageError) as error:
+        prepare(bad)
+    expected = (
+        "data: bad.jsonl, line 1",
+        f"{missing.path}: does not exist",
+        f"{untold.path}: preset 9x",
+        f"{untold.path}: has no tokenizer",
+        f"{config.bundles[0].path}: preset 9x",
+    )
+    for problem, text in zip(error.value.problems, expected, strict=True):
+        assert problem.startswith(text)
+
+
+def test_one_bad_bundle_does_not_hide_the_data_of_the_others(
+    config: EvaluationConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"prompt": "x" * 63, "completion": "yz"}))
+    missing = BundleChoice("none", tmp_path / "none")
+    bad = replace(config, data=DataConfig(path=path), bundles=(missing, *config.bundles))
+    with pytest.raises(UsageError, match=r"does not exist(?s:.*)line 1: prompt and first reference"):
+        prepare(bad)
+    dropping = DataConfig(path=path, long_prompts="drop")
+    with pytest.raises(UsageError, match=r"does not exist(?s:.*)has no prompts that fit; all 1"):
+        prepare(replace(bad, data=dropping))
     with pytest.raises(BundleError, match="does not exist"):
-        prepare(replace(config, bundles=missing))
+        prepare(replace(config, bundles=(missing,)))
+
+
+def test_what_scoring_alone_does_not_use_is_named_by_its_option(config: EvaluationConfig) -> None:
+    metrics = MetricOptions(lowercase=True, bert_model=Path("encoder"))
+    with pytest.raises(UsageError) as error:
+        replace(config, score_only=True, max_tokens=None, metrics=metrics)
+    lowercase, bert_model = error.value.problems
+    assert lowercase.startswith("lowercase is True, and score_only")
+    assert bert_model.startswith("bert_model is encoder, and score_only")
 
 
 def test_impossible_settings_are_refused_together(config: EvaluationConfig) -> None:
