@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from ..engines.errors import ScheduleError, UsageError
+from ..runtime.decay import DECAYS as ALL_DECAYS
+from ..runtime.placement import PLACEMENTS as ALL_PLACEMENTS
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import parse_schedule
 
@@ -15,6 +17,11 @@ PLACEMENTS = ("top", "bottom", "unified", "unified-nested", "hierarchical", "d3:
 WARMUPS = (1, 0, 2, 3)
 PROMPTS = ("full", "decay")
 
+_ALLOWED = {
+    "--decay": tuple(name for name in ALL_DECAYS if name != "table"),  # that is one schedule
+    "--placement": tuple(ALL_PLACEMENTS),
+    "--prompt": PROMPTS,
+}
 _MOST_EXIT_LAYERS = 24  # deeper models take every second layer, or third, …
 
 
@@ -41,6 +48,14 @@ class SpaceConfig:
         problems += [
             f"a warm-up is {warmup}; allowed: 0 or more" for warmup in self.warmups if warmup < 0
         ]
+        for (option, allowed), choices in zip(
+            _ALLOWED.items(), (self.decays, self.placements, self.prompts), strict=True
+        ):
+            problems += [
+                f"{option} is {choice!r}; allowed: {', '.join(allowed)}"
+                for choice in choices
+                if choice.partition(":")[0] not in allowed
+            ]
         if problems:
             raise UsageError("fit", *problems)
 

@@ -65,6 +65,11 @@ def config(bundle: Path, data: Path) -> FitConfig:
     )
 
 
+def _path(config: FitConfig) -> Path:
+    assert isinstance(config.source, BundleSource)
+    return config.source.path
+
+
 @pytest.fixture(scope="module")
 def found(config: FitConfig) -> Fit:
     return fit(config, Generator.open, Quiet())
@@ -245,10 +250,10 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
     never_opened = Mock(spec=Generator.open)
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"prompt": "x" * 63, "completion": "y"}) + "\n")
-    steep = SpaceConfig(decays=("steep",))
+    incomplete = SpaceConfig(decays=("power",))
     for changes, message in (
         ({"data": DataConfig(path=path)}, "long.jsonl, line 1: the prompt has"),
-        ({"space": steep}, "steep"),
+        ({"space": incomplete}, "power is missing"),
     ):
         with pytest.raises(UsageError, match=message):
             fit(replace(config, **changes), never_opened, Quiet())  # type: ignore[arg-type]
@@ -266,8 +271,7 @@ def test_long_rows_are_left_out_if_asked_and_said(config: FitConfig, tmp_path: P
 
 
 def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
-    assert isinstance(config.source, BundleSource)
-    bundle = EngineBundle.open(config.source.path)
+    bundle = EngineBundle.open(_path(config))
     untold = bundle.manifest.model_copy(update={"tokenizer": None})
     with (
         patch(

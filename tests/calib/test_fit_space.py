@@ -103,12 +103,9 @@ def test_the_fastest_has_the_fewest_layers_that_fit() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"decays": ("steep",)}, "steep"),
         ({"decays": ("power",)}, "power is missing"),
-        ({"placements": ("middle",)}, "placement is 'middle'"),
         ({"placements": ("d3",)}, "tail is missing"),
         ({"warmups": (12,)}, "above warmup_layers, 12"),
-        ({"prompts": ("falling",)}, "prompt is 'falling'; allowed: full, decay"),
     ],
 )
 def test_choices_that_never_fit_are_refused(
@@ -122,3 +119,25 @@ def test_choices_that_never_fit_are_refused(
 def test_empty_and_negative_choices_are_refused_together() -> None:
     with pytest.raises(UsageError, match="2 problems"):
         SpaceConfig(decays=(), warmups=(-1,))
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (
+            {"decays": ("lin:power=2",)},
+            "--decay is 'lin:power=2'; allowed: linear, power, exponential, cosine, step, "
+            "constant, d3",
+        ),
+        ({"decays": ("2x",)}, "--decay is '2x'; allowed: linear, "),
+        ({"decays": ("table:table=4/2",)}, "--decay is 'table:table=4/2'; allowed: linear, "),
+        ({"placements": ("middle",)}, "--placement is 'middle'; allowed: top, bottom, "),
+        ({"prompts": ("falling",)}, "--prompt is 'falling'; allowed: full, decay"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_option_and_its_names(
+    choices: dict[str, tuple[str, ...]], message: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        SpaceConfig(**choices)  # type: ignore[arg-type]
+    assert message in str(error.value)
