@@ -58,7 +58,7 @@ class FitInputs:
     examples: tuple[TokenisedExample, ...]  # those that are scored
     space: SearchSpace
     horizon: int
-    prompt: tuple[int, ...]  # of median length, for timing
+    prompt: tuple[int, ...]  # of median length, for timing; leaves room for num_tokens
     num_tokens: int  # generated in timing and in predictions, 2 or more
 
     @property
@@ -84,7 +84,8 @@ def prepare(config: FitConfig) -> FitInputs:
     if facts is None or data is None or problems.errors:
         raise problems.error()
     horizon = config.horizon or data.median_completion
-    prompt = _median_prompt(data.examples)
+    # timing generates two tokens or more, which a prompt that fills the model leaves no room for
+    prompt = _median_prompt(data.examples)[: facts.model.max_seq_len - 2]
     room = facts.model.max_seq_len - len(prompt)
     return FitInputs(
         own_schedule=facts.schedule,

@@ -213,6 +213,19 @@ def test_a_target_beyond_bytes_holds_where_it_was_measured(config: FitConfig) ->
     assert result.measured.steps == 55.0
 
 
+def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
+    config: FitConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "full.jsonl"
+    path.write_text(json.dumps({"prompt": "x" * 62, "completion": "y"}) + "\n")
+    goal = MaxLoss(100, False)
+    timed = replace(config, data=DataConfig(path=path), goal=goal, repetitions=1, sensitivity=False)
+    inputs = prepare(timed)
+    assert len(inputs.examples[0].prompt_token_ids) == 63
+    assert (len(inputs.prompt), inputs.num_tokens) == (62, 2)
+    assert fit(timed, Generator.open, Quiet()).measured is not None
+
+
 def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
     asked = replace(
         config,
