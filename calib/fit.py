@@ -112,16 +112,20 @@ class _Fitting:
         )
         self._progress.phase("searching")
         full = search.score_fully(ExitSchedule.full(self._generator.model.num_layers))
+        fastest = map(search.score_fully, inputs.space.fastest())  # a search may never come there
+        known = {entry.schedule: entry for entry in (full, *fastest)}
         result = search.run()
-        finalists = [entry for entry in result.finalists if entry is not full]
-        chosen, measured, rejected = choose(config, [full, *finalists], full, self._measure)
+        candidates = list((known | {entry.schedule: entry for entry in result.finalists}).values())
+        chosen, measured, rejected = choose(
+            config, candidates, full, self._measure, is_exhaustive=result.is_exhaustive
+        )
         rows: tuple[SensitivityRow, ...] = ()
         if config.sensitivity:
             self._progress.phase("varying the best")
             rows = study(
                 chosen, self._horizons(), search.score_fully, speed.expected, inputs.num_tokens
             )
-        ordered = sorted((full, *finalists), key=lambda entry: entry.speedup)
+        ordered = sorted(candidates, key=lambda entry: entry.speedup)
         excess = excess_costs([(entry.speedup, entry.mean_loss) for entry in ordered])
         described = [self._describe(entry, full, speed) for entry in ordered]
         pairs = list(zip(described, excess, strict=True))
@@ -149,7 +153,7 @@ class _Fitting:
         manifest = self._generator.bundle.manifest
         cost = CostModel(manifest, on_device=self._generator.device is not None)
         speed = bold = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens)
-        fastest = inputs.space.fastest()
+        fastest = inputs.space.fastest()[0]
         reached = ""
         if self._config.repetitions:
             measured = self._measure(_with_prompt_decay(fastest))
@@ -209,13 +213,16 @@ def choose(
     candidates: Sequence[ScoredSchedule],
     full: ScoredSchedule,
     measure: Measure,
+    *,
+    is_exhaustive: bool,
 ) -> tuple[ScoredSchedule, MeasuredSpeedup | None, tuple[MeasuredSpeedup, ...]]:
     """Return the best of ``candidates``, its measurement, and those that were measured too slow.
 
-    Raises SkipDecError where the goal is not reached.
+    Raises SkipDecError where the goal is not reached; unless ``is_exhaustive``, a search of more
+    schedules may reach it.
     """
     goal = config.goal
-    ranked = goal.ranked(candidates, full.mean_loss)
+    ranked = goal.ranked(candidates, full.mean_loss, is_exhaustive=is_exhaustive)
     if not config.repetitions:
         return ranked[0], None, ()
     if not isinstance(goal, TargetSpeedup):
@@ -233,7 +240,8 @@ def choose(
         rejected.append((fast_enough[0], measured))
         needed = fast_enough[0].speedup * goal.value / reached
     nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
-    raise goal.missed(nearest, f"was measured at {measured.of(config.speedup_of):.3f}×")
+    came = f"was measured at {measured.of(config.speedup_of):.3f}×"
+    raise goal.missed(nearest, came, is_exhaustive=is_exhaustive)
 
 
 def _with_prompt_decay(schedule: ExitSchedule) -> ExitSchedule:

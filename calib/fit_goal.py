@@ -16,11 +16,12 @@ class Goal(Protocol):
     """Orders candidates that were scored on all examples; their ``speedup`` is the expected one."""
 
     def ranked(
-        self, candidates: Sequence[ScoredSchedule], full_loss: float
+        self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
     ) -> list[ScoredSchedule]:
         """Return those that reach the goal, the best first.
 
-        Raises SkipDecError, saying how near the nearest came, if there are none.
+        Raises SkipDecError, saying how near the nearest came, if there are none. Unless
+        ``is_exhaustive``, there are schedules beside ``candidates`` that a search may come to.
         """
 
 
@@ -35,22 +36,23 @@ class TargetSpeedup:
             raise UsageError("--target-speedup", f"is {self.value}; allowed: above 1, e.g. 1.5")
 
     def ranked(
-        self, candidates: Sequence[ScoredSchedule], full_loss: float
+        self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
     ) -> list[ScoredSchedule]:
         """Fast enough ones by loss."""
         fitting = [entry for entry in candidates if entry.speedup >= self.value]
         if not fitting:
             nearest = max(candidates, key=lambda entry: entry.speedup)
-            raise self.missed(nearest, f"is expected to reach {nearest.speedup:.3f}×")
+            came = f"is expected to reach {nearest.speedup:.3f}×"
+            raise self.missed(nearest, came, is_exhaustive=is_exhaustive)
         return sorted(fitting, key=lambda entry: entry.mean_loss)
 
-    def missed(self, nearest: ScoredSchedule, came: str) -> SkipDecError:
+    def missed(self, nearest: ScoredSchedule, came: str, *, is_exhaustive: bool) -> SkipDecError:
         """The error for a speed-up that no candidate has; ``came`` says how near one is."""
         return SkipDecError(
             f"--target-speedup {self.value:g}",
             f"can't be met: the nearest, {format_schedule(nearest.schedule)}, {came}, at a loss of "
             f"{nearest.mean_loss:.4f} a token; ask for less, or allow more --decay, --placement "
-            "and --warmup",
+            f"and --warmup{_more_budget(is_exhaustive)}",
         )
 
 
@@ -77,7 +79,7 @@ class MaxLoss:
         return cls(value, text.strip().startswith("+"))
 
     def ranked(
-        self, candidates: Sequence[ScoredSchedule], full_loss: float
+        self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
     ) -> list[ScoredSchedule]:
         """Those within the bound, the fastest first."""
         bound = self.value + full_loss * self.is_relative
@@ -88,6 +90,10 @@ class MaxLoss:
                 f"--max-loss {'+' * self.is_relative}{self.value:g}",
                 f"can't be met: the least loss, {nearest.mean_loss:.4f} nats a token, has "
                 f"{format_schedule(nearest.schedule)}; full depth has {full_loss:.4f}; "
-                "ask for a larger one",
+                f"ask for a larger one{_more_budget(is_exhaustive)}",
             )
         return sorted(fitting, key=lambda entry: (-entry.speedup, entry.mean_loss))
+
+
+def _more_budget(is_exhaustive: bool) -> str:
+    return "" if is_exhaustive else ", or search more schedules with a larger --budget"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 
 from ..engines.errors import ScheduleError, UsageError
 from ..runtime.decay import DECAYS as ALL_DECAYS
@@ -174,14 +175,22 @@ class SearchSpace:
             if prompt != point.prompt:
                 yield replace(point, prompt=prompt)
 
-    def fastest(self) -> ExitSchedule:
-        """The schedule of fewest layers, on the prompt too: all of a model have the same size."""
+    def fastest(self) -> tuple[ExitSchedule, ...]:
+        """Those of fewest layers, on the prompt too: all layers of a model have the same size.
+
+        They are equally fast, but 1 layer of 12 may be the last one or the first.
+        """
         constant = (
             point for point in self.points() if point.max_exit_layer == point.min_exit_layer
         )
-        ordered = sorted(constant, key=lambda at: (at.max_exit_layer, at.prompt == "full"))
-        found = (self.schedule(point) for point in ordered)
-        return next(schedule for schedule in found if schedule is not None)
+
+        def depth(point: Point) -> tuple[int, bool]:
+            return point.max_exit_layer, point.prompt == "full"
+
+        for _, points in groupby(sorted(constant, key=depth), key=depth):
+            if found := dict.fromkeys(filter(None, map(self.schedule, points))):
+                return tuple(found)
+        raise AssertionError("each choice makes a schedule at the deepest exit layers")
 
     def _make(self, point: Point) -> ExitSchedule | None:
         try:

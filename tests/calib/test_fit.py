@@ -213,6 +213,29 @@ def test_a_target_beyond_bytes_holds_where_it_was_measured(config: FitConfig) ->
     assert result.measured.steps == 55.0
 
 
+def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
+    config: FitConfig,
+) -> None:
+    """Of the two schedules with one layer the better; no search of one schedule scores both."""
+    space = SpaceConfig()
+    cost = CostModel(EngineBundle.open(_path(config)).manifest)
+    inputs = prepare(replace(config, space=space))
+    fastest = inputs.space.fastest()
+    reached = cost.speedup(fastest[0], [len(inputs.prompt)], inputs.num_tokens)
+    asked = replace(
+        config,
+        space=space,
+        goal=TargetSpeedup(reached - 0.001),
+        search=SearchConfig(budget=1),
+        sensitivity=False,
+    )
+    result = fit(asked, Generator.open, Quiet())
+    assert not result.search.is_exhaustive
+    assert result.chosen.schedule in fastest
+    scored = {entry.schedule: entry.loss for entry in (*result.front, *result.others)}
+    assert result.chosen.loss == min(scored[schedule] for schedule in fastest)
+
+
 def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
     config: FitConfig, tmp_path: Path
 ) -> None:

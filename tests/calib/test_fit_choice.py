@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock, patch
 
 import pytest
 
+from skipdec.calib import fit
 from skipdec.calib.data import DataConfig
-from skipdec.calib.fit import choose
 from skipdec.calib.fit_goal import Goal, MaxLoss, TargetSpeedup
 from skipdec.calib.fit_inputs import FitConfig
 from skipdec.calib.fit_loss import ScoredSchedule, loss_difference
@@ -39,6 +40,8 @@ SLOW = scored("constant:max=8", 1.5, 0.90)
 MIDDLE = scored("constant:max=6", 2.0, 1.10)
 FAST = scored("constant:max=4", 3.0, 1.40)
 ALL = [FULL, SLOW, MIDDLE, FAST]
+
+choose = partial(fit.choose, is_exhaustive=True)
 
 
 def config(goal: Goal, repetitions: int = 3, speedup_of: SpeedupOf = "steps") -> FitConfig:
@@ -100,6 +103,20 @@ def test_a_target_that_nothing_reaches_says_how_near_it_came() -> None:
 def test_a_loss_that_nothing_keeps_says_how_near_it_came(text: str, name: str) -> None:
     with pytest.raises(SkipDecError, match=rf"{name} .*least loss, 1\.1000 .*full depth has 1\.0"):
         choose(config(MaxLoss.parse(text)), [MIDDLE, FAST], FULL, measuring(1.0))
+
+
+@pytest.mark.parametrize(
+    ("goal", "part"),
+    [(TargetSpeedup(4.0), 1.0), (TargetSpeedup(3.0), 0.9), (MaxLoss(0.5, False), 1.0)],
+    ids=["expected", "measured", "loss"],
+)
+@pytest.mark.parametrize("is_exhaustive", [True, False])
+def test_a_larger_budget_is_advised_where_schedules_were_left_out(
+    goal: Goal, part: float, is_exhaustive: bool
+) -> None:
+    with pytest.raises(SkipDecError) as error:
+        fit.choose(config(goal), ALL, FULL, measuring(part), is_exhaustive=is_exhaustive)
+    assert ("a larger --budget" in str(error.value)) != is_exhaustive
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "inf", "nan", "+-1"])

@@ -84,7 +84,7 @@ def test_the_prompt_falls_where_that_changes_something() -> None:
     assert Point(8, 4, 1, "linear", "top", "decay") in space.neighbours(
         Point(8, 4, 1, "linear", "top")
     )
-    assert space.fastest().prompt == "decay"
+    assert {schedule.prompt for schedule in space.fastest()} == {"decay"}
     order = [point.prompt for point in space.shuffled(seed=0)]
     assert order == sorted(order, reverse=True), "the first rule named comes first"
 
@@ -96,8 +96,14 @@ def test_deep_models_take_every_second_exit_layer() -> None:
 
 def test_the_fastest_has_the_fewest_layers_that_fit() -> None:
     config = SpaceConfig(decays=("linear",), placements=("d3:tail=3",), warmups=(2,))
-    fastest = SearchSpace(config, num_layers=12, horizon=9).fastest()
+    (fastest,) = SearchSpace(config, num_layers=12, horizon=9).fastest()
     assert fastest.average_budget() == 5
+
+
+def test_the_fastest_are_one_for_each_set_of_layers() -> None:
+    fastest = SearchSpace(SpaceConfig(), num_layers=12, horizon=9).fastest()
+    layers = [[segment.plan.layers for segment in schedule.segments] for schedule in fastest]
+    assert layers == [[(11,)], [(0,)]], "the last layer at top, the first one elsewhere"
 
 
 @pytest.mark.parametrize(
