@@ -240,7 +240,7 @@ def test_one_bad_bundle_does_not_hide_the_data_of_the_others(
     path.write_text(json.dumps({"prompt": "x" * 63, "completion": "yz"}))
     missing = BundleChoice("none", tmp_path / "none")
     bad = replace(config, data=DataConfig(path=path), bundles=(missing, *config.bundles))
-    with pytest.raises(UsageError, match=r"does not exist(?s:.*)line 1: prompt and first reference"):
+    with pytest.raises(UsageError, match=r"does not exist(?s:.*)line 1: prompt and first"):
         prepare(bad)
     dropping = DataConfig(path=path, long_prompts="drop")
     with pytest.raises(UsageError, match=r"does not exist(?s:.*)has no prompts that fit; all 1"):
