@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +38,19 @@ class Progress(Announcer, Protocol):
         """``texts`` completions were scored; ``done`` says how far the phase is."""
 
 
+class _Silent:
+    """Shows nothing."""
+
+    def phase(self, name: str) -> None:
+        """No bar."""
+
+    def note(self, text: str) -> None:
+        """No line."""
+
+    def advance(self, done: str, texts: int) -> None:
+        """No step."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One schedule that was scored on all examples."""
@@ -67,8 +81,15 @@ class Fit:
     sensitivity: tuple[SensitivityRow, ...]
 
 
-def fit(config: FitConfig, open_generator: OpenGenerator, progress: Progress) -> Fit:
+def fit(
+    config: FitConfig,
+    open_generator: OpenGenerator | None = None,
+    progress: Progress | None = None,
+) -> Fit:
     """Search, choose, and check the choice by measurement.
+
+    ``open_generator`` opens a bundle for one row at a time; by default ``Generator.open`` does.
+    ``progress`` shows how far it is, and warnings; by default nothing does.
 
     A model is exported for the time of the fit. A target speed-up holds for what is *measured*, of
     the steps after the prompt or of the call, where ``repetitions`` are not 0: the fastest
@@ -80,6 +101,8 @@ def fit(config: FitConfig, open_generator: OpenGenerator, progress: Progress) ->
     ``prepare`` raises before any work.
     """
     inputs = prepare(config)
+    progress = progress or _Silent()
+    open_generator = open_generator or partial(Generator.open, max_batch_size=1)
     for warning in inputs.data.warnings:
         progress.note(f"warning: {warning}")
     with config.source.bundle(progress) as path:

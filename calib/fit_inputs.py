@@ -78,7 +78,9 @@ def prepare(config: FitConfig) -> FitInputs:
     facts = problems.attempt(config.source.examine)
     data = None
     if facts is not None:
-        problems.attempt(SearchSpace, config.space, num_layers=facts.model.num_layers, horizon=1)
+        horizon = config.horizon or facts.model.max_seq_len  # the data may not be readable
+        size = {"num_layers": facts.model.num_layers, "horizon": horizon}
+        problems.attempt(SearchSpace, config.space, **size)
         if rows is not None:
             data = problems.attempt(_tokenise, config, facts, rows)
     if facts is None or data is None or problems.errors:

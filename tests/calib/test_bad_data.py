@@ -61,11 +61,23 @@ def test_bad_rows_are_named_by_line(command: Command, tmp_path: Path) -> None:
         assert problem in stderr
 
 
-@pytest.mark.parametrize("command", ["tune", "evaluate", "calibrate", "round"], indirect=True)
-def test_a_good_schedule_is_not_blamed_for_bad_rows(command: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "schedule"),
+    [
+        ("tune", "--schedule=step:max=4,min=2,steps=3"),
+        ("evaluate", "--schedule=step:max=4,min=2,steps=3"),
+        ("calibrate", "--schedule=step:max=4,min=2,steps=3"),
+        ("round", "--schedule=step:max=4,min=2,steps=3"),
+        ("fit", "--decay=step:steps=3"),
+    ],
+    indirect=["command"],
+)
+def test_a_good_schedule_is_not_blamed_for_bad_rows(
+    command: Command, schedule: str, tmp_path: Path
+) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text('{"prompt": "a"}\n')
-    stderr = command(data, "--schedule", "step:max=4,min=2,steps=3").stderr
+    stderr = command(data, schedule).stderr
     assert "rows.jsonl, line 1" in stderr
     assert "steps" not in stderr
 
