@@ -33,8 +33,8 @@ done
 say "3. What skipping costs in quality and gains in time (a few prompts: the intervals are wide)"
 skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@]}" \
     --lowercase -o "$out/evaluation" --force
-skipdec schedule plot 2x --layers 12 --horizon 48 -o "$out/schedule-2x.png"
-skipdec schedule plot 4x --layers 12 --horizon 48 -o "$out/schedule-4x.png"
+skipdec schedule plot 2x --layers 12 --horizon 24 -o "$out/schedule-2x.png"
+skipdec schedule plot 4x --layers 12 --horizon 24 -o "$out/schedule-4x.png"
 echo "pictures: $out/evaluation/pareto.png $out/schedule-2x.png $out/schedule-4x.png"
 
 say "4. The gain where layers have their real size: opt-125m, int8, random weights, one run"
