@@ -16,6 +16,7 @@ from ..engines.bundle_lock import BundleLock
 from ..engines.bundle_swap import partial_path, remove_tree, sync_directory, sync_file, take_place
 from ..engines.errors import UsageError
 from ..engines.output_place import place_problems
+from .checkpoint_modes import share_weights
 from .rounding_report import REPORT_NAME
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -59,6 +60,7 @@ class CheckpointFiles:
         written = {name: text.encode() for name, text in texts.items()}
         for name, content in {**carried, **written, **others}.items():
             (self._directory / name).write_bytes(content)
+        share_weights(self._directory)
 
 
 def check_output(output: Path, *, force: bool) -> None:

@@ -15,6 +15,7 @@ from ..engines.bundle_lock import BundleLock
 from ..engines.bundle_swap import SCHEDULE_NAME
 from ..engines.extras import missing_modules
 from ..runtime.schedule import ExitSchedule
+from .checkpoint_modes import share_weights
 from .tune_config import TuneConfig
 from .tune_events import TuneEvents, TuneStage
 from .tune_plan import TuningPlan, plan_tuning
@@ -141,6 +142,7 @@ def _validate(name: str, model: SkipOPTForCausalLM, plan: TuningPlan) -> dict[st
 def _write_checkpoint(model: OPTForCausalLM, plan: TuningPlan, directory: Path) -> None:
     """Weights, config, tokenizer and schedule, as ``skipdec export`` reads them."""
     model.save_pretrained(directory)
+    share_weights(directory)
     for name, content in plan.start.files.items():
         (directory / name).write_bytes(content)
     (directory / SCHEDULE_NAME).write_text(schedule_text(plan.schedule.to_document()))

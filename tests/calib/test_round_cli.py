@@ -35,6 +35,7 @@ def test_the_checkpoint_brings_tokenizer_schedule_and_report(
     assert "--target onnxruntime --quantize int4 --block-size 16" in result.stdout
     assert "blocks of 16, 3 texts to round on, 2 for the losses" in result.stderr
     assert [path.name for path in output.parent.iterdir()] == ["rounded"]
+    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "who may read them"
 
 
 def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(

@@ -119,6 +119,7 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
     assert (output / "tuning_curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((output / "config.json").read_text())["architectures"] == ["OPTForCausalLM"]
     assert not list(tmp_path.glob(".*"))
+    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "who may read them"
 
     bundle = tmp_path / "bundle"
     export(ExportConfig(model=str(output), output=bundle, verify=False))
