@@ -135,8 +135,7 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     data = (
         None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn, config.data)
     )
-    horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
-    schedule = problems.attempt(schedule_of, checkpoint, config.schedule, horizon)
+    schedule = problems.attempt(schedule_of, checkpoint, config.schedule, data)
     writer = None
     if config.generate_with is not None:
         writer = problems.attempt(open_writer, config.generate_with, checkpoint)

@@ -90,10 +90,17 @@ def tokenise_rows(
     return tokenised
 
 
-def schedule_of(checkpoint: Checkpoint, text: str | None, horizon: int) -> ExitSchedule:
-    """The schedule ``text``, else the checkpoint's own, else full depth."""
+def schedule_of(
+    checkpoint: Checkpoint, text: str | None, data: TokenisedData | None
+) -> ExitSchedule:
+    """The schedule ``text``, else the checkpoint's own, else full depth.
+
+    A text without a horizon takes the median completion. Where there are no ``data``, as they are
+    bad, it takes the model's length, which refuses the fewest schedules.
+    """
     num_layers = checkpoint.model.num_layers
     if text is not None:
+        horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
         return parse_schedule(text, num_layers=num_layers, horizon=horizon)
     if checkpoint.schedule_document is None:
         return ExitSchedule.full(num_layers)

@@ -82,12 +82,12 @@ def _main_table(evaluation: Evaluation) -> str:
 
 
 def _main_cells(evaluation: Evaluation, row: Row) -> list[str]:
-    speeds = zip(_speed_headings(evaluation.config), (row.speedup, row.token_speedup), strict=False)
+    speeds = (row.speedup, row.token_speedup)[: len(_speed_headings(evaluation.config))]
     return [
         escaped(row.label),
         escaped(row.run.name),
         f"{row.run.schedule.average_budget():.2f}",
-        *(f"{speedup:.2f}×" for _, speedup in speeds),
+        *(f"{speedup:.2f}×" for speedup in speeds),
         *(
             _estimate(metric, row.figures[name].estimate)
             for name, metric in evaluation.metrics.items()

@@ -115,8 +115,7 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     data = (
         None if drawn is None else problems.attempt(tokenise_rows, checkpoint, drawn, config.data)
     )
-    horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
-    schedule = problems.attempt(schedule_of, checkpoint, config.schedule, horizon)
+    schedule = problems.attempt(schedule_of, checkpoint, config.schedule, data)
     if data is None or schedule is None or problems.errors:
         raise problems.error()
     rows = cut_off(data, config.rows)
