@@ -12,9 +12,10 @@ import argparse
 from importlib.metadata import version
 from pathlib import Path
 
+from bench import cpu_figures
+
 from skipdec.engines.cpu import available_cores, processor_name
 from skipdec.engines.huge_pages import restart_with_huge_pages
-from skipdec.exporter import cpu_figures
 
 OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "cpu-benchmarks.md"
 PARTS = ("startup", "export", "decoding")

@@ -2,9 +2,9 @@
 
     source scripts/setup_environment.sh && python scripts/bench_peers.py --output docs/peers.md
 
-Each engine runs in a process of its own (bench_peers_worker.py), one at a time, in turn; a ratio
+Each engine runs in a process of its own (bench/peers_worker.py), one at a time, in turn; a ratio
 is taken within a round and the median over the rounds is printed. The peers get an environment of
-their own, .venv-peers, from peers-constraints.txt. Weights are random (seeded) at real sizes.
+their own, .venv-peers, from bench/peers-constraints.txt. Weights are random (seeded) at real sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from time import sleep
 
 SCRIPTS = Path(__file__).resolve().parent
 PEERS = SCRIPTS.parent / ".venv-peers"
-CONSTRAINTS = SCRIPTS / "peers-constraints.txt"
+CONSTRAINTS = SCRIPTS / "bench" / "peers-constraints.txt"
 PEER_PACKAGES = ("ctranslate2", "openvino", "optimum-intel")
 PROMPT, SHORT, LONG = 32, 8, 72  # tokens; decoding is timed as the difference of two lengths
 SETTLE_SECONDS = 0.5
@@ -103,7 +103,7 @@ class Worker:
 @contextmanager
 def worker(python: Path | str, engine: str, directory: Path, threads: int) -> Iterator[Worker]:
     """Start an engine's process and stop it at the end."""
-    command = [python, SCRIPTS / "bench_peers_worker.py", engine, directory, str(threads)]
+    command = [python, SCRIPTS / "bench" / "peers_worker.py", engine, directory, str(threads)]
     environment = os.environ | {
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",

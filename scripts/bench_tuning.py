@@ -11,9 +11,9 @@ import argparse
 from importlib.metadata import version
 
 import torch
+from bench.tuning_speed import Workload, measure_steps
 
 from skipdec.calib.fresh_model import read_fresh_model
-from skipdec.calib.tuning_speed import Workload, measure_steps
 from skipdec.engines.cpu import available_cores, processor_name
 
 WORKLOADS = (

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from skipdec.exporter.gpu_figures import GpuCheck, GpuCheckConfig
-from skipdec.exporter.gpu_report import GpuReport, judged_aims, markdown
+from bench.gpu_figures import GpuCheck, GpuCheckConfig
+from bench.gpu_report import GpuReport, judged_aims, markdown
 
 # The same steps in a few minutes, on the CPU behind the device's interface.
 REHEARSAL = {

@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from reproduction.columns import COLUMNS
+from reproduction.config import ReproductionConfig
+from reproduction.reproduction import ReproductionLines, reproduce
+from reproduction.table import write_results
+
 from skipdec import use_shared_thread_pool
-from skipdec.calib.reproduction import reproduce
-from skipdec.calib.reproduction_columns import COLUMNS
-from skipdec.calib.reproduction_config import ReproductionConfig
-from skipdec.calib.reproduction_files import write_results
-from skipdec.calib.reproduction_progress import ReproductionLines
 from skipdec.engines.console import stderr_console
 from skipdec.engines.cpu import available_cores
 from skipdec.engines.errors import SkipDecError

@@ -1,6 +1,6 @@
 """What skipdec is compared with on a GPU: Hugging Face's model, static cache, torch.compile.
 
-    python -m skipdec.exporter.compiled_baseline opt-1.3b float16 cuda 1 128 64 5
+    python scripts/bench/compiled_baseline.py opt-1.3b float16 cuda 1 128 64 5
 
 prints ``{"num_layers": 24, "step_milliseconds": [...], ...}`` for batch 1, a prompt of 128 tokens,
 64 generated, 5 repetitions. The forward pass of one token is compiled as a whole with
@@ -23,11 +23,11 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import OPTConfig, OPTForCausalLM, StaticCache
 
-from ..runtime.bench import random_prompts
-from .dummy import DummyReader
-from .families import family_config
-from .model_config import model_spec
-from .weights import expected_tensors
+from skipdec.exporter.dummy import DummyReader
+from skipdec.exporter.families import family_config
+from skipdec.exporter.model_config import model_spec
+from skipdec.exporter.weights import expected_tensors
+from skipdec.runtime.bench import random_prompts
 
 _WARMUP_STEPS = 4  # compilation, then the capture of the CUDA graph, happen in the first ones
 

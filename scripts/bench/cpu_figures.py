@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engines.bundle import EngineBundle
-from ..engines.errors import SkipDecError
-from ..engines.ort import use_shared_thread_pool
-from .dummy_checkpoint import FileFormat, write_dummy_checkpoint
-from .families import family_config
-from .measured_process import run_measured, skipdec_command
-from .stitching_cost import StitchingBench
+from bench.dummy_checkpoint import FileFormat, write_dummy_checkpoint
+from bench.process import run_measured, skipdec_command
+from bench.stitching import StitchingBench
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import SkipDecError
+from skipdec.engines.ort import use_shared_thread_pool
+from skipdec.exporter.families import family_config
 
 BENCH_MODEL = "opt-1.3b"
 SIX_LAYERS = "constant:max=6"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from .dummy import DummyReader
-from .model_config import model_spec
-from .weights import expected_tensors
+from skipdec.exporter.dummy import DummyReader
+from skipdec.exporter.model_config import model_spec
+from skipdec.exporter.weights import expected_tensors
 
 FileFormat = Literal["safetensors", "bin"]
 

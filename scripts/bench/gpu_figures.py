@@ -20,22 +20,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..engines.bundle import EngineBundle
-from ..engines.errors import SkipDecError
-from ..engines.gpus import survey_gpus
-from ..engines.registry import Registry
-from .gpu_report import BASELINE, Baseline, Cell, DeviceFacts, GpuReport, Unmeasured
-from .measured_process import skipdec_command
+from bench.gpu_report import BASELINE, Baseline, Cell, DeviceFacts, GpuReport, Unmeasured
+from bench.process import skipdec_command
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import SkipDecError
 
 BACKENDS = ("onnxruntime", "tensorrt-rtx", "tensorrt")  # by how sure we are that they load
-DEVICES = Registry(
-    "device",
-    {"cuda": "engines.cuda:CudaDevice", "rehearsal": "engines.rehearsal:RehearsalDevice"},
-)
 Result = TypeVar("Result")
 _PACKAGES = ("skipdec", "onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt_rtx_cu13", "torch")
 _SHOWN = 600  # last characters of what a failed step says
-_PROBE = "from skipdec.exporter.gpu_figures import print_device_facts; print_device_facts"
+_FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +89,7 @@ class GpuCheck:
 
     def _measure_device(self) -> None:
         arguments = (self._config.device, self._config.probe_bytes)
-        facts = json.loads(self._call([sys.executable, "-c", f"{_PROBE}{arguments!r}"]))
+        facts = json.loads(self._call(_python("device_facts.py", *arguments)))
         device = DeviceFacts(**facts)
         self._update(device=device, title=f"{self._config.model} float16 on {device.name}")
 
@@ -172,9 +166,8 @@ class GpuCheck:
     def _measure_baseline(self, batch_size: int) -> None:
         config = self._config
         sizes = (batch_size, config.prompt_length, config.num_tokens, config.repetitions)
-        module = f"{__package__}.compiled_baseline"
         arguments = (config.model, "float16", config.torch_device, *sizes)
-        command = [sys.executable, "-m", module, *map(str, arguments)]
+        command = _python("compiled_baseline.py", *arguments)
         document = self._remembered(f"baseline-{batch_size}", command)
         baseline = Baseline(
             batch_size=batch_size,
@@ -240,21 +233,9 @@ class GpuCheck:
         return stdout
 
 
-def print_device_facts(device: str, probe_bytes: int) -> None:
-    """Print the JSON of DeviceFacts: the device's name and how fast it moves its own memory."""
-    from ..runtime.bandwidth import PASSES
-    from ..runtime.device_bandwidth import measure_device_bandwidth
-
-    opened = DEVICES.load(device)()
-    facts = {
-        "name": opened.name,
-        "compute_capability": opened.compute_capability,
-        "cuda": survey_gpus().cuda,
-        "bandwidth": measure_device_bandwidth(opened, probe_bytes),
-        "bandwidth_passes": PASSES,
-    }
-    opened.close()
-    print(json.dumps(facts))
+def _python(name: str, *arguments: object) -> list[str]:
+    """The command that runs a file of this folder."""
+    return [sys.executable, str(_FOLDER / name), *map(str, arguments)]
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engines.errors import SkipDecError
+from skipdec.engines.errors import SkipDecError
 
 _INTERVAL_SECONDS = 0.02
 _PROC = Path("/proc")

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import OPTConfig, OPTForCausalLM, set_seed
 
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import format_schedule, parse_schedule
-from .fresh_model import FreshModelConfig
-from .skip_attention import ATTENTION
-from .skip_model import IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
-from .tokenised import TokenisedExample
-from .tune_batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
+from skipdec.calib.fresh_model import FreshModelConfig
+from skipdec.calib.skip_attention import ATTENTION
+from skipdec.calib.skip_model import IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
+from skipdec.calib.tokenised import TokenisedExample
+from skipdec.calib.tune_batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import format_schedule, parse_schedule
 
 TRANSFORMERS = "transformers"  # its own forward pass, full depth
 

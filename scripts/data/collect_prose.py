@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Collect English prose from the documentation on this machine, for docs/open-prose.md.
 
-    python scripts/collect_prose.py --topics TOPICS.py work     # work/prose.{train,dev}.txt
+    python scripts/data/collect_prose.py --topics TOPICS.py work     # work/prose.{train,dev}.txt
 
 Reads GNU info manuals, Vim's help, Git's notes, Python's pydoc topics, and man pages (sections 2
 and 7, and Git's), as far as they are installed. Keeps paragraphs of 20 words or more

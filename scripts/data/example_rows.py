@@ -1,6 +1,6 @@
 """Write the example data set, examples/train.jsonl and examples/dev.jsonl: our own sentences.
 
-    python scripts/example_rows.py [FOLDER]
+    python scripts/data/example_rows.py [FOLDER]
 
 Invented places in the notation of examples/restaurants, described by the templates below; equal
 runs write equal files. Prompts of the one file are not in the other; in dev.jsonl each has two

@@ -8,25 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from ..engines.registry import Registry
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import format_schedule, parse_schedule, preset_budgets
-
-COLUMNS = Registry(
-    "column",
-    {
-        "skipdecode": "calib.reproduction_columns:SkipDecode",
-        "early-termination": "calib.reproduction_columns:EarlyTermination",
-        "unified": "calib.reproduction_columns:Unified",
-        "d3": "calib.reproduction_columns:D3",
-        "distilled": "calib.reproduction_columns:Distilled",
-        "curriculum": "calib.reproduction_columns:Curriculum",
-        "mixture": "calib.reproduction_columns:Mixture",
-        "longer": "calib.reproduction_columns:Longer",
-        "longer-early-termination": "calib.reproduction_columns:LongerEarlyTermination",
-    },
-)
-TABLE_COLUMNS = ("skipdecode", "early-termination", "unified", "d3")  # the others are levers
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule_text import format_schedule, parse_schedule, preset_budgets
 
 _LARGEST_GAP = 0.1  # layers of average depth between the columns of one row
 
@@ -190,3 +173,17 @@ class LongerEarlyTermination(EarlyTermination):
 
     heading = "early termination, 3× the steps"
     times_steps = 3
+
+
+COLUMNS: dict[str, type[Column]] = {
+    "skipdecode": SkipDecode,
+    "early-termination": EarlyTermination,
+    "unified": Unified,
+    "d3": D3,
+    "distilled": Distilled,
+    "curriculum": Curriculum,
+    "mixture": Mixture,
+    "longer": Longer,
+    "longer-early-termination": LongerEarlyTermination,
+}
+TABLE_COLUMNS = ("skipdecode", "early-termination", "unified", "d3")  # the others are levers

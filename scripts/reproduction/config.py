@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ..engines.errors import SkipDecError
-from ..exporter.validated_config import ValidatedConfig
-from ..runtime.schedule_text import parse_schedule
-from .fresh_model import read_fresh_model
-from .reproduction_columns import COLUMNS, TABLE_COLUMNS
+from reproduction.columns import COLUMNS, TABLE_COLUMNS
+from skipdec.calib.fresh_model import read_fresh_model
+from skipdec.engines.errors import SkipDecError
+from skipdec.exporter.validated_config import ValidatedConfig
+from skipdec.runtime.schedule_text import parse_schedule
 
 UNTUNED, CONTROL = "untuned", "full"  # beside COLUMNS: the base at k×; full depth tuned as long
 

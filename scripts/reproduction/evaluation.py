@@ -9,16 +9,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ..engines.bundle import EngineBundle, replace_file
-from ..engines.manifest import json_digest
-from ..runtime.schedule_text import format_schedule
-from .bootstrap import Bootstrap
-from .evaluation import OpenGenerator, Row, evaluate
-from .evaluation_inputs import BundleChoice, EvaluationConfig
-from .metrics import MetricOptions
-from .reproduction_columns import Depth, SkipDecode
-from .reproduction_config import UNTUNED, ReproductionConfig
-from .reproduction_runs import Cell, Run, e2e_data
+from reproduction.columns import Depth, SkipDecode
+from reproduction.config import UNTUNED, ReproductionConfig
+from reproduction.runs import Cell, Run, e2e_data
+from skipdec.calib.bootstrap import Bootstrap
+from skipdec.calib.evaluation import OpenGenerator, Row, evaluate
+from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig
+from skipdec.calib.metrics import MetricOptions
+from skipdec.engines.bundle import EngineBundle, replace_file
+from skipdec.engines.manifest import json_digest
+from skipdec.runtime.schedule_text import format_schedule
 
 RESAMPLED = ("bleu", "rouge_l")  # the metrics of which every resample is kept
 

@@ -9,16 +9,18 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from ..engines.cpu import available_cores
-from ..engines.errors import UsageError
-from .data import load_examples
-from .evaluation import OpenGenerator
-from .reproduction_config import ReproductionConfig
-from .reproduction_evaluation import CellResult, evaluate_run
-from .reproduction_runs import Run, base_run, e2e_data, tuned_runs
-from .reproduction_worker import is_made, make, prepare_process
-from .tune_work import REPORT_NAME
-from .tuning_report import TuningReport
+from rich.console import Console
+
+from reproduction.config import ReproductionConfig
+from reproduction.evaluation import CellResult, evaluate_run
+from reproduction.runs import Run, base_run, e2e_data, tuned_runs
+from reproduction.worker import is_made, make, prepare_process
+from skipdec.calib.data import load_examples
+from skipdec.calib.evaluation import OpenGenerator
+from skipdec.calib.tune_work import REPORT_NAME
+from skipdec.calib.tuning_report import TuningReport
+from skipdec.engines.cpu import available_cores
+from skipdec.engines.errors import UsageError
 
 
 class ReproductionEvents:
@@ -102,3 +104,31 @@ def _make_all(executor: Executor, runs: Sequence[Run], events: ReproductionEvent
     futures = {executor.submit(make, run): run for run in missing}
     for future in as_completed(futures):
         events.made(futures[future], future.result())
+
+
+class ReproductionLines(ReproductionEvents):
+    """Prints how many models are to come, then each as it is made and evaluated."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def planned(self, runs: Sequence[Run], *, missing: int) -> None:
+        """How much is left to do."""
+        self._line(f"{len(runs)} models, {missing} of them to make")
+
+    def made(self, run: Run, seconds: float) -> None:
+        """One more is there."""
+        self._line(f"seed {run.seed}, {run.name}: tuned and exported in {seconds:.0f} s")
+
+    def evaluated(self, run: Run, results: Sequence[CellResult]) -> None:
+        """The quality and speed of each cell."""
+        for result in results:
+            figures = result.figures
+            self._line(
+                f"seed {result.seed}, {result.column} {result.speedup}x: "
+                f"BLEU {figures['bleu']:.1f}, {figures['realised_depth']:.2f} layers, "
+                f"{result.measured_speedup:.2f} times as fast"
+            )
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..runtime.schedule_text import parse_schedule
-from .data import DataConfig
-from .reproduction_columns import COLUMNS, Column, Depth
-from .reproduction_config import CONTROL, UNTUNED, ReproductionConfig
-from .tune_config import TuneConfig
+from reproduction.columns import COLUMNS, Depth
+from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
+from skipdec.calib.data import DataConfig
+from skipdec.calib.tune_config import TuneConfig
+from skipdec.runtime.schedule_text import parse_schedule
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +81,7 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
             tuning = _tuning(config, seed, name, text, options)
             runs[key] = Run(seed, name, (cell,), tuning)
 
-    columns: dict[str, type[Column]] = {name: COLUMNS.load(name) for name in config.columns}
+    columns = {name: COLUMNS[name] for name in config.columns}
     add(Cell(CONTROL, 1), "control", "full", 1)
     for name, column in columns.items():
         add(Cell(name, 1), f"{name}-1x", "full", column.times_steps)

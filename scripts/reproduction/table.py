@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from statistics import mean
 
 import numpy as np
 
-from . import markdown
-from .bootstrap import Estimate, MetricSample
-from .metrics import METRICS
-from .reproduction_columns import COLUMNS
-from .reproduction_config import CONTROL, UNTUNED, ReproductionConfig
-from .reproduction_evaluation import RESAMPLED, CellResult
-from .reproduction_runs import Cell
+from reproduction.columns import COLUMNS
+from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
+from reproduction.evaluation import RESAMPLED, CellResult
+from reproduction.runs import Cell
+from skipdec.calib import markdown
+from skipdec.calib.bootstrap import Estimate, MetricSample
+from skipdec.calib.metrics import METRICS
+from skipdec.engines.bundle import replace_file
+from skipdec.engines.cpu import available_cores, processor_name
 
 _CONFIDENCE = 0.95
 _EMPTY = "–"
@@ -89,7 +93,7 @@ def _grid(table: Table, text: Print) -> str:
     """One row a speed-up, one column a way to skip; at 1× tuned columns are their control."""
     columns = [UNTUNED, *table.config.columns]
     headings = [
-        UNTUNED if name == UNTUNED else f"{COLUMNS.load(name).heading}, tuned" for name in columns
+        UNTUNED if name == UNTUNED else f"{COLUMNS[name].heading}, tuned" for name in columns
     ]
     rows = [
         [f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)]
@@ -120,3 +124,22 @@ def _difference(table: Table, metric: str, cell: Cell) -> str:
         return _EMPTY
     estimate = table.difference(cell, metric)
     return markdown.interval(estimate.value, estimate.low, estimate.high, 1, signed=True)
+
+
+DOCUMENT, REPORT = "results.json", "tables.md"
+
+
+def write_results(config: ReproductionConfig, results: Sequence[CellResult]) -> str:
+    """Write results.json and tables.md into ``config.work``; return the tables."""
+    document = {
+        "skipdec": version("skipdec"),
+        "torch": version("torch"),
+        "processor": processor_name(),
+        "cores": available_cores(),
+        "config": config.model_dump(mode="json"),
+        "cells": [result.model_dump(mode="json", exclude={"resampled"}) for result in results],
+    }
+    tables = tables_markdown(Table(config, results))
+    replace_file(config.work / DOCUMENT, (json.dumps(document, indent=2) + "\n").encode())
+    replace_file(config.work / REPORT, tables.encode())
+    return tables

@@ -7,13 +7,13 @@ import threading
 from multiprocessing import parent_process
 from time import perf_counter
 
-from ..engines.bundle_swap import MANIFEST_NAME
-from ..engines.errors import UsageError
-from ..exporter.config import ExportConfig
-from .reproduction_runs import Run
-from .tune_config import TuneConfig
-from .tune_work import REPORT_NAME, TuningDirectories
-from .tuning_report import TuningReport
+from reproduction.runs import Run
+from skipdec.calib.tune_config import TuneConfig
+from skipdec.calib.tune_work import REPORT_NAME, TuningDirectories
+from skipdec.calib.tuning_report import TuningReport
+from skipdec.engines.bundle_swap import MANIFEST_NAME
+from skipdec.engines.errors import UsageError
+from skipdec.exporter.config import ExportConfig
 
 # What does not change a model: where it lies, how it was continued, what was shown meanwhile.
 _FREE_OPTIONS = {"output", "resume", "force", "logging_steps", "save_steps"}
@@ -49,7 +49,7 @@ def make(run: Run) -> float:
     if not tuned:
         _tune(run)
     if not tuned or not _is_exported(run):
-        from ..exporter.pipeline import export
+        from skipdec.exporter.pipeline import export
 
         export(ExportConfig(model=str(run.checkpoint), output=run.bundle, force=True))
     return perf_counter() - begin
@@ -86,7 +86,7 @@ def _fixed_options(config: TuneConfig) -> dict[str, object]:
 
 
 def _tune(run: Run) -> None:
-    from .tune import tune
+    from skipdec.calib.tune import tune
 
     unfinished = TuningDirectories(run.checkpoint).last_checkpoint() is not None
     tune(run.tuning.model_copy(update={"resume": unfinished}))

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from reproduction.config import ReproductionConfig
+from reproduction.evaluation import CellResult
+from reproduction.reproduction import ReproductionEvents, reproduce
+from reproduction.runs import Cell, Run
+from reproduction.table import DOCUMENT, REPORT, Table, write_results
 
-from skipdec.calib.reproduction import ReproductionEvents, reproduce
-from skipdec.calib.reproduction_config import ReproductionConfig
-from skipdec.calib.reproduction_evaluation import CellResult
-from skipdec.calib.reproduction_files import DOCUMENT, REPORT, write_results
-from skipdec.calib.reproduction_runs import Cell, Run
-from skipdec.calib.reproduction_table import Table
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
 
@@ -108,7 +107,7 @@ def test_trainings_end_with_the_process_that_started_them() -> None:
 import os, signal
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from skipdec.calib.reproduction_worker import prepare_process
+from skipdec.reproduction.worker import prepare_process
 executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=prepare_process, initargs=(1,))
 print(executor.submit(os.getpid).result(), flush=True)
 executor.submit(signal.pause)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reproduction.columns import COLUMNS, TABLE_COLUMNS, Depth
+from reproduction.config import ReproductionConfig
+from reproduction.runs import Cell, base_run, tuned_runs
 
-from skipdec.calib.reproduction_columns import COLUMNS, TABLE_COLUMNS, Depth
-from skipdec.calib.reproduction_config import ReproductionConfig
-from skipdec.calib.reproduction_runs import Cell, base_run, tuned_runs
 from skipdec.engines.errors import UsageError
 
 HORIZON = 24
@@ -28,7 +28,7 @@ def test_all_columns_of_a_row_run_equally_many_layers(
     column: str, speedup: int, num_layers: int
 ) -> None:
     depth = Depth(speedup, num_layers, HORIZON)
-    text = COLUMNS.load(column).schedule(depth)
+    text = COLUMNS[column].schedule(depth)
     if text is None:
         assert (column, speedup, num_layers) == ("d3", 6, 12)
     else:

@@ -47,7 +47,7 @@ def test_the_loop_ends_in_a_bundle_with_the_fitted_schedule(tmp_path: Path) -> N
 
 
 def test_the_example_rows_are_what_the_script_writes(tmp_path: Path) -> None:
-    script = ROOT / "scripts" / "example_rows.py"
+    script = ROOT / "scripts" / "data" / "example_rows.py"
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=60)
     for name in ("train.jsonl", "dev.jsonl"):
         assert (tmp_path / name).read_bytes() == (ROOT / "examples" / name).read_bytes()

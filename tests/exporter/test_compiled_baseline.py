@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from bench import compiled_baseline
 
-from skipdec.exporter import compiled_baseline, families
+from skipdec.exporter import families
 from skipdec.exporter.dummy import DummyReader
 from skipdec.exporter.model_config import model_spec
 from skipdec.exporter.weights import expected_tensors

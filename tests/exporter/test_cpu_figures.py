@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from skipdec.exporter.cpu_figures import (
+from bench.cpu_figures import (
     SIX_LAYERS,
     Figure,
     bench_table,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 
 from skipdec.exporter.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.dummy import DummyReader
-from skipdec.exporter.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 from skipdec.exporter.weights import expected_tensors
 
 CONFIG = {

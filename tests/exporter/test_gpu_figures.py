@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import gpu_figures
+from bench.gpu_figures import GpuCheck, GpuCheckConfig
+from bench.gpu_report import BASELINE, GpuReport
 from hollow_bundles import write_hollow_bundle
 
-from skipdec.exporter import gpu_figures
-from skipdec.exporter.gpu_figures import GpuCheck, GpuCheckConfig
-from skipdec.exporter.gpu_report import BASELINE, GpuReport
 from skipdec.runtime.schedule import ExitSchedule
 
 BENCH = {

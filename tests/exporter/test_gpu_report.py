@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from skipdec.exporter.gpu_report import (
+from bench.gpu_report import (
     Baseline,
     Cell,
     DeviceFacts,

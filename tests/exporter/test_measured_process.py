@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from bench.process import run_measured, skipdec_command
 
 from skipdec.engines.errors import SkipDecError
-from skipdec.exporter.measured_process import run_measured, skipdec_command
 
 HOLD = "import time; held = bytearray({size}); held[::4096] = b'x' * len(held[::4096]); "
 MEGABYTE = 2**20

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.stitching import StitchingBench, StitchingCost, merge_engines
 
 from skipdec.engines.bundle import EngineBundle
-from skipdec.exporter.merge import merge_engines
-from skipdec.exporter.stitching_cost import StitchingBench, StitchingCost
 
 
 @pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias"])

@@ -1,0 +1,1 @@
+"""The paper's table made again: columns, runs, evaluation, tables."""
