@@ -9,12 +9,11 @@ from pathlib import Path
 from pydantic import Field
 
 from ..engines.bundle import EngineBundle
+from ..engines.checking import Problems, ValidatedConfig
 from ..engines.errors import UsageError
 from ..engines.manifest import ModelSpec
 from ..exporter.checkpoint import Checkpoint, open_checkpoint
 from ..exporter.config import ExportConfig, LoadFormat
-from ..exporter.problems import Problems
-from ..exporter.validated_config import ValidatedConfig
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import format_schedule
 from .activation_histogram import RangeMethod

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from ..engines.checking import ValidatedConfig
 from ..engines.errors import MissingExtraError, UsageError
-from ..exporter.validated_config import ValidatedConfig
 from .data_passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
 from .data_presets import DEFAULT, PRESETS, Preset, PresetName
 from .long_prompts import LongPrompts

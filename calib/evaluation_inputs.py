@@ -9,8 +9,8 @@ from math import ceil
 from pathlib import Path
 
 from ..engines.bundle import EngineBundle
+from ..engines.checking import Problems
 from ..engines.errors import ScheduleError, UsageError
-from ..exporter.problems import Problems
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import default_horizon, format_schedule, parse_schedule
 from .data import DataConfig, raise_problems

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..engines.checking import Problems
 from ..engines.errors import UsageError
-from ..exporter.problems import Problems
 from ..runtime.schedule import ExitSchedule
 from .data import DataConfig, Example, load_examples
 from .fit_goal import Goal

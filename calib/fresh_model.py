@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import Field
 
+from ..engines.checking import ValidatedConfig
 from ..engines.errors import UsageError
-from ..exporter.validated_config import ValidatedConfig
 
 _TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 

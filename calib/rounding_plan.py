@@ -7,14 +7,13 @@ from pathlib import Path
 
 from pydantic import Field
 
+from ..engines.checking import Problems, ValidatedConfig
 from ..engines.errors import UsageError
 from ..engines.manifest import EngineKind, ModelSpec
 from ..exporter.checkpoint import Checkpoint, open_checkpoint
 from ..exporter.config import DEFAULT_BLOCK_SIZE, ExportConfig
 from ..exporter.hub import locate
-from ..exporter.problems import Problems
 from ..exporter.quantize import QUANTIZED_PARAMETERS
-from ..exporter.validated_config import ValidatedConfig
 from ..exporter.weights import engine_name, engine_parameters
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import format_schedule

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..exporter.validated_config import ValidatedConfig
+from ..engines.checking import ValidatedConfig
 from .data import DataConfig
 
 

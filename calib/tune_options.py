@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..engines.checking import Problems
 from ..engines.errors import UsageError
-from ..exporter.problems import Problems
 
 
 def check_combinations(*needs: tuple[str, object, str, object], steps: int | None) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 
+from ..engines.checking import Problems
 from ..engines.errors import MissingExtraError, UsageError
 from ..engines.extras import require_extra
 from ..engines.manifest import ModelSpec
-from ..exporter.problems import Problems
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule_text import parse_schedule
 from .data import DataConfig, Example, load_examples

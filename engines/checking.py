@@ -1,14 +1,14 @@
-"""Configurations that name every wrong field at once."""
+"""Checks that name everything wrong at once: configurations, and one check after another."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..engines.errors import SkipDecError, UsageError
+from .errors import SkipDecError, UsageError
 
 
 class ValidatedConfig(BaseModel):
@@ -63,3 +63,35 @@ class ValidatedConfig(BaseModel):
                 cls.__name__, f"is a JSON {type(document).__name__}; expected an object"
             )
         return cls(**document)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Problems:
+    """Runs checks one after another and keeps what each of them raises.
+
+    ``subject`` names what all the checks are for, e.g. ``export``.
+    """
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.errors: list[SkipDecError] = []
+
+    def attempt(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the check's result, None if it failed."""
+        try:
+            return check(*args, **kwargs)
+        except SkipDecError as error:
+            self.errors.append(error)
+            return None
+
+    def error(self) -> SkipDecError:
+        """One error with every problem kept; the only one itself, so that its type is not lost."""
+        if len(self.errors) == 1:
+            return self.errors[0]
+        return UsageError(
+            self.subject,
+            *(f"{error.subject}: {text}" for error in self.errors for text in error.problems),
+        )

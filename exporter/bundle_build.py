@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..engines.bundle import EngineBundle
 from ..engines.bundle_swap import TOKENIZER_NAME
 from ..engines.bundle_writer import BundleWriter, check_target
+from ..engines.checking import Problems
 from ..engines.errors import UsageError
 from ..engines.extras import require_extra
 from ..engines.manifest import EngineKind, Manifest
@@ -21,7 +22,6 @@ from .events import ExportEvents, SerializedEvents, Stages
 from .memory import PeakMemory
 from .migration import MIGRATION, Migration
 from .plan import PlannedEngine, bundle_name, check_space, planned_engines
-from .problems import Problems
 from .report import EngineReport, ExportReport
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
+from ..engines.checking import Problems
 from ..engines.errors import EnvironmentMismatchError, UsageError
 from ..engines.gpus import survey_gpus
 from ..engines.manifest import (
@@ -25,7 +26,6 @@ from ..engines.trt_build import BuilderFacts, BuildOptions, Profile, Shape, chec
 from ..engines.trt_library import TensorRtTarget
 from .config import QuantizationConfig
 from .lowering_tensorrt import check_model
-from .problems import Problems
 from .ranges import ActivationRanges, read_ranges
 
 _SMALLEST_BUCKET = 256

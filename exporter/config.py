@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from ..engines.checking import ValidatedConfig
 from ..engines.cpu import int8_weight_bits
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
 from .tensorrt_config import TensorRtConfig
-from .validated_config import ValidatedConfig
 
 LoadFormat = Literal["auto", "safetensors", "bin", "dummy"]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..engines.bundle_swap import partial_path
 from ..engines.bundle_writer import check_target
+from ..engines.checking import Problems
 from ..engines.errors import CapacityError, ScheduleError, UnsupportedModelError, UsageError
 from ..engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
 from ..engines.memory import ITEM_BYTES
@@ -20,7 +21,6 @@ from .checkpoint import Checkpoint, open_checkpoint
 from .config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
 from .families import hub_id
 from .migration import Migration
-from .problems import Problems
 from .quantize import QUANTIZED_PARAMETERS, QUANTIZERS
 from .ranges import read_migration
 from .weights import engine_name, engine_parameters

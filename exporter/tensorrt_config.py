@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from .validated_config import ValidatedConfig
+from ..engines.checking import ValidatedConfig
 
 
 class TensorRtConfig(ValidatedConfig):
