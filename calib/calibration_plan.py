@@ -15,7 +15,7 @@ from ..engines.manifest import ModelSpec
 from ..exporter.checkpoint import Checkpoint, open_checkpoint
 from ..exporter.config import ExportConfig, LoadFormat
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .activation_histogram import RangeMethod
 from .calibration_generation import check_room, open_writer
 from .calibration_rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows

@@ -10,7 +10,7 @@ from itertools import accumulate
 from ..engines.errors import CheckpointError, UsageError
 from ..exporter.checkpoint import Checkpoint
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import parse_schedule
+from ..runtime.schedule.text import parse_schedule
 from ..runtime.tokenizer import Tokenizer
 from .data import DataConfig, Example, load_examples
 from .tokenised import TokenisedData, TokenisedExample, tokenise

@@ -12,7 +12,7 @@ from ..engines.bundle import EngineBundle
 from ..engines.checking import Problems
 from ..engines.errors import ScheduleError, UsageError
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import default_horizon, format_schedule, parse_schedule
+from ..runtime.schedule.text import default_horizon, format_schedule, parse_schedule
 from .data import DataConfig, raise_problems
 from .evaluation_prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 from .metrics import MetricOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
 from .evaluation import Average, Evaluation, Example, Row, Spread
 from .evaluation_inputs import EvaluationConfig

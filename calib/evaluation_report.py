@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ..engines.cpu import processor_name
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .evaluation import Evaluation, Row
 
 

@@ -13,7 +13,7 @@ from ..engines.errors import ScheduleError, SkipDecError
 from ..runtime.cost import CostModel
 from ..runtime.generator import Generator
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .fit_goal import TargetSpeedup
 from .fit_inputs import FitConfig, FitInputs, prepare
 from .fit_loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..engines.errors import SkipDecError, UsageError
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .fit_loss import ScoredSchedule
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 
 if TYPE_CHECKING:
     from rich.console import Console

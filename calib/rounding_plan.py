@@ -16,7 +16,7 @@ from ..exporter.hub import locate
 from ..exporter.quantize import QUANTIZED_PARAMETERS
 from ..exporter.weights import engine_name, engine_parameters
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .calibration_rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows
 from .data import DataConfig
 from .int4_grid import GridTarget

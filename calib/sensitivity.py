@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..engines.errors import ScheduleError
-from ..runtime.decay import DECAYS
 from ..runtime.schedule import ExitSchedule
+from ..runtime.schedule.decay import DECAYS
 from .fit_loss import LossDifference, ScoredSchedule, loss_difference
 from .fit_space import PROMPTS
 from .fit_speed import Speedups

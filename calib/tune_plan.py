@@ -13,7 +13,7 @@ from ..engines.errors import MissingExtraError, UsageError
 from ..engines.extras import require_extra
 from ..engines.manifest import ModelSpec
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import parse_schedule
+from ..runtime.schedule.text import parse_schedule
 from .data import DataConfig, Example, load_examples
 from .tokenised import TokenisedData, TokenisedExample, tokenise
 from .tune_config import TuneConfig

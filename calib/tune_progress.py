@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .tune_events import TuneEvents, TuneStage
 from .tune_plan import TuningPlan, depth_share
 

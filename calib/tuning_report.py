@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..engines.extras import require_extra
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .tokenised import TokenisedData
 from .tune_plan import TuningPlan, depth_share
 

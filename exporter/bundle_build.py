@@ -16,7 +16,7 @@ from ..engines.errors import UsageError
 from ..engines.extras import require_extra
 from ..engines.manifest import EngineKind, Manifest
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .build_config import BuildConfig
 from .events import ExportEvents, SerializedEvents, Stages
 from .memory import PeakMemory

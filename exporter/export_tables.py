@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from ..engines.manifest import BuildSpec, PrecisionSpec
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .plan import ExportPlan, PlannedEngine
 from .report import EngineReport, ExportReport
 

@@ -11,7 +11,7 @@ from ..engines.bundle_swap import TOKENIZER_NAME
 from ..engines.bundle_writer import BundleWriter
 from ..engines.extras import require_extra
 from ..engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
-from ..runtime.schedule_text import format_schedule
+from ..runtime.schedule.text import format_schedule
 from .config import ExportConfig
 from .events import ExportEvents, SerializedEvents, Stages
 from .memory import PeakMemory

@@ -16,7 +16,7 @@ from ..engines.errors import CapacityError, ScheduleError, UnsupportedModelError
 from ..engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
 from ..engines.memory import ITEM_BYTES
 from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule_text import parse_schedule
+from ..runtime.schedule.text import parse_schedule
 from .checkpoint import Checkpoint, open_checkpoint
 from .config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
 from .families import hub_id

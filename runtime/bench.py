@@ -20,7 +20,7 @@ from .cost import CostModel
 from .generator import Generator
 from .sampling import SamplingParams
 from .schedule import ExitSchedule, realised_depth
-from .schedule_text import format_schedule
+from .schedule.text import format_schedule
 
 _WARMUP_TOKENS = 4
 _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk

@@ -18,7 +18,7 @@ from rich.progress import (
 
 from .outputs import StreamDelta
 from .schedule import ExitSchedule
-from .schedule_text import format_schedule
+from .schedule.text import format_schedule
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 

@@ -24,7 +24,7 @@ from .outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
 from .requests import Prompt, Request, make_requests
 from .sampling import SamplingParams
 from .schedule import ExitSchedule
-from .schedule_text import default_horizon, parse_schedule
+from .schedule.text import default_horizon, parse_schedule
 from .scoring import Scorer, make_score_requests
 from .sequence import RunningSequence
 from .stitcher import Stitcher

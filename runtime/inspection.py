@@ -11,7 +11,7 @@ from ..engines.manifest import EngineSpec, TensorRole, TensorSpec
 from .cost import CostModel
 from .kv_cache import KVLayout, plan_kv_cache
 from .schedule import ExitSchedule
-from .schedule_text import default_horizon, fitting_presets, format_schedule, parse_schedule
+from .schedule.text import default_horizon, fitting_presets, format_schedule, parse_schedule
 
 PRESETS = ("2x", "3x", "4x", "5x")
 

@@ -49,7 +49,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print how many layers, and which, each generated token runs."""
-    from .schedule_text import parse_schedule
+    from .schedule.text import parse_schedule
 
     parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
     if as_json:
@@ -67,8 +67,8 @@ def plot(
     tokens: Annotated[int | None, typer.Option(min=1, help="generated tokens to draw")] = None,
 ) -> None:
     """Draw layers × positions as a PNG or SVG picture."""
-    from .schedule_plot import plot_schedule
-    from .schedule_text import parse_schedule
+    from .schedule.plot import plot_schedule
+    from .schedule.text import parse_schedule
 
     parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
     plot_schedule(parsed, output, num_tokens=tokens)
@@ -84,7 +84,7 @@ def set_schedule(
     """Change the schedule that a bundle runs by default; no engine is rebuilt."""
     from ..engines.bundle import EngineBundle, write_schedule
     from .schedule import ExitSchedule
-    from .schedule_text import format_schedule, parse_schedule
+    from .schedule.text import format_schedule, parse_schedule
 
     opened = EngineBundle.open(bundle)
     before = ExitSchedule.from_document(opened.schedule_document)
@@ -98,7 +98,7 @@ def set_schedule(
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:
     """The JSON of ``schedule show``."""
-    from .schedule_text import format_schedule
+    from .schedule.text import format_schedule
 
     return {
         "text": format_schedule(schedule),
@@ -120,7 +120,7 @@ def _describe(schedule: ExitSchedule) -> dict[str, Any]:
 def _print_table(schedule: ExitSchedule) -> None:
     from rich.table import Table
 
-    from .schedule_text import format_layers, format_schedule
+    from .schedule.text import format_layers, format_schedule
 
     table = Table()
     table.add_column("token")

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from ..engines.registry import Registry
+from ...engines.registry import Registry
 
 if TYPE_CHECKING:
     from .schedule import ExitSchedule
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 DECAYS = Registry(
     "decay",
     {
-        "linear": "runtime.decay:Linear",
-        "power": "runtime.decay:Power",
-        "exponential": "runtime.decay:Exponential",
-        "cosine": "runtime.decay:Cosine",
-        "step": "runtime.decay:Step",
-        "constant": "runtime.decay:Constant",
-        "table": "runtime.decay:Table",
-        "d3": "runtime.decay:D3",
+        "linear": "runtime.schedule.decay:Linear",
+        "power": "runtime.schedule.decay:Power",
+        "exponential": "runtime.schedule.decay:Exponential",
+        "cosine": "runtime.schedule.decay:Cosine",
+        "step": "runtime.schedule.decay:Step",
+        "constant": "runtime.schedule.decay:Constant",
+        "table": "runtime.schedule.decay:Table",
+        "d3": "runtime.schedule.decay:D3",
     },
 )
 

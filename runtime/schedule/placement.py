@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
-from ..engines.registry import Registry
+from ...engines.registry import Registry
 from .decay import round_half_up
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 PLACEMENTS = Registry(
     "placement",
     {
-        "top": "runtime.placement:Top",
-        "bottom": "runtime.placement:Bottom",
-        "unified": "runtime.placement:Unified",
-        "unified-nested": "runtime.placement:UnifiedNested",
-        "hierarchical": "runtime.placement:Hierarchical",
-        "d3": "runtime.placement:D3",
+        "top": "runtime.schedule.placement:Top",
+        "bottom": "runtime.schedule.placement:Bottom",
+        "unified": "runtime.schedule.placement:Unified",
+        "unified-nested": "runtime.schedule.placement:UnifiedNested",
+        "hierarchical": "runtime.schedule.placement:Hierarchical",
+        "d3": "runtime.schedule.placement:D3",
     },
 )
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..engines.errors import UsageError
-from ..engines.extras import require_extra
+from ...engines.errors import UsageError
+from ...engines.extras import require_extra
 from .schedule import ExitSchedule
-from .schedule_text import format_schedule
+from .text import format_schedule
 
 FORMATS = (".png", ".svg")
 _PROMPT, _WARMUP, _RUN = 1, 2, 3  # what a cell shows; 0: bypassed

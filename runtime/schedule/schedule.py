@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from ..engines.errors import ScheduleError
+from ...engines.errors import ScheduleError
 from .decay import DECAYS, Decay, round_half_up
 from .placement import PLACEMENTS, Placement
-from .schedule_problems import schedule_problems
+from .problems import schedule_problems
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
 

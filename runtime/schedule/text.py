@@ -9,11 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ..engines.errors import ScheduleError
-from ..engines.manifest import json_digest
+from ...engines.errors import ScheduleError
+from ...engines.manifest import json_digest
 from .decay import DECAYS, alpha_problems, d3_horizon, round_half_up
+from .problems import MAX_HORIZON
 from .schedule import ExitSchedule
-from .schedule_problems import MAX_HORIZON
 
 _FIELDS = {
     "max": "max_exit_layer",

@@ -18,7 +18,7 @@ from skipdec.calib.skip_model import IGNORED_LABEL, SkipOPTForCausalLM, active_l
 from skipdec.calib.tokenised import TokenisedExample
 from skipdec.calib.tune_batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import format_schedule, parse_schedule
+from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
 TRANSFORMERS = "transformers"  # its own forward pass, full depth
 

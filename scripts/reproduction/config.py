@@ -11,7 +11,7 @@ from reproduction.columns import COLUMNS, TABLE_COLUMNS
 from skipdec.calib.fresh_model import read_fresh_model
 from skipdec.engines.checking import ValidatedConfig
 from skipdec.engines.errors import SkipDecError
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 UNTUNED, CONTROL = "untuned", "full"  # beside COLUMNS: the base at k×; full depth tuned as long
 

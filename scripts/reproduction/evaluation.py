@@ -18,7 +18,7 @@ from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig
 from skipdec.calib.metrics import MetricOptions
 from skipdec.engines.bundle import EngineBundle, replace_file
 from skipdec.engines.manifest import json_digest
-from skipdec.runtime.schedule_text import format_schedule
+from skipdec.runtime.schedule.text import format_schedule
 
 RESAMPLED = ("bleu", "rouge_l")  # the metrics of which every resample is kept
 

@@ -11,7 +11,7 @@ from reproduction.columns import COLUMNS, Depth
 from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
 from skipdec.calib.data import DataConfig
 from skipdec.calib.tune_config import TuneConfig
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 
 @dataclass(frozen=True, order=True)

@@ -28,7 +28,7 @@ from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.runtime.cost import CostModel
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 MEASURE = "skipdec.calib.fit.measure_speedup"
 

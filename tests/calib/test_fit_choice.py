@@ -27,7 +27,7 @@ from skipdec.calib.sensitivity import study, variations
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.runtime.bench import Run
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 
 def scored(text: str, speedup: float, loss: float) -> ScoredSchedule:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import read_schedule
+from skipdec.runtime.schedule.text import read_schedule
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()"]
 SMALL = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]

@@ -27,7 +27,7 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import read_schedule
+from skipdec.runtime.schedule.text import read_schedule
 
 ONLY_EXITS = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
 QUICK = [*ONLY_EXITS, "--repetitions", "0", "--threads", "1"]

@@ -9,7 +9,7 @@ import pytest
 from skipdec.calib.fit_space import Point, SearchSpace, SpaceConfig
 from skipdec.engines.errors import ScheduleError, UsageError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 ONLY_TOP = SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,))
 

@@ -18,8 +18,8 @@ from skipdec.calib.skip_model import SkipOPTForCausalLM, active_lengths, load_sk
 from skipdec.calib.tokenised import TokenisedExample
 from skipdec.calib.tune_batches import ExampleDataset, collate
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.placement import PLACEMENTS
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.text import parse_schedule
 
 # A prompt of one token, one that outlasts another's whole text, completions of 1 to 12 tokens.
 LENGTHS = ((6, 12), (1, 9), (19, 4), (4, 1))

@@ -13,7 +13,7 @@ from skipdec.calib.tokenised import TokenisedExample
 from skipdec.calib.tune_config import TuneConfig
 from skipdec.calib.tune_plan import depth_share, plan_tuning
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 MEDIAN = 4  # "abc" and the end
 LONG = {"prompt": "b c " * 18, "completion": "abc" * 5}  # the model has 64 positions

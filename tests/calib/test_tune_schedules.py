@@ -20,8 +20,8 @@ from skipdec.calib.tune_config import DistillationConfig
 from skipdec.calib.tune_loss import mean_loss
 from skipdec.calib.tune_schedules import step_schedules
 from skipdec.calib.tune_trainer import SkipTrainer
-from skipdec.runtime.placement import PLACEMENTS
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.text import parse_schedule
 
 TARGET = parse_schedule("linear:max=8,min=4,horizon=5", num_layers=12)
 FULL = ExitSchedule.full(12)

@@ -16,7 +16,7 @@ from skipdec.runtime.cost import CostModel
 from skipdec.runtime.outputs import CompletionOutput, RequestOutput, Timings
 from skipdec.runtime.sampling import SamplingParams
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 SECONDS_PER_LAYER = 0.01
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from skipdec.engines.errors import ScheduleError
-from skipdec.runtime.decay import DECAYS, d3_horizon, round_half_up
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.decay import DECAYS, d3_horizon, round_half_up
 
 
 def budgets(decay: str, options: dict[str, Any], horizon: int = 5) -> list[int]:

@@ -9,7 +9,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["batching", "buffer_pool", "decay", "sampling", "schedule", "schedule_text"]
+    "module",
+    ["batching", "buffer_pool", "sampling", "schedule.decay", "schedule.schedule", "schedule.text"],
 )
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"skipdec.runtime.{module}"))

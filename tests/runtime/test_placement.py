@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
-from skipdec.runtime.placement import PLACEMENTS
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.placement import PLACEMENTS
 
 repeatable = settings(deadline=None, derandomize=True, database=None)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.kv_cache import KVLayout, plan_kv_cache
-from skipdec.runtime.placement import PLACEMENTS
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import format_schedule, parse_schedule
+from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
 repeatable = settings(deadline=None, derandomize=True, database=None)
 NESTED = tuple(placement for placement in PLACEMENTS if placement != "unified")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
-from skipdec.runtime.placement import PLACEMENTS
 from skipdec.runtime.schedule import ExitSchedule, realised_depth
+from skipdec.runtime.schedule.placement import PLACEMENTS
 
 # No deadline: a busy machine is no failure. The same examples each time, nothing kept on disk.
 repeatable = settings(deadline=None, derandomize=True, database=None)

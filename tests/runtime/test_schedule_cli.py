@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_plot import schedule_cells
+from skipdec.runtime.schedule.plot import schedule_cells
 
 
 def run(*arguments: str) -> Result:

@@ -11,7 +11,7 @@ import pytest
 from skipdec.engines.errors import ScheduleError
 from skipdec.engines.manifest import json_digest
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import (
+from skipdec.runtime.schedule.text import (
     default_horizon,
     format_schedule,
     parse_schedule,

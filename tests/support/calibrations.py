@@ -19,7 +19,7 @@ from skipdec.calib.tokenised import TokenisedExample
 from skipdec.exporter.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 # Tokens of prompt and completion.
 LENGTHS = ((6, 12), (1, 9), (17, 4), (4, 1))

@@ -10,7 +10,7 @@ from calibrations import random_examples
 from skipdec.calib.rounding_plan import RoundingConfig, RoundingPlan
 from skipdec.exporter.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
-from skipdec.runtime.schedule_text import parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 
 class Counting:
