@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engines.backends.ort import use_shared_thread_pool
     from .engines.bundle import EngineBundle
     from .engines.errors import SkipDecError
-    from .engines.ort import use_shared_thread_pool
     from .runtime.generator import Generator
     from .runtime.outputs import CompletionOutput, RequestOutput
     from .runtime.sampling import SamplingParams
@@ -25,7 +25,7 @@ _PUBLIC_NAMES = {
     "RequestOutput": ".runtime.outputs",
     "SamplingParams": ".runtime.sampling",
     "SkipDecError": ".engines.errors",
-    "use_shared_thread_pool": ".engines.ort",
+    "use_shared_thread_pool": ".engines.backends.ort",
 }
 
 __all__ = [

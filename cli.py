@@ -7,7 +7,7 @@ import sys
 import typer
 
 from .calib import cli as calib_cli
-from .engines.huge_pages import restart_with_huge_pages
+from .engines.host.processor import restart_with_huge_pages
 from .exporter import cli as exporter_cli
 from .runtime import cli as runtime_cli
 

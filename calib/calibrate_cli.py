@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -178,7 +178,7 @@ def calibrate(
 
 
 def _calibrate(values: dict[str, Any], *, quiet: bool) -> CalibrationReport:
-    from ..engines.extras import require_extra
+    from ..engines.host.extras import require_extra
 
     require_extra("export", "skipdec calibrate")
     from .calibration import calibrate as run

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..engines.backends.session import open_backend
 from ..engines.bundle import EngineBundle
 from ..engines.errors import UsageError
-from ..engines.session import open_backend
 from ..exporter.checkpoint import Checkpoint
 from ..runtime.generator import Generator
 from ..runtime.outputs import StreamDelta

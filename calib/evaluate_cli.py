@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.console import print_json, reports_errors, stderr_console
+from ..engines.host.console import print_json, reports_errors, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -133,7 +133,7 @@ def evaluate(
     ] = 5,
 ) -> None:
     """Write texts at every schedule, compare them with references, and measure the time."""
-    from ..engines.cpu import available_cores
+    from ..engines.host.processor import available_cores
     from .data import DataConfig
     from .evaluation import evaluate as run
     from .evaluation_files import check_output

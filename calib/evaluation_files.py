@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..engines.bundle_swap import partial_path, remove_tree, take_place
+from ..engines.bundle.place import partial_path, remove_tree, take_place
 from ..engines.errors import UsageError
 from .evaluation import Evaluation
 from .evaluation_markdown import report_markdown

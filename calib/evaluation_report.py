@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from ..engines.cpu import processor_name
+from ..engines.host.processor import processor_name
 from ..runtime.schedule.text import format_schedule
 from .evaluation import Evaluation, Row
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -268,6 +268,6 @@ def _write_schedule(path: Path, document: dict[str, Any]) -> None:
 
 def _machine(device: str | None, threads: int | None) -> dict[str, Any]:
     """Where it ran, for the document; null: what the bundle's target runs on."""
-    from ..engines.cpu import available_cores
+    from ..engines.host.processor import available_cores
 
     return {"device": device, "threads": threads or available_cores()}

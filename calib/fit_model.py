@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.bundle import write_schedule
-from ..engines.bundle_lock import BundleLock
-from ..engines.bundle_swap import repair, take_place
-from ..engines.bundle_writer import check_target
+from ..engines.bundle.place import BundleLock, repair, take_place
+from ..engines.bundle.writer import check_target
 from ..engines.errors import CheckpointError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from ..exporter.config import ExportConfig
 from ..exporter.events import ExportEvents, Stage
 from ..exporter.report import EngineReport

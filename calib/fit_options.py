@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engines.bundle_swap import MANIFEST_NAME
+from ..engines.bundle.place import MANIFEST_NAME
 from ..engines.errors import UsageError
 from .fit_goal import Goal, MaxLoss, TargetSpeedup
 from .fit_source import BundleSource, Source

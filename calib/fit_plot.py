@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..engines.errors import UsageError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from .fit import Fit
 from .fit_speed import SpeedupOf
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..engines.bundle import schedule_text
-from ..engines.bundle_swap import SCHEDULE_NAME, TOKENIZER_NAME
+from ..engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ..engines.manifest import EngineKind
 from .calibration_engines import load_engine
 from .calibration_states import HiddenStates

@@ -12,11 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ..engines.bundle_lock import BundleLock
-from ..engines.bundle_swap import partial_path, remove_tree, sync_directory, sync_file, take_place
+from ..engines.bundle.place import (
+    BundleLock,
+    partial_path,
+    place_problems,
+    remove_tree,
+    share_weights,
+    sync_directory,
+    sync_file,
+    take_place,
+)
 from ..engines.errors import UsageError
-from ..engines.output_place import place_problems
-from .checkpoint_modes import share_weights
 from .rounding_report import REPORT_NAME
 
 _INDEX_NAME = "model.safetensors.index.json"

@@ -11,11 +11,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..engines.bundle import schedule_text
-from ..engines.bundle_lock import BundleLock
-from ..engines.bundle_swap import SCHEDULE_NAME
-from ..engines.extras import missing_modules
+from ..engines.bundle.place import SCHEDULE_NAME, BundleLock, share_weights
+from ..engines.host.extras import missing_modules
 from ..runtime.schedule import ExitSchedule
-from .checkpoint_modes import share_weights
 from .tune_config import TuneConfig
 from .tune_events import TuneEvents, TuneStage
 from .tune_plan import TuningPlan, plan_tuning

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -274,7 +274,7 @@ def tune(
 
 
 def _tune(values: dict[str, Any], *, quiet: bool) -> TuningReport | None:
-    from ..engines.extras import require_extra
+    from ..engines.host.extras import require_extra
     from .tune_config import TuneConfig
 
     require_extra("calib", "skipdec tune")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from ..engines.checking import Problems
 from ..engines.errors import MissingExtraError, UsageError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from ..engines.manifest import ModelSpec
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule.text import parse_schedule

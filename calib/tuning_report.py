@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from ..runtime.schedule.text import format_schedule
 from .tokenised import TokenisedData
 from .tune_plan import TuningPlan, depth_share

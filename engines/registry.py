@@ -14,9 +14,9 @@ _PACKAGE = __name__.rsplit(".", 2)[0]
 class Registry(Mapping[str, str]):
     """A read-only table of ``name -> "folder.module:Attribute"``, imported when asked for.
 
-    >>> backends = Registry("target", {"onnxruntime": "engines.ort:OrtBackend"})
+    >>> backends = Registry("target", {"onnxruntime": "engines.backends.ort:OrtBackend"})
     >>> backends.load("onnxruntime")
-    <class 'skipdec.engines.ort.OrtBackend'>
+    <class 'skipdec.engines.backends.ort.OrtBackend'>
     """
 
     def __init__(self, noun: str, entries: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from ..engines.errors import CheckpointError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from .reader import StoredTensor
 
 

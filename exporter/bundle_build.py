@@ -9,11 +9,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..engines.bundle import EngineBundle
-from ..engines.bundle_swap import TOKENIZER_NAME
-from ..engines.bundle_writer import BundleWriter, check_target
+from ..engines.bundle.place import TOKENIZER_NAME
+from ..engines.bundle.writer import BundleWriter, check_target
 from ..engines.checking import Problems
 from ..engines.errors import UsageError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from ..engines.manifest import EngineKind, Manifest
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule.text import format_schedule

@@ -13,7 +13,7 @@ from typing import cast
 
 from ..engines.checking import Problems
 from ..engines.errors import EnvironmentMismatchError, UsageError
-from ..engines.gpus import survey_gpus
+from ..engines.host.gpus import survey_gpus
 from ..engines.manifest import (
     BuildSpec,
     EngineKind,
@@ -22,8 +22,8 @@ from ..engines.manifest import (
     PrecisionSpec,
     TensorSpec,
 )
-from ..engines.trt_build import BuilderFacts, BuildOptions, Profile, Shape, check_options
-from ..engines.trt_library import TensorRtTarget
+from ..engines.trt.build import BuilderFacts, BuildOptions, Profile, Shape, check_options
+from ..engines.trt.library import TensorRtTarget
 from .config import QuantizationConfig
 from .lowering_tensorrt import check_model
 from .ranges import ActivationRanges, read_ranges

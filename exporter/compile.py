@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ..engines.bundle import file_record
 from ..engines.manifest import EngineSpec, FileRecord, KVBucket, ModelSpec
-from ..engines.trt_build import PlanReport, PlanRequest, build_plan
+from ..engines.trt.build import PlanReport, PlanRequest, build_plan
 from .build import step_bytes, store_parameter
 from .canonical import CanonicalEngine
 from .compilation import Compilation

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from ..engines.checking import ValidatedConfig
-from ..engines.cpu import int8_weight_bits
+from ..engines.host.processor import int8_weight_bits
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
 from .tensorrt_config import TensorRtConfig
 

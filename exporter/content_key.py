@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from ..engines import trt_build
 from ..engines.manifest import FileRecord, ModelSpec, PrecisionSpec, json_digest
+from ..engines.trt import build as trt_build
 from .lowering import parameters_as_inputs
 from .migration import Factors
 from .reader import CheckpointReader
@@ -40,7 +40,7 @@ def compiling_tool_versions() -> dict[str, str]:
 def _code_digest() -> str:
     """SHA-256 of the source: engines that other code has built are not reused."""
     digest = hashlib.sha256()
-    builders = Path(trt_build.__file__).parent.glob("trt_*.py")
+    builders = Path(trt_build.__file__).parent.glob("*.py")
     for path in (*sorted(Path(__file__).parent.glob("*.py")), *sorted(builders)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

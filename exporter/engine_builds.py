@@ -13,7 +13,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from ..engines.manifest import EngineKind, EngineSpec, FileRecord, PrecisionSpec
-from ..engines.trt_build import PlanReport
+from ..engines.trt.build import PlanReport
 from .build import BuiltEngine, build_engine
 from .canonical import CanonicalEngine
 from .compile import Compiler, OnPlanProgress

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .tensorrt_options import (
     GpuArch,
     HardwareCompatible,
@@ -174,7 +174,7 @@ def export(
 ) -> None:
     """Compile an OPT checkpoint layer by layer to a bundle of engines, and verify it."""
     from ..engines.errors import UsageError
-    from ..engines.memory_size import parse_memory_size
+    from ..engines.host.console import parse_memory_size
     from .config import ExportConfig
 
     if fp16 and dtype not in (None, "float16"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.errors import CheckpointError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from .config import ExportConfig, LoadFormat
 from .families import SHORT_NAMES, hub_id
 

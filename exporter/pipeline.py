@@ -7,9 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engines.bundle_swap import TOKENIZER_NAME
-from ..engines.bundle_writer import BundleWriter
-from ..engines.extras import require_extra
+from ..engines.bundle.place import TOKENIZER_NAME
+from ..engines.bundle.writer import BundleWriter
+from ..engines.host.extras import require_extra
 from ..engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
 from ..runtime.schedule.text import format_schedule
 from .config import ExportConfig

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engines.bundle_swap import partial_path
-from ..engines.bundle_writer import check_target
+from ..engines.bundle.place import partial_path
+from ..engines.bundle.writer import check_target
 from ..engines.checking import Problems
 from ..engines.errors import CapacityError, ScheduleError, UnsupportedModelError, UsageError
 from ..engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..engines.manifest import BuildSpec, PrecisionSpec
-from ..engines.trt_build import PlanReport
+from ..engines.trt.build import PlanReport
 from .verify_report import VerificationReport
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ..engines.errors import CheckpointError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
 from ..engines.manifest import ModelSpec
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..engines.errors import VerificationError
-from ..engines.extras import require_extra
+from ..engines.host.extras import require_extra
+from ..engines.host.worker import WorkerCrashError, run_worker
 from ..engines.manifest import PrecisionSpec
-from ..engines.worker_process import WorkerCrashError, run_worker
 from .config import ExportConfig
 from .verify_report import Progress, VerificationReport, VerificationRequest
 

@@ -8,9 +8,9 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
+from ..engines.backends.session import open_backend
 from ..engines.bundle import EngineBundle
 from ..engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
-from ..engines.session import open_backend
 from .checkpoint import open_checkpoint
 from .config import TENSORRT_TARGETS
 from .migration import Migration

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.console import print_json, reports_errors, stderr_console
+from ..engines.host.console import print_json, reports_errors, stderr_console
 
 if TYPE_CHECKING:
     from ..engines.bundle import EngineBundle
@@ -60,7 +60,7 @@ def verify(
         opened = EngineBundle.open(bundle, verify="full")
         _print(opened, None, as_json)
         return
-    from ..engines.memory_size import parse_memory_size
+    from ..engines.host.console import parse_memory_size
     from .config import ExportConfig
     from .verify import run_verification
 

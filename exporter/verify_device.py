@@ -7,10 +7,10 @@ from typing import cast
 
 import numpy as np
 
-from ..engines.device import DeviceMemory
+from ..engines.backends.device import DeviceMemory
+from ..engines.backends.session import EngineBackend, EngineSession
 from ..engines.manifest import BuildSpec, KVBucket, TensorRole
 from ..engines.memory import Array, DeviceTensor
-from ..engines.session import EngineBackend, EngineSession
 from .verify_calls import EngineCalls, causal_mask
 
 

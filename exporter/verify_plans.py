@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle
 from ..engines.errors import EnvironmentMismatchError
-from ..engines.gpus import survey_gpus
+from ..engines.host.gpus import survey_gpus
 from ..engines.manifest import EngineSpec, KVBucket
-from ..engines.session import EngineBackend, open_backend
 from .verify_calls import EngineCalls
 from .verify_device import DeviceCalls
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
+from ..engines.backends.ort import use_shared_thread_pool
 from ..engines.errors import SkipDecError
-from ..engines.ort import use_shared_thread_pool
-from ..engines.worker_process import WorkerLines
+from ..engines.host.worker import WorkerLines
 from .verify_bundle import verify_bundle
 from .verify_report import Progress, VerificationRequest
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.console import print_json, reports_errors, result_console, stderr_console
+from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
 
 if TYPE_CHECKING:
     from .bandwidth import BandwidthProbe
@@ -110,7 +110,7 @@ def _parse_sizes(text: str) -> tuple[int, ...]:
 
 def _probe(generator: Generator, threads: int | None) -> BandwidthProbe | DeviceBandwidthProbe:
     """The yardstick of where the engines run."""
-    from ..engines.cpu import available_cores
+    from ..engines.host.processor import available_cores
     from .bandwidth import BandwidthProbe
     from .device_bandwidth import DeviceBandwidthProbe
 
@@ -125,7 +125,7 @@ def _document(
     from dataclasses import asdict
     from importlib.metadata import version
 
-    from ..engines.cpu import available_cores, processor_name
+    from ..engines.host.processor import available_cores, processor_name
 
     on_device = generator.device is not None
     return {

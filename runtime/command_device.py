@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..engines.backends.session import default_device, open_backend
 from ..engines.bundle import EngineBundle
-from ..engines.cpu import available_cores
 from ..engines.errors import UsageError
-from ..engines.session import default_device, open_backend
+from ..engines.host.processor import available_cores
 from .generator import Generator
 
 
@@ -28,7 +28,7 @@ def open_for_command(
     target = bundle.manifest.target
     where = device or default_device(target)
     if where == "cpu":
-        from ..engines.ort import use_shared_thread_pool
+        from ..engines.backends.ort import use_shared_thread_pool
 
         use_shared_thread_pool(threads or available_cores())
     elif threads is not None:

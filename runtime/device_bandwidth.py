@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from ..engines.device import Device, DeviceMemory
+from ..engines.backends.device import Device, DeviceMemory
 from .bandwidth import PASSES, PROBE_BYTES
 
 _COPIES = 8  # a pass: long enough that starting it and waiting for it don't count

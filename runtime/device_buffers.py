@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..engines.device import DeviceMemory
+from ..engines.backends.device import DeviceMemory
 from ..engines.manifest import DType, EngineSpec, TensorRole
 from ..engines.memory import ITEM_BYTES, Array, DeviceTensor
 from .row_logits import CandidateLogits

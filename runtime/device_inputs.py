@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engines.device import DeviceMemory
+from ..engines.backends.device import DeviceMemory
 from ..engines.manifest import TensorRole
 from ..engines.memory import DeviceTensor
 from .staging import Field, Staging

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..engines.device import Device, DeviceMemory
+from ..engines.backends.device import Device, DeviceMemory
+from ..engines.backends.session import EngineSession
 from ..engines.manifest import TensorRole
 from ..engines.memory import Array, DeviceTensor, Tensor
-from ..engines.session import EngineSession
 from .device_buffers import DeviceBuffers
 from .device_inputs import DeviceInputs
 from .kv_cache import KVCache

@@ -19,11 +19,11 @@ from typing import cast
 
 import numpy as np
 
-from ..engines.device import Device, DeviceGraph, DeviceMemory
+from ..engines.backends.device import Device, DeviceGraph, DeviceMemory
+from ..engines.backends.session import Binding, EngineSession
 from ..engines.errors import SkipDecError
 from ..engines.manifest import EngineKind, TensorRole
 from ..engines.memory import Array, DeviceBuffer, DeviceTensor, Tensor
-from ..engines.session import Binding, EngineSession
 from .device_buffers import DeviceBuffers
 from .device_inputs import DeviceInputs
 from .device_prompts import DevicePrompts, LayerSessions, mask_capacity, passing

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from ..engines.backends.device import DeviceMemory
+from ..engines.backends.session import EngineBackend, EngineSession
 from ..engines.bundle import EngineBundle
-from ..engines.device import DeviceMemory
 from ..engines.errors import BundleError
-from ..engines.session import EngineBackend, EngineSession
 from .device_stitcher import DeviceStitcher
 from .host_stitcher import HostStitcher
 from .stitcher import Stitcher

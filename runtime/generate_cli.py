@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engines.console import reports_errors
+from ..engines.host.console import reports_errors
 
 _EXAMPLES = """
 [bold]Examples[/bold]

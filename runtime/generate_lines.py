@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..engines.console import print_json, stderr_console
 from ..engines.errors import UsageError
+from ..engines.host.console import print_json, stderr_console
 from .generate_options import GenerateOptions
 from .generation_progress import GenerationProgress
 from .interruption import Interruption

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.errors import UsageError
-from ..engines.memory_size import parse_memory_size
+from ..engines.host.console import parse_memory_size
 from .command_device import open_for_command
 from .generator import Generator
 from .sampling import SamplingParams

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from ..engines.console import print_json, stderr_console
+from ..engines.host.console import print_json, stderr_console
 from .generate_options import GenerateOptions
 from .generation_progress import GenerationProgress
 from .generator import Generator

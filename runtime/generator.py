@@ -10,11 +10,11 @@ from threading import Lock
 from time import perf_counter
 from typing import Literal
 
+from ..engines.backends.device import Device
+from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle
-from ..engines.device import Device
 from ..engines.errors import ClosedError, ScheduleError, SkipDecError, UsageError
 from ..engines.manifest import TensorRole
-from ..engines.session import EngineBackend, open_backend
 from .batch import Batch
 from .batching import BatchLimits, PlannedBatch, plan_batches
 from .buffer_pool import BufferPool, KVMemory

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..engines.backends.session import Binding, EngineSession
 from ..engines.manifest import EngineSpec, TensorRole
 from ..engines.memory import Array, Tensor
-from ..engines.session import Binding, EngineSession
 from .kv_cache import KVCache
 from .row_logits import HostLogits
 from .schedule import LayerPlan

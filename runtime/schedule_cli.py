@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.console import print_json, reports_errors, result_console
+from ..engines.host.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
     from .schedule import ExitSchedule, LayerPlan

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.device import DeviceMemory
+from ..engines.backends.device import DeviceMemory
 from ..engines.manifest import DType, TensorRole
 from ..engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
 

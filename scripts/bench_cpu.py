@@ -14,8 +14,7 @@ from pathlib import Path
 
 from bench import cpu_figures
 
-from skipdec.engines.cpu import available_cores, processor_name
-from skipdec.engines.huge_pages import restart_with_huge_pages
+from skipdec.engines.host.processor import available_cores, processor_name, restart_with_huge_pages
 
 OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "cpu-benchmarks.md"
 PARTS = ("startup", "export", "decoding")

@@ -14,7 +14,7 @@ import torch
 from bench.tuning_speed import Workload, measure_steps
 
 from skipdec.calib.fresh_model import read_fresh_model
-from skipdec.engines.cpu import available_cores, processor_name
+from skipdec.engines.host.processor import available_cores, processor_name
 
 WORKLOADS = (
     Workload("short answers", (14, 45), (8, 40)),

@@ -21,9 +21,9 @@ from reproduction.reproduction import ReproductionLines, reproduce
 from reproduction.table import write_results
 
 from skipdec import use_shared_thread_pool
-from skipdec.engines.console import stderr_console
-from skipdec.engines.cpu import available_cores
 from skipdec.engines.errors import SkipDecError
+from skipdec.engines.host.console import stderr_console
+from skipdec.engines.host.processor import available_cores
 from skipdec.runtime.generator import Generator
 
 QUICK: dict[str, Any] = {

@@ -44,8 +44,8 @@ def test_help_loads_no_numeric_library(arguments: list[str]) -> None:
 
 
 def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skipdec.engines import extras
     from skipdec.engines.errors import MissingExtraError
+    from skipdec.engines.host import extras
 
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "torch" else object())
     with pytest.raises(MissingExtraError, match=r"torch.*pip install 'skipdec\[export\]'"):

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
-from .extras import require_extra
-from .manifest import EngineSpec, KVBucket, TensorRole
-from .memory import HostMemory, Tensor
+from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
+from ..host.extras import require_extra
+from ..manifest import EngineSpec, KVBucket, TensorRole
+from ..memory import HostMemory, Tensor
 from .session import Binding, EngineBackend, EngineSession
 
 require_extra("cpu", "the onnxruntime target")
@@ -22,7 +22,7 @@ import onnxruntime  # noqa: E402  (only once it is known to be there)
 from onnxruntime.capi import onnxruntime_pybind11_state as _native  # noqa: E402
 
 if TYPE_CHECKING:
-    from .bundle import EngineBundle
+    from ..bundle import EngineBundle
 
 # Long enough to bridge the gap between two layers' engines, short enough not to fight.
 _SPIN_MICROSECONDS = "50"

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import onnxruntime
 
+from ..errors import BundleError, EnvironmentMismatchError
+from ..manifest import DType, EngineSpec, KVBucket, TensorRole, TensorSpec
+from ..memory import DeviceTensor, Tensor
 from .device import Device, DeviceMemory, misplaced
-from .errors import BundleError, EnvironmentMismatchError
-from .manifest import DType, EngineSpec, KVBucket, TensorRole, TensorSpec
-from .memory import DeviceTensor, Tensor
 from .ort import (
     cpu_session_options,
     execution_providers,
@@ -31,7 +31,7 @@ from .rehearsal import RehearsalDevice
 from .session import Binding, EngineBackend, EngineSession
 
 if TYPE_CHECKING:
-    from .bundle import EngineBundle
+    from ..bundle import EngineBundle
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 _HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # an argument of a kernel's launch

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import UsageError
-from .manifest import EngineSpec, KVBucket, TensorRole
-from .memory import Memory, Tensor
-from .registry import Registry
+from ..errors import UsageError
+from ..manifest import EngineSpec, KVBucket, TensorRole
+from ..memory import Memory, Tensor
+from ..registry import Registry
 
 if TYPE_CHECKING:
-    from .bundle import EngineBundle
+    from ..bundle import EngineBundle
     from .device import Device
 
 BACKENDS = Registry(
     "backend",
     {
-        "onnxruntime": "engines.ort:OrtBackend",
-        "onnxruntime-cuda": "engines.ort_cuda:OrtCudaBackend",
-        "onnxruntime-rehearsal": "engines.ort_cuda:OrtRehearsalBackend",
-        "tensorrt": "engines.trt:TensorRtBackend",
-        "tensorrt-rtx": "engines.trt:TensorRtRtxBackend",
+        "onnxruntime": "engines.backends.ort:OrtBackend",
+        "onnxruntime-cuda": "engines.backends.ort_cuda:OrtCudaBackend",
+        "onnxruntime-rehearsal": "engines.backends.ort_cuda:OrtRehearsalBackend",
+        "tensorrt": "engines.trt.backend:TensorRtBackend",
+        "tensorrt-rtx": "engines.trt.backend:TensorRtRtxBackend",
     },
 )
 """Classes of EngineBackend; all but ``onnxruntime`` take a device's index."""

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from .bundle_lock import BundleLock
-from .bundle_swap import (
+from ..errors import BundleError, UsageError
+from ..manifest import FileRecord, Manifest, json_digest
+from .place import (
     MANIFEST_NAME,
     SCHEDULE_NAME,
+    BundleLock,
     is_interrupted,
     partial_path,
     repair,
     sync_directory,
 )
-from .errors import BundleError, UsageError
-from .manifest import FileRecord, Manifest, json_digest
 
 EXPORT_AGAIN = "export the model again"
 

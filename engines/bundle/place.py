@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 from pathlib import Path
+from types import TracebackType
+
+from ..errors import BundleError
 
 MANIFEST_NAME = "manifest.json"
 SCHEDULE_NAME = "schedule.json"
@@ -114,3 +118,99 @@ def _exchange(first: Path, second: Path) -> bool:
     if code in _NO_EXCHANGE:
         return False
     raise OSError(code, os.strerror(code), str(second))
+
+
+class BundleLock:
+    """An exclusive ``flock`` on ``.<name>.lock`` beside the bundle ``target``; never waits.
+
+    The kernel drops the lock when its process ends, however it ends, so a killed writer blocks
+    nobody. The file holds the writer's process id, for the error of the second one, and is removed
+    on release.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = target.with_name(f".{target.name}.lock")
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> BundleLock:
+        """Take the lock; BundleError, naming the holder's process id, if another writer has it."""
+        while self._descriptor is None:
+            self._descriptor = self._try_lock()
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the file and release the lock, in this order, so that nobody else's is removed."""
+        assert self._descriptor is not None
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    def _try_lock(self) -> int | None:
+        """Return a locked descriptor, or None if the file was removed by its last holder."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_current(descriptor):
+                return descriptor
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+            os.close(descriptor)
+            raise BundleError(
+                str(self.target),
+                f"is being written by process {holder}; wait for it or stop it, then try again",
+            ) from None
+        os.close(descriptor)
+        return None
+
+    def _is_current(self, descriptor: int) -> bool:
+        """Tell whether the path still names the locked file, not a successor of it."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+
+def place_problems(target: Path, *, mark: str, kind: str, force: bool) -> list[str]:
+    """Why no result may be written to ``target``, an absolute path; changes nothing.
+
+    Allowed: a name that is free, an empty directory, and with ``force`` another result: a directory
+    that holds the file ``mark``, as every ``kind`` ("a bundle") does. Never anything else, so that
+    a slip of the keyboard can't replace a directory of other files.
+    """
+    problems = []
+    if not target.name:
+        problems.append("is the root of the file system; name a directory in it")
+    if target.exists() and not is_empty_directory(target):
+        if not (target / mark).is_file():
+            problems.append(f"exists and is not {kind}; choose another name or move it away")
+        elif not force:
+            problems.append("exists; pass --force to replace it, or choose another name")
+    ancestor = next((parent for parent in target.parents if parent.exists()), target)
+    if not ancestor.is_dir():
+        problems.append(f"lies below {ancestor}, which is not a directory")
+    elif not os.access(ancestor, os.W_OK | os.X_OK):
+        problems.append(f"can't be written: no permission to create files in {ancestor}")
+    return problems
+
+
+def is_empty_directory(path: Path) -> bool:
+    """Whether ``path`` is a directory without entries."""
+    return path.is_dir() and not any(path.iterdir())
+
+
+def share_weights(checkpoint: Path) -> None:
+    """Give the files of weights in ``checkpoint`` the permissions that its config.json has.
+
+    safetensors 0.8 lets their owner alone read them, whatever the umask allows, and who exports a
+    model or serves it is often another user than who tuned it.
+    """
+    for path in checkpoint.glob("*.safetensors"):
+        shutil.copymode(checkpoint / "config.json", path)

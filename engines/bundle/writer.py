@@ -7,22 +7,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ..errors import BundleError, UsageError
+from ..manifest import Manifest
 from .bundle import EngineBundle, replace_file, schedule_text
-from .bundle_lock import BundleLock
-from .bundle_swap import (
+from .place import (
     MANIFEST_NAME,
     SCHEDULE_NAME,
     TOKENIZER_NAME,
+    BundleLock,
+    is_empty_directory,
     partial_path,
+    place_problems,
     remove_tree,
     repair,
     sync_directory,
     sync_file,
     take_place,
 )
-from .errors import BundleError, UsageError
-from .manifest import Manifest
-from .output_place import is_empty_directory, place_problems
 
 
 def check_target(target: Path, *, force: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from .errors import MissingExtraError, UsageError
+from ..errors import MissingExtraError, UsageError
 
 _EXPORT = (
     "torch",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -46,3 +47,25 @@ def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:
         if name.strip() in keys:
             return value.strip()
     return ""
+
+
+TUNABLE = "glibc.malloc.hugetlb"
+
+
+def restart_with_huge_pages() -> None:
+    """Replace this process by itself with the tunable set; returns only where that is no use.
+
+    For the first line of a program: nothing may have been read from stdin. Does nothing without
+    glibc, or where ``GLIBC_TUNABLES`` already names the tunable (with 0 to keep it off).
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if TUNABLE in tunables or not _has_glibc():
+        return
+    environment = os.environ | {
+        "GLIBC_TUNABLES": ":".join(filter(None, (tunables, f"{TUNABLE}=1")))
+    }
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _has_glibc() -> bool:
+    return "CS_GNU_LIBC_VERSION" in os.confstr_names

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from . import errors
-from .errors import SkipDecError
+from .. import errors
+from ..errors import SkipDecError
 
 _STDERR_SHOWN = 2000  # characters at the end
 

@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from .device import Device, DeviceMemory, misplaced
-from .errors import BundleError, UsageError
-from .manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
-from .memory import DeviceBuffer, DeviceTensor, Tensor
-from .session import Binding, EngineBackend, EngineSession
-from .trt_checks import check_engine, check_environment
-from .trt_errors import EngineErrors, error_recorder
-from .trt_library import TensorRtLibrary, TensorRtTarget, load_library, logger
+from ..backends.device import Device, DeviceMemory, misplaced
+from ..backends.session import Binding, EngineBackend, EngineSession
+from ..errors import BundleError, UsageError
+from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
+from ..memory import DeviceBuffer, DeviceTensor, Tensor
+from .checks import EngineErrors, check_engine, check_environment, error_recorder
+from .library import TensorRtLibrary, TensorRtTarget, load_library, logger
 
 if TYPE_CHECKING:
-    from .bundle import EngineBundle
+    from ..bundle import EngineBundle
 
 _IN_PLACE = (
     (TensorRole.PAST_KEY, TensorRole.PRESENT_KEY),
@@ -284,7 +283,7 @@ class TensorRtRtxBackend(TensorRtBackend):
 
 
 def _cuda_device(index: int) -> Device:
-    from .cuda import CudaDevice  # only where there is one
+    from ..backends.cuda import CudaDevice  # only where there is one
 
     return CudaDevice(index)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .errors import EngineBuildError, EnvironmentMismatchError
-from .gpus import survey_gpus
-from .manifest import TensorSpec
-from .trt_library import TensorRtTarget, load_library
-from .worker_process import WorkerCrashError, run_worker
+from ..errors import EngineBuildError, EnvironmentMismatchError
+from ..host.gpus import survey_gpus
+from ..host.worker import WorkerCrashError, run_worker
+from ..manifest import TensorSpec
+from .library import TensorRtTarget, load_library
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
@@ -27,7 +27,7 @@ Profile = dict[str, tuple[Shape, Shape, Shape]]
 
 OnProgress = Callable[[str, int, int], None]
 
-_WORKER = f"{__package__}.trt_build_worker"
+_WORKER = f"{__package__}.build_worker"
 
 
 class _Model(BaseModel):

@@ -10,11 +10,11 @@ import signal
 import sys
 from pathlib import Path
 
-from .errors import SkipDecError
-from .trt_build import PlanRequest
-from .trt_library import load_library
-from .trt_plan_builder import PlanBuilder
-from .worker_process import WorkerLines
+from ..errors import SkipDecError
+from ..host.worker import WorkerLines
+from .build import PlanRequest
+from .builder import PlanBuilder
+from .library import load_library
 
 
 class Progress:

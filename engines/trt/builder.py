@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
-from .errors import EngineBuildError
-from .timing_cache import attach_timing_cache, merge_timing_cache
-from .trt_build import BuildOptions, PlanReport, PlanRequest
-from .trt_inspection import (
+from ..errors import EngineBuildError, EnvironmentMismatchError
+from .build import BuildOptions, PlanReport, PlanRequest
+from .inspection import (
     failure_hint,
     layer_counts,
     network_problems,
     warning_problems,
     worth_reporting,
 )
-from .trt_library import LOGGER_NAME, TensorRtLibrary, logger
+from .library import LOGGER_NAME, TensorRtLibrary, logger
 
 
 class BuildProgress(Protocol):
@@ -213,3 +215,52 @@ def _progress_monitor(trt: Any, progress: BuildProgress) -> Any:  # noqa: ANN401
             progress.finish(phase_name)
 
     return Monitor()
+
+
+def attach_timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401  (trt.IBuilderConfig)
+    """Give ``config`` a timing cache with what is in ``path``; return it, to be kept until merged.
+
+    Raises EnvironmentMismatchError if the file is of another TensorRT or GPU.
+    """
+    cache = _parse(path, config)
+    if not config.set_timing_cache(cache, ignore_mismatch=False):
+        raise _mismatch(path)
+    return cache
+
+
+def merge_timing_cache(path: Path, config: Any, cache: Any) -> None:  # noqa: ANN401
+    """Add the entries of ``cache`` to ``path``; other processes see the old file or the new one."""
+    with _locked(path):
+        merged = _parse(path, config)
+        if not merged.combine(cache, ignore_mismatch=False):
+            raise _mismatch(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            temporary.write_bytes(memoryview(merged.serialize()))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _parse(path: Path, config: Any) -> Any:  # noqa: ANN401
+    content = path.read_bytes() if path.exists() else b""
+    cache = config.create_timing_cache(content)
+    if cache is None:
+        raise _mismatch(path)
+    return cache
+
+
+def _mismatch(path: Path) -> EnvironmentMismatchError:
+    return EnvironmentMismatchError(
+        f"timing cache {path}",
+        "was made by another version of TensorRT or on another GPU; "
+        "delete it or name another file with --timing-cache",
+    )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file beside ``path``, which stays: others may wait for it."""
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

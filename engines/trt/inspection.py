@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .manifest import DType, TensorSpec
+from ..manifest import DType, TensorSpec
 
 # The parser drops inputs that it does not know, such as Attention's nonpad_kv_seqlen, and only
 # warns; the engine would compute something else than the graph.

@@ -14,8 +14,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
-from .errors import EnvironmentMismatchError
-from .extras import require_extra
+from ..errors import EnvironmentMismatchError
+from ..host.extras import require_extra
 
 TensorRtTarget = Literal["tensorrt", "tensorrt-rtx"]
 

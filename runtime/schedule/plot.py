@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ...engines.errors import UsageError
-from ...engines.extras import require_extra
+from ...engines.host.extras import require_extra
 from .schedule import ExitSchedule
 from .text import format_schedule
 

@@ -12,9 +12,9 @@ from typing import Any
 from bench.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 from bench.process import run_measured, skipdec_command
 from bench.stitching import StitchingBench
+from skipdec.engines.backends.ort import use_shared_thread_pool
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError
-from skipdec.engines.ort import use_shared_thread_pool
 from skipdec.exporter.families import family_config
 
 BENCH_MODEL = "opt-1.3b"

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import sys
 
-from skipdec.engines.gpus import survey_gpus
+from skipdec.engines.host.gpus import survey_gpus
 from skipdec.engines.registry import Registry
 from skipdec.runtime.bandwidth import PASSES
 from skipdec.runtime.device_bandwidth import measure_device_bandwidth
 
 DEVICES = Registry(
     "device",
-    {"cuda": "engines.cuda:CudaDevice", "rehearsal": "engines.rehearsal:RehearsalDevice"},
+    {
+        "cuda": "engines.backends.cuda:CudaDevice",
+        "rehearsal": "engines.backends.rehearsal:RehearsalDevice",
+    },
 )
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from skipdec.engines.backends.ort import OrtBackend, shared_thread_pool_size
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.engines.memory import Array
-from skipdec.engines.ort import OrtBackend, shared_thread_pool_size
 
 Tensors = dict[TensorRole, Array]
 

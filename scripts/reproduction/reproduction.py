@@ -19,8 +19,8 @@ from skipdec.calib.data import load_examples
 from skipdec.calib.evaluation import OpenGenerator
 from skipdec.calib.tune_work import REPORT_NAME
 from skipdec.calib.tuning_report import TuningReport
-from skipdec.engines.cpu import available_cores
 from skipdec.engines.errors import UsageError
+from skipdec.engines.host.processor import available_cores
 
 
 class ReproductionEvents:

@@ -19,7 +19,7 @@ from skipdec.calib import markdown
 from skipdec.calib.bootstrap import Estimate, MetricSample
 from skipdec.calib.metrics import METRICS
 from skipdec.engines.bundle import replace_file
-from skipdec.engines.cpu import available_cores, processor_name
+from skipdec.engines.host.processor import available_cores, processor_name
 
 _CONFIDENCE = 0.95
 _EMPTY = "–"

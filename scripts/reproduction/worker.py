@@ -11,7 +11,7 @@ from reproduction.runs import Run
 from skipdec.calib.tune_config import TuneConfig
 from skipdec.calib.tune_work import REPORT_NAME, TuningDirectories
 from skipdec.calib.tuning_report import TuningReport
-from skipdec.engines.bundle_swap import MANIFEST_NAME
+from skipdec.engines.bundle.place import MANIFEST_NAME
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.config import ExportConfig
 

@@ -128,7 +128,7 @@ def full_disk(path: object) -> object:
     [
         ("skipdec.exporter.plan.shutil.disk_usage", full_disk, CapacityError, "are free"),
         (
-            "skipdec.engines.extras.missing_modules",
+            "skipdec.engines.host.extras.missing_modules",
             lambda extra: ("torch",),
             MissingExtraError,
             r"needs torch.*skipdec\[export\]",

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec.engines.backends.ort import OrtSession
+from skipdec.engines.backends.session import Binding
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
-from skipdec.engines.ort import OrtSession
-from skipdec.engines.session import Binding
 
 
 class CountingBinding(Binding):

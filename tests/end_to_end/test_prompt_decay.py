@@ -14,10 +14,10 @@ from tiny_models import STRUCTURES
 from transformers import OPTForCausalLM
 
 from skipdec import CompletionOutput, ExitSchedule, Generator, SamplingParams
+from skipdec.engines.backends.ort import OrtSession
+from skipdec.engines.backends.session import Binding
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
-from skipdec.engines.ort import OrtSession
-from skipdec.engines.session import Binding
 from skipdec.runtime import host_stitcher
 
 NUM_TOKENS = 8

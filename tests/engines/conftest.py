@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skipdec.engines.bundle import EngineBundle, file_record
-from skipdec.engines.bundle_writer import BundleWriter
+from skipdec.engines.bundle.writer import BundleWriter
 from skipdec.engines.manifest import EngineKind, EngineSpec, Manifest, ModelSpec, PrecisionSpec
 
 TOKENIZER = b'{"version": "1.0"}'

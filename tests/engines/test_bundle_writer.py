@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from skipdec.engines import bundle_swap
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.bundle_writer import BundleWriter, check_target
+from skipdec.engines.bundle import place as bundle_swap
+from skipdec.engines.bundle.writer import BundleWriter, check_target
 from skipdec.engines.errors import BundleError, UsageError
 
 MakeBundle = Callable[..., EngineBundle]
@@ -84,7 +84,7 @@ def test_a_second_writer_is_refused_with_the_first_one_s_process_id(tmp_path: Pa
 def test_a_killed_writer_blocks_nobody(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path;"
-        "from skipdec.engines.bundle_writer import BundleWriter;"
+        "from skipdec.engines.bundle.writer import BundleWriter;"
         "writer = BundleWriter(Path(sys.argv[1])).__enter__(); print('locked', flush=True);"
         "time.sleep(60)"
     )

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from skipdec.engines.device import DeviceError, DeviceMemory
+from skipdec.engines.backends.device import DeviceError, DeviceMemory
 from skipdec.engines.errors import CapacityError, EnvironmentMismatchError
 
 runtime = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
 
-from skipdec.engines import cuda  # noqa: E402  (only where its library is)
+from skipdec.engines.backends import cuda  # noqa: E402  (only where its library is)
 
 if TYPE_CHECKING:
-    from skipdec.engines.cuda import CudaDevice
+    from skipdec.engines.backends.cuda import CudaDevice
 
 
 def runtime_names() -> set[str]:

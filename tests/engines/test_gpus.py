@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skipdec.engines import gpus
+from skipdec.engines.host import gpus
 
 runtime = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
 

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from skipdec.engines.huge_pages import restart_with_huge_pages
+from skipdec.engines.host.processor import restart_with_huge_pages
 restart_with_huge_pages()
 print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])
 sys.exit(7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skipdec.engines.errors import UsageError
-from skipdec.engines.memory_size import parse_memory_size
+from skipdec.engines.host.console import parse_memory_size
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from skipdec.engines.backends.ort import OrtBackend, use_shared_thread_pool
 from skipdec.engines.errors import UsageError
-from skipdec.engines.ort import OrtBackend, use_shared_thread_pool
 
 
 def run_python(code: str) -> str:
@@ -41,7 +41,7 @@ def test_a_pool_that_someone_else_shares_is_an_error_that_says_what_to_do() -> N
 def test_backend_refuses_a_size_other_than_the_shared_one() -> None:
     output = run_python(
         "import skipdec\n"
-        "from skipdec.engines.ort import OrtBackend\n"
+        "from skipdec.engines.backends.ort import OrtBackend\n"
         "skipdec.use_shared_thread_pool(2)\n"
         "OrtBackend(threads=2)\n"
         "OrtBackend()\n"

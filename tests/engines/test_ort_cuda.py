@@ -12,12 +12,12 @@ from backend_tensors import download, overwrite, upload_all
 from host_device import HostDevice
 from numpy.typing import NDArray
 
-from skipdec.engines import ort_cuda
+from skipdec.engines.backends import ort_cuda
+from skipdec.engines.backends.ort import execution_providers
+from skipdec.engines.backends.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, EnvironmentMismatchError, SkipDecError
 from skipdec.engines.manifest import TensorRole
-from skipdec.engines.ort import execution_providers
-from skipdec.engines.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
 
 Array = NDArray[Any]
 CAPACITY = 9

@@ -89,7 +89,7 @@ def missing(source: str) -> dict[Use, list[str]]:
 
 def sources() -> dict[str, str]:
     """The modules that handle TensorRT's objects, by path."""
-    paths = [*ROOT.glob("engines/*.py"), *ROOT.glob("exporter/*.py")]
+    paths = [*ROOT.glob("engines/**/*.py"), *ROOT.glob("exporter/**/*.py")]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
     return {path: text for path, text in texts.items() if TENSORRT.search(text)}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skipdec.engines.errors import EnvironmentMismatchError
-from skipdec.engines.timing_cache import attach_timing_cache, merge_timing_cache
+from skipdec.engines.trt.builder import attach_timing_cache, merge_timing_cache
 
 
 class Cache:

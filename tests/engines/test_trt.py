@@ -19,7 +19,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import DeviceTensor
-from skipdec.engines.trt import TensorRtRtxBackend
+from skipdec.engines.trt.backend import TensorRtRtxBackend
 
 if TYPE_CHECKING:
     from transformers import OPTForCausalLM

@@ -18,12 +18,12 @@ import onnx_ir as ir
 import pytest
 from plan_requests import layer_request, needs_tensorrt_rtx
 
-from skipdec.engines import trt_build
 from skipdec.engines.errors import EngineBuildError, EnvironmentMismatchError
-from skipdec.engines.gpus import Gpu, GpuSurvey
+from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.manifest import PrecisionSpec, TensorRole, TensorSpec
-from skipdec.engines.trt_build import BuildOptions, PlanRequest, build_plan, check_options
-from skipdec.engines.trt_library import TensorRtLibrary
+from skipdec.engines.trt import build as trt_build
+from skipdec.engines.trt.build import BuildOptions, PlanRequest, build_plan, check_options
+from skipdec.engines.trt.library import TensorRtLibrary
 
 HOPPER = GpuSurvey((Gpu(0, "NVIDIA H200", "9.0", 1 << 37),), "13.0")
 
@@ -233,7 +233,7 @@ def test_a_signal_cancels_the_builder_at_its_next_step(
     request_of_layer: PlanRequest, output: Path
 ) -> None:
     """Sent while the worker waits for its request, so that it surely comes before the end."""
-    command = [sys.executable, "-P", "-m", "skipdec.engines.trt_build_worker", str(output)]
+    command = [sys.executable, "-P", "-m", "skipdec.engines.trt.build_worker", str(output)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

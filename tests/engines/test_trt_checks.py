@@ -15,8 +15,8 @@ from tensorrt_machine import Machine, edit_plan, small_bundle
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, EnvironmentMismatchError, MissingExtraError
-from skipdec.engines.trt import TensorRtRtxBackend
-from skipdec.engines.trt_library import load_library
+from skipdec.engines.trt.backend import TensorRtRtxBackend
+from skipdec.engines.trt.library import load_library
 
 
 @pytest.fixture

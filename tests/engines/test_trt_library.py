@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 from plan_requests import needs_tensorrt_rtx
 
-from skipdec.engines import trt_library
 from skipdec.engines.errors import EnvironmentMismatchError, MissingExtraError
-from skipdec.engines.trt_library import LOGGER_NAME, load_library, logger
+from skipdec.engines.trt import library as trt_library
+from skipdec.engines.trt.library import LOGGER_NAME, load_library, logger
 
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str) -> ModuleType:
@@ -47,7 +47,7 @@ def test_a_missing_library_comes_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    monkeypatch.setattr("skipdec.engines.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("skipdec.engines.host.extras.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'skipdec\[tensorrt\]'"):
         load_library("tensorrt")
 

@@ -16,9 +16,9 @@ from tensorrt_bundles import ENGINES, TARGET, TENSORRT, Watched, export_config, 
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
-from skipdec.engines import extras
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, SkipDecError, UsageError
+from skipdec.engines.host import extras
 from skipdec.engines.manifest import Manifest, PrecisionSpec
 from skipdec.exporter import bundle_build
 from skipdec.exporter.build_config import BuildConfig

@@ -15,9 +15,9 @@ from skipdec.engines.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from skipdec.engines.gpus import Gpu, GpuSurvey
+from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.manifest import EngineKind, ModelSpec
-from skipdec.engines.trt_build import BuilderFacts, BuildOptions
+from skipdec.engines.trt.build import BuilderFacts, BuildOptions
 from skipdec.exporter import compilation
 from skipdec.exporter.compilation import Compilation, default_kv_buckets, plan_compilation
 from skipdec.exporter.config import QuantizationConfig

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.engines.cpu import processor_flags
 from skipdec.engines.errors import UnsupportedModelError, UsageError
+from skipdec.engines.host.processor import processor_flags
 from skipdec.exporter.config import EXPORT_TARGETS, ExportConfig
 from skipdec.exporter.families import SHORT_NAMES, family_config, hub_id
 from skipdec.exporter.lowering import TARGETS

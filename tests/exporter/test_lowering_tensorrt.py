@@ -23,7 +23,7 @@ from plan_requests import (
 
 from skipdec.engines.errors import UnsupportedModelError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from skipdec.engines.trt_build import PlanReport, build_plan
+from skipdec.engines.trt.build import PlanReport, build_plan
 from skipdec.exporter.dtypes import check_dtypes
 from skipdec.exporter.lowering_tensorrt import DECOMPOSABLE, check_model, lower, with_capacity
 from skipdec.exporter.quantize import QUANTIZED_PARAMETERS

@@ -19,7 +19,7 @@ from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import EngineBuildError
 from skipdec.engines.manifest import Manifest
-from skipdec.engines.trt_build import PlanReport, PlanRequest, build_plan
+from skipdec.engines.trt.build import PlanReport, PlanRequest, build_plan
 from skipdec.exporter import compile as compile_module
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
+from skipdec.engines.host.worker import WorkerCrashError
 from skipdec.engines.manifest import Manifest
-from skipdec.engines.worker_process import WorkerCrashError
 from skipdec.exporter import verify
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export

@@ -12,10 +12,10 @@ from fake_plans import compile_bundle
 from fake_tensorrt import FakeTensorRt
 from host_device import HostDevice
 
+from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.manifest import EngineKind, Manifest, PrecisionSpec
-from skipdec.engines.session import EngineBackend
-from skipdec.engines.trt import TensorRtBackend
+from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.exporter import verify_plans
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.verify_bundle import verify_bundle

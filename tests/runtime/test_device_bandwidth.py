@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
+from skipdec.engines.backends.rehearsal import RehearsalDevice
 from skipdec.engines.errors import CapacityError
-from skipdec.engines.rehearsal import RehearsalDevice
 from skipdec.runtime import device_bandwidth
 from skipdec.runtime.device_bandwidth import DeviceBandwidthProbe, measure_device_bandwidth
 

@@ -18,11 +18,11 @@ from host_device import HostDevice
 from tiny_models import STRUCTURES
 
 from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec.engines.backends.device import DeviceError
+from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.device import DeviceError
 from skipdec.engines.errors import CapacityError, UsageError
-from skipdec.engines.ort_cuda import OrtRehearsalBackend
-from skipdec.engines.trt import TensorRtBackend
+from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.runtime.device_stitcher import DeviceStitcher
 
 SCHEDULES = (

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
-from skipdec.engines.cpu import processor_flags, processor_name
-from skipdec.engines.gpus import Gpu, GpuSurvey
+from skipdec.engines.host.gpus import Gpu, GpuSurvey
+from skipdec.engines.host.processor import processor_flags, processor_name
 from skipdec.runtime import doctor
 
 

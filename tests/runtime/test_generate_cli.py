@@ -16,7 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
-from skipdec.engines import ort
+from skipdec.engines.backends import ort
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export

@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from skipdec.engines.device import DeviceMemory
+from skipdec.engines.backends.device import DeviceMemory
+from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import DeviceTensor, Tensor
-from skipdec.engines.session import EngineBackend
 
 Array = NDArray[Any]
 

@@ -18,7 +18,7 @@ import onnxruntime
 from host_device import HostDevice
 from numpy.typing import NDArray
 
-from skipdec.engines.trt_library import TensorRtLibrary, TensorRtTarget
+from skipdec.engines.trt.library import TensorRtLibrary, TensorRtTarget
 
 VERSION = "10.16.1.11"
 _SCRATCH_JUNK = 0x5A

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skipdec.engines.bundle import EngineBundle, file_record
-from skipdec.engines.bundle_writer import BundleWriter
+from skipdec.engines.bundle.writer import BundleWriter
 from skipdec.engines.manifest import (
     EngineKind,
     EngineSpec,

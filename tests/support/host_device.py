@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from skipdec.engines.device import DeviceError, DeviceGraph
+from skipdec.engines.backends.device import DeviceError, DeviceGraph
+from skipdec.engines.backends.rehearsal import RehearsalDevice
 from skipdec.engines.memory import Array
-from skipdec.engines.rehearsal import RehearsalDevice
 
 POISON = 0xA5
 

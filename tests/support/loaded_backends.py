@@ -15,13 +15,13 @@ from fake_tensorrt import FakeTensorRt
 from host_device import HostDevice
 from numpy.typing import NDArray
 
+from skipdec.engines.backends.ort import OrtBackend
+from skipdec.engines.backends.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
+from skipdec.engines.backends.session import EngineBackend, EngineSession
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.engines.memory import Tensor
-from skipdec.engines.ort import OrtBackend
-from skipdec.engines.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
-from skipdec.engines.session import EngineBackend, EngineSession
-from skipdec.engines.trt import TensorRtBackend, TensorRtRtxBackend
+from skipdec.engines.trt.backend import TensorRtBackend, TensorRtRtxBackend
 from skipdec.exporter.tensorrt_config import TensorRtConfig
 
 Array = NDArray[Any]

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 from built_engines import RandomReader, canonical_graph, tiny_spec
 
-from skipdec.engines.extras import missing_modules
+from skipdec.engines.host.extras import missing_modules
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorSpec
-from skipdec.engines.trt_build import BuildOptions, PlanRequest, Profile
+from skipdec.engines.trt.build import BuildOptions, PlanRequest, Profile
 from skipdec.exporter.build import store_parameter
 from skipdec.exporter.lowering import LoweredEngine
 from skipdec.exporter.lowering_tensorrt import (

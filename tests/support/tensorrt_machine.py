@@ -13,11 +13,11 @@ from fake_plans import compile_bundle
 from fake_tensorrt import VERSION, FakeTensorRt
 from host_device import HostDevice
 
+from skipdec.engines.backends.session import Binding
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.engines.memory import Tensor
-from skipdec.engines.session import Binding
-from skipdec.engines.trt import TensorRtBackend, TensorRtSession
+from skipdec.engines.trt.backend import TensorRtBackend, TensorRtSession
 
 CAPACITY = 16
 Tensors = dict[TensorRole, Tensor]

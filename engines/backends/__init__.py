@@ -1,0 +1,1 @@
+"""How one engine runs: the protocol, ONNX Runtime, and the devices."""

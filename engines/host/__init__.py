@@ -1,0 +1,1 @@
+"""This machine and this process: processor, GPUs, installed extras, console, workers."""

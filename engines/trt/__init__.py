@@ -1,0 +1,1 @@
+"""TensorRT: building plans, and running them."""
