@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from .engines.bundle import EngineBundle
     from .engines.errors import SkipDecError
     from .runtime.generator import Generator
-    from .runtime.outputs import CompletionOutput, RequestOutput
-    from .runtime.sampling import SamplingParams
     from .runtime.schedule import ExitSchedule
+    from .runtime.tokens.outputs import CompletionOutput, RequestOutput
+    from .runtime.tokens.sampling import SamplingParams
 
 _PUBLIC_NAMES = {
-    "CompletionOutput": ".runtime.outputs",
+    "CompletionOutput": ".runtime.tokens.outputs",
     "EngineBundle": ".engines.bundle",
     "ExitSchedule": ".runtime.schedule",
     "Generator": ".runtime.generator",
-    "RequestOutput": ".runtime.outputs",
-    "SamplingParams": ".runtime.sampling",
+    "RequestOutput": ".runtime.tokens.outputs",
+    "SamplingParams": ".runtime.tokens.sampling",
     "SkipDecError": ".engines.errors",
     "use_shared_thread_pool": ".engines.backends.ort",
 }

@@ -11,9 +11,9 @@ from ..engines.bundle import EngineBundle
 from ..engines.errors import UsageError
 from ..exporter.checkpoint import Checkpoint
 from ..runtime.generator import Generator
-from ..runtime.outputs import StreamDelta
-from ..runtime.sampling import SamplingParams
 from ..runtime.schedule import ExitSchedule
+from ..runtime.tokens.outputs import StreamDelta
+from ..runtime.tokens.sampling import SamplingParams
 from .data import raise_problems
 from .tokenised import TokenisedExample
 

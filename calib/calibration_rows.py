@@ -11,7 +11,7 @@ from ..engines.errors import CheckpointError, UsageError
 from ..exporter.checkpoint import Checkpoint
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule.text import parse_schedule
-from ..runtime.tokenizer import Tokenizer
+from ..runtime.tokens.tokenizer import Tokenizer
 from .data import DataConfig, Example, load_examples
 from .tokenised import TokenisedData, TokenisedExample, tokenise
 

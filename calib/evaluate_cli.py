@@ -173,7 +173,7 @@ def evaluate(
         check_output(output, force=force)
 
     def open_generator(path: Path) -> Generator:
-        from ..runtime.command_device import open_for_command
+        from ..runtime.commands.options import open_for_command
 
         return open_for_command(path, device=device, threads=threads, max_batch_size=batch_size)
 

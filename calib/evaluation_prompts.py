@@ -8,7 +8,7 @@ from statistics import mean
 
 from ..engines.bundle import EngineBundle
 from ..engines.manifest import ModelSpec
-from ..runtime.tokenizer import Tokenizer
+from ..runtime.tokens.tokenizer import Tokenizer
 from .data import DataConfig, group_references, load_examples
 from .long_prompts import cut_to_fit
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from ..runtime.generator import Generator
-from ..runtime.outputs import CompletionOutput, RequestOutput, ScoreOutput
-from ..runtime.sampling import SamplingParams
 from ..runtime.schedule import ExitSchedule
+from ..runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput
+from ..runtime.tokens.sampling import SamplingParams
 from .evaluation_inputs import PreparedBundle
 from .evaluation_prompts import EncodedPrompt
 from .metrics import Outcome

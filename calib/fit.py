@@ -10,8 +10,8 @@ from typing import Protocol
 
 from ..engines.bundle import EngineBundle
 from ..engines.errors import ScheduleError, SkipDecError
-from ..runtime.cost import CostModel
 from ..runtime.generator import Generator
+from ..runtime.measuring.cost import CostModel
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule.text import format_schedule
 from .fit_goal import TargetSpeedup

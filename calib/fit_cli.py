@@ -217,7 +217,7 @@ def fit(
     _check_files(output, plot, force=force)
 
     def open_generator(path: Path) -> Generator:
-        from ..runtime.command_device import open_for_command
+        from ..runtime.commands.options import open_for_command
 
         return open_for_command(path, device=device, threads=threads, max_batch_size=1)
 

@@ -17,7 +17,7 @@ from ..exporter.config import ExportConfig
 from ..exporter.events import ExportEvents, Stage
 from ..exporter.report import EngineReport
 from ..runtime.schedule import ExitSchedule
-from ..runtime.tokenizer import Tokenizer
+from ..runtime.tokens.tokenizer import Tokenizer
 from .fit_source import Announcer, SourceFacts
 
 _PREFIX = ".skipdec-fit-"

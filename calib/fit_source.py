@@ -10,7 +10,7 @@ from typing import Protocol
 from ..engines.bundle import EngineBundle
 from ..engines.manifest import ModelSpec
 from ..runtime.schedule import ExitSchedule
-from ..runtime.tokenizer import Tokenizer
+from ..runtime.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

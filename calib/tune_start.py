@@ -14,7 +14,7 @@ from ..exporter.config import ExportConfig
 from ..exporter.hub import CheckpointDirectory, locate
 from ..exporter.model_config import model_spec
 from ..exporter.tokenizer_files import read_tokenizer
-from ..runtime.tokenizer import Tokenizer
+from ..runtime.tokens.tokenizer import Tokenizer
 from .data import Example
 from .fresh_model import FreshModelConfig, read_fresh_model
 from .fresh_tokenizer import train_tokenizer

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..engines.bundle import EngineBundle
 from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ..runtime.generator import Generator
-from ..runtime.sampling import SamplingParams
+from ..runtime.tokens.sampling import SamplingParams
 from .verify_calls import EngineCalls
 from .verify_report import TokenCheck, TokenReference
 from .weights import TensorReader

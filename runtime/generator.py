@@ -15,20 +15,20 @@ from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle
 from ..engines.errors import ClosedError, ScheduleError, SkipDecError, UsageError
 from ..engines.manifest import TensorRole
-from .batch import Batch
-from .batching import BatchLimits, PlannedBatch, plan_batches
-from .buffer_pool import BufferPool, KVMemory
-from .engine_loading import load_stitcher
-from .kv_cache import KVCache, KVLayout
-from .outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
-from .requests import Prompt, Request, make_requests
-from .sampling import SamplingParams
+from .batches.batch import Batch
+from .batches.planning import BatchLimits, PlannedBatch, plan_batches
+from .batches.requests import Prompt, Request, make_requests
+from .batches.scoring import Scorer, make_score_requests
+from .batches.sequence import RunningSequence
+from .kv.cache import KVCache, KVLayout
+from .kv.pool import BufferPool, KVMemory
 from .schedule import ExitSchedule
 from .schedule.text import default_horizon, parse_schedule
-from .scoring import Scorer, make_score_requests
-from .sequence import RunningSequence
-from .stitcher import Stitcher
-from .tokenizer import Tokenizer
+from .stitching.loading import load_stitcher
+from .stitching.stitcher import Stitcher
+from .tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
+from .tokens.sampling import SamplingParams
+from .tokens.tokenizer import Tokenizer
 
 
 def _never() -> bool:

@@ -19,7 +19,9 @@ def loaded_modules(statement: str) -> set[str]:
     return set(result.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["generator", "schedule", "sampling", "outputs", "kv_cache"])
+@pytest.mark.parametrize(
+    "module", ["generator", "schedule", "tokens.sampling", "tokens.outputs", "kv.cache"]
+)
 def test_the_runtime_loads_no_exporter_library(module: str) -> None:
     loaded = loaded_modules(f"import skipdec.runtime.{module}")
     assert loaded & EXPORTER_LIBRARIES == set()

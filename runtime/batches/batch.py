@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 
-from ..engines.memory import Array
-from .batching import BatchLimits
-from .kv_cache import KVCache
-from .outputs import StreamDelta
-from .row_logits import HostLogits, StepLogits
-from .schedule import ExitSchedule
+from ...engines.memory import Array
+from ..kv.cache import KVCache
+from ..schedule import ExitSchedule
+from ..stitching.stitcher import Stitcher
+from ..tokens.logits import HostLogits, StepLogits
+from ..tokens.outputs import StreamDelta
+from .planning import BatchLimits
 from .sequence import RunningSequence
-from .stitcher import Stitcher
 
 
 class Batch:

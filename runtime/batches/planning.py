@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from ..engines.errors import CapacityError, UsageError
-from ..engines.manifest import Manifest
-from .kv_cache import KVLayout, KVPlan, plan_kv_cache
+from ...engines.errors import CapacityError, UsageError
+from ...engines.manifest import Manifest
+from ..kv.cache import KVLayout, KVPlan, plan_kv_cache
+from ..schedule import ExitSchedule
 from .requests import Request
-from .schedule import ExitSchedule
 
 # Enough rows for matrix products to run at full speed; more would only cost activation memory.
 MAX_PREFILL_TOKENS = 2048

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..engines.errors import UsageError
-from ..engines.manifest import ModelSpec
-from .sampling import SamplingParams
-from .tokenizer import Tokenizer
+from ...engines.errors import UsageError
+from ...engines.manifest import ModelSpec
+from ..tokens.sampling import SamplingParams
+from ..tokens.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 

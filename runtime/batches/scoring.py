@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engines.errors import CapacityError, UsageError
-from ..engines.manifest import ModelSpec
-from ..engines.memory import Array
-from .batching import BatchLimits
-from .buffer_pool import BufferPool
-from .kv_cache import KVCache, KVLayout, KVPlan
-from .outputs import ScoreOutput
+from ...engines.errors import CapacityError, UsageError
+from ...engines.manifest import ModelSpec
+from ...engines.memory import Array
+from ..kv.cache import KVCache, KVLayout, KVPlan
+from ..kv.pool import BufferPool
+from ..schedule import ExitSchedule
+from ..stitching.stitcher import Stitcher
+from ..tokens.outputs import ScoreOutput
+from ..tokens.tokenizer import Tokenizer
+from .planning import BatchLimits
 from .requests import Prompt, as_prompt_list, checked_token_ids
-from .schedule import ExitSchedule
-from .stitcher import Stitcher
-from .tokenizer import Tokenizer
 
 # Logits rows at a time: 64 of OPT's vocabulary are 13 MB.
 _CHUNK = 64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..engines.manifest import ModelSpec
-from .batching import Row
-from .outputs import CompletionOutput, FinishReason, Logprob, StreamDelta, Timings
-from .sampler import SampledToken, Sampler
-from .stopping import StopChecker
-from .tokenizer import Tokenizer
+from ...engines.manifest import ModelSpec
+from ..tokens.outputs import CompletionOutput, FinishReason, Logprob, StreamDelta, Timings
+from ..tokens.sampler import SampledToken, Sampler
+from ..tokens.stopping import StopChecker
+from ..tokens.tokenizer import Tokenizer
+from .planning import Row
 
 
 class RunningSequence:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 
 if TYPE_CHECKING:
-    from .bandwidth import BandwidthProbe
-    from .bench import BenchConfig, BenchReport
-    from .device_bandwidth import DeviceBandwidthProbe
-    from .generator import Generator
+    from ..generator import Generator
+    from ..measuring.bandwidth import BandwidthProbe, DeviceBandwidthProbe
+    from ..measuring.bench import BenchConfig, BenchReport
 
 _HEADINGS = (
     "layers\nrun",
@@ -71,8 +70,8 @@ def bench(
     of the probe pass after them, median of the repetitions; best: the fastest twentieth of all
     steps over the best pass.
     """
-    from .bench import BenchConfig, run_benchmark
-    from .command_device import open_for_command
+    from ..measuring.bench import BenchConfig, run_benchmark
+    from .options import open_for_command
 
     config = BenchConfig(
         batch_sizes=_parse_sizes(batch_sizes),
@@ -98,7 +97,7 @@ def bench(
 
 
 def _parse_sizes(text: str) -> tuple[int, ...]:
-    from ..engines.errors import UsageError
+    from ...engines.errors import UsageError
 
     try:
         return tuple(int(size) for size in text.split(","))
@@ -110,9 +109,8 @@ def _parse_sizes(text: str) -> tuple[int, ...]:
 
 def _probe(generator: Generator, threads: int | None) -> BandwidthProbe | DeviceBandwidthProbe:
     """The yardstick of where the engines run."""
-    from ..engines.host.processor import available_cores
-    from .bandwidth import BandwidthProbe
-    from .device_bandwidth import DeviceBandwidthProbe
+    from ...engines.host.processor import available_cores
+    from ..measuring.bandwidth import BandwidthProbe, DeviceBandwidthProbe
 
     if generator.device is None:
         return BandwidthProbe(threads or available_cores(), settle_seconds=0.1)
@@ -125,7 +123,7 @@ def _document(
     from dataclasses import asdict
     from importlib.metadata import version
 
-    from ..engines.host.processor import available_cores, processor_name
+    from ...engines.host.processor import available_cores, processor_name
 
     on_device = generator.device is not None
     return {

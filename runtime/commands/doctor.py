@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +30,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show what this machine and installation can do, and how to get what is missing."""
-    from .doctor import examine_machine
+    from ..measuring.doctor import examine_machine
 
     report = examine_machine(threads=threads, bandwidth=bandwidth)
     if as_json:

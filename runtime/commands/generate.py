@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engines.host.console import reports_errors
+from ...engines.host.console import reports_errors
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -132,10 +132,10 @@ def generate(
     ] = None,
 ) -> None:
     """Continue prompts with the engines and the exit schedule of a bundle."""
-    from .generate_lines import run_lines
-    from .generate_options import GenerateOptions
-    from .generate_prompts import run_prompts
-    from .sampling import SamplingParams
+    from ..tokens.sampling import SamplingParams
+    from .lines import run_lines
+    from .options import GenerateOptions
+    from .prompts import run_prompts
 
     given: dict[str, Any] = {
         "max_tokens": max_tokens,

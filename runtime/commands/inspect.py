@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,8 +50,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show a bundle's engines, tensors, memory, and the speed-up its bytes predict."""
-    from ..engines.bundle import EngineBundle
-    from . import inspection
+    from ...engines.bundle import EngineBundle
+    from ..measuring import inspection
 
     opened = EngineBundle.open(bundle)
     workload = inspection.Workload(batch_size, prompt_len, gen_len)

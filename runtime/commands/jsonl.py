@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..engines.errors import UsageError
-from .outputs import CompletionOutput, Logprob
-from .requests import Prompt
-from .sampling import SamplingParams
+from ...engines.errors import UsageError
+from ..batches.requests import Prompt
+from ..tokens.outputs import CompletionOutput, Logprob
+from ..tokens.sampling import SamplingParams
 
 RecordId = str | int
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engines.errors import UsageError
-from ..engines.host.console import print_json, stderr_console
-from .generate_options import GenerateOptions
-from .generation_progress import GenerationProgress
-from .interruption import Interruption
-from .jsonl import BadRecord, Record, RecordId, read_records, to_bytes
-from .record_runner import BATCHES_PER_CHUNK, RecordRunner
-from .result_file import ResultFile
+from ...engines.errors import CapacityError, UsageError
+from ...engines.host.console import print_json, stderr_console
+from ..batches.requests import Request, make_request
+from ..generator import Generator
+from ..schedule import ExitSchedule
+from ..tokens.outputs import RequestOutput, StreamDelta
+from .jsonl import BadRecord, Record, RecordId, error_line, read_records, result_line, to_bytes
+from .options import GenerateOptions
+from .progress import GenerationProgress, Interruption
+from .results import ResultFile
 
 Records = Sequence[Record | BadRecord]
 
@@ -105,3 +108,131 @@ def _write(lines: Sequence[dict[str, Any]], file: ResultFile | None) -> None:
     else:
         sys.stdout.buffer.write(b"".join(map(to_bytes, lines)))
         sys.stdout.buffer.flush()
+
+
+Progress = Callable[[Sequence[StreamDelta]], None]
+
+BATCHES_PER_CHUNK = 8  # more: better batches of like length; fewer: less is lost by a kill
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A record whose prompt the bundle accepts."""
+
+    record: Record
+    request: Request
+
+
+class RecordRunner:
+    """Runs records in chunks and yields their lines, results and errors, in the input's order.
+
+    Records whose ids are in ``done`` are left out, yet count where a horizon is taken from the
+    largest ``max_tokens``: the schedule is one for all records and all resumed runs.
+    ``cancelled`` ends the running chunk between two steps; what it has finished is still yielded.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        records: Sequence[Record | BadRecord],
+        schedule: str | None,
+        *,
+        chunk_size: int,
+        done: Set[RecordId] = frozenset(),
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._generator = generator
+        self._chunk_size = chunk_size
+        self._cancelled = cancelled
+        checked = [self._check(record) for record in records]
+        limits = [item.request.max_tokens for item in checked if isinstance(item, Checked)]
+        self.schedule: ExitSchedule = generator.resolve_schedule(
+            schedule, max_tokens=max(limits, default=1)
+        )
+        self._todo = [
+            item
+            for record, item in zip(records, checked, strict=True)
+            if not _is_done(record, done)
+        ]
+
+    @property
+    def num_completions(self) -> int:
+        """Completions to come."""
+        return sum(item.request.params.n for item in self._todo if isinstance(item, Checked))
+
+    def run(self, on_progress: Progress) -> Iterator[list[dict[str, Any]]]:
+        """Yield the lines of each chunk. ``on_progress`` gets the deltas of each step."""
+        for start in range(0, len(self._todo), self._chunk_size):
+            if self._cancelled():
+                return
+            chunk = self._todo[start : start + self._chunk_size]
+            good = [item for item in chunk if isinstance(item, Checked)]
+            outputs = self._generate(good, on_progress)
+            lines = [_line_of(item, outputs) for item in chunk]
+            yield [line for line in lines if line is not None]
+
+    def _check(self, record: Record | BadRecord) -> Checked | BadRecord:
+        if isinstance(record, BadRecord):
+            return record
+        generator = self._generator
+        try:
+            request = make_request(
+                record.line,
+                record.prompt,
+                record.params,
+                generator.model,
+                generator.tokenizer,
+                "prompt",
+            )
+        except UsageError as error:
+            return BadRecord(record.line, record.record_id, "; ".join(error.problems))
+        return Checked(record, request)
+
+    def _generate(
+        self, items: Sequence[Checked], on_progress: Progress
+    ) -> dict[int, RequestOutput | BadRecord]:
+        """Return by input line what each record gave.
+
+        A row too large for the KV memory refuses its whole call, so the call is cut in halves
+        until that row stands alone.
+        """
+        if not items:
+            return {}
+        try:
+            outputs = self._generator.generate(
+                [item.request.prompt_token_ids for item in items],
+                [item.request.params for item in items],
+                schedule=self.schedule,
+                cancelled=self._cancelled,
+                on_progress=on_progress,
+            )
+        except CapacityError as error:
+            if len(items) > 1:
+                middle = len(items) // 2
+                first = self._generate(items[:middle], on_progress)
+                return first | self._generate(items[middle:], on_progress)
+            record = items[0].record
+            text = "; ".join(error.problems)
+            return {record.line: BadRecord(record.line, record.record_id, text)}
+        pairs = zip(items, outputs, strict=True)
+        return {item.record.line: output for item, output in pairs}
+
+
+def _is_done(record: Record | BadRecord, done: Set[RecordId]) -> bool:
+    return isinstance(record, Record) and record.record_id in done
+
+
+def _line_of(
+    item: Checked | BadRecord, outputs: dict[int, RequestOutput | BadRecord]
+) -> dict[str, Any] | None:
+    """Return the line of one record, None if it was cancelled."""
+    if isinstance(item, BadRecord):
+        return error_line(item)
+    output = outputs[item.record.line]
+    if isinstance(output, BadRecord):
+        return error_line(output)
+    return result_line(item.record.record_id, output.outputs) if _is_finished(output) else None
+
+
+def _is_finished(output: RequestOutput) -> bool:
+    return all(completion.finish_reason != "abort" for completion in output.outputs)

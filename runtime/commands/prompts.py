@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from ..engines.host.console import print_json, stderr_console
-from .generate_options import GenerateOptions
-from .generation_progress import GenerationProgress
-from .generator import Generator
-from .interruption import Interruption
+from ...engines.host.console import print_json, stderr_console
+from ..batches.requests import make_requests
+from ..generator import Generator
+from ..schedule import ExitSchedule
+from ..tokens.outputs import RequestOutput, StreamDelta
 from .jsonl import result_line, to_bytes
-from .outputs import RequestOutput, StreamDelta
-from .requests import make_requests
-from .schedule import ExitSchedule
+from .options import GenerateOptions
+from .progress import GenerationProgress, Interruption
 
 
 def run_prompts(options: GenerateOptions) -> None:

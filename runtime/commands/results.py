@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ..engines.bundle import replace_file
-from ..engines.errors import UsageError
+from ...engines.bundle import replace_file
+from ...engines.errors import UsageError
 from .jsonl import RecordId, to_bytes
 
 

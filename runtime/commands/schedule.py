@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
-    from .schedule import ExitSchedule, LayerPlan
+    from ..schedule import ExitSchedule, LayerPlan
 
 _FORMS = (
     "Schedules: full | 2x, 3x, … | 2x:horizon=64,placement=bottom | "
@@ -49,7 +49,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print how many layers, and which, each generated token runs."""
-    from .schedule.text import parse_schedule
+    from ..schedule.text import parse_schedule
 
     parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
     if as_json:
@@ -67,8 +67,8 @@ def plot(
     tokens: Annotated[int | None, typer.Option(min=1, help="generated tokens to draw")] = None,
 ) -> None:
     """Draw layers × positions as a PNG or SVG picture."""
-    from .schedule.plot import plot_schedule
-    from .schedule.text import parse_schedule
+    from ..schedule.plot import plot_schedule
+    from ..schedule.text import parse_schedule
 
     parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
     plot_schedule(parsed, output, num_tokens=tokens)
@@ -82,9 +82,9 @@ def set_schedule(
     horizon: Horizon = None,
 ) -> None:
     """Change the schedule that a bundle runs by default; no engine is rebuilt."""
-    from ..engines.bundle import EngineBundle, write_schedule
-    from .schedule import ExitSchedule
-    from .schedule.text import format_schedule, parse_schedule
+    from ...engines.bundle import EngineBundle, write_schedule
+    from ..schedule import ExitSchedule
+    from ..schedule.text import format_schedule, parse_schedule
 
     opened = EngineBundle.open(bundle)
     before = ExitSchedule.from_document(opened.schedule_document)
@@ -98,7 +98,7 @@ def set_schedule(
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:
     """The JSON of ``schedule show``."""
-    from .schedule.text import format_schedule
+    from ..schedule.text import format_schedule
 
     return {
         "text": format_schedule(schedule),
@@ -120,7 +120,7 @@ def _describe(schedule: ExitSchedule) -> dict[str, Any]:
 def _print_table(schedule: ExitSchedule) -> None:
     from rich.table import Table
 
-    from .schedule.text import format_layers, format_schedule
+    from ..schedule.text import format_layers, format_schedule
 
     table = Table()
     table.add_column("token")

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..engines.errors import CapacityError
-from ..engines.manifest import DType, TensorSpec
-from ..engines.memory import ITEM_BYTES, Buffer, Tensor
-from .buffer_pool import BufferPool, pooled_size
-from .schedule import ExitSchedule
+from ...engines.errors import CapacityError
+from ...engines.manifest import DType, TensorSpec
+from ...engines.memory import ITEM_BYTES, Buffer, Tensor
+from ..schedule import ExitSchedule
+from .pool import BufferPool, pooled_size
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engines.errors import CapacityError
-from ..engines.memory import Buffer, Memory
+from ...engines.errors import CapacityError
+from ...engines.memory import Buffer, Memory
 
 
 @dataclass(frozen=True)

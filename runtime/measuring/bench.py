@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..engines.errors import UsageError
+from ...engines.errors import UsageError
+from ..generator import Generator
+from ..schedule import ExitSchedule, realised_depth
+from ..schedule.text import format_schedule
+from ..tokens.sampling import SamplingParams
 from .bandwidth import PASSES
 from .cost import CostModel
-from .generator import Generator
-from .sampling import SamplingParams
-from .schedule import ExitSchedule, realised_depth
-from .schedule.text import format_schedule
 
 _WARMUP_TOKENS = 4
 _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..engines.manifest import EngineKind, EngineSpec, Manifest, TensorRole
-from .kv_cache import KVLayout
-from .schedule import ExitSchedule, LayerPlan
+from ...engines.manifest import EngineKind, EngineSpec, Manifest, TensorRole
+from ..kv.cache import KVLayout
+from ..schedule import ExitSchedule, LayerPlan
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from ..engines.errors import EnvironmentMismatchError
-from ..engines.host.extras import EXTRAS, missing_modules
-from ..engines.host.gpus import survey_gpus
-from ..engines.host.processor import (
+from ...engines.errors import EnvironmentMismatchError
+from ...engines.host.extras import EXTRAS, missing_modules
+from ...engines.host.gpus import survey_gpus
+from ...engines.host.processor import (
     available_cores,
     int8_weight_bits,
     processor_flags,
@@ -19,7 +19,7 @@ from ..engines.host.processor import (
 from .bandwidth import measure_bandwidth
 
 if TYPE_CHECKING:
-    from ..engines.trt.library import TensorRtTarget
+    from ...engines.trt.library import TensorRtTarget
 
 # What decides which integer and half-precision kernels run.
 _RELEVANT_FLAGS = (
@@ -100,7 +100,7 @@ def _installed_version(distribution: str) -> str | None:
 def _execution_providers() -> list[str]:
     if missing_modules("cpu"):
         return []
-    from ..engines.backends.ort import execution_providers
+    from ...engines.backends.ort import execution_providers
 
     return execution_providers()
 
@@ -122,7 +122,7 @@ def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dic
 
 def _tensorrt(target: TensorRtTarget) -> dict[str, str | None]:
     """``version`` of the library that compiles and runs ``target``, or the ``problem``."""
-    from ..engines.trt.library import load_library
+    from ...engines.trt.library import load_library
 
     try:
         return {"version": load_library(target).version, "problem": None}

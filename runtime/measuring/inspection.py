@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..engines.bundle import EngineBundle
-from ..engines.manifest import EngineSpec, TensorRole, TensorSpec
+from ...engines.bundle import EngineBundle
+from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
+from ..kv.cache import KVLayout, plan_kv_cache
+from ..schedule import ExitSchedule
+from ..schedule.text import default_horizon, fitting_presets, format_schedule, parse_schedule
 from .cost import CostModel
-from .kv_cache import KVLayout, plan_kv_cache
-from .schedule import ExitSchedule
-from .schedule.text import default_horizon, fitting_presets, format_schedule, parse_schedule
 
 PRESETS = ("2x", "3x", "4x", "5x")
 

@@ -19,17 +19,16 @@ from typing import cast
 
 import numpy as np
 
-from ..engines.backends.device import Device, DeviceGraph, DeviceMemory
-from ..engines.backends.session import Binding, EngineSession
-from ..engines.errors import SkipDecError
-from ..engines.manifest import EngineKind, TensorRole
-from ..engines.memory import Array, DeviceBuffer, DeviceTensor, Tensor
-from .device_buffers import DeviceBuffers
-from .device_inputs import DeviceInputs
+from ...engines.backends.device import Device, DeviceGraph, DeviceMemory
+from ...engines.backends.session import Binding, EngineSession
+from ...engines.errors import SkipDecError
+from ...engines.manifest import EngineKind, TensorRole
+from ...engines.memory import Array, DeviceBuffer, DeviceTensor, Tensor
+from ..kv.cache import KVCache
+from ..schedule import LayerPlan
+from ..tokens.logits import CandidateLogits
+from .device_buffers import DeviceBuffers, DeviceInputs
 from .device_prompts import DevicePrompts, LayerSessions, mask_capacity, passing
-from .kv_cache import KVCache
-from .row_logits import CandidateLogits
-from .schedule import LayerPlan
 from .stitcher import Stitcher, bind, cache_tensors
 
 _LOGGER = logging.getLogger(__name__)

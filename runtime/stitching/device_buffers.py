@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..engines.backends.device import DeviceMemory
-from ..engines.manifest import DType, EngineSpec, TensorRole
-from ..engines.memory import ITEM_BYTES, Array, DeviceTensor
-from .row_logits import CandidateLogits
-from .staging import Field, Staging
+from ...engines.backends.device import DeviceMemory
+from ...engines.manifest import DType, EngineSpec, TensorRole
+from ...engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
+from ..tokens.logits import CandidateLogits
 
 
 class DeviceBuffers:
@@ -94,3 +96,130 @@ class DeviceBuffers:
         device.copy_to_host(self._fetched, self._logits[row : row + 1].address)
         device.synchronize()
         return self._fetched
+
+
+class DeviceInputs:
+    """The integer inputs of ``rows`` x ``length`` tokens, uploaded in one copy.
+
+    ``capacity``: T of the attention mask, None for engines that take none. ``num_gathered``: R of
+    the head. Every query row of the mask has at least one True.
+    """
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._staging = Staging(memory)
+
+    def lay_out(self, rows: int, length: int, num_gathered: int, capacity: int | None) -> None:
+        """Make room; ``fill`` and ``upload`` follow."""
+        role = TensorRole
+        fields = {
+            role.INPUT_IDS: Field("int64", (rows, length)),
+            role.POSITION_IDS: Field("int64", (rows, length)),
+            role.WRITE_INDICES: Field("int64", (rows,)),
+            role.SEQLENS_K: Field("int32", (rows,)),
+            role.ROW_POSITIONS: Field("int64", (num_gathered,)),
+        }
+        if capacity is not None:
+            fields[role.ATTENTION_MASK] = Field("bool", (rows, 1, length, capacity))
+        self._staging.lay_out(fields)
+
+    @property
+    def tensors(self) -> dict[TensorRole, DeviceTensor]:
+        """The tensors on the device, by role."""
+        return self._staging.device
+
+    def fill(
+        self,
+        tokens: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        row_positions: Sequence[int],
+    ) -> None:
+        """Write rows of tokens, the first of row r at position ``starts[r]``.
+
+        Rows may be shorter than the layout's length, and fewer than its rows: what remains reads
+        token 0 and is never read itself. ``row_positions``: flat indices into rows x length.
+        """
+        role, host = TensorRole, self._staging.host
+        rows, length = host[role.INPUT_IDS].shape
+        host[role.INPUT_IDS][...] = 0
+        for index, row in enumerate(tokens):
+            host[role.INPUT_IDS][index, : len(row)] = row
+        first = np.zeros(rows, np.int64)  # [rows]
+        first[: len(starts)] = starts
+        positions = first[:, None] + np.arange(length)  # [rows, length]
+        host[role.POSITION_IDS][...] = positions
+        host[role.WRITE_INDICES][...] = first
+        host[role.SEQLENS_K][...] = first
+        host[role.SEQLENS_K][: len(tokens)] += np.array([len(row) - 1 for row in tokens], np.int32)
+        host[role.ROW_POSITIONS][...] = 0
+        host[role.ROW_POSITIONS][: len(row_positions)] = row_positions
+        if role.ATTENTION_MASK in host:
+            mask = host[role.ATTENTION_MASK]  # [rows, 1, length, T]
+            np.less_equal(np.arange(mask.shape[-1]), positions[:, None, :, None], out=mask)
+
+    def upload(self) -> None:
+        """Enqueue the copy to the device."""
+        self._staging.upload()
+
+
+_ALIGNMENT = 256  # what CUDA gives its own allocations
+
+
+@dataclass(frozen=True)
+class Field:
+    """Dtype and shape of one tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor, without padding."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+class Staging:
+    """Page-locked host memory and as much device memory, laid out alike.
+
+    ``lay_out`` says which tensors they hold; ``host`` views are written or read by the caller,
+    ``device`` ones are bound. Addresses change only where a layout needs more than any before.
+    """
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._pinned: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._buffer = DeviceBuffer(0, 0)
+        self._used = 0
+        self.host: dict[TensorRole, Array] = {}
+        self.device: dict[TensorRole, DeviceTensor] = {}
+
+    def lay_out(self, fields: Mapping[TensorRole, Field]) -> None:
+        """Place ``fields`` one behind the other; what was there before is gone."""
+        offsets: dict[TensorRole, int] = {}
+        size = 0
+        for role, tensor in fields.items():
+            offsets[role] = size
+            size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if size > self._buffer.nbytes:
+            self._pinned = self._memory.device.pinned(size)
+            self._buffer = self._memory.allocate(size)
+        self._used = size
+        self.host = {
+            role: self._pinned[offsets[role] : offsets[role] + tensor.nbytes]
+            .view(tensor.dtype)
+            .reshape(tensor.shape)
+            for role, tensor in fields.items()
+        }
+        self.device = {
+            role: DeviceTensor(
+                self._buffer.address + offsets[role], tensor.shape, tensor.dtype, self._buffer
+            )
+            for role, tensor in fields.items()
+        }
+
+    def upload(self) -> None:
+        """Enqueue the copy to the device; ``host`` must not change until it has been done."""
+        self._memory.device.copy_to_device(self._buffer.address, self._pinned[: self._used])
+
+    def download(self) -> None:
+        """Enqueue the copy to the host; ``host`` holds the data after ``synchronize``."""
+        self._memory.device.copy_to_host(self._pinned[: self._used], self._buffer.address)

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..engines.backends.device import Device, DeviceMemory
-from ..engines.backends.session import EngineSession
-from ..engines.manifest import TensorRole
-from ..engines.memory import Array, DeviceTensor, Tensor
-from .device_buffers import DeviceBuffers
-from .device_inputs import DeviceInputs
-from .kv_cache import KVCache
+from ...engines.backends.device import Device, DeviceMemory
+from ...engines.backends.session import EngineSession
+from ...engines.manifest import TensorRole
+from ...engines.memory import Array, DeviceTensor, Tensor
+from ..kv.cache import KVCache
+from .device_buffers import DeviceBuffers, DeviceInputs
 from .stitcher import cache_tensors, run_once
 
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..engines.backends.session import Binding, EngineSession
-from ..engines.manifest import EngineSpec, TensorRole
-from ..engines.memory import Array, Tensor
-from .kv_cache import KVCache
-from .row_logits import HostLogits
-from .schedule import LayerPlan
+from ...engines.backends.session import Binding, EngineSession
+from ...engines.manifest import EngineSpec, TensorRole
+from ...engines.memory import Array, Tensor
+from ..kv.cache import KVCache
+from ..schedule import LayerPlan
+from ..tokens.logits import HostLogits
 from .stitcher import Stitcher, bind, cache_tensors, run_once
 
 

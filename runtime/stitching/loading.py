@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from ..engines.backends.device import DeviceMemory
-from ..engines.backends.session import EngineBackend, EngineSession
-from ..engines.bundle import EngineBundle
-from ..engines.errors import BundleError
-from .device_stitcher import DeviceStitcher
-from .host_stitcher import HostStitcher
+from ...engines.backends.device import DeviceMemory
+from ...engines.backends.session import EngineBackend, EngineSession
+from ...engines.bundle import EngineBundle
+from ...engines.errors import BundleError
+from .device import DeviceStitcher
+from .host import HostStitcher
 from .stitcher import Stitcher
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..engines.backends.session import Binding, EngineSession
-from ..engines.manifest import TensorRole
-from ..engines.memory import Array, Tensor
-from .kv_cache import KVCache
-from .row_logits import StepLogits
-from .schedule import LayerPlan
+from ...engines.backends.session import Binding, EngineSession
+from ...engines.manifest import TensorRole
+from ...engines.memory import Array, Tensor
+from ..kv.cache import KVCache
+from ..schedule import LayerPlan
+from ..tokens.logits import StepLogits
 
 
 class Stitcher(ABC):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..engines.memory import Array
+from ...engines.memory import Array
 from .sampler import Candidates, SampledToken, Sampler
 
 

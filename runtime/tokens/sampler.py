@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.errors import SkipDecError, UsageError
+from ...engines.errors import SkipDecError, UsageError
 from .outputs import Logprob
 from .sampling import SamplingParams
 

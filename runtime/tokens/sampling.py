@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ..engines.errors import UsageError
+from ...engines.errors import UsageError
 
 GREEDY_TEMPERATURE = 1e-5  # below it sampling is greedy, as in vLLM
 

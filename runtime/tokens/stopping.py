@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engines.errors import UsageError
+from ...engines.errors import UsageError
 from .outputs import FinishReason
 from .sampling import SamplingParams
 from .tokenizer import IncrementalDecoder

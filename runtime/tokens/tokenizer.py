@@ -11,7 +11,7 @@ from typing import Protocol
 
 import tokenizers
 
-from ..engines.errors import BundleError, UsageError
+from ...engines.errors import BundleError, UsageError
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # of tokenizers with byte fallback
 _REPLACEMENT = "\ufffd"

@@ -27,7 +27,7 @@ from skipdec.exporter.dummy import DummyReader
 from skipdec.exporter.families import family_config
 from skipdec.exporter.model_config import model_spec
 from skipdec.exporter.weights import expected_tensors
-from skipdec.runtime.bench import random_prompts
+from skipdec.runtime.measuring.bench import random_prompts
 
 _WARMUP_STEPS = 4  # compilation, then the capture of the CUDA graph, happen in the first ones
 

@@ -10,8 +10,7 @@ import sys
 
 from skipdec.engines.host.gpus import survey_gpus
 from skipdec.engines.registry import Registry
-from skipdec.runtime.bandwidth import PASSES
-from skipdec.runtime.device_bandwidth import measure_device_bandwidth
+from skipdec.runtime.measuring.bandwidth import PASSES, measure_device_bandwidth
 
 DEVICES = Registry(
     "device",

@@ -19,7 +19,7 @@ from skipdec.engines.errors import SkipDecError
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 SMALL = {"num_examples": 4, "num_held_out": 2, "num_by_layer": 0}
 

@@ -25,8 +25,8 @@ from skipdec.calib.long_prompts import LongPrompts
 from skipdec.calib.metrics import MetricOptions
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.sampling import SamplingParams
 from skipdec.runtime.schedule.text import format_schedule
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 
 def test_rows_with_equal_prompts_are_references_of_one_prompt(evaluation: Evaluation) -> None:

@@ -25,8 +25,8 @@ from skipdec.calib.fit_speed import MeasuredSpeedup
 from skipdec.calib.schedule_search import SearchConfig
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError
-from skipdec.runtime.cost import CostModel
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 

@@ -25,7 +25,7 @@ from skipdec.calib.fit_speed import (
 )
 from skipdec.calib.sensitivity import study, variations
 from skipdec.engines.errors import SkipDecError, UsageError
-from skipdec.runtime.bench import Run
+from skipdec.runtime.measuring.bench import Run
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 

@@ -170,7 +170,7 @@ def test_the_schedule_and_the_kept_bundle_are_what_export_makes(
     schedule, kept, made = tmp_path / "schedule.json", tmp_path / "kept", tmp_path / "made"
     command = ["fit", model, "--quantize", "int8", "--data", data, "--target-speedup", "1.2"]
     command += [*QUICK, "-o", schedule, "--keep-bundle", kept, "--json"]
-    with patch("skipdec.runtime.command_device.open_for_command", open_alone):
+    with patch("skipdec.runtime.commands.options.open_for_command", open_alone):
         result = CliRunner().invoke(build_app(), list(map(str, command)))
     assert result.exit_code == 0, result.stderr
     assert "exporting" in result.stderr

@@ -13,7 +13,7 @@ from skipdec.calib.fresh_tokenizer import train_tokenizer
 from skipdec.calib.tokenised import tokenise
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.model_config import model_spec
-from skipdec.runtime.tokenizer import Tokenizer
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 EXAMPLES = [Example("name[Café]", "Café is a pub.", "line 1")]
 

@@ -11,7 +11,7 @@ from skipdec.calib.data import Example
 from skipdec.calib.long_prompts import LongPrompts
 from skipdec.calib.tokenised import TokenisedData, tokenise
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.tokenizer import Tokenizer
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 WORDS = {word: index for index, word in enumerate(("</s>", "a", "b", "c", "d", "TLDR"))}
 EXAMPLES = (

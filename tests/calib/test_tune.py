@@ -22,9 +22,9 @@ from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import export
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.sampling import SamplingParams
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import read_schedule
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 NAMES = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
 SCHEDULE = "linear:max=3,min=2,warmup=1"

@@ -15,9 +15,9 @@ from reference import linear_plan, reference_logits
 from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator, SamplingParams
-from skipdec.runtime.host_stitcher import StepBuffers
-from skipdec.runtime.kv_cache import KVCache
+from skipdec.runtime.kv.cache import KVCache
 from skipdec.runtime.schedule import placement
+from skipdec.runtime.stitching.host import StepBuffers
 
 Array = NDArray[Any]
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 11)]

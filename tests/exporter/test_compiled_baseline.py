@@ -13,7 +13,7 @@ from skipdec.exporter import families
 from skipdec.exporter.dummy import DummyReader
 from skipdec.exporter.model_config import model_spec
 from skipdec.exporter.weights import expected_tensors
-from skipdec.runtime.bench import random_prompts
+from skipdec.runtime.measuring.bench import random_prompts
 
 if TYPE_CHECKING:
     from transformers import OPTForCausalLM

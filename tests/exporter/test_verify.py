@@ -25,7 +25,7 @@ from skipdec.exporter.verify_bundle import verify_bundle
 from skipdec.exporter.verify_report import VerificationReport, VerificationRequest
 from skipdec.exporter.verify_tokens import GreedyText, compare_tokens, log_softmax
 from skipdec.exporter.weights import Parameter
-from skipdec.runtime.host_stitcher import StepBuffers
+from skipdec.runtime.stitching.host import StepBuffers
 
 Array = np.ndarray[Any, Any]
 Verify = Callable[..., VerificationReport]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime import bandwidth
-from skipdec.runtime.bandwidth import BandwidthProbe
+from skipdec.runtime.measuring import bandwidth
+from skipdec.runtime.measuring.bandwidth import BandwidthProbe
 
 SIZE = 2**24
 

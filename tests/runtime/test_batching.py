@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from skipdec.engines.errors import CapacityError
-from skipdec.runtime.batching import BatchLimits, PlannedBatch, plan_batches, prefill_groups
-from skipdec.runtime.kv_cache import KVLayout
-from skipdec.runtime.requests import Request
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.batches.planning import BatchLimits, PlannedBatch, plan_batches, prefill_groups
+from skipdec.runtime.batches.requests import Request
+from skipdec.runtime.kv.cache import KVLayout
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 LAYOUT = KVLayout(num_heads=2, head_dim=8, dtype="float32")
 

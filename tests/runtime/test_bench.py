@@ -10,13 +10,13 @@ import pytest
 from hollow_bundles import hollow_manifest
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.bandwidth import PASSES
-from skipdec.runtime.bench import BenchConfig, BenchReport, random_prompts, run_benchmark
-from skipdec.runtime.cost import CostModel
-from skipdec.runtime.outputs import CompletionOutput, RequestOutput, Timings
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.measuring.bandwidth import PASSES
+from skipdec.runtime.measuring.bench import BenchConfig, BenchReport, random_prompts, run_benchmark
+from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
+from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput, Timings
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 SECONDS_PER_LAYER = 0.01
 

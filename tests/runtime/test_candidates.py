@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from skipdec.runtime.row_logits import CandidateLogits
-from skipdec.runtime.sampler import Candidates, Sampler
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.tokens.logits import CandidateLogits
+from skipdec.runtime.tokens.sampler import Candidates, Sampler
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 VOCABULARY, COUNT = 40, 6
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hollow_bundles import EMBED_BYTES, HEAD_BYTES, LAYER_BYTES, hollow_manifest
 
-from skipdec.runtime.cost import CostModel
+from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
 
 KV_POSITION = 2 * 2 * 4 * 4  # key and value, 2 heads of 4 float32

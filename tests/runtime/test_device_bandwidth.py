@@ -8,8 +8,8 @@ import pytest
 
 from skipdec.engines.backends.rehearsal import RehearsalDevice
 from skipdec.engines.errors import CapacityError
-from skipdec.runtime import device_bandwidth
-from skipdec.runtime.device_bandwidth import DeviceBandwidthProbe, measure_device_bandwidth
+from skipdec.runtime.measuring import bandwidth as device_bandwidth
+from skipdec.runtime.measuring.bandwidth import DeviceBandwidthProbe, measure_device_bandwidth
 
 MIB = 2**20
 

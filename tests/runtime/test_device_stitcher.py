@@ -23,7 +23,7 @@ from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, UsageError
 from skipdec.engines.trt.backend import TensorRtBackend
-from skipdec.runtime.device_stitcher import DeviceStitcher
+from skipdec.runtime.stitching.device import DeviceStitcher
 
 SCHEDULES = (
     "full",

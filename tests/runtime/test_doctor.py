@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.host.processor import processor_flags, processor_name
-from skipdec.runtime import doctor
+from skipdec.runtime.measuring import doctor
 
 
 def test_json_report() -> None:

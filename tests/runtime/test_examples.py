@@ -10,7 +10,14 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["batching", "buffer_pool", "sampling", "schedule.decay", "schedule.schedule", "schedule.text"],
+    [
+        "batches.planning",
+        "kv.pool",
+        "tokens.sampling",
+        "schedule.decay",
+        "schedule.schedule",
+        "schedule.text",
+    ],
 )
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"skipdec.runtime.{module}"))

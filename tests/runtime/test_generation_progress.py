@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from skipdec.runtime.generation_progress import GenerationProgress
-from skipdec.runtime.outputs import FinishReason, StreamDelta
+from skipdec.runtime.commands.progress import GenerationProgress
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.tokens.outputs import FinishReason, StreamDelta
 
 
 def delta(request: int, layers: int, reason: FinishReason | None = None) -> StreamDelta:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from skipdec.runtime.interruption import Interruption
+from skipdec.runtime.commands.progress import Interruption
 
 
 def test_first_signal_asks_and_second_interrupts() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from skipdec.runtime.jsonl import (
+from skipdec.runtime.commands.jsonl import (
     BadRecord,
     Record,
     error_line,
@@ -14,8 +14,8 @@ from skipdec.runtime.jsonl import (
     result_line,
     to_bytes,
 )
-from skipdec.runtime.outputs import CompletionOutput, Logprob
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 DEFAULTS = SamplingParams(max_tokens=7)
 

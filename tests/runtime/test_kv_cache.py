@@ -6,13 +6,13 @@ import pytest
 
 from skipdec.engines.errors import CapacityError
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.buffer_pool import BufferPool, pooled_size
-from skipdec.runtime.kv_cache import (
+from skipdec.runtime.kv.cache import (
     KVCache,
     KVLayout,
     KVPlan,
     plan_kv_cache,
 )
+from skipdec.runtime.kv.pool import BufferPool, pooled_size
 from skipdec.runtime.schedule import ExitSchedule
 
 LAYOUT = KVLayout(num_heads=2, head_dim=4, dtype="float32")

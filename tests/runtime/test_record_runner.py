@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from skipdec.runtime.commands.jsonl import BadRecord, Record, RecordId
+from skipdec.runtime.commands.lines import RecordRunner
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.jsonl import BadRecord, Record, RecordId
-from skipdec.runtime.outputs import StreamDelta
-from skipdec.runtime.record_runner import RecordRunner
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.tokens.outputs import StreamDelta
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 

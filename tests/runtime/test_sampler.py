@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skipdec.engines.errors import SkipDecError, UsageError
-from skipdec.runtime.sampler import Sampler, _keep_nucleus, _place_of_share
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.tokens.sampler import Sampler, _keep_nucleus, _place_of_share
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0, -4.0], np.float32)
 CHI_SQUARE_7_AT_0_999 = 24.32  # seven degrees of freedom

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.sampling import SamplingParams
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 
 def test_defaults_sample_sixteen_tokens_from_the_plain_distribution() -> None:

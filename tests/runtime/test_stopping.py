@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.sampling import SamplingParams
-from skipdec.runtime.stopping import StopChecker
+from skipdec.runtime.tokens.sampling import SamplingParams
+from skipdec.runtime.tokens.stopping import StopChecker
 
 EOS = 0
 

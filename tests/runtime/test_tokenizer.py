@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from skipdec.engines.errors import BundleError, UsageError
-from skipdec.runtime.tokenizer import Tokenizer
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 
 def byte_level() -> Tokenizer:

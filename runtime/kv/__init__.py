@@ -1,0 +1,1 @@
+"""Key and value memory."""

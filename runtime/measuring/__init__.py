@@ -1,0 +1,1 @@
+"""Yardsticks: bandwidth, cost, benchmarks, and what a machine and a bundle are."""

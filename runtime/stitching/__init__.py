@@ -1,0 +1,1 @@
+"""One step over the engines that a plan names."""
