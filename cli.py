@@ -8,7 +8,7 @@ import typer
 
 from .calib import cli as calib_cli
 from .engines.host.processor import restart_with_huge_pages
-from .exporter import cli as exporter_cli
+from .exporter import commands as exporter_cli
 from .runtime import commands as runtime_cli
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..engines.bundle import replace_file
 from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.migration import fixed_inputs
-from ..exporter.weights import TensorReader, engine_name
+from ..exporter.architecture.weights import TensorReader, engine_name
+from ..exporter.quantization.migration import fixed_inputs
 from .calibration_engines import (
     STATIC_FORMATS,
     QuantizedProjection,

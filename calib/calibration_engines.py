@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.opt import Projection, engine_module
-from ..exporter.quantize import QUANTIZED_PARAMETERS, WeightQuantizer
-from ..exporter.quantize_linear import (
+from ..exporter.architecture.opt import Projection, engine_module
+from ..exporter.architecture.weights import TensorReader, engine_parameters
+from ..exporter.quantization.linear import (
     FLOAT8_MAXIMUM,
     INT8_MAXIMUM,
     Float8Quantizer,
     LinearChannelQuantizer,
 )
-from ..exporter.ranges import Ranges
-from ..exporter.weights import TensorReader, engine_parameters
+from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS, WeightQuantizer
+from ..exporter.quantization.ranges import Ranges
 
 StaticFormat = Literal["int8", "fp8"]
 ProductObserver = Callable[[str, Tensor, Tensor], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..engines.backends.session import open_backend
 from ..engines.bundle import EngineBundle
 from ..engines.errors import UsageError
-from ..exporter.checkpoint import Checkpoint
+from ..exporter.checkpoint.checkpoint import Checkpoint
 from ..runtime.generator import Generator
 from ..runtime.schedule import ExitSchedule
 from ..runtime.tokens.outputs import StreamDelta

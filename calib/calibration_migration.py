@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.migration import Migration, fixed_inputs, migrated_reader
-from ..exporter.opt import Projection
-from ..exporter.quantize import QUANTIZED_PARAMETERS
-from ..exporter.weights import TensorReader, engine_name
+from ..exporter.architecture.opt import Projection
+from ..exporter.architecture.weights import TensorReader, engine_name
+from ..exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
+from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from .calibration_engines import (
     STATIC_FORMATS,
     StaticFormat,

@@ -12,7 +12,7 @@ from ..engines.bundle import EngineBundle
 from ..engines.checking import Problems, ValidatedConfig
 from ..engines.errors import UsageError
 from ..engines.manifest import ModelSpec
-from ..exporter.checkpoint import Checkpoint, open_checkpoint
+from ..exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from ..exporter.config import ExportConfig, LoadFormat
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule.text import format_schedule

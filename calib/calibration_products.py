@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..engines.errors import CheckpointError
 from ..engines.manifest import EngineKind
-from ..exporter.quantize import QUANTIZED_PARAMETERS
+from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from .activation_histogram import RANGE_METHODS, MagnitudeHistogram, RangeMethod
 from .calibration_engines import QuantizedProjection, observed
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..engines.manifest import EngineKind
-from ..exporter.migration import Migration
-from ..exporter.ranges import ActivationRanges
-from ..exporter.weights import engine_name
+from ..exporter.architecture.weights import engine_name
+from ..exporter.quantization.migration import Migration
+from ..exporter.quantization.ranges import ActivationRanges
 from .activation_histogram import RangeMethod
 from .calibration_engines import StaticFormat
 

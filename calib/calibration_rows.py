@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..engines.errors import CheckpointError, UsageError
-from ..exporter.checkpoint import Checkpoint
+from ..exporter.checkpoint.checkpoint import Checkpoint
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule.text import parse_schedule
 from ..runtime.tokens.tokenizer import Tokenizer

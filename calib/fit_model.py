@@ -14,8 +14,7 @@ from ..engines.bundle.writer import check_target
 from ..engines.errors import CheckpointError
 from ..engines.host.extras import require_extra
 from ..exporter.config import ExportConfig
-from ..exporter.events import ExportEvents, Stage
-from ..exporter.report import EngineReport
+from ..exporter.pipeline.report import EngineReport, ExportEvents, Stage
 from ..runtime.schedule import ExitSchedule
 from ..runtime.tokens.tokenizer import Tokenizer
 from .fit_source import Announcer, SourceFacts
@@ -45,7 +44,7 @@ class ModelSource:
         Raises MissingExtraError without torch and onnx, else one error with every problem.
         """
         require_extra("export", "skipdec fit of a model that is no bundle")
-        from ..exporter.plan import plan_export
+        from ..exporter.pipeline.plan import plan_export
 
         kept = self.config.output
         try:
@@ -68,7 +67,7 @@ class ModelSource:
     @contextmanager
     def bundle(self, announcer: Announcer) -> Iterator[Path]:
         """Export; the directory goes at the end, also after errors and Ctrl-C."""
-        from ..exporter.pipeline import export
+        from ..exporter.pipeline.export import export
 
         with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.directory) as directory:
             announcer.note(f"exporting {self.name} for the time of the fit, into {directory}")

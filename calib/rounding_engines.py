@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..engines.errors import CheckpointError
 from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.quantize import QUANTIZED_PARAMETERS, Array
-from ..exporter.reader import CheckpointReader
-from ..exporter.weights import engine_name, engine_parameters
+from ..exporter.architecture.weights import engine_name, engine_parameters
+from ..exporter.checkpoint.reader import CheckpointReader
+from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS, Array
 from .calibration_engines import load_engine, observed
 from .gptq import round_weight
 from .int4_grid import Int4Grid

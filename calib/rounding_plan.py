@@ -10,11 +10,11 @@ from pydantic import Field
 from ..engines.checking import Problems, ValidatedConfig
 from ..engines.errors import UsageError
 from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.checkpoint import Checkpoint, open_checkpoint
+from ..exporter.architecture.weights import engine_name, engine_parameters
+from ..exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from ..exporter.checkpoint.hub import locate
 from ..exporter.config import DEFAULT_BLOCK_SIZE, ExportConfig
-from ..exporter.hub import locate
-from ..exporter.quantize import QUANTIZED_PARAMETERS
-from ..exporter.weights import engine_name, engine_parameters
+from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from ..runtime.schedule import ExitSchedule
 from ..runtime.schedule.text import format_schedule
 from .calibration_rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows

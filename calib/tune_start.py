@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..engines.errors import CheckpointError
 from ..engines.manifest import ModelSpec
+from ..exporter.architecture.model_config import model_spec
+from ..exporter.checkpoint.hub import CheckpointDirectory, locate
+from ..exporter.checkpoint.tokenizer import read_tokenizer
 from ..exporter.config import ExportConfig
-from ..exporter.hub import CheckpointDirectory, locate
-from ..exporter.model_config import model_spec
-from ..exporter.tokenizer_files import read_tokenizer
 from ..runtime.tokens.tokenizer import Tokenizer
 from .data import Example
 from .fresh_model import FreshModelConfig, read_fresh_model

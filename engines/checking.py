@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .errors import SkipDecError, UsageError
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class ValidatedConfig(BaseModel):
     """A frozen value with a JSON round trip: ``T.from_json(config.to_json()) == config``.
@@ -63,10 +66,6 @@ class ValidatedConfig(BaseModel):
                 cls.__name__, f"is a JSON {type(document).__name__}; expected an object"
             )
         return cls(**document)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Problems:

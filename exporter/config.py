@@ -11,7 +11,6 @@ from pydantic import Field
 from ..engines.checking import ValidatedConfig
 from ..engines.host.processor import int8_weight_bits
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
-from .tensorrt_config import TensorRtConfig
 
 LoadFormat = Literal["auto", "safetensors", "bin", "dummy"]
 
@@ -21,6 +20,48 @@ TENSORRT_TARGETS = ("tensorrt", "tensorrt-rtx")
 EXPORT_TARGETS = ("onnxruntime", *TENSORRT_TARGETS)
 DEFAULT_BLOCK_SIZE = 128
 GIB = 1 << 30
+
+
+class TensorRtConfig(ValidatedConfig):
+    """The options of the targets ``tensorrt`` and ``tensorrt-rtx``.
+
+    Sizes are limits of the compiled engines: what exceeds them needs another build. Raises
+    UsageError, with every problem at once, as all configurations do.
+    """
+
+    max_batch_size: int = Field(default=8, ge=1, description="rows of a decode step")
+    max_prompt_len: int | None = Field(
+        default=None, ge=1, description="tokens a row of a prefill call; None: max_seq_len"
+    )
+    kv_buckets: tuple[int, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="KV capacities, ascending; None: 256, 1024, 4096 ... and max_seq_len",
+    )
+    gpu_arch: str | None = Field(
+        default=None, description="compute capability, e.g. 8.9; None: this machine's GPU"
+    )
+    timing_cache: Path | None = Field(
+        default=None, description="kernel timings, read and added to; target tensorrt only"
+    )
+    optimization_level: int = Field(default=3, ge=0, le=5)
+    workspace: int | None = Field(default=None, ge=0, description="bytes of scratch allowed")
+    hardware_compatible: bool = False
+    version_compatible: bool = False
+
+    def _problems(self) -> Iterator[str]:
+        buckets = self.kv_buckets or ()
+        if any(capacity < 1 for capacity in buckets):
+            yield f"kv_buckets is {_listed(buckets)}; allowed: numbers of at least 1"
+        if sorted(set(buckets)) != list(buckets):
+            yield (
+                f"kv_buckets is {_listed(buckets)}; give each capacity once and in ascending "
+                f"order: {_listed(sorted(set(buckets)))}"
+            )
+
+
+def _listed(numbers: tuple[int, ...] | list[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 class QuantizationConfig(ValidatedConfig):
@@ -186,3 +227,28 @@ class ExportConfig(QuantizationConfig):
     def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:
         """``precision_for`` the ``dtype`` asked for."""
         return self.precision_for(self.dtype, activation_ranges)
+
+
+class BuildConfig(QuantizationConfig):
+    """All that decides what `build_bundle` reads and writes.
+
+    Raises UsageError, with every problem at once, for an unknown field or a value that is not
+    allowed. ``BuildConfig.from_json(config.to_json()) == config`` holds for every config.
+    """
+
+    bundle: Path = Field(description="exported with --keep-canonical; it is only read")
+    output: Path | None = Field(
+        default=None, description="None: named after the model, see bundle_build.output_path"
+    )
+    force: bool = False
+    resume: bool = True
+    jobs: int = Field(default=1, ge=1, description="engines built at once; memory grows alike")
+
+    def _problems(self) -> Iterator[str]:
+        if self.is_compiled:
+            yield from super()._problems()
+        else:
+            yield (
+                f"target is {self.target!r}; allowed: {', '.join(TENSORRT_TARGETS)} (engines for "
+                "others are made by exporting the model)"
+            )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 _EXACT_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
+TUNABLE = "glibc.malloc.hugetlb"
 
 
 def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -47,9 +48,6 @@ def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:
         if name.strip() in keys:
             return value.strip()
     return ""
-
-
-TUNABLE = "glibc.malloc.hugetlb"
 
 
 def restart_with_huge_pages() -> None:

@@ -19,6 +19,8 @@ _ALIASES = {
     TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
 }
 
+_MOST_RECORDS = 32  # the first ones tell the cause
+
 
 def check_environment(
     bundle: EngineBundle, library: TensorRtLibrary, compute_capability: str
@@ -143,9 +145,6 @@ def _is_gpu_accepted(build: BuildSpec, compute_capability: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-_MOST_RECORDS = 32  # the first ones tell the cause
 
 
 class ErrorRecorder(Protocol):

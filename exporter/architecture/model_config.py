@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from ..engines.errors import UnsupportedModelError
-from ..engines.manifest import ModelSpec
+from ...engines.errors import UnsupportedModelError
+from ...engines.manifest import ModelSpec
 
 Activation = Literal["relu", "gelu"]
 

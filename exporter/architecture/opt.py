@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engines.manifest import NUM_CANDIDATES, EngineKind, ModelSpec
+from ...engines.manifest import NUM_CANDIDATES, EngineKind, ModelSpec
 from .weights import LAYER_NORM_EPSILON, POSITION_OFFSET
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}

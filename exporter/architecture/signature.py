@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engines.manifest import (
+from ...engines.manifest import (
     NUM_CANDIDATES,
     DType,
     EngineKind,

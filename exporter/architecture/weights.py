@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.manifest import EngineKind, ModelSpec
+from ...engines.manifest import EngineKind, ModelSpec
 
 POSITION_OFFSET = 2  # rows that OPT's position table has before position 0
 LAYER_NORM_EPSILON = 1e-5

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ..engines.bundle import EngineBundle
-from ..engines.errors import BundleError
-from ..engines.manifest import EngineSpec, FileRecord
+from ...engines.bundle import EngineBundle
+from ...engines.errors import BundleError
+from ...engines.manifest import EngineSpec, FileRecord
 
 Array = NDArray[Any]
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from ..engines.checking import Problems
-from ..engines.errors import EnvironmentMismatchError, UsageError
-from ..engines.host.gpus import survey_gpus
-from ..engines.manifest import (
+from ...engines.checking import Problems
+from ...engines.errors import EnvironmentMismatchError, UsageError
+from ...engines.host.gpus import survey_gpus
+from ...engines.manifest import (
     BuildSpec,
     EngineKind,
     FloatType,
@@ -22,11 +22,11 @@ from ..engines.manifest import (
     PrecisionSpec,
     TensorSpec,
 )
-from ..engines.trt.build import BuilderFacts, BuildOptions, Profile, Shape, check_options
-from ..engines.trt.library import TensorRtTarget
-from .config import QuantizationConfig
-from .lowering_tensorrt import check_model
-from .ranges import ActivationRanges, read_ranges
+from ...engines.trt.build import BuilderFacts, BuildOptions, Profile, Shape, check_options
+from ...engines.trt.library import TensorRtTarget
+from ..config import QuantizationConfig
+from ..graphs.tensorrt import check_model
+from ..quantization.ranges import ActivationRanges, read_ranges
 
 _SMALLEST_BUCKET = 256
 _BUCKET_STEP = 4

@@ -15,19 +15,17 @@ from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
-from ..engines.bundle import file_record
-from ..engines.manifest import EngineSpec, FileRecord, KVBucket, ModelSpec
-from ..engines.trt.build import PlanReport, PlanRequest, build_plan
-from .build import step_bytes, store_parameter
+from ...engines.bundle import file_record
+from ...engines.manifest import EngineSpec, FileRecord, KVBucket, ModelSpec
+from ...engines.trt.build import PlanReport, PlanRequest, build_plan
+from ..architecture.weights import engine_parameters
+from ..graphs.dtypes import check_dtypes
+from ..graphs.lowering import TARGETS, LoweredEngine, Lowering
+from ..graphs.tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
 from .canonical import CanonicalEngine
 from .compilation import Compilation
-from .content_key import plan_key
-from .dtypes import check_dtypes
-from .journal import Finished, Journal
-from .lowering import TARGETS, LoweredEngine, Lowering
-from .lowering_tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
-from .weights import engine_parameters
-from .weights_file import WeightsFile
+from .engine import WeightsFile, step_bytes, store_parameter
+from .journal import Finished, Journal, plan_key
 
 OnPlanProgress = Callable[[str, str, int, int], None]
 """Takes a plan's name (``layer_007.t256``), the builder's phase, its step, and the steps in all."""

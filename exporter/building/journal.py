@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 from pydantic import ValidationError
 
-from ..engines.bundle import file_record
-from ..engines.manifest import FileRecord
+from ...engines.bundle import file_record
+from ...engines.manifest import FileRecord, ModelSpec, PrecisionSpec, json_digest
+from ..architecture.weights import Parameter
+from ..checkpoint.reader import CheckpointReader
+from ..graphs.lowering import parameters_as_inputs
+from ..quantization.migration import Factors
+
+if TYPE_CHECKING:
+    from .compilation import Compilation
+
 
 JOURNAL_NAME = "journal.jsonl"
+# What an engine's bytes follow from; reports, commands and the proof may change in between.
+_CODE = (
+    "engines/trt",
+    *(
+        f"exporter/{name}"
+        for name in ("architecture", "building", "checkpoint", "graphs", "quantization")
+    ),
+)
+
+_COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
+_TOOLS = (*_COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
 
 
 @dataclass(frozen=True)
@@ -78,3 +101,85 @@ class Journal:
             and path.stat().st_size == record.size
             and file_record(self._directory, record.path) == record
         )
+
+
+@cache
+def tool_versions() -> dict[str, str]:
+    """The versions of everything that has a say in an ONNX engine's bytes."""
+    return {tool: version(tool) for tool in _TOOLS}
+
+
+@cache
+def compiling_tool_versions() -> dict[str, str]:
+    """The versions of what turns ONNX engines into plans, beside TensorRT."""
+    return {tool: version(tool) for tool in _COMPILING_TOOLS}
+
+
+@cache
+def _code_digest() -> str:
+    """SHA-256 of the source: engines that other code has built are not reused."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(path for name in _CODE for path in (root / name).rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def graph_digest(graph: ir.Model) -> str:
+    """SHA-256 of a graph without data, in its serialised form."""
+    proto = ir.to_proto(parameters_as_inputs(graph))
+    return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+
+
+def content_key(
+    name: str,
+    target: str,
+    canonical_digest: str,
+    parameters: tuple[Parameter, ...],
+    model: ModelSpec,
+    precision: PrecisionSpec,
+    reader: CheckpointReader,
+    factors: Factors,
+) -> str:
+    """Return a hash that changes whenever the engine's files would.
+
+    Reads each of the engine's tensors once to hash it; ``canonical_digest`` is that of the traced
+    graph, which all layers share; ``factors`` migrate the engine's weights.
+    """
+    sources = {source for parameter in parameters for source in parameter.sources}
+    return json_digest(
+        {
+            "name": name,
+            "target": target,
+            "graph": canonical_digest,
+            "tensors": {source: reader.content_id(source) for source in sources},
+            "model": model.model_dump(mode="json"),
+            "precision": precision.model_dump(mode="json"),
+            "factors": dict(factors),
+            "tools": tool_versions(),
+            "code": _code_digest(),
+        }
+    )
+
+
+def plan_key(
+    path: str, source: tuple[FileRecord, ...], compilation: Compilation, capacity: int | None
+) -> str:
+    """Return a hash that changes whenever the plan at ``path``, for one KV capacity, would.
+
+    ``source`` are the files of its canonical engine. Timings of kernels, which may differ
+    from one build to the next, don't count.
+    """
+    return json_digest(
+        {
+            "path": path,
+            "target": compilation.target,
+            "source": [record.sha256 for record in source],
+            "precision": compilation.precision.model_dump(mode="json"),
+            "build": compilation.build.model_dump(mode="json"),
+            "capacity": capacity,
+            "tools": compiling_tool_versions(),
+            "code": _code_digest(),
+        }
+    )

@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..engines.errors import CheckpointError
-from ..engines.manifest import ModelSpec, json_digest
-from .bin_file import map_bin
-from .config import ExportConfig, LoadFormat
+from ...engines.errors import CheckpointError
+from ...engines.manifest import ModelSpec, json_digest
+from ..architecture.families import family_config, hub_id
+from ..architecture.model_config import model_spec
+from ..architecture.weights import expected_tensors
+from ..config import ExportConfig, LoadFormat
 from .dummy import DummyReader
-from .families import family_config, hub_id
+from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
-from .model_config import model_spec
 from .reader import CheckpointReader, MappedReader, StoredTensor
-from .safetensors_file import map_safetensors
-from .tokenizer_files import byte_level_tokenizer, read_tokenizer
-from .weights import expected_tensors
+from .tokenizer import byte_level_tokenizer, read_tokenizer
 
 _TIED_HEAD, _EMBEDDING = "lm_head.weight", "decoder.embed_tokens.weight"
 _IGNORED = frozenset({"decoder.version"})  # a buffer of old fairseq conversions

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engines.errors import CheckpointError
-from ..engines.host.extras import require_extra
-from .config import ExportConfig, LoadFormat
-from .families import SHORT_NAMES, hub_id
+from ...engines.errors import CheckpointError
+from ...engines.host.extras import require_extra
+from ..architecture.families import SHORT_NAMES, hub_id
+from ..config import ExportConfig, LoadFormat
 
 _SMALL_FILES = (
     "config.json",

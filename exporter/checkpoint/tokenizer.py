@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..engines.errors import CheckpointError
-from ..engines.host.extras import require_extra
-from ..engines.manifest import ModelSpec
+from ...engines.errors import CheckpointError
+from ...engines.host.extras import require_extra
+from ...engines.manifest import ModelSpec
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 

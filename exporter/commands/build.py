@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .tensorrt_options import (
     GpuArch,
     HardwareCompatible,
@@ -23,7 +23,7 @@ from .tensorrt_options import (
 )
 
 if TYPE_CHECKING:
-    from .build_config import BuildConfig
+    from ..config import BuildConfig
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -98,7 +98,7 @@ def build(
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
 ) -> None:
     """Compile the canonical engines of BUNDLE with TensorRT to a new bundle; needs no torch."""
-    from .build_config import BuildConfig
+    from ..config import BuildConfig
 
     values: dict[str, Any] = {
         "bundle": bundle,
@@ -131,8 +131,8 @@ def build(
 
 
 def _print_plan(config: BuildConfig, *, as_json: bool) -> None:
-    from .bundle_build import plan_build
-    from .export_tables import build_plan_table, describe_build_plan
+    from ..pipeline.build import plan_build
+    from .tables import build_plan_table, describe_build_plan
 
     plan = plan_build(config)
     if as_json:
@@ -142,9 +142,9 @@ def _print_plan(config: BuildConfig, *, as_json: bool) -> None:
 
 
 def _build(config: BuildConfig, *, quiet: bool, as_json: bool) -> None:
-    from .bundle_build import build_bundle
-    from .export_progress import ExportProgress
-    from .export_tables import report_table
+    from ..pipeline.build import build_bundle
+    from .progress import ExportProgress
+    from .tables import report_table
 
     with ExportProgress(stderr_console(), verbose=False, quiet=quiet) as progress:
         report = build_bundle(config, progress)

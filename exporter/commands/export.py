@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .tensorrt_options import (
     GpuArch,
     HardwareCompatible,
@@ -23,7 +23,7 @@ from .tensorrt_options import (
 )
 
 if TYPE_CHECKING:
-    from .config import ExportConfig
+    from ..config import ExportConfig
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -173,9 +173,9 @@ def export(
     as_json: Annotated[bool, _option(_RUN, "--json", text="print the report as JSON")] = False,
 ) -> None:
     """Compile an OPT checkpoint layer by layer to a bundle of engines, and verify it."""
-    from ..engines.errors import UsageError
-    from ..engines.host.console import parse_memory_size
-    from .config import ExportConfig
+    from ...engines.errors import UsageError
+    from ...engines.host.console import parse_memory_size
+    from ..config import ExportConfig
 
     if fp16 and dtype not in (None, "float16"):
         raise UsageError("--fp16", f"contradicts --dtype {dtype}; give one of them")
@@ -225,8 +225,8 @@ def export(
 
 
 def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
-    from .export_tables import describe_plan, plan_table
-    from .plan import plan_export
+    from ..pipeline.plan import plan_export
+    from .tables import describe_plan, plan_table
 
     plan = plan_export(config)
     if as_json:
@@ -238,9 +238,9 @@ def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
 
 
 def _export(config: ExportConfig, *, verbose: bool, quiet: bool, as_json: bool) -> None:
-    from .export_progress import ExportProgress
-    from .export_tables import report_table
-    from .pipeline import export as run_export
+    from ..pipeline.export import export as run_export
+    from .progress import ExportProgress
+    from .tables import report_table
 
     console = stderr_console()
     if verbose:

@@ -15,8 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from .events import ExportEvents, Stage
-from .report import EngineReport
+from ..pipeline.report import EngineReport, ExportEvents, Stage
 
 _TITLES: dict[Stage, str] = {
     "check": "checking",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from ..engines.manifest import BuildSpec, PrecisionSpec
-from ..runtime.schedule.text import format_schedule
-from .plan import ExportPlan, PlannedEngine
-from .report import EngineReport, ExportReport
+from ...engines.manifest import BuildSpec, PrecisionSpec
+from ...runtime.schedule.text import format_schedule
+from ..pipeline.plan import ExportPlan, PlannedEngine
+from ..pipeline.report import EngineReport, ExportReport
 
 if TYPE_CHECKING:
-    from .bundle_build import BuildPlan
+    from ..pipeline.build import BuildPlan
 
 _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # of TensorRT, in each decoder layer
 

@@ -78,7 +78,7 @@ def tensorrt_values(
 
     Raises UsageError for buckets or a size that can't be read.
     """
-    from ..engines.host.console import parse_memory_size
+    from ...engines.host.console import parse_memory_size
 
     values = {name: value for name, value in options.items() if value not in (None, False)}
     if kv_buckets is not None:
@@ -89,7 +89,7 @@ def tensorrt_values(
 
 
 def _parse_buckets(text: str) -> tuple[int, ...]:
-    from ..engines.errors import UsageError
+    from ...engines.errors import UsageError
 
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):

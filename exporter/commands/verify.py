@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, stderr_console
+from ...engines.host.console import print_json, reports_errors, stderr_console
 
 if TYPE_CHECKING:
-    from ..engines.bundle import EngineBundle
-    from .verify_report import VerificationReport
+    from ...engines.bundle import EngineBundle
+    from ..verification.report import VerificationReport
 
 
 def register(app: typer.Typer) -> None:
@@ -54,15 +54,15 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Check every byte of BUNDLE and, with --reference, every engine and the greedy tokens."""
-    from ..engines.bundle import EngineBundle
+    from ...engines.bundle import EngineBundle
 
     if reference is None:
         opened = EngineBundle.open(bundle, verify="full")
         _print(opened, None, as_json)
         return
-    from ..engines.host.console import parse_memory_size
-    from .config import ExportConfig
-    from .verify import run_verification
+    from ...engines.host.console import parse_memory_size
+    from ..config import ExportConfig
+    from ..verification.process import run_verification
 
     opened = EngineBundle.open(bundle)
     values: dict[str, Any] = {

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import onnx
 
-from ..engines.errors import VerificationError
-from ..engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
-from .quantize import QUANTIZED_PARAMETERS, QUANTIZERS
-from .weights import engine_parameters
+from ...engines.errors import VerificationError
+from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
+from ..architecture.weights import engine_parameters
+from ..quantization.quantize import QUANTIZED_PARAMETERS, QUANTIZERS
 
 
 def check_dtypes(

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from ..engines.registry import Registry
-from .quantize import WeightQuantizer
-from .signature import Signature, canonical_signature
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ...engines.registry import Registry
+from ..architecture.signature import Signature, canonical_signature
+from ..quantization.quantize import WeightQuantizer
 
 CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's own operators
 
 TARGETS = Registry(
     "target",
     {
-        "onnxruntime": "exporter.lowering_onnxruntime:lower",
-        "tensorrt": "exporter.lowering_tensorrt:lower",
-        "tensorrt-rtx": "exporter.lowering_tensorrt:lower",
-        "canonical": "exporter.lowering:keep_canonical",
+        "onnxruntime": "exporter.graphs.onnxruntime:lower",
+        "tensorrt": "exporter.graphs.tensorrt:lower",
+        "tensorrt-rtx": "exporter.graphs.tensorrt:lower",
+        "canonical": "exporter.graphs.lowering:keep_canonical",
     },
 )
 """Functions ``(canonical graph, kind, model, precision) -> LoweredEngine``."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
+from ..architecture.signature import Signature, canonical_signature, tensor_spec
 from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
@@ -19,8 +20,7 @@ from .lowering import (
     replace_value,
     the_node,
 )
-from .lowering_products import quantize_products
-from .signature import Signature, canonical_signature, tensor_spec
+from .products import quantize_products
 
 
 def lower(

@@ -19,9 +19,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ..engines.manifest import EngineKind, PrecisionSpec
-from .lowering import CONTRIB_DOMAIN, initializer, replace_value
-from .quantize import (
+from ...engines.manifest import EngineKind, PrecisionSpec
+from ..quantization.quantize import (
     ACTIVATION_MAXIMUM,
     ACTIVATION_ZERO_POINT,
     QUANTIZED_PARAMETERS,
@@ -29,6 +28,7 @@ from .quantize import (
     WeightQuantizer,
     weight_quantizer,
 )
+from .lowering import CONTRIB_DOMAIN, initializer, replace_value
 
 
 def quantize_products(

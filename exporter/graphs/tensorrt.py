@@ -15,20 +15,20 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from ..engines.errors import UnsupportedModelError, UsageError
-from ..engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
-from .lowering import LoweredEngine, initializer, the_node
-from .quantize import QUANTIZED_PARAMETERS, WeightQuantizer, quantization
-from .quantize_linear import (
+from ...engines.errors import UnsupportedModelError, UsageError
+from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
+from ..architecture.signature import canonical_signature
+from ..architecture.weights import engine_parameters
+from ..quantization.linear import (
     FLOAT8_MAXIMUM,
     INT8_MAXIMUM,
     LinearBlockQuantizer,
     LinearChannelQuantizer,
     weight_quantizer,
 )
-from .ranges import Ranges, quantizes_activations
-from .signature import canonical_signature
-from .weights import engine_parameters
+from ..quantization.quantize import QUANTIZED_PARAMETERS, WeightQuantizer, quantization
+from ..quantization.ranges import Ranges, quantizes_activations
+from .lowering import LoweredEngine, initializer, the_node
 
 EXPECTED_LAYERS = {
     EngineKind.LAYER: {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1},

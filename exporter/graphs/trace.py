@@ -19,10 +19,10 @@ from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor
 from torch.export import Dim
 
-from ..engines.manifest import EngineKind, FloatType, ModelSpec, TensorSpec
+from ...engines.manifest import EngineKind, FloatType, ModelSpec, TensorSpec
+from ..architecture.opt import engine_module
+from ..architecture.signature import Signature, canonical_signature
 from .lowering import parameters_as_inputs
-from .opt import engine_module
-from .signature import Signature, canonical_signature
 
 OPSET_VERSION = 24
 

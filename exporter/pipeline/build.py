@@ -8,26 +8,24 @@ from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..engines.bundle import EngineBundle
-from ..engines.bundle.place import TOKENIZER_NAME
-from ..engines.bundle.writer import BundleWriter, check_target
-from ..engines.checking import Problems
-from ..engines.errors import UsageError
-from ..engines.host.extras import require_extra
-from ..engines.manifest import EngineKind, Manifest
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.text import format_schedule
-from .build_config import BuildConfig
-from .events import ExportEvents, SerializedEvents, Stages
-from .memory import PeakMemory
-from .migration import MIGRATION, Migration
+from ...engines.bundle import EngineBundle
+from ...engines.bundle.place import TOKENIZER_NAME
+from ...engines.bundle.writer import BundleWriter, check_target
+from ...engines.checking import Problems
+from ...engines.errors import UsageError
+from ...engines.host.extras import require_extra
+from ...engines.manifest import EngineKind, Manifest
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import format_schedule
+from ..config import BuildConfig
+from ..quantization.migration import MIGRATION, Migration
 from .plan import PlannedEngine, bundle_name, check_space, planned_engines
-from .report import EngineReport, ExportReport
+from .report import EngineReport, ExportEvents, ExportReport, PeakMemory, SerializedEvents, Stages
 
 if TYPE_CHECKING:
-    from .canonical import CanonicalEngine
-    from .compilation import Compilation
-    from .engine_builds import FinishedEngine
+    from ..building.canonical import CanonicalEngine
+    from ..building.compilation import Compilation
+    from .engines import FinishedEngine
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,8 @@ def plan_build(config: BuildConfig) -> BuildPlan:
     space.
     """
     require_extra(config.target, "skipdec build")
-    from .canonical import canonical_engines
-    from .compilation import plan_compilation
+    from ..building.canonical import canonical_engines
+    from ..building.compilation import plan_compilation
 
     problems = Problems("build")
     source = problems.attempt(EngineBundle.open, config.bundle.expanduser(), verify="full")
@@ -157,9 +155,9 @@ def _check_migration(
 
 def _compile(plan: BuildPlan, jobs: int, directory: Path, stages: Stages) -> list[FinishedEngine]:
     """All engines, in the manifest's order."""
-    from .compile import Compiler
-    from .engine_builds import FinishedEngine, run_jobs, unless
-    from .journal import Journal
+    from ..building.compile import Compiler
+    from ..building.journal import Journal
+    from .engines import FinishedEngine, run_jobs, unless
 
     cancelled = Event()
     compiler = Compiler(
@@ -191,7 +189,7 @@ def _compile(plan: BuildPlan, jobs: int, directory: Path, stages: Stages) -> lis
 
 
 def _manifest(plan: BuildPlan, engines: list[FinishedEngine]) -> Manifest:
-    from .content_key import compiling_tool_versions
+    from ..building.journal import compiling_tool_versions
 
     source = plan.source.manifest
     specs = [engine.spec for engine in engines]

@@ -12,17 +12,16 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from ..engines.manifest import EngineKind, EngineSpec, FileRecord, PrecisionSpec
-from ..engines.trt.build import PlanReport
-from .build import BuiltEngine, build_engine
-from .canonical import CanonicalEngine
-from .compile import Compiler, OnPlanProgress
-from .content_key import content_key, graph_digest
-from .journal import Finished, Journal
-from .migration import migrated_reader
+from ...engines.manifest import EngineKind, EngineSpec, FileRecord, PrecisionSpec
+from ...engines.trt.build import PlanReport
+from ..architecture.weights import engine_parameters
+from ..building.canonical import CanonicalEngine
+from ..building.compile import Compiler, OnPlanProgress
+from ..building.engine import BuiltEngine, build_engine
+from ..building.journal import Finished, Journal, content_key, graph_digest
+from ..quantization.migration import migrated_reader
 from .plan import CANONICAL, ExportPlan, PlannedEngine
 from .report import EngineReport
-from .weights import engine_parameters
 
 T = TypeVar("T")
 

@@ -7,23 +7,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engines.bundle.place import TOKENIZER_NAME
-from ..engines.bundle.writer import BundleWriter
-from ..engines.host.extras import require_extra
-from ..engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
-from ..runtime.schedule.text import format_schedule
-from .config import ExportConfig
-from .events import ExportEvents, SerializedEvents, Stages
-from .memory import PeakMemory
-from .migration import MIGRATION
+from ...engines.bundle.place import TOKENIZER_NAME
+from ...engines.bundle.writer import BundleWriter
+from ...engines.host.extras import require_extra
+from ...engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
+from ...runtime.schedule.text import format_schedule
+from ..config import ExportConfig
+from ..quantization.migration import MIGRATION
+from ..verification.report import Progress, VerificationReport
 from .plan import ExportPlan, plan_export
-from .report import ExportReport
-from .verify_report import Progress, VerificationReport
+from .report import ExportEvents, ExportReport, PeakMemory, SerializedEvents, Stages
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from .engine_builds import FinishedEngine
+    from .engines import FinishedEngine
 
 
 def export(config: ExportConfig, events: ExportEvents | None = None) -> ExportReport:
@@ -96,7 +94,7 @@ class _Export:
         self, plan: ExportPlan, graphs: dict[EngineKind, ir.Model], directory: Path
     ) -> list[FinishedEngine]:
         """All engines, in the manifest's order."""
-        from .engine_builds import EngineBuilds
+        from .engines import EngineBuilds
 
         finished = {}
         with self._stages.stage("build", len(plan.engines)):
@@ -107,7 +105,7 @@ class _Export:
         return [finished[engine.name] for engine in plan.engines]
 
     def _verify(self, plan: ExportPlan, directory: Path) -> VerificationReport:
-        from .verify import run_verification
+        from ..verification.process import run_verification
 
         def on_progress(progress: Progress) -> None:
             self._events.item_finished("verify", progress.item)
@@ -121,14 +119,14 @@ class _Export:
 @lru_cache(maxsize=2 * len(EngineKind))
 def _canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
     """``trace_engine``, remembered: a model is often exported in several precisions in a row."""
-    from .trace import trace_engine
+    from ..graphs.trace import trace_engine
 
     return trace_engine(kind, model, dtype)
 
 
 def _manifest(plan: ExportPlan, engines: list[FinishedEngine], *, canonical: bool) -> Manifest:
     """What the bundle holds, with canonical engines as well where ``canonical`` is true."""
-    from .content_key import tool_versions
+    from ..building.journal import tool_versions
 
     files = [record for engine in engines for record in engine.files]
     if canonical:

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engines.bundle.place import partial_path
-from ..engines.bundle.writer import check_target
-from ..engines.checking import Problems
-from ..engines.errors import CapacityError, ScheduleError, UnsupportedModelError, UsageError
-from ..engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
-from ..engines.memory import ITEM_BYTES
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.text import parse_schedule
-from .checkpoint import Checkpoint, open_checkpoint
-from .config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
-from .families import hub_id
-from .migration import Migration
-from .quantize import QUANTIZED_PARAMETERS, QUANTIZERS
-from .ranges import read_migration
-from .weights import engine_name, engine_parameters
-from .weights_file import ALIGNMENT
+from ...engines.bundle.place import partial_path
+from ...engines.bundle.writer import check_target
+from ...engines.checking import Problems
+from ...engines.errors import CapacityError, ScheduleError, UnsupportedModelError, UsageError
+from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
+from ...engines.memory import ITEM_BYTES
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import parse_schedule
+from ..architecture.families import hub_id
+from ..architecture.weights import engine_name, engine_parameters
+from ..building.engine import ALIGNMENT
+from ..checkpoint.checkpoint import Checkpoint, open_checkpoint
+from ..config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
+from ..quantization.migration import Migration
+from ..quantization.quantize import QUANTIZED_PARAMETERS, QUANTIZERS
+from ..quantization.ranges import read_migration
 
 if TYPE_CHECKING:
-    from .compilation import Compilation
+    from ..building.compilation import Compilation
 
 HEAD_SIZE_MULTIPLE = 8
 CANONICAL = "canonical"
@@ -172,7 +172,7 @@ def _plan_compilation(
     config: QuantizationConfig, dtype: FloatType, model: ModelSpec
 ) -> Compilation:
     """``plan_compilation``; where TensorRT is no target, neither it nor onnx is imported."""
-    from .compilation import plan_compilation
+    from ..building.compilation import plan_compilation
 
     return plan_compilation(config, dtype, model)
 

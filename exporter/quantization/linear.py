@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from ..engines.manifest import EngineKind, FloatType, PrecisionSpec
+from ...engines.manifest import EngineKind, FloatType, PrecisionSpec
 from .quantize import Array, FloatArray, WeightQuantizer, column_blocks, finite, quantization
 
 FLOAT8_MAXIMUM = 448.0  # of e4m3fn

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..engines.manifest import EngineKind, ModelSpec, json_digest
+from ...engines.manifest import EngineKind, ModelSpec, json_digest
+from ..architecture.weights import Array, Parameter, TensorReader, engine_name, engine_parameters
 from .quantize import QUANTIZED_PARAMETERS
-from .weights import Array, Parameter, TensorReader, engine_name, engine_parameters
 
 MIGRATION = "migration"  # among a manifest's ``source``: the digest of the factors
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.errors import CheckpointError, UsageError
-from ..engines.manifest import EngineKind, PrecisionSpec, Quantization
-from ..engines.registry import Registry
+from ...engines.errors import CheckpointError, UsageError
+from ...engines.manifest import EngineKind, PrecisionSpec, Quantization
+from ...engines.registry import Registry
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float32]
@@ -39,10 +39,10 @@ QUANTIZED_PARAMETERS: Mapping[EngineKind, tuple[str, ...]] = {
 QUANTIZERS = Registry(
     "target",
     {
-        "onnxruntime": "exporter.quantize:weight_quantizer",
-        "canonical": "exporter.quantize:weight_quantizer",
-        "tensorrt": "exporter.quantize_linear:weight_quantizer",
-        "tensorrt-rtx": "exporter.quantize_linear:weight_quantizer",
+        "onnxruntime": "exporter.quantization.quantize:weight_quantizer",
+        "canonical": "exporter.quantization.quantize:weight_quantizer",
+        "tensorrt": "exporter.quantization.linear:weight_quantizer",
+        "tensorrt-rtx": "exporter.quantization.linear:weight_quantizer",
     },
 )
 """Functions ``(kind, precision) -> WeightQuantizer | None`` of each target."""

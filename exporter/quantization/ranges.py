@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..engines.errors import UsageError
-from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec, json_digest
+from ...engines.errors import UsageError
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec, json_digest
+from ..architecture.weights import engine_name
 from .migration import Migration
 from .quantize import QUANTIZED_PARAMETERS, quantization
-from .weights import engine_name
 
 Ranges = Mapping[str, float]
 """max|x| of the input of each product, by the name of its weight."""

@@ -8,15 +8,16 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from ..engines.backends.session import open_backend
-from ..engines.bundle import EngineBundle
-from ..engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
-from .checkpoint import open_checkpoint
-from .config import TENSORRT_TARGETS
-from .migration import Migration
-from .ranges import read_ranges
-from .verify_calls import ModuleCalls, SessionCalls
-from .verify_engines import (
+from ...engines.backends.session import open_backend
+from ...engines.bundle import EngineBundle
+from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
+from ..architecture.weights import TensorReader
+from ..checkpoint.checkpoint import open_checkpoint
+from ..config import TENSORRT_TARGETS
+from ..quantization.migration import Migration
+from ..quantization.ranges import read_ranges
+from .calls import ModuleCalls, SessionCalls
+from .engines import (
     Tolerance,
     check_engine,
     engine_tolerance,
@@ -24,11 +25,17 @@ from .verify_engines import (
     plan_tolerance,
     weight_problem,
 )
-from .verify_identity import check_graphs, check_identity, check_migration
-from .verify_memory import available_memory, loaded_bytes, reference_bytes
-from .verify_plans import PlanRunner, plan_runner, plans
-from .verify_reference import Reference, ReferenceBuilder
-from .verify_report import (
+from .identity import (
+    available_memory,
+    check_graphs,
+    check_identity,
+    check_migration,
+    loaded_bytes,
+    reference_bytes,
+)
+from .plans import PlanRunner, plan_runner, plans
+from .reference import Reference, ReferenceBuilder
+from .report import (
     EngineCheck,
     Progress,
     Stage,
@@ -36,7 +43,7 @@ from .verify_report import (
     VerificationReport,
     VerificationRequest,
 )
-from .verify_tokens import (
+from .tokens import (
     FloatArray,
     GreedyText,
     compare_tokens,
@@ -47,7 +54,6 @@ from .verify_tokens import (
     text_from_logits,
     token_tolerance,
 )
-from .weights import TensorReader
 
 OnProgress = Callable[[Progress], None]
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..engines.backends.session import EngineSession
-from ..engines.manifest import TensorRole
-from ..engines.memory import Array
+from ...engines.backends.session import EngineSession
+from ...engines.manifest import TensorRole
+from ...engines.memory import Array
 
 
 class EngineCalls(ABC):

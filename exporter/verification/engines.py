@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from ..engines.bundle import EngineBundle
-from ..engines.errors import SkipDecError
-from ..engines.manifest import (
+from ...engines.bundle import EngineBundle
+from ...engines.errors import SkipDecError
+from ...engines.manifest import (
     EngineKind,
     EngineSpec,
     ModelSpec,
@@ -19,11 +19,11 @@ from ..engines.manifest import (
     Quantization,
     TensorRole,
 )
-from ..engines.memory import Array
-from .config import RANGED_QUANTIZATIONS
-from .quantize import quantization
-from .verify_calls import EngineCalls
-from .verify_report import EngineCheck
+from ...engines.memory import Array
+from ..config import RANGED_QUANTIZATIONS
+from ..quantization.quantize import quantization
+from .calls import EngineCalls
+from .report import EngineCheck
 
 # A ragged prompt, padded on the right, then single tokens; room is left unused behind them.
 _PROMPT_LENGTHS = (7, 1, 4)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import onnx
 
-from ..engines.bundle import EngineBundle
-from ..engines.errors import SkipDecError, VerificationError
-from ..engines.manifest import ModelSpec, PrecisionSpec
-from .config import TENSORRT_TARGETS
-from .dtypes import check_dtypes
-from .migration import MIGRATION, Migration
+from ...engines.bundle import EngineBundle
+from ...engines.errors import SkipDecError, VerificationError
+from ...engines.manifest import ModelSpec, PrecisionSpec
+from ..architecture.weights import expected_tensors
+from ..config import TENSORRT_TARGETS
+from ..graphs.dtypes import check_dtypes
+from ..quantization.migration import MIGRATION, Migration
 
 
 def check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec) -> None:
@@ -62,3 +66,23 @@ def check_graphs(bundle: EngineBundle) -> None:
             problems += [f"{error.subject}: {problem}" for problem in error.problems]
     if problems:
         raise VerificationError(str(bundle.path), *problems)
+
+
+def loaded_bytes(bundle: EngineBundle) -> int:
+    """Estimated memory of all engines loaded: weights as stored, float16 ones widened."""
+    sizes = {record.path: record.size for record in bundle.manifest.files}
+    stored = sum(sizes[path] for spec in bundle.manifest.engines for path in spec.weights)
+    return stored * 2 if bundle.manifest.precision.dtype == "float16" else stored
+
+
+def reference_bytes(model: ModelSpec) -> int:
+    """Memory of the whole model in float32."""
+    return 4 * sum(math.prod(shape) for shape in expected_tensors(model).values())
+
+
+def available_memory() -> int:
+    """Bytes that can be had without swapping (MemAvailable)."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("/proc/meminfo has no MemAvailable")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..engines.errors import VerificationError
-from ..engines.host.extras import require_extra
-from ..engines.host.worker import WorkerCrashError, run_worker
-from ..engines.manifest import PrecisionSpec
-from .config import ExportConfig
-from .verify_report import Progress, VerificationReport, VerificationRequest
+from ...engines.errors import VerificationError
+from ...engines.host.extras import require_extra
+from ...engines.host.worker import WorkerCrashError, run_worker
+from ...engines.manifest import PrecisionSpec
+from ..config import ExportConfig
+from .report import Progress, VerificationReport, VerificationRequest
 
-_WORKER = f"{__package__}.verify_worker"
+_WORKER = f"{__package__}.worker"
 
 
 def _ignore(progress: Progress) -> None:

@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from ..engines.memory import Array
-from .config import TENSORRT_TARGETS
-from .migration import Migration, migrated_reader
-from .opt import Projection, engine_module
-from .quantize import (
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ...engines.memory import Array
+from ..architecture.opt import Projection, engine_module
+from ..architecture.weights import Parameter, TensorReader, engine_name, engine_parameters
+from ..config import TENSORRT_TARGETS
+from ..quantization.migration import Migration, migrated_reader
+from ..quantization.quantize import (
     ACTIVATION_MAXIMUM,
     QUANTIZED_PARAMETERS,
     QUANTIZERS,
     ChannelQuantizer,
     WeightQuantizer,
 )
-from .weights import Parameter, TensorReader, engine_name, engine_parameters
 
 # Sums of so many products of two numbers of at most 127 are exact in float32 in any order:
 # 1024 * 127 * 127 < 2 ** 24.

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..engines.errors import VerificationError
-from ..engines.manifest import PrecisionSpec
-from .config import ExportConfig
+from ...engines.errors import VerificationError
+from ...engines.manifest import PrecisionSpec
+from ..config import ExportConfig
 
 _REPORTED_PROBLEMS = 10
 

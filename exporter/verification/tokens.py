@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..engines.bundle import EngineBundle
-from ..engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from ..runtime.generator import Generator
-from ..runtime.tokens.sampling import SamplingParams
-from .verify_calls import EngineCalls
-from .verify_report import TokenCheck, TokenReference
-from .weights import TensorReader
+from ...engines.bundle import EngineBundle
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ...runtime.generator import Generator
+from ...runtime.tokens.sampling import SamplingParams
+from ..architecture.weights import TensorReader
+from .calls import EngineCalls
+from .report import TokenCheck, TokenReference
 
 _PROMPT_LENGTHS = (1, 12, 5, 8)
 _GENERATED_TOKENS = 8

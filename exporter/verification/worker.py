@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-from ..engines.backends.ort import use_shared_thread_pool
-from ..engines.errors import SkipDecError
-from ..engines.host.worker import WorkerLines
-from .verify_bundle import verify_bundle
-from .verify_report import Progress, VerificationRequest
+from ...engines.backends.ort import use_shared_thread_pool
+from ...engines.errors import SkipDecError
+from ...engines.host.worker import WorkerLines
+from .bundle import verify_bundle
+from .report import Progress, VerificationRequest
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ from .progress import GenerationProgress, Interruption
 from .results import ResultFile
 
 Records = Sequence[Record | BadRecord]
+Progress = Callable[[Sequence[StreamDelta]], None]
+BATCHES_PER_CHUNK = 8  # more: better batches of like length; fewer: less is lost by a kill
 
 
 def run_lines(options: GenerateOptions) -> None:
@@ -108,11 +110,6 @@ def _write(lines: Sequence[dict[str, Any]], file: ResultFile | None) -> None:
     else:
         sys.stdout.buffer.write(b"".join(map(to_bytes, lines)))
         sys.stdout.buffer.flush()
-
-
-Progress = Callable[[Sequence[StreamDelta]], None]
-
-BATCHES_PER_CHUNK = 8  # more: better batches of like length; fewer: less is lost by a kill
 
 
 @dataclass(frozen=True, slots=True)

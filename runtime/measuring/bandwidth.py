@@ -30,6 +30,8 @@ PASSES = 10
 _HUGE_PAGE = 2**21
 
 Reader = Callable[[int, int], None]
+_COPIES = 8  # a pass: long enough that starting it and waiting for it don't count
+_RUN_BYTES = 2**20  # a run of the strided copy, which then is one contiguous piece
 
 
 class BandwidthProbe:
@@ -167,10 +169,6 @@ def _memcmp() -> Callable[[int, int, int], int] | None:
         return int(function(left, right, size))
 
     return memcmp
-
-
-_COPIES = 8  # a pass: long enough that starting it and waiting for it don't count
-_RUN_BYTES = 2**20  # a run of the strided copy, which then is one contiguous piece
 
 
 class DeviceBandwidthProbe:

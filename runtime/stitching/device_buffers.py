@@ -14,6 +14,8 @@ from ...engines.manifest import DType, EngineSpec, TensorRole
 from ...engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
 from ..tokens.logits import CandidateLogits
 
+_ALIGNMENT = 256  # what CUDA gives its own allocations
+
 
 class DeviceBuffers:
     """Two buffers of hidden states, logits, candidates and the candidates' twins on the host.
@@ -159,9 +161,6 @@ class DeviceInputs:
     def upload(self) -> None:
         """Enqueue the copy to the device."""
         self._staging.upload()
-
-
-_ALIGNMENT = 256  # what CUDA gives its own allocations
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import OPTConfig, OPTForCausalLM, StaticCache
 
-from skipdec.exporter.dummy import DummyReader
-from skipdec.exporter.families import family_config
-from skipdec.exporter.model_config import model_spec
-from skipdec.exporter.weights import expected_tensors
+from skipdec.exporter.architecture.families import family_config
+from skipdec.exporter.architecture.model_config import model_spec
+from skipdec.exporter.architecture.weights import expected_tensors
+from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.runtime.measuring.bench import random_prompts
 
 _WARMUP_STEPS = 4  # compilation, then the capture of the CUDA graph, happen in the first ones

@@ -21,6 +21,16 @@ from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.engines.memory import Array
 
 Tensors = dict[TensorRole, Array]
+MERGED_NAME = "merged.onnx"
+# Inputs that mean the same to every layer, so that one input of the merged graph serves all.
+_SHARED = frozenset(
+    {
+        TensorRole.SEQLENS_K,
+        TensorRole.TOTAL_SEQUENCE_LENGTH,
+        TensorRole.WRITE_INDICES,
+        TensorRole.ATTENTION_MASK,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -129,19 +139,6 @@ def _step_tensors(layers: Sequence[EngineSpec], length: int) -> list[Tensors]:
             }
         )
     return tensors
-
-
-MERGED_NAME = "merged.onnx"
-
-# Inputs that mean the same to every layer, so that one input of the merged graph serves all.
-_SHARED = frozenset(
-    {
-        TensorRole.SEQLENS_K,
-        TensorRole.TOTAL_SEQUENCE_LENGTH,
-        TensorRole.WRITE_INDICES,
-        TensorRole.ATTENTION_MASK,
-    }
-)
 
 
 def merge_engines(

@@ -25,6 +25,7 @@ _CONFIDENCE = 0.95
 _EMPTY = "–"
 
 Print = Callable[[Cell], str]
+DOCUMENT, REPORT = "results.json", "tables.md"
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,6 @@ def _difference(table: Table, metric: str, cell: Cell) -> str:
         return _EMPTY
     estimate = table.difference(cell, metric)
     return markdown.interval(estimate.value, estimate.low, estimate.high, 1, signed=True)
-
-
-DOCUMENT, REPORT = "results.json", "tables.md"
 
 
 def write_results(config: ReproductionConfig, results: Sequence[CellResult]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
-from skipdec.exporter.ranges import ActivationRanges
+from skipdec.exporter.quantization.ranges import ActivationRanges
 
 SMALL = ("--examples", 3, "--held-out", 2, "--by-layer", 1)
 

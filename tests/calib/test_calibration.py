@@ -21,7 +21,7 @@ from skipdec.calib.calibration_engines import round_to_fp8, round_to_int8
 from skipdec.calib.calibration_states import HiddenStates
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
-from skipdec.exporter.quantize_linear import weight_quantizer
+from skipdec.exporter.quantization.linear import weight_quantizer
 
 Checkpoint = Callable[[str], Path]
 Reference = Callable[[str], OPTForCausalLM]

@@ -17,7 +17,7 @@ from skipdec.calib.calibration_plan import CalibrationConfig, CalibrationPlan, p
 from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
+from skipdec.exporter.pipeline.export import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.sampling import SamplingParams
 

@@ -21,8 +21,8 @@ from skipdec.calib.tokenised import TokenisedExample
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.ranges import ActivationRanges
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.quantization.ranges import ActivationRanges
 
 Checkpoint = Callable[[str], Path]
 SKIPPING = SCHEDULES[1]

@@ -14,7 +14,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from skipdec.calib.calibration import run_calibration
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
+from skipdec.exporter.pipeline.export import export
 
 
 @pytest.fixture(scope="module")

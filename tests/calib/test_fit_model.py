@@ -24,7 +24,7 @@ from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, MissingExtraError, SkipDecError, UsageError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
+from skipdec.exporter.pipeline.export import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import read_schedule
@@ -112,7 +112,7 @@ def test_an_interrupted_export_leaves_nothing(config: FitConfig, directory: Path
         raise KeyboardInterrupt
 
     with (
-        patch("skipdec.exporter.pipeline.export", interrupted),
+        patch("skipdec.exporter.pipeline.export.export", interrupted),
         pytest.raises(KeyboardInterrupt),
     ):
         fit(config, Generator.open, Notes())
@@ -126,7 +126,7 @@ def full_disk(path: object) -> object:
 @pytest.mark.parametrize(
     ("patched", "value", "error", "message"),
     [
-        ("skipdec.exporter.plan.shutil.disk_usage", full_disk, CapacityError, "are free"),
+        ("skipdec.exporter.pipeline.plan.shutil.disk_usage", full_disk, CapacityError, "are free"),
         (
             "skipdec.engines.host.extras.missing_modules",
             lambda extra: ("torch",),
@@ -140,7 +140,7 @@ def test_what_an_export_lacks_is_said_before_it_starts(
 ) -> None:
     with (
         patch(patched, value),
-        patch("skipdec.exporter.pipeline.export") as never,
+        patch("skipdec.exporter.pipeline.export.export") as never,
         pytest.raises(error, match=message),
     ):
         fit(config, Generator.open, Notes())

@@ -12,7 +12,7 @@ from skipdec.calib.fresh_model import read_fresh_model
 from skipdec.calib.fresh_tokenizer import train_tokenizer
 from skipdec.calib.tokenised import tokenise
 from skipdec.engines.errors import UsageError
-from skipdec.exporter.model_config import model_spec
+from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 EXAMPLES = [Example("name[Café]", "Café is a pub.", "line 1")]

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
-from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
 
 SMALL = ("--examples", 3, "--held-out", 2, "--block-size", 16, "--preset", "e2e")

@@ -18,12 +18,12 @@ from transformers import OPTForCausalLM
 from skipdec.calib.rounding import run_rounding
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.manifest import EngineKind
-from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.architecture.weights import engine_name, engine_parameters
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.quantize import QUANTIZED_PARAMETERS, BlockQuantizer
-from skipdec.exporter.quantize_linear import LinearBlockQuantizer
-from skipdec.exporter.weights import engine_name, engine_parameters
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.quantization.linear import LinearBlockQuantizer
+from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS, BlockQuantizer
 from skipdec.runtime.generator import Generator
 
 Checkpoint = Callable[[str], Path]

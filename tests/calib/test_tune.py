@@ -20,7 +20,7 @@ from skipdec.calib.tune_events import TuneEvents
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
+from skipdec.exporter.pipeline.export import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import read_schedule

@@ -13,9 +13,8 @@ from built_engines import RandomReader, build, canonical_graph, tiny_spec
 
 from skipdec.engines.errors import VerificationError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
-from skipdec.exporter.build import build_engine
-from skipdec.exporter.dtypes import check_dtypes
-from skipdec.exporter.weights_file import ALIGNMENT
+from skipdec.exporter.building.engine import ALIGNMENT, build_engine
+from skipdec.exporter.graphs.dtypes import check_dtypes
 
 INT8 = PrecisionSpec(quantize="int8", head_quantize="int8", int8_weight_bits=8)
 INT4 = PrecisionSpec(quantize="int4", head_quantize="int4", block_size=16, accuracy_level=4)

@@ -20,10 +20,10 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, SkipDecError, UsageError
 from skipdec.engines.host import extras
 from skipdec.engines.manifest import Manifest, PrecisionSpec
-from skipdec.exporter import bundle_build
-from skipdec.exporter.build_config import BuildConfig
-from skipdec.exporter.bundle_build import build_bundle, output_path
-from skipdec.exporter.pipeline import export
+from skipdec.exporter.config import BuildConfig
+from skipdec.exporter.pipeline import build as bundle_build
+from skipdec.exporter.pipeline.build import build_bundle, output_path
+from skipdec.exporter.pipeline.export import export
 
 pytestmark = needs_tensorrt_rtx
 

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from skipdec.engines.errors import CheckpointError, UnsupportedModelError
-from skipdec.exporter.checkpoint import Checkpoint, open_checkpoint
+from skipdec.exporter.architecture.weights import expected_tensors
+from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from skipdec.exporter.checkpoint.reader import CheckpointReader
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.reader import CheckpointReader
-from skipdec.exporter.weights import expected_tensors
 
 Tensors = dict[str, torch.Tensor]
 SCHEDULE = {

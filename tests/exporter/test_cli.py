@@ -10,10 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
-from skipdec.exporter import pipeline
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.events import ExportEvents
-from skipdec.exporter.tensorrt_config import TensorRtConfig
+from skipdec.exporter.config import ExportConfig, TensorRtConfig
+from skipdec.exporter.pipeline import export as pipeline
+from skipdec.exporter.pipeline.report import ExportEvents
 
 
 @pytest.fixture

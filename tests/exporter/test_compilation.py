@@ -18,10 +18,10 @@ from skipdec.engines.errors import (
 from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.manifest import EngineKind, ModelSpec
 from skipdec.engines.trt.build import BuilderFacts, BuildOptions
-from skipdec.exporter import compilation
-from skipdec.exporter.compilation import Compilation, default_kv_buckets, plan_compilation
+from skipdec.exporter.architecture.signature import canonical_signature
+from skipdec.exporter.building import compilation
+from skipdec.exporter.building.compilation import Compilation, default_kv_buckets, plan_compilation
 from skipdec.exporter.config import QuantizationConfig
-from skipdec.exporter.signature import canonical_signature
 
 MODEL = tiny_spec(hidden_size=64, max_position_embeddings=2048, max_seq_len=2048)
 NO_GPU = BuilderFacts("1.7", None, None, None, ("8.6", "8.9"))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from bench import compiled_baseline
 
-from skipdec.exporter import families
-from skipdec.exporter.dummy import DummyReader
-from skipdec.exporter.model_config import model_spec
-from skipdec.exporter.weights import expected_tensors
+from skipdec.exporter.architecture import families
+from skipdec.exporter.architecture.model_config import model_spec
+from skipdec.exporter.architecture.weights import expected_tensors
+from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.runtime.measuring.bench import random_prompts
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ import pytest
 
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.engines.host.processor import processor_flags
-from skipdec.exporter.config import EXPORT_TARGETS, ExportConfig
-from skipdec.exporter.families import SHORT_NAMES, family_config, hub_id
-from skipdec.exporter.lowering import TARGETS
-from skipdec.exporter.model_config import model_spec
-from skipdec.exporter.tensorrt_config import TensorRtConfig
+from skipdec.exporter.architecture.families import SHORT_NAMES, family_config, hub_id
+from skipdec.exporter.architecture.model_config import model_spec
+from skipdec.exporter.config import EXPORT_TARGETS, ExportConfig, TensorRtConfig
+from skipdec.exporter.graphs.lowering import TARGETS
 
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from skipdec.exporter.dummy import DummyReader
-from skipdec.exporter.families import family_config
-from skipdec.exporter.model_config import model_spec
-from skipdec.exporter.tokenizer_files import byte_level_tokenizer
+from skipdec.exporter.architecture.families import family_config
+from skipdec.exporter.architecture.model_config import model_spec
+from skipdec.exporter.checkpoint.dummy import DummyReader
+from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 
 SHAPES = {"a.weight": (300, 701), "b.weight": (300, 701), "final_layer_norm.weight": (50_001,)}
 

@@ -12,7 +12,7 @@ from built_engines import STRUCTURES, Session, build, causal_mask, module, tiny_
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
-from skipdec.exporter.lowering import TARGETS
+from skipdec.exporter.graphs.lowering import TARGETS
 
 CAPACITY = 12
 TOLERANCE = {"float32": 2e-5, "float16": 3e-2}

@@ -24,11 +24,11 @@ from plan_requests import (
 from skipdec.engines.errors import UnsupportedModelError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.engines.trt.build import PlanReport, build_plan
-from skipdec.exporter.dtypes import check_dtypes
-from skipdec.exporter.lowering_tensorrt import DECOMPOSABLE, check_model, lower, with_capacity
-from skipdec.exporter.quantize import QUANTIZED_PARAMETERS
-from skipdec.exporter.quantize_linear import weight_quantizer
-from skipdec.exporter.weights import engine_parameters
+from skipdec.exporter.architecture.weights import engine_parameters
+from skipdec.exporter.graphs.dtypes import check_dtypes
+from skipdec.exporter.graphs.tensorrt import DECOMPOSABLE, check_model, lower, with_capacity
+from skipdec.exporter.quantization.linear import weight_quantizer
+from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
 
 RANGES = "0" * 64  # a digest
 QUANTIZED = {

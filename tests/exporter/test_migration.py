@@ -15,18 +15,17 @@ from built_engines import RandomReader, tiny_spec
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from skipdec.exporter.build_config import BuildConfig
-from skipdec.exporter.bundle_build import _check_migration
-from skipdec.exporter.checkpoint import open_checkpoint
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.content_key import content_key
-from skipdec.exporter.migration import Migration, fixed_inputs, migrated_reader
-from skipdec.exporter.opt import engine_module
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.quantize import QUANTIZED_PARAMETERS
-from skipdec.exporter.ranges import ActivationRanges
-from skipdec.exporter.verify import run_verification
-from skipdec.exporter.weights import TensorReader, engine_name, engine_parameters
+from skipdec.exporter.architecture.opt import engine_module
+from skipdec.exporter.architecture.weights import TensorReader, engine_name, engine_parameters
+from skipdec.exporter.building.journal import content_key
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.config import BuildConfig, ExportConfig
+from skipdec.exporter.pipeline.build import _check_migration
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
+from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
+from skipdec.exporter.quantization.ranges import ActivationRanges
+from skipdec.exporter.verification.process import run_verification
 
 NORMS = "the layer norm before it has no weight"
 RESIDUAL = "its input is the residual as well (norms come after)"

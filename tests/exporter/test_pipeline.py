@@ -17,11 +17,10 @@ from safetensors.torch import load_file
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, VerificationError
-from skipdec.exporter import verify
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.events import ExportEvents
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.report import EngineReport, ExportReport
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.report import EngineReport, ExportEvents, ExportReport
+from skipdec.exporter.verification import process as verify
 
 FORK = multiprocessing.get_context("fork")
 RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head", "candidates"}

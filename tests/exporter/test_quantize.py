@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from skipdec.exporter import quantize
-from skipdec.exporter.quantize import (
+from skipdec.exporter.quantization import quantize
+from skipdec.exporter.quantization.quantize import (
     QUANTIZED_PARAMETERS,
     BlockQuantizer,
     ChannelQuantizer,

@@ -11,14 +11,14 @@ import pytest
 
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.manifest import EngineKind, FloatType, PrecisionSpec
-from skipdec.exporter.quantize import QUANTIZERS, WeightQuantizer
-from skipdec.exporter.quantize_linear import (
+from skipdec.exporter.building.engine import WeightsFile
+from skipdec.exporter.quantization.linear import (
     Float8Quantizer,
     LinearBlockQuantizer,
     LinearChannelQuantizer,
     weight_quantizer,
 )
-from skipdec.exporter.weights_file import WeightsFile
+from skipdec.exporter.quantization.quantize import QUANTIZERS, WeightQuantizer
 
 DTYPES: tuple[FloatType, ...] = ("float32", "float16", "bfloat16")
 

@@ -11,9 +11,9 @@ from built_engines import canonical_graph, tiny_spec
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
-from skipdec.exporter.lowering_tensorrt import bind_activation_scales, lower
-from skipdec.exporter.quantize import QUANTIZED_PARAMETERS
-from skipdec.exporter.ranges import ActivationRanges
+from skipdec.exporter.graphs.tensorrt import bind_activation_scales, lower
+from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
+from skipdec.exporter.quantization.ranges import ActivationRanges
 
 INT8 = PrecisionSpec(
     quantize="int8", head_quantize="none", int8_weight_bits=8, activation_ranges="0" * 64

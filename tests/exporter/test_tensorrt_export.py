@@ -20,10 +20,10 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import EngineBuildError
 from skipdec.engines.manifest import Manifest
 from skipdec.engines.trt.build import PlanReport, PlanRequest, build_plan
-from skipdec.exporter import compile as compile_module
+from skipdec.exporter.building import compile as compile_module
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.report import EngineReport, ExportReport
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.report import EngineReport, ExportReport
 
 pytestmark = needs_tensorrt_rtx
 

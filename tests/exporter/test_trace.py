@@ -20,9 +20,9 @@ from built_engines import (
 )
 
 from skipdec.engines.manifest import EngineKind, FloatType
-from skipdec.exporter.lowering import parameters_as_inputs
-from skipdec.exporter.trace import trace_engine
-from skipdec.exporter.weights import engine_parameters
+from skipdec.exporter.architecture.weights import engine_parameters
+from skipdec.exporter.graphs.lowering import parameters_as_inputs
+from skipdec.exporter.graphs.trace import trace_engine
 
 
 @pytest.mark.parametrize("kind", EngineKind)

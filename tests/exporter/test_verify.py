@@ -18,13 +18,13 @@ from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
 from skipdec.engines.host.worker import WorkerCrashError
 from skipdec.engines.manifest import Manifest
-from skipdec.exporter import verify
+from skipdec.exporter.architecture.weights import Parameter
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.verify_bundle import verify_bundle
-from skipdec.exporter.verify_report import VerificationReport, VerificationRequest
-from skipdec.exporter.verify_tokens import GreedyText, compare_tokens, log_softmax
-from skipdec.exporter.weights import Parameter
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.verification import process as verify
+from skipdec.exporter.verification.bundle import verify_bundle
+from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
+from skipdec.exporter.verification.tokens import GreedyText, compare_tokens, log_softmax
 from skipdec.runtime.stitching.host import StepBuffers
 
 Array = np.ndarray[Any, Any]

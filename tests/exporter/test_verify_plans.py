@@ -16,11 +16,11 @@ from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.manifest import EngineKind, Manifest, PrecisionSpec
 from skipdec.engines.trt.backend import TensorRtBackend
-from skipdec.exporter import verify_plans
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.verify_bundle import verify_bundle
-from skipdec.exporter.verify_reference import Reference, ReferenceBuilder
-from skipdec.exporter.verify_report import VerificationReport, VerificationRequest
+from skipdec.exporter.verification import plans as verify_plans
+from skipdec.exporter.verification.bundle import verify_bundle
+from skipdec.exporter.verification.reference import Reference, ReferenceBuilder
+from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
 from skipdec.runtime import generator
 
 Exported = Callable[..., Path]

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.backends import ort
 from skipdec.engines.bundle import EngineBundle
+from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.tokenizer_files import byte_level_tokenizer
+from skipdec.exporter.pipeline.export import export
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
 

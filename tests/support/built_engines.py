@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
-from skipdec.exporter.build import BuiltEngine, build_engine
-from skipdec.exporter.opt import engine_module
-from skipdec.exporter.trace import trace_engine
-from skipdec.exporter.weights import engine_parameters, expected_tensors
+from skipdec.exporter.architecture.opt import engine_module
+from skipdec.exporter.architecture.weights import engine_parameters, expected_tensors
+from skipdec.exporter.building.engine import BuiltEngine, build_engine
+from skipdec.exporter.graphs.trace import trace_engine
 
 Array = NDArray[Any]
 

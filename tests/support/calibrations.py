@@ -16,7 +16,7 @@ from transformers import OPTForCausalLM
 
 from skipdec.calib.calibration_plan import CalibrationConfig, CalibrationPlan
 from skipdec.calib.tokenised import TokenisedExample
-from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule

@@ -12,17 +12,16 @@ from built_engines import RandomReader, canonical_graph, tiny_spec
 from skipdec.engines.host.extras import missing_modules
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorSpec
 from skipdec.engines.trt.build import BuildOptions, PlanRequest, Profile
-from skipdec.exporter.build import store_parameter
-from skipdec.exporter.lowering import LoweredEngine
-from skipdec.exporter.lowering_tensorrt import (
+from skipdec.exporter.architecture.weights import engine_name, engine_parameters
+from skipdec.exporter.building.engine import WeightsFile, store_parameter
+from skipdec.exporter.graphs.lowering import LoweredEngine
+from skipdec.exporter.graphs.tensorrt import (
     EXPECTED_LAYERS,
     bind_activation_scales,
     lower,
     with_capacity,
 )
-from skipdec.exporter.quantize import QUANTIZED_PARAMETERS
-from skipdec.exporter.weights import engine_name, engine_parameters
-from skipdec.exporter.weights_file import WeightsFile
+from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
 
 needs_tensorrt_rtx = pytest.mark.skipif(
     bool(missing_modules("tensorrt-rtx")),

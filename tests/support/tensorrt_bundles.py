@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.events import ExportEvents
-from skipdec.exporter.report import EngineReport
+from skipdec.exporter.pipeline.report import EngineReport, ExportEvents
 
 TARGET = "tensorrt-rtx"
 ENGINES = ("embed", "layer_000", "layer_001", "head", "candidates")

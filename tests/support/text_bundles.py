@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from skipdec.exporter.checkpoint import open_checkpoint
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
-from skipdec.exporter.tokenizer_files import byte_level_tokenizer
+from skipdec.exporter.pipeline.export import export
 
 STRUCTURE = "no_bias"  # of tiny_models: the one whose vocabulary holds every byte
 

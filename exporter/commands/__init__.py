@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from . import build_cli, export_cli, verify_cli
+from . import build, export, verify
 
 
 def register(app: typer.Typer) -> None:
     """Add the exporter's commands to ``app``."""
-    export_cli.register(app)
-    build_cli.register(app)
-    verify_cli.register(app)
+    for command in (export, build, verify):
+        command.register(app)

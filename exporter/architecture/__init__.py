@@ -1,0 +1,1 @@
+"""The model family: everything that is OPT."""

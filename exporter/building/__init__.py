@@ -1,0 +1,1 @@
+"""Engine files: built, compiled, and remembered by their content."""

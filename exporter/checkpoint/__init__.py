@@ -1,0 +1,1 @@
+"""A checkpoint: found, opened, read."""

@@ -1,0 +1,1 @@
+"""The canonical graph of an engine, and its lowering to a target."""

@@ -1,0 +1,1 @@
+"""From a checkpoint, or a bundle with canonical engines, to a published bundle."""

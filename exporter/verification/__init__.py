@@ -1,0 +1,1 @@
+"""The proof that a bundle computes what its checkpoint does."""
