@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from .calib import cli as calib_cli
+from .calib import commands as calib_cli
 from .engines.host.processor import restart_with_huge_pages
 from .exporter import commands as exporter_cli
 from .runtime import commands as runtime_cli

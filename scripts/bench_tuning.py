@@ -13,7 +13,7 @@ from importlib.metadata import version
 import torch
 from bench.tuning_speed import Workload, measure_steps
 
-from skipdec.calib.fresh_model import read_fresh_model
+from skipdec.calib.tuning.fresh import read_fresh_model
 from skipdec.engines.host.processor import available_cores, processor_name
 
 WORKLOADS = (

@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..engines.bundle import replace_file
-from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.architecture.weights import TensorReader, engine_name
-from ..exporter.quantization.migration import fixed_inputs
-from .calibration_engines import (
+from ...engines.bundle import replace_file
+from ...engines.manifest import EngineKind, ModelSpec
+from ...exporter.architecture.weights import TensorReader, engine_name
+from ...exporter.quantization.migration import fixed_inputs
+from ..layerwise.engines import (
     STATIC_FORMATS,
     QuantizedProjection,
     StaticFormat,
@@ -20,11 +20,12 @@ from .calibration_engines import (
     quantized_products,
     replaced,
 )
-from .calibration_generation import generate_completions
-from .calibration_migration import Migrator
-from .calibration_plan import CalibrationConfig, CalibrationPlan, plan_calibration
-from .calibration_products import measure_errors, measure_ranges
-from .calibration_report import (
+from ..layerwise.texts import HiddenStates, PackedTexts
+from .generation import generate_completions
+from .migration import Migrator
+from .plan import CalibrationConfig, CalibrationPlan, plan_calibration
+from .products import measure_errors, measure_ranges
+from .report import (
     HEAD,
     CalibrationReport,
     EngineLossReport,
@@ -33,8 +34,6 @@ from .calibration_report import (
     MigrationReport,
     ProductReport,
 )
-from .calibration_states import HiddenStates
-from .calibration_texts import PackedTexts
 
 Products = Mapping[str, QuantizedProjection]
 

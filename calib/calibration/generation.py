@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..engines.backends.session import open_backend
-from ..engines.bundle import EngineBundle
-from ..engines.errors import UsageError
-from ..exporter.checkpoint.checkpoint import Checkpoint
-from ..runtime.generator import Generator
-from ..runtime.schedule import ExitSchedule
-from ..runtime.tokens.outputs import StreamDelta
-from ..runtime.tokens.sampling import SamplingParams
-from .data import raise_problems
-from .tokenised import TokenisedExample
+from ...engines.backends.session import open_backend
+from ...engines.bundle import EngineBundle
+from ...engines.errors import UsageError
+from ...exporter.checkpoint.checkpoint import Checkpoint
+from ...runtime.generator import Generator
+from ...runtime.schedule import ExitSchedule
+from ...runtime.tokens.outputs import StreamDelta
+from ...runtime.tokens.sampling import SamplingParams
+from ..data.data import raise_problems
+from ..data.tokenised import TokenisedExample
 
 _FREE_FIELDS = {"name", "max_seq_len"}  # a bundle may be called otherwise, its use be limited
 

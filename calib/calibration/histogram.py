@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..exporter.quantization.linear import INT8_MAXIMUM
+from ...exporter.quantization.linear import INT8_MAXIMUM
 
 RangeMethod = Literal["max", "percentile", "mse"]
 

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.architecture.opt import Projection
-from ..exporter.architecture.weights import TensorReader, engine_name
-from ..exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
-from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS
-from .calibration_engines import (
+from ...engines.manifest import EngineKind, ModelSpec
+from ...exporter.architecture.opt import Projection
+from ...exporter.architecture.weights import TensorReader, engine_name
+from ...exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
+from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS
+from ..layerwise.engines import (
     STATIC_FORMATS,
     StaticFormat,
     load_engine,
@@ -23,9 +23,9 @@ from .calibration_engines import (
     quantized_products,
     replaced,
 )
-from .calibration_plan import CalibrationPlan
-from .calibration_products import measure_ranges
-from .calibration_states import HiddenStates
+from ..layerwise.texts import HiddenStates
+from .plan import CalibrationPlan
+from .products import measure_ranges
 
 _HEAD = engine_name(EngineKind.HEAD)
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ..engines.bundle import EngineBundle
-from ..engines.checking import Problems, ValidatedConfig
-from ..engines.errors import UsageError
-from ..engines.manifest import ModelSpec
-from ..exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from ..exporter.config import ExportConfig, LoadFormat
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.text import format_schedule
-from .activation_histogram import RangeMethod
-from .calibration_generation import check_room, open_writer
-from .calibration_rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows
-from .data import DataConfig
-from .tokenised import TokenisedExample
+from ...engines.bundle import EngineBundle
+from ...engines.checking import Problems, ValidatedConfig
+from ...engines.errors import UsageError
+from ...engines.manifest import ModelSpec
+from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from ...exporter.config import ExportConfig, LoadFormat
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import format_schedule
+from ..data.data import DataConfig
+from ..data.tokenised import TokenisedExample
+from ..layerwise.rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows
+from .generation import check_room, open_writer
+from .histogram import RangeMethod
 
 
 class CalibrationConfig(ValidatedConfig):

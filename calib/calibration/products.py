@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..engines.errors import CheckpointError
-from ..engines.manifest import EngineKind
-from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS
-from .activation_histogram import RANGE_METHODS, MagnitudeHistogram, RangeMethod
-from .calibration_engines import QuantizedProjection, observed
+from ...engines.errors import CheckpointError
+from ...engines.manifest import EngineKind
+from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS
+from ..layerwise.engines import QuantizedProjection, observed
+from .histogram import RANGE_METHODS, MagnitudeHistogram, RangeMethod
 
 _OUTLIER_PERCENTAGE = 99.9
 _UNUSED_RANGE = 1.0  # of an input that is always 0: any scale is right, but for 0

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..engines.manifest import EngineKind
-from ..exporter.architecture.weights import engine_name
-from ..exporter.quantization.migration import Migration
-from ..exporter.quantization.ranges import ActivationRanges
-from .activation_histogram import RangeMethod
-from .calibration_engines import StaticFormat
+from ...engines.manifest import EngineKind
+from ...exporter.architecture.weights import engine_name
+from ...exporter.quantization.migration import Migration
+from ...exporter.quantization.ranges import ActivationRanges
+from ..layerwise.engines import StaticFormat
+from .histogram import RangeMethod
 
 HEAD = engine_name(EngineKind.HEAD)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -23,7 +23,7 @@ from .data_options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .calibration_report import CalibrationReport
+    from ..calibration.report import CalibrationReport
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -178,12 +178,12 @@ def calibrate(
 
 
 def _calibrate(values: dict[str, Any], *, quiet: bool) -> CalibrationReport:
-    from ..engines.host.extras import require_extra
+    from ...engines.host.extras import require_extra
 
     require_extra("export", "skipdec calibrate")
-    from .calibration import calibrate as run
-    from .calibration_plan import CalibrationConfig
-    from .calibration_progress import CalibrationProgress
+    from ..calibration.calibrate import calibrate as run
+    from ..calibration.plan import CalibrationConfig
+    from .progress import CalibrationProgress
 
     config = CalibrationConfig(**values)
     with CalibrationProgress(stderr_console(), quiet=quiet) as progress:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, stderr_console
+from ...engines.host.console import print_json, reports_errors, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -21,8 +21,8 @@ from .data_options import (
 )
 
 if TYPE_CHECKING:
-    from ..runtime.generator import Generator
-    from .evaluation import Evaluation
+    from ...runtime.generator import Generator
+    from ..evaluation.evaluate import Evaluation
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -133,15 +133,14 @@ def evaluate(
     ] = 5,
 ) -> None:
     """Write texts at every schedule, compare them with references, and measure the time."""
-    from ..engines.host.processor import available_cores
-    from .data import DataConfig
-    from .evaluation import evaluate as run
-    from .evaluation_files import check_output
-    from .evaluation_inputs import BundleChoice, EvaluationConfig
-    from .evaluation_markdown import tables_markdown
-    from .evaluation_report import report_document
-    from .metrics import MetricOptions
-    from .step_progress import StepProgress
+    from ...engines.host.processor import available_cores
+    from ..data.data import DataConfig
+    from ..evaluation.evaluate import evaluate as run
+    from ..evaluation.inputs import BundleChoice, EvaluationConfig
+    from ..evaluation.markdown import tables_markdown
+    from ..evaluation.metrics import MetricOptions
+    from ..evaluation.report import check_output, report_document
+    from .progress import StepProgress
 
     config = EvaluationConfig(
         bundles=BundleChoice.parse_all(bundles),
@@ -173,7 +172,7 @@ def evaluate(
         check_output(output, force=force)
 
     def open_generator(path: Path) -> Generator:
-        from ..runtime.commands.options import open_for_command
+        from ...runtime.commands.options import open_for_command
 
         return open_for_command(path, device=device, threads=threads, max_batch_size=batch_size)
 
@@ -190,7 +189,7 @@ def evaluate(
 
 
 def _write(output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool) -> None:
-    from .evaluation_files import pictures, write_evaluation
+    from ..evaluation.report import pictures, write_evaluation
 
     names = write_evaluation(output, evaluation, document, force=force)
     console = stderr_console()

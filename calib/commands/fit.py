@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -20,7 +20,7 @@ from .data_options import (
 )
 
 if TYPE_CHECKING:
-    from ..runtime.generator import Generator
+    from ...runtime.generator import Generator
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -171,14 +171,13 @@ def fit(
     ] = None,
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the least loss of quality."""
-    from .data import DataConfig
-    from .fit import fit as run
-    from .fit_inputs import FitConfig
-    from .fit_options import choose_goal, choose_source, choose_space
-    from .fit_progress import FitProgress
-    from .fit_report import report_document
-    from .fit_tables import print_fit
-    from .schedule_search import SearchConfig
+    from ..data.data import DataConfig
+    from ..fitting.fit import fit as run
+    from ..fitting.inputs import FitConfig
+    from ..fitting.options import choose_goal, choose_source, choose_space
+    from ..fitting.report import print_fit, report_document
+    from ..fitting.search import SearchConfig
+    from .progress import FitProgress
 
     config = FitConfig(
         source=choose_source(
@@ -217,7 +216,7 @@ def fit(
     _check_files(output, plot, force=force)
 
     def open_generator(path: Path) -> Generator:
-        from ..runtime.commands.options import open_for_command
+        from ...runtime.commands.options import open_for_command
 
         return open_for_command(path, device=device, threads=threads, max_batch_size=1)
 
@@ -226,7 +225,7 @@ def fit(
     if output is not None:
         _write_schedule(output, found.chosen.schedule.to_document())
     if plot is not None:
-        from .fit_plot import plot_fit
+        from ..fitting.plot import plot_fit
 
         plot_fit(found, plot)
     if as_json:
@@ -237,7 +236,7 @@ def fit(
 
 def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:
     """Raise UsageError for files that can't be written, all of them at once."""
-    from ..engines.errors import UsageError
+    from ...engines.errors import UsageError
 
     problems = []
     for name, path in (("--output", output), ("--plot", plot)):
@@ -252,7 +251,7 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
     if problems:
         raise UsageError("fit", *problems)
     if plot is not None:
-        from .fit_plot import check_picture
+        from ..fitting.plot import check_picture
 
         check_picture(plot)
 
@@ -260,7 +259,7 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
 def _write_schedule(path: Path, document: dict[str, Any]) -> None:
     import json
 
-    from ..engines.bundle import replace_file
+    from ...engines.bundle import replace_file
 
     replace_file(path, (json.dumps(document, indent=2) + "\n").encode())
     stderr_console().print(f"wrote {path}", markup=False)
@@ -268,6 +267,6 @@ def _write_schedule(path: Path, document: dict[str, Any]) -> None:
 
 def _machine(device: str | None, threads: int | None) -> dict[str, Any]:
     """Where it ran, for the document; null: what the bundle's target runs on."""
-    from ..engines.host.processor import available_cores
+    from ...engines.host.processor import available_cores
 
     return {"device": device, "threads": threads or available_cores()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -23,7 +23,7 @@ from .data_options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .rounding_report import RoundingReport
+    from ..rounding.report import RoundingReport
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -154,12 +154,12 @@ def round_command(
 
 
 def _round(values: dict[str, Any], *, quiet: bool) -> RoundingReport:
-    from ..engines.host.extras import require_extra
+    from ...engines.host.extras import require_extra
 
     require_extra("export", "skipdec round")
-    from .rounding import round_weights
-    from .rounding_plan import RoundingConfig
-    from .rounding_progress import RoundingProgress
+    from ..rounding.plan import RoundingConfig
+    from ..rounding.round import round_weights
+    from .progress import RoundingProgress
 
     config = RoundingConfig(**values)
     with RoundingProgress(stderr_console(), quiet=quiet) as progress:

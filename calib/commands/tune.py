@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -20,7 +20,7 @@ from .data_options import (
 )
 
 if TYPE_CHECKING:
-    from .tuning_report import TuningReport
+    from ..tuning.report import TuningReport
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -206,7 +206,7 @@ def tune(
     Prompts run every layer, the loss is on completions. The output is a Hugging Face checkpoint
     with schedule.json, tuning_report.json and tuning_curves.png.
     """
-    from .tune_options import adapters, check_combinations, distillation
+    from ..tuning.config import adapters, check_combinations, distillation
 
     check_combinations(
         ("--vocab-size", vocab_size, "--from-scratch SIZES", from_scratch),
@@ -274,15 +274,15 @@ def tune(
 
 
 def _tune(values: dict[str, Any], *, quiet: bool) -> TuningReport | None:
-    from ..engines.host.extras import require_extra
-    from .tune_config import TuneConfig
+    from ...engines.host.extras import require_extra
+    from ..tuning.config import TuneConfig
 
     require_extra("calib", "skipdec tune")
     config = TuneConfig(**values)
     from transformers.utils import logging
 
-    from .tune import tune as run_tuning
-    from .tune_progress import TuneProgress
+    from ..tuning.tune import tune as run_tuning
+    from .progress import TuneProgress
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -10,11 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from ..engines.checking import ValidatedConfig
-from ..engines.errors import MissingExtraError, UsageError
-from .data_passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
-from .data_presets import DEFAULT, PRESETS, Preset, PresetName
+from ...engines.checking import ValidatedConfig
+from ...engines.errors import MissingExtraError, UsageError
 from .long_prompts import LongPrompts
+from .passages import (
+    DEFAULT,
+    DEFAULT_PASSAGE_WORDS,
+    PRESETS,
+    PassageWords,
+    Preset,
+    PresetName,
+    split_passages,
+)
 
 DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
 

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from typing import Literal
 
-from ..runtime.tokens.tokenizer import Tokenizer
+from ...runtime.tokens.tokenizer import Tokenizer
 
 LongPrompts = Literal["refuse", "drop", "cut"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from statistics import median_low
 
-from ..engines.errors import UsageError
-from ..runtime.tokens.tokenizer import Tokenizer
+from ...engines.errors import UsageError
+from ...runtime.tokens.tokenizer import Tokenizer
 from .data import Example, raise_problems
 from .long_prompts import LongPrompts, cut_to_fit
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engines.errors import UsageError
+from ...engines.errors import UsageError
 from .metrics import Metric, Outcome, Statistics
 
 

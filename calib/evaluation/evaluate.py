@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Protocol
 
-from ..runtime.generator import Generator
+from ...runtime.generator import Generator
 from .bootstrap import Bootstrap, Estimate
-from .evaluation_inputs import EvaluationConfig, PreparedBundle, prepare
-from .evaluation_prompts import ReferencedPrompt
-from .evaluation_run import ScheduleRun, num_steps, run_bundle
+from .inputs import EvaluationConfig, PreparedBundle, prepare
 from .metrics import METRICS, Metric, MetricOptions
 from .positions import PositionProfile, position_profiles
+from .prompts import ReferencedPrompt
+from .run import ScheduleRun, num_steps, run_bundle
 
 OpenGenerator = Callable[[Path], Generator]
 

@@ -8,14 +8,14 @@ from itertools import compress
 from math import ceil
 from pathlib import Path
 
-from ..engines.bundle import EngineBundle
-from ..engines.checking import Problems
-from ..engines.errors import ScheduleError, UsageError
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.text import default_horizon, format_schedule, parse_schedule
-from .data import DataConfig, raise_problems
-from .evaluation_prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
+from ...engines.bundle import EngineBundle
+from ...engines.checking import Problems
+from ...engines.errors import ScheduleError, UsageError
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
+from ..data.data import DataConfig, raise_problems
 from .metrics import MetricOptions
+from .prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens: an untuned model writes longer texts
 

@@ -16,22 +16,22 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..engines.registry import Registry
+from ...engines.registry import Registry
 
 Statistics = npt.NDArray[np.float64]
 
 METRICS = Registry(
     "metric",
     {
-        "bleu": "calib.metrics_text:Bleu",
-        "rouge_l": "calib.metrics_text:RougeL",
-        "bert_f": "calib.metrics_bert:BertF",
-        "perplexity": "calib.metrics:Perplexity",
-        "realised_depth": "calib.metrics:RealisedDepth",
-        "output_tokens": "calib.metrics:OutputTokens",
-        "length_ratio": "calib.metrics:LengthRatio",
-        "cut_share": "calib.metrics:CutShare",
-        "repetition": "calib.metrics:Repetition",
+        "bleu": "calib.evaluation.references:Bleu",
+        "rouge_l": "calib.evaluation.references:RougeL",
+        "bert_f": "calib.evaluation.references:BertF",
+        "perplexity": "calib.evaluation.metrics:Perplexity",
+        "realised_depth": "calib.evaluation.metrics:RealisedDepth",
+        "output_tokens": "calib.evaluation.metrics:OutputTokens",
+        "length_ratio": "calib.evaluation.metrics:LengthRatio",
+        "cut_share": "calib.evaluation.metrics:CutShare",
+        "repetition": "calib.evaluation.metrics:Repetition",
     },
 )
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from ..engines.bundle import EngineBundle
-from ..engines.manifest import ModelSpec
-from ..runtime.tokens.tokenizer import Tokenizer
-from .data import DataConfig, group_references, load_examples
-from .long_prompts import cut_to_fit
+from ...engines.bundle import EngineBundle
+from ...engines.manifest import ModelSpec
+from ...runtime.tokens.tokenizer import Tokenizer
+from ..data.data import DataConfig, group_references, load_examples
+from ..data.long_prompts import cut_to_fit
 
 
 @dataclass(frozen=True)

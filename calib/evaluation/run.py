@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ..runtime.generator import Generator
-from ..runtime.schedule import ExitSchedule
-from ..runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput
-from ..runtime.tokens.sampling import SamplingParams
-from .evaluation_inputs import PreparedBundle
-from .evaluation_prompts import EncodedPrompt
+from ...runtime.generator import Generator
+from ...runtime.schedule import ExitSchedule
+from ...runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput
+from ...runtime.tokens.sampling import SamplingParams
+from .inputs import PreparedBundle
 from .metrics import Outcome
+from .prompts import EncodedPrompt
 
 _WARMUP_TOKENS = 4
 

@@ -8,20 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ..engines.bundle import EngineBundle
-from ..engines.errors import ScheduleError, SkipDecError
-from ..runtime.generator import Generator
-from ..runtime.measuring.cost import CostModel
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.text import format_schedule
-from .fit_goal import TargetSpeedup
-from .fit_inputs import FitConfig, FitInputs, prepare
-from .fit_loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
-from .fit_source import Announcer
-from .fit_speed import MeasuredSpeedup, SpeedModel, SpeedupOf, Speedups, measure_speedup
-from .pareto import excess_costs
-from .schedule_search import ScheduleSearch, SearchResult
+from ...engines.bundle import EngineBundle
+from ...engines.errors import ScheduleError, SkipDecError
+from ...runtime.generator import Generator
+from ...runtime.measuring.cost import CostModel
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import format_schedule
+from .goal import TargetSpeedup
+from .inputs import FitConfig, FitInputs, prepare
+from .loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
+from .search import ScheduleSearch, SearchResult, excess_costs
 from .sensitivity import SensitivityRow, study
+from .source import Announcer
+from .speed import MeasuredSpeedup, SpeedModel, SpeedupOf, Speedups, measure_speedup
 
 _MOST_ATTEMPTS = 4  # schedules measured before a target counts as missed
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..engines.errors import SkipDecError, UsageError
-from ..runtime.schedule.text import format_schedule
-from .fit_loss import ScoredSchedule
+from ...engines.errors import SkipDecError, UsageError
+from ...runtime.schedule.text import format_schedule
+from .loss import ScoredSchedule
 
 
 class Goal(Protocol):

@@ -6,16 +6,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..engines.checking import Problems
-from ..engines.errors import UsageError
-from ..runtime.schedule import ExitSchedule
-from .data import DataConfig, Example, load_examples
-from .fit_goal import Goal
-from .fit_source import Source, SourceFacts
-from .fit_space import SearchSpace, SpaceConfig
-from .fit_speed import SpeedupOf
-from .schedule_search import SearchConfig
-from .tokenised import TokenisedData, TokenisedExample, tokenise
+from ...engines.checking import Problems
+from ...engines.errors import UsageError
+from ...runtime.schedule import ExitSchedule
+from ..data.data import DataConfig, Example, load_examples
+from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
+from .goal import Goal
+from .search import SearchConfig
+from .source import Source, SourceFacts
+from .space import SearchSpace, SpaceConfig
+from .speed import SpeedupOf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..runtime.generator import Generator
-from ..runtime.schedule import ExitSchedule
-from .tokenised import TokenisedExample
+from ...runtime.generator import Generator
+from ...runtime.schedule import ExitSchedule
+from ..data.tokenised import TokenisedExample
 
 
 class Scorer(Protocol):

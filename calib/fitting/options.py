@@ -6,15 +6,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engines.bundle.place import MANIFEST_NAME
-from ..engines.errors import UsageError
-from .fit_goal import Goal, MaxLoss, TargetSpeedup
-from .fit_source import BundleSource, Source
-from .fit_space import PROMPTS, SpaceConfig
-from .fit_speed import SpeedupOf
+from ...engines.bundle.place import MANIFEST_NAME
+from ...engines.errors import UsageError
+from .goal import Goal, MaxLoss, TargetSpeedup
+from .source import BundleSource, Source
+from .space import PROMPTS, SpaceConfig
+from .speed import SpeedupOf
 
 if TYPE_CHECKING:
-    from .fit_model import ModelSource
+    from .source import ModelSource
 
 
 def choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
@@ -51,8 +51,8 @@ def _model_source(
     text: str, given: dict[str, Any], *, output: Path | None, force: bool
 ) -> ModelSource:
     """Its bundle goes beside what is written, else where temporary files go."""
-    from ..exporter.config import ExportConfig
-    from .fit_model import ModelSource
+    from ...exporter.config import ExportConfig
+    from .source import ModelSource
 
     dtype = given.get("--dtype", "float16" if "--fp16" in given else "float32")
     if "--fp16" in given and dtype != "float16":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..engines.errors import UsageError
-from ..engines.host.extras import require_extra
+from ...engines.errors import UsageError
+from ...engines.host.extras import require_extra
 from .fit import Fit
-from .fit_speed import SpeedupOf
+from .speed import SpeedupOf
 
 FORMATS = (".png", ".svg")
 AXES: dict[SpeedupOf, str] = {"steps": "the steps after the prompt", "call": "the whole call"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from ..engines.errors import UsageError
-from ..runtime.schedule import ExitSchedule
-from .fit_loss import ScoredSchedule, Scorer
-from .fit_space import Point, SearchSpace
-from .pareto import excess_costs
+from ...engines.errors import UsageError
+from ...runtime.schedule import ExitSchedule
+from .loss import ScoredSchedule, Scorer
+from .space import Point, SearchSpace
 
 _RANDOM_PART = 0.25  # of the budget; the rest goes to neighbours of the front
 _MOVE = 16  # neighbours scored before the front is looked at again
@@ -174,3 +174,22 @@ def _nearest_front(candidates: Sequence[ScoredSchedule], count: int) -> list[Sco
 
 def _excess(candidates: Sequence[ScoredSchedule], count: int) -> list[float]:
     return excess_costs([(entry.speedup, entry.loss(count)) for entry in candidates])
+
+
+def excess_costs(points: Sequence[tuple[float, float]]) -> list[float]:
+    """For each (speed, cost), the cost above the lowest of any point at least as fast.
+
+    0 on the Pareto front, whose points no other beats in both.
+
+    >>> excess_costs([(1.0, 2.0), (1.5, 1.0), (2.0, 4.0), (1.2, 3.0)])
+    [1.0, 0.0, 0.0, 2.0]
+    """
+    excess = [0.0] * len(points)
+    lowest = float("inf")
+    fastest_first = sorted(range(len(points)), key=lambda place: -points[place][0])
+    for _, group in groupby(fastest_first, key=lambda place: points[place][0]):
+        places = list(group)
+        lowest = min(lowest, *(points[place][1] for place in places))
+        for place in places:
+            excess[place] = points[place][1] - lowest
+    return excess

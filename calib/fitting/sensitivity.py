@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..engines.errors import ScheduleError
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.decay import DECAYS
-from .fit_loss import LossDifference, ScoredSchedule, loss_difference
-from .fit_space import PROMPTS
-from .fit_speed import Speedups
+from ...engines.errors import ScheduleError
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.decay import DECAYS
+from .loss import LossDifference, ScoredSchedule, loss_difference
+from .space import PROMPTS
+from .speed import Speedups
 
 _WARMUPS = range(5)
 _SHAPES: tuple[Mapping[str, object], ...] = (

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..engines.bundle import EngineBundle
-from ..engines.manifest import ModelSpec
-from ..runtime.schedule import ExitSchedule
-from ..runtime.tokens.tokenizer import Tokenizer
+from ...engines.bundle import EngineBundle, write_schedule
+from ...engines.bundle.place import BundleLock, repair, take_place
+from ...engines.bundle.writer import check_target
+from ...engines.errors import CheckpointError
+from ...engines.host.extras import require_extra
+from ...engines.manifest import ModelSpec
+from ...exporter.config import ExportConfig
+from ...exporter.pipeline.report import EngineReport, ExportEvents, Stage
+from ...runtime.schedule import ExitSchedule
+from ...runtime.tokens.tokenizer import Tokenizer
+
+_PREFIX = ".skipdec-fit-"
 
 
 @dataclass(frozen=True)
@@ -77,3 +87,100 @@ class BundleSource:
     def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
         """Nothing: ``skipdec schedule set`` changes a bundle's schedule."""
         return None
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A checkpoint or hub id: exported into ``directory``, fitted, and deleted again.
+
+    ``config.output``: where the bundle, its schedule the chosen one, stays afterwards, on the file
+    system of ``directory``; None: nowhere. Only a bundle that stays is verified by the export.
+    """
+
+    config: ExportConfig
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The model, as it was given."""
+        return self.config.model
+
+    def examine(self) -> SourceFacts:
+        """Open the checkpoint and check what an export checks, free disk space among it.
+
+        Raises MissingExtraError without torch and onnx, else one error with every problem.
+        """
+        require_extra("export", "skipdec fit of a model that is no bundle")
+        from ...exporter.pipeline.plan import plan_export
+
+        kept = self.config.output
+        try:
+            plan = plan_export(self._exporting_to(kept or self.directory / f"{_PREFIX}bundle"))
+        except CheckpointError as error:
+            if Path(self.name).expanduser().exists():
+                raise
+            problems = (f"is no bundle here; as a model, it {text}" for text in error.problems)
+            raise CheckpointError(error.subject, *problems) from error
+        checkpoint = plan.checkpoint
+        tokenizer = checkpoint.tokenizer_json
+        return SourceFacts(
+            model=checkpoint.model,
+            tokenizer=None
+            if tokenizer is None
+            else Tokenizer.parse(tokenizer, f"tokenizer of {checkpoint.model.name}"),
+            schedule=plan.schedule,
+        )
+
+    @contextmanager
+    def bundle(self, announcer: Announcer) -> Iterator[Path]:
+        """Export; the directory goes at the end, also after errors and Ctrl-C."""
+        from ...exporter.pipeline.export import export
+
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.directory) as directory:
+            announcer.note(f"exporting {self.name} for the time of the fit, into {directory}")
+            path = Path(directory) / "bundle"
+            report = export(self._exporting_to(path), _Announced(announcer))
+            announcer.note(f"exported: {report.size / 1e6:,.1f} MB in {report.seconds:.0f} s")
+            yield path
+
+    def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
+        """Give the bundle its schedule and move it to ``config.output``, in one step.
+
+        Raises UsageError and BundleError if that place was taken in the meantime.
+        """
+        if self.config.output is None:
+            return None
+        target = self.config.output.resolve()
+        write_schedule(bundle, schedule.to_document())
+        with BundleLock(target):
+            repair(target)
+            check_target(target, force=self.config.force)
+            take_place(bundle, target)
+        return target
+
+    def _exporting_to(self, output: Path) -> ExportConfig:
+        changes = {"output": output, "verify": self.config.output is not None}
+        return self.config.model_copy(update=changes)
+
+
+class _Announced(ExportEvents):
+    """An export's progress as phases, its warnings as notes."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+
+    def warning(self, text: str) -> None:
+        """A note."""
+        self._announcer.note(f"warning: {text}")
+
+    def stage_started(self, stage: Stage, items: int) -> None:
+        """A phase."""
+        self._announcer.phase(f"exporting: {stage}")
+
+    def item_finished(self, stage: Stage, item: str) -> None:
+        """A phase."""
+        self._announcer.phase(f"exporting: {stage} {item}")
+
+    def engine_finished(self, engine: EngineReport) -> None:
+        """A phase."""
+        self._announcer.phase(f"exporting: built {engine.name}")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
-from ..engines.errors import ScheduleError, UsageError
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.decay import DECAYS as ALL_DECAYS
-from ..runtime.schedule.placement import PLACEMENTS as ALL_PLACEMENTS
-from ..runtime.schedule.text import parse_schedule
+from ...engines.errors import ScheduleError, UsageError
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.decay import DECAYS as ALL_DECAYS
+from ...runtime.schedule.placement import PLACEMENTS as ALL_PLACEMENTS
+from ...runtime.schedule.text import parse_schedule
 
 DECAYS = ("linear", "cosine", "power:power=2", "exponential:rate=3")
 PLACEMENTS = ("top", "bottom", "unified", "unified-nested", "hierarchical", "d3:tail=2")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from ..runtime.generator import Generator
-from ..runtime.measuring.bench import Run, timed_run
-from ..runtime.measuring.cost import CostModel
-from ..runtime.schedule import ExitSchedule
+from ...runtime.generator import Generator
+from ...runtime.measuring.bench import Run, timed_run
+from ...runtime.measuring.cost import CostModel
+from ...runtime.schedule import ExitSchedule
 
 _WARMUP_TOKENS = 4
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.architecture.opt import Projection, engine_module
-from ..exporter.architecture.weights import TensorReader, engine_parameters
-from ..exporter.quantization.linear import (
+from ...engines.manifest import EngineKind, ModelSpec
+from ...exporter.architecture.opt import Projection, engine_module
+from ...exporter.architecture.weights import TensorReader, engine_parameters
+from ...exporter.quantization.linear import (
     FLOAT8_MAXIMUM,
     INT8_MAXIMUM,
     Float8Quantizer,
     LinearChannelQuantizer,
 )
-from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS, WeightQuantizer
-from ..exporter.quantization.ranges import Ranges
+from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS, WeightQuantizer
+from ...exporter.quantization.ranges import Ranges
 
 StaticFormat = Literal["int8", "fp8"]
 ProductObserver = Callable[[str, Tensor, Tensor], None]

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..engines.errors import CheckpointError, UsageError
-from ..exporter.checkpoint.checkpoint import Checkpoint
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.text import parse_schedule
-from ..runtime.tokens.tokenizer import Tokenizer
-from .data import DataConfig, Example, load_examples
-from .tokenised import TokenisedData, TokenisedExample, tokenise
+from ...engines.errors import CheckpointError, UsageError
+from ...exporter.checkpoint.checkpoint import Checkpoint
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import parse_schedule
+from ...runtime.tokens.tokenizer import Tokenizer
+from ..data.data import DataConfig, Example, load_examples
+from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..engines.errors import CheckpointError
-from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.architecture.weights import engine_name, engine_parameters
-from ..exporter.checkpoint.reader import CheckpointReader
-from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS, Array
-from .calibration_engines import load_engine, observed
+from ...engines.errors import CheckpointError
+from ...engines.manifest import EngineKind, ModelSpec
+from ...exporter.architecture.weights import engine_name, engine_parameters
+from ...exporter.checkpoint.reader import CheckpointReader
+from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS, Array
+from ..layerwise.engines import load_engine, observed
 from .gptq import round_weight
-from .int4_grid import Int4Grid
-from .rounding_report import RoundedProduct
+from .grid import Int4Grid
+from .report import RoundedProduct
 
 MakeGrid = Callable[[torch.dtype], Int4Grid]
 """The grid of weights that are stored in a dtype."""

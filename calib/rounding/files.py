@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ..engines.bundle.place import (
+from ...engines.bundle.place import (
     BundleLock,
     partial_path,
     place_problems,
@@ -22,8 +22,8 @@ from ..engines.bundle.place import (
     sync_file,
     take_place,
 )
-from ..engines.errors import UsageError
-from .rounding_report import REPORT_NAME
+from ...engines.errors import UsageError
+from .report import REPORT_NAME
 
 _INDEX_NAME = "model.safetensors.index.json"
 _CARRIED_FILES = (

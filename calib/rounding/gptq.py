@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .int4_grid import Int4Grid
+from .grid import Int4Grid
 
 
 def round_weight(weight: Tensor, hessian: Tensor, grid: Int4Grid, damping: float) -> Tensor:

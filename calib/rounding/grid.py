@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..exporter.quantization.linear import LinearBlockQuantizer
-from ..exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
+from ...exporter.quantization.linear import LinearBlockQuantizer
+from ...exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
 
 GridTarget = Literal["onnxruntime", "tensorrt"]
 

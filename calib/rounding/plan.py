@@ -7,21 +7,21 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ..engines.checking import Problems, ValidatedConfig
-from ..engines.errors import UsageError
-from ..engines.manifest import EngineKind, ModelSpec
-from ..exporter.architecture.weights import engine_name, engine_parameters
-from ..exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from ..exporter.checkpoint.hub import locate
-from ..exporter.config import DEFAULT_BLOCK_SIZE, ExportConfig
-from ..exporter.quantization.quantize import QUANTIZED_PARAMETERS
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.text import format_schedule
-from .calibration_rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows
-from .data import DataConfig
-from .int4_grid import GridTarget
-from .rounding_files import check_output
-from .tokenised import TokenisedExample
+from ...engines.checking import Problems, ValidatedConfig
+from ...engines.errors import UsageError
+from ...engines.manifest import EngineKind, ModelSpec
+from ...exporter.architecture.weights import engine_name, engine_parameters
+from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from ...exporter.checkpoint.hub import locate
+from ...exporter.config import DEFAULT_BLOCK_SIZE, ExportConfig
+from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import format_schedule
+from ..data.data import DataConfig
+from ..data.tokenised import TokenisedExample
+from ..layerwise.rows import RowCounts, cut_off, draw_rows, schedule_of, tokenise_rows
+from .files import check_output
+from .grid import GridTarget
 
 
 class RoundingConfig(ValidatedConfig):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .int4_grid import GridTarget
+from .grid import GridTarget
 
 REPORT_NAME = "rounding_report.json"
 

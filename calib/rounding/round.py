@@ -9,17 +9,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..engines.bundle import schedule_text
-from ..engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
-from ..engines.manifest import EngineKind
-from .calibration_engines import load_engine
-from .calibration_states import HiddenStates
-from .calibration_texts import PackedTexts
-from .int4_grid import GRIDS
-from .rounding_engines import RoundedEngine, verbatim_tensors
-from .rounding_files import CheckpointFiles, published
-from .rounding_plan import RoundingConfig, RoundingPlan, plan_rounding
-from .rounding_report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
+from ...engines.bundle import schedule_text
+from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
+from ...engines.manifest import EngineKind
+from ..layerwise.engines import load_engine
+from ..layerwise.texts import HiddenStates, PackedTexts
+from .engines import RoundedEngine, verbatim_tensors
+from .files import CheckpointFiles, published
+from .grid import GRIDS
+from .plan import RoundingConfig, RoundingPlan, plan_rounding
+from .report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
 
 
 class RoundingEvents:

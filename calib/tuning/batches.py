@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, Sampler
 
-from .skip_model import IGNORED_LABEL
-from .tokenised import TokenisedExample
+from ...runtime.schedule import ExitSchedule
+from ..data.tokenised import TokenisedExample
+from .model import IGNORED_LABEL, SkipOPTForCausalLM
 
 POOLED_STEPS = 50
 
@@ -106,3 +108,32 @@ def _padded(rows: Sequence[list[int]], value: int) -> Tensor:
 
 def _chunks(indices: list[int], size: int) -> list[list[int]]:
     return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+
+@torch.no_grad()
+def mean_loss(
+    model: SkipOPTForCausalLM,
+    examples: Sequence[TokenisedExample],
+    schedule: ExitSchedule,
+    *,
+    batch_size: int = 16,
+) -> float:
+    """Mean cross-entropy of the completions' tokens, teacher-forced, in nats a token.
+
+    Every token counts alike, whatever its batch. The model is left in its mode, on its device.
+    """
+    dataset = ExampleDataset(sorted(examples, key=len))  # texts of like length: little padding
+    was_training = model.training
+    model.eval()
+    total, count = 0.0, 0
+    for start in range(0, len(dataset), batch_size):
+        stop = min(start + batch_size, len(dataset))
+        batch = collate([dataset[index] for index in range(start, stop)])
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        shifted = batch["labels"][:, 1:]
+        targets = shifted[shifted != IGNORED_LABEL]  # [R]
+        logits = model(**batch, schedule=schedule).logits  # [R, V]
+        total += float(F.cross_entropy(logits, targets, reduction="sum"))
+        count += targets.numel()
+    model.train(was_training)
+    return total / count

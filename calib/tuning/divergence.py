@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..engines.errors import SkipDecError
-from .tune_plan import TuningPlan
+from ...engines.errors import SkipDecError
+from .plan import TuningPlan
 
 
 class DivergenceCheck(TrainerCallback):  # type: ignore[misc]  # transformers is untyped

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..engines.host.extras import require_extra
-from ..runtime.schedule.text import format_schedule
-from .tokenised import TokenisedData
-from .tune_plan import TuningPlan, depth_share
+from ...engines.host.extras import require_extra
+from ...runtime.schedule.text import format_schedule
+from ..data.tokenised import TokenisedData
+from .plan import TuningPlan, depth_share
 
 if TYPE_CHECKING:
     from transformers import TrainerState

@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Protocol
 
-from ..runtime.schedule import ExitSchedule
-from ..runtime.schedule.decay import DECAYS, round_half_up
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.decay import DECAYS, round_half_up
 
 
 class StepSchedules(Protocol):

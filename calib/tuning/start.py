@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engines.errors import CheckpointError
-from ..engines.manifest import ModelSpec
-from ..exporter.architecture.model_config import model_spec
-from ..exporter.checkpoint.hub import CheckpointDirectory, locate
-from ..exporter.checkpoint.tokenizer import read_tokenizer
-from ..exporter.config import ExportConfig
-from ..runtime.tokens.tokenizer import Tokenizer
-from .data import Example
-from .fresh_model import FreshModelConfig, read_fresh_model
-from .fresh_tokenizer import train_tokenizer
-from .tune_config import TuneConfig
+from ...engines.errors import CheckpointError
+from ...engines.manifest import ModelSpec
+from ...exporter.architecture.model_config import model_spec
+from ...exporter.checkpoint.hub import CheckpointDirectory, locate
+from ...exporter.checkpoint.tokenizer import read_tokenizer
+from ...exporter.config import ExportConfig
+from ...runtime.tokens.tokenizer import Tokenizer
+from ..data.data import Example
+from .config import TuneConfig
+from .fresh import FreshModelConfig, read_fresh_model, train_tokenizer
 
 if TYPE_CHECKING:
-    from .skip_model import SkipOPTForCausalLM
+    from .model import SkipOPTForCausalLM
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
@@ -70,7 +69,7 @@ class CheckpointStart(StartModel):
 
     def load(self) -> SkipOPTForCausalLM:
         """Read the weights."""
-        from .skip_model import load_skip_model
+        from .model import load_skip_model
 
         return load_skip_model(self.path)
 
@@ -93,8 +92,7 @@ class FreshStart(StartModel):
         """Draw the weights by the seed."""
         from transformers import OPTConfig, set_seed
 
-        from .skip_attention import ATTENTION
-        from .skip_model import SkipOPTForCausalLM
+        from .model import ATTENTION, SkipOPTForCausalLM
 
         set_seed(self._seed)
         config = OPTConfig(**self._document, attn_implementation=ATTENTION)

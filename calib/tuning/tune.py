@@ -10,20 +10,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..engines.bundle import schedule_text
-from ..engines.bundle.place import SCHEDULE_NAME, BundleLock, share_weights
-from ..engines.host.extras import missing_modules
-from ..runtime.schedule import ExitSchedule
-from .tune_config import TuneConfig
-from .tune_events import TuneEvents, TuneStage
-from .tune_plan import TuningPlan, plan_tuning
-from .tune_work import CURVES_NAME, REPORT_NAME
-from .tuning_report import TuningReport, make_report, plot_curves
+from ...engines.bundle import schedule_text
+from ...engines.bundle.place import SCHEDULE_NAME, BundleLock, share_weights
+from ...engines.host.extras import missing_modules
+from ...runtime.schedule import ExitSchedule
+from .config import TuneConfig
+from .plan import TuneEvents, TuneStage, TuningPlan, plan_tuning
+from .report import TuningReport, make_report, plot_curves
+from .work import CURVES_NAME, REPORT_NAME
 
 if TYPE_CHECKING:
     from transformers import OPTForCausalLM
 
-    from .skip_model import SkipOPTForCausalLM
+    from .model import SkipOPTForCausalLM
 
 # What may differ between a run and the one that resumes it.
 _FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
@@ -65,9 +64,9 @@ def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
     import torch
     from transformers import set_seed
 
-    from .skip_model import load_skip_model
-    from .tune_divergence import divergence
-    from .tune_training import make_trainer, tuned_weights
+    from .divergence import divergence
+    from .model import load_skip_model
+    from .trainer import make_trainer, tuned_weights
 
     seconds: dict[str, float] = {}
     with _timed(seconds, "load", events):
@@ -125,7 +124,7 @@ def _resumed(plan: TuningPlan) -> str | None:
 
 def _validate(name: str, model: SkipOPTForCausalLM, plan: TuningPlan) -> dict[str, float]:
     """Loss on the held-out examples: ``NAME_at_schedule`` and ``NAME_at_full``."""
-    from .tune_loss import mean_loss
+    from .batches import mean_loss
 
     assert plan.validation is not None
     examples = plan.validation.examples

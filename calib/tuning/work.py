@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engines.bundle.place import (
+from ...engines.bundle.place import (
     partial_path,
     place_problems,
     remove_tree,
     sync_directory,
     take_place,
 )
-from ..engines.errors import UsageError
+from ...engines.errors import UsageError
 
 REPORT_NAME = "tuning_report.json"
 CURVES_NAME = "tuning_curves.png"

@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import OPTConfig, OPTForCausalLM, set_seed
 
-from skipdec.calib.fresh_model import FreshModelConfig
-from skipdec.calib.skip_attention import ATTENTION
-from skipdec.calib.skip_model import IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
-from skipdec.calib.tokenised import TokenisedExample
-from skipdec.calib.tune_batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.tuning.batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
+from skipdec.calib.tuning.fresh import FreshModelConfig
+from skipdec.calib.tuning.model import ATTENTION, IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 

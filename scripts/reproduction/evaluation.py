@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from reproduction.columns import Depth, SkipDecode
 from reproduction.config import UNTUNED, ReproductionConfig
 from reproduction.runs import Cell, Run, e2e_data
-from skipdec.calib.bootstrap import Bootstrap
-from skipdec.calib.evaluation import OpenGenerator, Row, evaluate
-from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig
-from skipdec.calib.metrics import MetricOptions
+from skipdec.calib.evaluation.bootstrap import Bootstrap
+from skipdec.calib.evaluation.evaluate import OpenGenerator, Row, evaluate
+from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig
+from skipdec.calib.evaluation.metrics import MetricOptions
 from skipdec.engines.bundle import EngineBundle, replace_file
 from skipdec.engines.manifest import json_digest
 from skipdec.runtime.schedule.text import format_schedule

@@ -9,8 +9,8 @@ from typing import Any
 
 from reproduction.columns import COLUMNS, Depth
 from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
-from skipdec.calib.data import DataConfig
-from skipdec.calib.tune_config import TuneConfig
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.tuning.config import TuneConfig
 from skipdec.runtime.schedule.text import parse_schedule
 
 

@@ -15,10 +15,10 @@ from reproduction.columns import COLUMNS
 from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
 from reproduction.evaluation import RESAMPLED, CellResult
 from reproduction.runs import Cell
-from skipdec.calib import markdown
-from skipdec.calib.bootstrap import Estimate, MetricSample
-from skipdec.calib.metrics import METRICS
+from skipdec.calib.evaluation.bootstrap import Estimate, MetricSample
+from skipdec.calib.evaluation.metrics import METRICS
 from skipdec.engines.bundle import replace_file
+from skipdec.engines.host import markdown
 from skipdec.engines.host.processor import available_cores, processor_name
 
 _CONFIDENCE = 0.95

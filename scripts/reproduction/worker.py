@@ -8,9 +8,9 @@ from multiprocessing import parent_process
 from time import perf_counter
 
 from reproduction.runs import Run
-from skipdec.calib.tune_config import TuneConfig
-from skipdec.calib.tune_work import REPORT_NAME, TuningDirectories
-from skipdec.calib.tuning_report import TuningReport
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.report import TuningReport
+from skipdec.calib.tuning.work import REPORT_NAME, TuningDirectories
 from skipdec.engines.bundle.place import MANIFEST_NAME
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.config import ExportConfig
@@ -86,7 +86,7 @@ def _fixed_options(config: TuneConfig) -> dict[str, object]:
 
 
 def _tune(run: Run) -> None:
-    from skipdec.calib.tune import tune
+    from skipdec.calib.tuning.tune import tune
 
     unfinished = TuningDirectories(run.checkpoint).last_checkpoint() is not None
     tune(run.tuning.model_copy(update={"resume": unfinished}))

@@ -9,9 +9,9 @@ import pytest
 from evaluations import SKIPPING, Silent, write_rows
 from text_bundles import STRUCTURE, copy_with_tokenizer, export_text_bundle
 
-from skipdec.calib.data import DataConfig
-from skipdec.calib.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
+from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig
 from skipdec.runtime.generator import Generator
 
 

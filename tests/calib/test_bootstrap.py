@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from skipdec.calib.bootstrap import Bootstrap
-from skipdec.calib.metrics import Outcome, OutputTokens, RealisedDepth
-from skipdec.calib.metrics_text import Bleu
+from skipdec.calib.evaluation.bootstrap import Bootstrap
+from skipdec.calib.evaluation.metrics import Outcome, OutputTokens, RealisedDepth
+from skipdec.calib.evaluation.references import Bleu
 from skipdec.engines.errors import UsageError
 
 

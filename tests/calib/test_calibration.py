@@ -15,10 +15,10 @@ from calibrations import SCHEDULES, Quiet, literal_inputs, literal_loss, plan_of
 from torch import nn
 from transformers import OPTForCausalLM
 
-from skipdec.calib import calibration
-from skipdec.calib.calibration import run_calibration
-from skipdec.calib.calibration_engines import round_to_fp8, round_to_int8
-from skipdec.calib.calibration_states import HiddenStates
+from skipdec.calib.calibration import calibrate as calibration
+from skipdec.calib.calibration.calibrate import run_calibration
+from skipdec.calib.layerwise.engines import round_to_fp8, round_to_int8
+from skipdec.calib.layerwise.texts import HiddenStates
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
 from skipdec.exporter.quantization.linear import weight_quantizer

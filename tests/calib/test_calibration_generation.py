@@ -12,8 +12,8 @@ import pytest
 from calibrations import SCHEDULES, Quiet
 from typer.testing import CliRunner
 
-from skipdec.calib.calibration import run_calibration
-from skipdec.calib.calibration_plan import CalibrationConfig, CalibrationPlan, plan_calibration
+from skipdec.calib.calibration.calibrate import run_calibration
+from skipdec.calib.calibration.plan import CalibrationConfig, CalibrationPlan, plan_calibration
 from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError
 from skipdec.exporter.config import ExportConfig

@@ -14,10 +14,10 @@ from calibrations import SCHEDULES, Quiet, literal_inputs, plan_of
 from transformers import OPTForCausalLM
 from typer.testing import CliRunner
 
-from skipdec.calib.calibration import run_calibration
-from skipdec.calib.calibration_migration import smoothing_factors
-from skipdec.calib.calibration_report import CalibrationReport
-from skipdec.calib.tokenised import TokenisedExample
+from skipdec.calib.calibration.calibrate import run_calibration
+from skipdec.calib.calibration.migration import smoothing_factors
+from skipdec.calib.calibration.report import CalibrationReport
+from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.config import ExportConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.calib.data import DataConfig, Example, group_references, load_examples
+from skipdec.calib.data.data import DataConfig, Example, group_references, load_examples
 from skipdec.engines.errors import MissingExtraError, UsageError
 
 

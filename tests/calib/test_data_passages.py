@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skipdec.calib.data import DataConfig, Example, load_examples
-from skipdec.calib.data_passages import Passage, PassageWords, split_passages
-from skipdec.calib.tokenised import tokenise
-from skipdec.calib.tune_config import TuneConfig
-from skipdec.calib.tune_plan import plan_tuning
+from skipdec.calib.data.data import DataConfig, Example, load_examples
+from skipdec.calib.data.passages import Passage, PassageWords, split_passages
+from skipdec.calib.data.tokenised import tokenise
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.plan import plan_tuning
 from skipdec.engines.errors import UsageError
 
 TEXTS = st.text(st.sampled_from("abé,. \t\n\r\u00a0\u3000"), max_size=80)

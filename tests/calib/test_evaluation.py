@@ -15,14 +15,14 @@ from reference import Plan, full_plan, linear_plan, reference_logits
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
-from skipdec.calib.data import DataConfig
-from skipdec.calib.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig, prepare
-from skipdec.calib.evaluation_markdown import tables_markdown
-from skipdec.calib.evaluation_report import report_document
-from skipdec.calib.evaluation_run import run_bundle
-from skipdec.calib.long_prompts import LongPrompts
-from skipdec.calib.metrics import MetricOptions
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.data.long_prompts import LongPrompts
+from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
+from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig, prepare
+from skipdec.calib.evaluation.markdown import tables_markdown
+from skipdec.calib.evaluation.metrics import MetricOptions
+from skipdec.calib.evaluation.report import report_document
+from skipdec.calib.evaluation.run import run_bundle
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule.text import format_schedule

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from evaluations import SKIPPING, Silent
 
-from skipdec.calib import evaluation_files
-from skipdec.calib.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation_files import write_evaluation
-from skipdec.calib.evaluation_inputs import BundleChoice, EvaluationConfig
-from skipdec.calib.evaluation_markdown import report_markdown, tables_markdown
-from skipdec.calib.evaluation_report import report_document
-from skipdec.calib.pareto_plot import pareto_front
+from skipdec.calib.evaluation import report as evaluation_files
+from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
+from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig
+from skipdec.calib.evaluation.markdown import report_markdown, tables_markdown
+from skipdec.calib.evaluation.plots import pareto_front
+from skipdec.calib.evaluation.report import report_document, write_evaluation
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
 

@@ -14,15 +14,15 @@ from reference import linear_plan, reference_logits
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
-from skipdec.calib.data import DataConfig
-from skipdec.calib.fit import Fit, fit
-from skipdec.calib.fit_goal import MaxLoss, TargetSpeedup
-from skipdec.calib.fit_inputs import FitConfig, prepare
-from skipdec.calib.fit_report import report_document
-from skipdec.calib.fit_source import BundleSource
-from skipdec.calib.fit_space import SpaceConfig
-from skipdec.calib.fit_speed import MeasuredSpeedup
-from skipdec.calib.schedule_search import SearchConfig
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.fitting.fit import Fit, fit
+from skipdec.calib.fitting.goal import MaxLoss, TargetSpeedup
+from skipdec.calib.fitting.inputs import FitConfig, prepare
+from skipdec.calib.fitting.report import report_document
+from skipdec.calib.fitting.search import SearchConfig
+from skipdec.calib.fitting.source import BundleSource
+from skipdec.calib.fitting.space import SpaceConfig
+from skipdec.calib.fitting.speed import MeasuredSpeedup
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.runtime.generator import Generator
@@ -30,7 +30,7 @@ from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
-MEASURE = "skipdec.calib.fit.measure_speedup"
+MEASURE = "skipdec.calib.fitting.fit.measure_speedup"
 
 
 class Quiet:
@@ -311,7 +311,7 @@ def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
     untold = bundle.manifest.model_copy(update={"tokenizer": None})
     with (
         patch(
-            "skipdec.calib.fit_source.EngineBundle.open",
+            "skipdec.calib.fitting.source.EngineBundle.open",
             return_value=Mock(manifest=untold, schedule_document=bundle.schedule_document),
         ),
         pytest.raises(UsageError, match="has no tokenizer"),

@@ -10,20 +10,20 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from skipdec.calib import fit
-from skipdec.calib.data import DataConfig
-from skipdec.calib.fit_goal import Goal, MaxLoss, TargetSpeedup
-from skipdec.calib.fit_inputs import FitConfig
-from skipdec.calib.fit_loss import ScoredSchedule, loss_difference
-from skipdec.calib.fit_source import BundleSource
-from skipdec.calib.fit_speed import (
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.fitting import fit
+from skipdec.calib.fitting.goal import Goal, MaxLoss, TargetSpeedup
+from skipdec.calib.fitting.inputs import FitConfig
+from skipdec.calib.fitting.loss import ScoredSchedule, loss_difference
+from skipdec.calib.fitting.sensitivity import study, variations
+from skipdec.calib.fitting.source import BundleSource
+from skipdec.calib.fitting.speed import (
     MeasuredSpeedup,
     SpeedModel,
     SpeedupOf,
     Speedups,
     measure_speedup,
 )
-from skipdec.calib.sensitivity import study, variations
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.runtime.measuring.bench import Run
 from skipdec.runtime.schedule import ExitSchedule
@@ -218,7 +218,7 @@ def test_steps_that_the_machine_held_up_do_not_count() -> None:
     }
     warm_up = [runs[full][0], runs[own][0]]
     in_turn = [run for pair in zip(runs[full], runs[own], strict=True) for run in pair]
-    with patch("skipdec.calib.fit_speed.timed_run", side_effect=warm_up + in_turn) as timed:
+    with patch("skipdec.calib.fitting.speed.timed_run", side_effect=warm_up + in_turn) as timed:
         result = measure_speedup(Mock(device=None), [5, 6], own, num_tokens=3, repetitions=3)
     assert result.steps == pytest.approx(4.0 / 1.5)
     assert (result.prompt, result.prompt_share) == (1.0, pytest.approx(1 / 5))

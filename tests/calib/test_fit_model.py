@@ -13,13 +13,12 @@ from unittest.mock import patch
 import pytest
 from typer.testing import CliRunner
 
-from skipdec.calib.data import DataConfig
-from skipdec.calib.fit import Fit, fit
-from skipdec.calib.fit_goal import MaxLoss
-from skipdec.calib.fit_inputs import FitConfig
-from skipdec.calib.fit_model import ModelSource
-from skipdec.calib.fit_source import BundleSource
-from skipdec.calib.fit_space import SpaceConfig
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.fitting.fit import Fit, fit
+from skipdec.calib.fitting.goal import MaxLoss
+from skipdec.calib.fitting.inputs import FitConfig
+from skipdec.calib.fitting.source import BundleSource, ModelSource
+from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, MissingExtraError, SkipDecError, UsageError

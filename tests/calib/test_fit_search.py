@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from skipdec.calib.fit_loss import ScoredSchedule
-from skipdec.calib.fit_space import SearchSpace, SpaceConfig
-from skipdec.calib.pareto import excess_costs
-from skipdec.calib.schedule_search import ScheduleSearch, SearchConfig, SearchResult
+from skipdec.calib.fitting.loss import ScoredSchedule
+from skipdec.calib.fitting.search import ScheduleSearch, SearchConfig, SearchResult, excess_costs
+from skipdec.calib.fitting.space import SearchSpace, SpaceConfig
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -70,7 +69,7 @@ def test_a_fifth_of_the_space_comes_close_to_all_of_it(seed: int) -> None:
 
 def test_neighbours_find_what_points_at_random_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def total(part: float) -> float:
-        monkeypatch.setattr("skipdec.calib.schedule_search._RANDOM_PART", part)
+        monkeypatch.setattr("skipdec.calib.fitting.search._RANDOM_PART", part)
         found = [
             search(InventedScorer(8), SearchConfig(budget=120, seed=seed)).finalists
             for seed in range(4)

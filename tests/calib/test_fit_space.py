@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from skipdec.calib.fit_space import Point, SearchSpace, SpaceConfig
+from skipdec.calib.fitting.space import Point, SearchSpace, SpaceConfig
 from skipdec.engines.errors import ScheduleError, UsageError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.calib.data import Example
-from skipdec.calib.fresh_model import read_fresh_model
-from skipdec.calib.fresh_tokenizer import train_tokenizer
-from skipdec.calib.tokenised import tokenise
+from skipdec.calib.data.data import Example
+from skipdec.calib.data.tokenised import tokenise
+from skipdec.calib.tuning.fresh import read_fresh_model, train_tokenizer
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.runtime.tokens.tokenizer import Tokenizer

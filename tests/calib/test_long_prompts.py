@@ -7,9 +7,9 @@ from tokenizers import Tokenizer as HubTokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from skipdec.calib.data import Example
-from skipdec.calib.long_prompts import LongPrompts
-from skipdec.calib.tokenised import TokenisedData, tokenise
+from skipdec.calib.data.data import Example
+from skipdec.calib.data.long_prompts import LongPrompts
+from skipdec.calib.data.tokenised import TokenisedData, tokenise
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 

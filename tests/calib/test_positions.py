@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 from evaluations import SKIPPING, Silent
 
-from skipdec.calib.bootstrap import Bootstrap
-from skipdec.calib.data import DataConfig
-from skipdec.calib.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation_files import write_evaluation
-from skipdec.calib.evaluation_inputs import EvaluationConfig, prepare
-from skipdec.calib.evaluation_markdown import tables_markdown
-from skipdec.calib.evaluation_report import report_document
-from skipdec.calib.markdown import number
-from skipdec.calib.metrics import MetricOptions, Outcome
-from skipdec.calib.positions import PositionProfile, position_buckets, position_profiles
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.evaluation.bootstrap import Bootstrap
+from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
+from skipdec.calib.evaluation.inputs import EvaluationConfig, prepare
+from skipdec.calib.evaluation.markdown import tables_markdown
+from skipdec.calib.evaluation.metrics import MetricOptions, Outcome
+from skipdec.calib.evaluation.positions import PositionProfile, position_buckets, position_profiles
+from skipdec.calib.evaluation.report import report_document, write_evaluation
 from skipdec.engines.errors import UsageError
+from skipdec.engines.host.markdown import number
 from skipdec.runtime.generator import Generator
 
 TEXT = "the cat sat on the mat and the dog sat by the cat on the mat and so on " * 3

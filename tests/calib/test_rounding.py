@@ -15,7 +15,7 @@ from roundings import Counting, rounding_plan
 from tiny_models import tiny_model
 from transformers import OPTForCausalLM
 
-from skipdec.calib.rounding import run_rounding
+from skipdec.calib.rounding.round import run_rounding
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.manifest import EngineKind
 from skipdec.exporter.architecture.weights import engine_name, engine_parameters

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import OPTForCausalLM, TrainerCallback
 
-from skipdec.calib import tune_training
-from skipdec.calib.tune import tune
-from skipdec.calib.tune_config import TuneConfig
-from skipdec.calib.tune_events import TuneEvents
+from skipdec.calib.tuning import trainer as tune_training
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.plan import TuneEvents
+from skipdec.calib.tuning.tune import tune
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.exporter.config import ExportConfig
@@ -198,7 +198,7 @@ def test_a_finished_run_that_was_not_published_resumes_without_a_further_step(
     settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed while its result is written, within the second epoch; another step would show."""
-    from skipdec.calib import tune as tune_module
+    from skipdec.calib.tuning import tune as tune_module
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -272,7 +272,7 @@ def test_adapters_are_merged_into_the_weights(
 def test_adapters_without_peft_name_the_pip_command(
     small: Path, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skipdec.calib import tune_plan
+    from skipdec.calib.tuning import plan as tune_plan
 
     monkeypatch.setattr(tune_plan, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install peft"):

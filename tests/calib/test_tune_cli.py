@@ -113,7 +113,7 @@ def test_ctrl_c_advises_to_resume_only_what_was_saved(
         if step == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("skipdec.calib.tune_progress.TuneProgress.step_finished", step_finished)
+    monkeypatch.setattr("skipdec.calib.commands.progress.TuneProgress.step_finished", step_finished)
     options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu", "-q")
     short = ("--max-steps", 4, "--save-steps", save_steps, "-o", tmp_path / "tuned")
     result = run(*FRESH, *options, *short)

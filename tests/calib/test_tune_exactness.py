@@ -13,10 +13,14 @@ from tiny_models import STRUCTURES
 from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator
-from skipdec.calib.skip_attention import attention
-from skipdec.calib.skip_model import SkipOPTForCausalLM, active_lengths, load_skip_model
-from skipdec.calib.tokenised import TokenisedExample
-from skipdec.calib.tune_batches import ExampleDataset, collate
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.tuning.batches import ExampleDataset, collate
+from skipdec.calib.tuning.model import (
+    SkipOPTForCausalLM,
+    active_lengths,
+    attention,
+    load_skip_model,
+)
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule.placement import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from skipdec.calib.tokenised import TokenisedExample
-from skipdec.calib.tune_config import TuneConfig
-from skipdec.calib.tune_plan import depth_share, plan_tuning
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.plan import depth_share, plan_tuning
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule.text import parse_schedule
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from skipdec.calib.tune import tune
-from skipdec.calib.tune_config import TuneConfig
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.tune import tune
 
 WORKER = Path(__file__).parents[1] / "support" / "tuning_processes.py"
 STEPS = 6

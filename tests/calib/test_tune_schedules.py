@@ -13,13 +13,12 @@ from torch.nn import functional as F
 from transformers import TrainerState, TrainingArguments
 
 from skipdec import ExitSchedule
-from skipdec.calib.skip_model import IGNORED_LABEL, SkipOPTForCausalLM, load_skip_model
-from skipdec.calib.tokenised import TokenisedExample
-from skipdec.calib.tune_batches import ExampleDataset, LikeLengths, collate
-from skipdec.calib.tune_config import DistillationConfig
-from skipdec.calib.tune_loss import mean_loss
-from skipdec.calib.tune_schedules import step_schedules
-from skipdec.calib.tune_trainer import SkipTrainer
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.tuning.batches import ExampleDataset, LikeLengths, collate, mean_loss
+from skipdec.calib.tuning.config import DistillationConfig
+from skipdec.calib.tuning.model import IGNORED_LABEL, SkipOPTForCausalLM, load_skip_model
+from skipdec.calib.tuning.schedules import step_schedules
+from skipdec.calib.tuning.trainer import SkipTrainer
 from skipdec.runtime.schedule.placement import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule
 

@@ -14,8 +14,8 @@ import torch
 from reference import reference_logits
 from transformers import OPTForCausalLM
 
-from skipdec.calib.calibration_plan import CalibrationConfig, CalibrationPlan
-from skipdec.calib.tokenised import TokenisedExample
+from skipdec.calib.calibration.plan import CalibrationConfig, CalibrationPlan
+from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.schedule import ExitSchedule

@@ -7,7 +7,7 @@ from typing import Any
 
 from calibrations import random_examples
 
-from skipdec.calib.rounding_plan import RoundingConfig, RoundingPlan
+from skipdec.calib.rounding.plan import RoundingConfig, RoundingPlan
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.schedule.text import parse_schedule

@@ -17,9 +17,9 @@ from accelerate import state
 from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
-from skipdec.calib import tune_training
-from skipdec.calib.tune import tune
-from skipdec.calib.tune_config import TuneConfig
+from skipdec.calib.tuning import trainer as tune_training
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.tune import tune
 from skipdec.engines.errors import SkipDecError
 
 

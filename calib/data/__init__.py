@@ -1,0 +1,1 @@
+"""Examples: prompts and completions, as texts and as tokens."""

@@ -1,0 +1,1 @@
+"""What skipping costs and gains: texts, metrics, times."""

@@ -1,0 +1,1 @@
+"""One layer at a time over real texts."""

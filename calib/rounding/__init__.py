@@ -1,0 +1,1 @@
+"""int4 weights rounded against the data that they will see (GPTQ)."""

@@ -1,0 +1,1 @@
+"""Training a model to skip, exactly as it will decode."""
