@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tune import tune
 
-WORKER = Path(__file__).parents[1] / "support" / "tuning_processes.py"
+WORKER = Path(__file__).parents[2] / "support" / "calib" / "tuning_processes.py"
 STEPS = 6
 TOLERANCE = 1e-5  # gradients are summed in another order
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import fake_tensorrt
 import pytest
 
-SURFACES = Path(__file__).parent.parent / "data" / "tensorrt_surfaces"
+SURFACES = Path(__file__).parents[2] / "data" / "tensorrt_surfaces"
 CLASSES: dict[str, type] = {
     "Runtime": fake_tensorrt._Runtime,
     "ICudaEngine": fake_tensorrt._Engine,

@@ -1,8 +1,8 @@
 """Every TensorRT name in our code exists in every TensorRT that we support.
 
 The surfaces in tests/data are made by scripts/tensorrt_surface.py from NVIDIA's own bindings. How
-a name is attributed to a class is told in tests/support/tensorrt_names.py: what is reached through
-variables of other names is not seen.
+a name is attributed to a class is told in tests/support/tensorrt/tensorrt_names.py: what is reached
+through variables of other names is not seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tensorrt_names import MODULE, RETURNS, VARIABLES, Use, find_uses
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SURFACES = ROOT / "tests" / "data" / "tensorrt_surfaces"
 OLDEST, NEWEST, RTX = "tensorrt-10.16", "tensorrt-11", "tensorrt-rtx-1.7"
 

@@ -19,6 +19,7 @@ from reproduction.table import DOCUMENT, REPORT, Table, write_results
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
 
+SCRIPTS = Path(__file__).parents[3] / "scripts"
 ANIMALS = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
 
 
@@ -107,13 +108,14 @@ def test_trainings_end_with_the_process_that_started_them() -> None:
 import os, signal
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from skipdec.reproduction.worker import prepare_process
+from reproduction.worker import prepare_process
 executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=prepare_process, initargs=(1,))
 print(executor.submit(os.getpid).result(), flush=True)
 executor.submit(signal.pause)
 signal.pause()
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=SCRIPTS, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert int(process.stdout.readline()) != process.pid
         process.kill()
