@@ -1,4 +1,4 @@
-"""What an export is asked to do: one frozen value with a JSON round trip."""
+"""What an export or a build is asked to do: frozen values with a JSON round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passages of a plain text: a prompt of so many words, and the words that follow it."""
+"""Passages of a plain text as examples; columns and templates of data sets that people bring."""
 
 from __future__ import annotations
 

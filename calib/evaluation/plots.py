@@ -1,4 +1,4 @@
-"""A picture of an evaluation: quality over measured speed-up."""
+"""Pictures of an evaluation: quality over measured speed-up, and loss by position."""
 
 from __future__ import annotations
 

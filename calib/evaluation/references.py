@@ -1,4 +1,4 @@
-"""Metrics against reference texts: BLEU (sacrebleu) and ROUGE-L (rouge-score)."""
+"""Metrics against reference texts: BLEU (sacrebleu), ROUGE-L (rouge-score), BERT-F."""
 
 from __future__ import annotations
 

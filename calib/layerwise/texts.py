@@ -1,4 +1,4 @@
-"""Texts laid end to end: which tokens run a layer, and what each token has to predict."""
+"""Texts laid end to end: which tokens run a layer, hidden states, what each has to predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of tokenised examples as the training model takes them."""
+"""Batches of tokenised examples as the training model takes them; their loss at a schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes of a fresh OPT: from a short text, or from a config.json."""
+"""A fresh model: its sizes from a short text or a config.json, a tokenizer from its data."""
 
 from __future__ import annotations
 

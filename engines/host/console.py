@@ -1,4 +1,4 @@
-"""What every command shares: results on stdout, everything else on stderr, errors as exit codes."""
+"""What every command shares: results on stdout, all else on stderr, exit codes, sizes as text."""
 
 from __future__ import annotations
 

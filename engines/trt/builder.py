@@ -229,7 +229,11 @@ def attach_timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401  (trt.I
 
 
 def merge_timing_cache(path: Path, config: Any, cache: Any) -> None:  # noqa: ANN401
-    """Add the entries of ``cache`` to ``path``; other processes see the old file or the new one."""
+    """Add what this build has measured to ``path``; others see the old file or the new one.
+
+    Builds run at the same time in processes of their own, each with its copy of the file: the
+    entries join what the others have put on disk in the meantime.
+    """
     with _locked(path):
         merged = _parse(path, config)
         if not merged.combine(cache, ignore_mismatch=False):

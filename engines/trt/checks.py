@@ -1,4 +1,4 @@
-"""Whether a compiled engine fits this machine, and is what the manifest says."""
+"""Whether a plan fits this machine and its manifest, and what TensorRT says of a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binds a checkpoint's weights to a lowered graph and writes one engine, tensor by tensor."""
+"""Binds weights to a lowered graph and writes an engine and its external data by tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an interrupted run had finished, and whether it still is what is wanted."""
+"""What an interrupted run had finished, found by a hash of all that its bytes follow from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a bundle is what was asked for at all, before anything is run."""
+"""Before anything is run: is a bundle what was asked for, and what memory would it take?"""
 
 from __future__ import annotations
 

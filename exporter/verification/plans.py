@@ -1,4 +1,4 @@
-"""Runs compiled engines on their device for verification, in pieces that their profiles take."""
+"""Runs TensorRT's plans on their device for verification, in pieces that their profiles take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device memory that steps and prompts of any batch write to, kept from call to call."""
+"""Device memory that is kept from call to call, and what is sent to it in one copy a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures what running layers as separate engines costs against one graph of the same layers."""
+"""What running layers as separate engines costs against one graph that joins the same layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of all seeds as tables: means, the seeds apart, and differences to the fair control."""
+"""The cells of all seeds as tables: means, seeds apart, differences to the fair control."""
 
 from __future__ import annotations
 
