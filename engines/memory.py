@@ -32,6 +32,7 @@ ITEM_BYTES: Mapping[str, int] = {
 }
 
 _HOST_ALIGNMENT = 64  # a cache line
+WEIGHTS_ALIGNMENT = 4096  # bytes: weights files are memory-mapped in pages
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from numpy.typing import DTypeLike
 
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
+from ...engines.memory import WEIGHTS_ALIGNMENT
 from ..architecture.weights import (
     POSITION_OFFSET,
     Array,
@@ -27,7 +28,6 @@ from ..architecture.weights import (
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import TARGETS, LoweredEngine, Lowering
 
-ALIGNMENT = 4096  # bytes: external data is memory-mapped in pages
 _BLOCK_BYTES = 1 << 24  # a tensor is converted and written this many bytes at a time
 
 
@@ -187,7 +187,7 @@ class WeightsFile:
 
         int4 is packed as ONNX wants it: two elements a byte, the first in the low nibble.
         """
-        self._write(bytes(-self.size % ALIGNMENT))
+        self._write(bytes(-self.size % WEIGHTS_ALIGNMENT))
         offset = self.size
         if np.dtype(dtype) == ml_dtypes.int4:
             array, dtype = _packed(array), np.uint8

@@ -14,12 +14,11 @@ from ...engines.bundle.writer import check_target
 from ...engines.checking import Problems
 from ...engines.errors import CapacityError, ScheduleError, UnsupportedModelError, UsageError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
-from ...engines.memory import ITEM_BYTES
+from ...engines.memory import ITEM_BYTES, WEIGHTS_ALIGNMENT
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import parse_schedule
 from ..architecture.families import hub_id
 from ..architecture.weights import engine_name, engine_parameters
-from ..building.engine import ALIGNMENT
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint
 from ..config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
 from ..quantization.migration import Migration
@@ -257,7 +256,7 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, 
             stored = quantizer.layout((in_size, out_size))
         for dtype, shape in stored.values():
             nbytes = -(-math.prod(shape) * _ITEM_BITS[dtype] // 8)
-            size += -(-nbytes // ALIGNMENT) * ALIGNMENT
+            size += -(-nbytes // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT
     return size
 
 

@@ -13,7 +13,8 @@ from built_engines import RandomReader, build, canonical_graph, tiny_spec
 
 from skipdec.engines.errors import VerificationError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
-from skipdec.exporter.building.engine import ALIGNMENT, build_engine
+from skipdec.engines.memory import WEIGHTS_ALIGNMENT
+from skipdec.exporter.building.engine import build_engine
 from skipdec.exporter.graphs.dtypes import check_dtypes
 
 INT8 = PrecisionSpec(quantize="int8", head_quantize="int8", int8_weight_bits=8)
@@ -49,7 +50,7 @@ def test_weights_start_at_aligned_offsets(tmp_path: Path) -> None:
         if entry.key == "offset"
     ]
     assert len(offsets) == 12
-    assert all(offset % ALIGNMENT == 0 for offset in offsets)
+    assert all(offset % WEIGHTS_ALIGNMENT == 0 for offset in offsets)
 
 
 @pytest.mark.parametrize("precision", [PrecisionSpec(), INT8, INT4])
