@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.errors import UsageError
+from ...runtime.schedule.fields import PROMPT_DEPTHS
 from .goal import Goal, MaxLoss, TargetSpeedup
 from .source import BundleSource, Source
-from .space import PROMPTS, SpaceConfig
+from .space import SpaceConfig
 from .speed import SpeedupOf
 
 if TYPE_CHECKING:
@@ -84,6 +85,6 @@ def choose_space(
         "decays": decay,
         "placements": placement,
         "warmups": warmup,
-        "prompts": prompt or (PROMPTS if speedup_of == "call" else None),
+        "prompts": prompt or (PROMPT_DEPTHS if speedup_of == "call" else None),
     }
     return SpaceConfig(**{name: tuple(dict.fromkeys(v)) for name, v in given.items() if v})

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from ...engines.errors import ScheduleError
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.decay import DECAYS
+from ...runtime.schedule.fields import PROMPT_DEPTHS
 from .loss import LossDifference, ScoredSchedule, loss_difference
-from .space import PROMPTS
 from .speed import Speedups
 
 _WARMUPS = range(5)
@@ -61,7 +60,7 @@ def variations(best: ExitSchedule, horizons: Mapping[str, int]) -> list[Variatio
         wanted += [
             ("horizon", f"{value}, {name}", {"horizon": value}) for name, value in horizons.items()
         ]
-    wanted += [("prompt", depth, {"prompt": depth}) for depth in PROMPTS]
+    wanted += [("prompt", depth, {"prompt": depth}) for depth in PROMPT_DEPTHS]
     fitting = list(_fitting(best, wanted))
     varied = {variation.varied for variation in fitting if variation.schedule != best}
     return [variation for variation in fitting if variation.varied in varied]
@@ -94,11 +93,8 @@ def study(
 
 def _fitting(best: ExitSchedule, wanted: Sequence[_Change]) -> Iterator[Variation]:
     for varied, value, changes in wanted:
-        document = best.to_document()
-        if "decay" in changes:
-            document.pop(DECAYS.load(best.decay).parameter, None)
         try:
-            yield Variation(varied, value, ExitSchedule.from_document({**document, **changes}))
+            yield Variation(varied, value, best.changed(**changes))
         except ScheduleError:
             continue  # this placement does not take it
 

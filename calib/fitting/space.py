@@ -8,22 +8,27 @@ from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
 from ...engines.errors import ScheduleError, UsageError
+from ...engines.registry import Registry
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.decay import DECAYS as ALL_DECAYS
-from ...runtime.schedule.placement import PLACEMENTS as ALL_PLACEMENTS
+from ...runtime.schedule.decays import DECAYS as ALL_DECAYS
+from ...runtime.schedule.fields import PROMPT_DEPTHS
+from ...runtime.schedule.placements import PLACEMENTS as ALL_PLACEMENTS
 from ...runtime.schedule.text import parse_schedule
 
-DECAYS = ("linear", "cosine", "power:power=2", "exponential:rate=3")
-PLACEMENTS = ("top", "bottom", "unified", "unified-nested", "hierarchical", "d3:tail=2")
 WARMUPS = (1, 0, 2, 3)
-PROMPTS = ("full", "decay")
 
-_ALLOWED = {
-    "--decay": tuple(name for name in ALL_DECAYS if name != "table"),  # that is one schedule
-    "--placement": tuple(ALL_PLACEMENTS),
-    "--prompt": PROMPTS,
-}
 _MOST_EXIT_LAYERS = 24  # deeper models take every second layer, or third, …
+
+
+def default_choices(rules: Registry) -> tuple[str, ...]:
+    """Return what the rules themselves would have tried, e.g. linear, cosine, power:power=2."""
+    return tuple(
+        f"{name}:{options}".rstrip(":") for name in rules for options in rules.load(name).searched
+    )
+
+
+DECAYS = default_choices(ALL_DECAYS)
+PLACEMENTS = default_choices(ALL_PLACEMENTS)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class SpaceConfig:
     decays: tuple[str, ...] = DECAYS
     placements: tuple[str, ...] = PLACEMENTS
     warmups: tuple[int, ...] = WARMUPS
-    prompts: tuple[str, ...] = PROMPTS[:1]
+    prompts: tuple[str, ...] = PROMPT_DEPTHS[:1]
 
     def __post_init__(self) -> None:
         problems = [
@@ -49,8 +54,11 @@ class SpaceConfig:
         problems += [
             f"a warm-up is {warmup}; allowed: 0 or more" for warmup in self.warmups if warmup < 0
         ]
-        for (option, allowed), choices in zip(
-            _ALLOWED.items(), (self.decays, self.placements, self.prompts), strict=True
+        varying = [name for name in ALL_DECAYS if not ALL_DECAYS.load(name).lists_budgets]
+        for option, allowed, choices in (
+            ("--decay", varying, self.decays),
+            ("--placement", ALL_PLACEMENTS, self.placements),
+            ("--prompt", PROMPT_DEPTHS, self.prompts),
         ):
             problems += [
                 f"{option} is {choice!r}; allowed: {', '.join(allowed)}"

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Protocol
 
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.decay import DECAYS, round_half_up
+from ...runtime.schedule.rounding import round_half_up
 
 
 class StepSchedules(Protocol):
@@ -71,16 +71,13 @@ def _between(target: ExitSchedule, progress: Fraction) -> ExitSchedule:
     def budget(final: int) -> int:
         return round_half_up(num_layers - (num_layers - final) * progress)
 
-    table = [budget(target.budget(index)) for index in range(target.horizon)]
-    document = target.to_document()
-    document.pop(DECAYS.load(target.decay).parameter, None)
-    changes = {
-        "decay": "table",
-        "table": table,
-        "max_exit_layer": table[0],
-        "min_exit_layer": budget(target.min_exit_layer),
-    }
-    return ExitSchedule.from_document({**document, **changes})
+    table = tuple(budget(target.budget(index)) for index in range(target.horizon))
+    return target.changed(
+        decay="table",
+        table=table,
+        max_exit_layer=table[0],
+        min_exit_layer=budget(target.min_exit_layer),
+    )
 
 
 def step_schedules(

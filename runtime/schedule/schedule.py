@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
@@ -10,37 +10,19 @@ from itertools import groupby
 from typing import Any
 
 from ...engines.errors import ScheduleError
-from .decay import DECAYS, Decay, round_half_up
-from .placement import PLACEMENTS, Placement
-from .problems import schedule_problems
+from .choice import choose_rules, unknown_keys
+from .decays import DECAYS, Decay
+from .fields import ScheduleFields
+from .placements import PLACEMENTS, Placement
+from .plan import LayerPlan, Segment, generated_holes, prompt_holes
+from .rounding import round_half_up
+from .rule import parameters_of
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
 
 
-@dataclass(frozen=True)
-class LayerPlan:
-    """The layers that one step runs, lowest first."""
-
-    layers: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.layers)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A run of generated tokens with one plan: ``start`` ≤ i < ``stop``; None: for ever."""
-
-    start: int
-    stop: int | None
-    plan: LayerPlan
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExitSchedule:
+@dataclass(frozen=True, init=False, repr=False)
+class ExitSchedule(ScheduleFields):
     """Budgets that never grow, and the layers which each budget runs (SkipDecode, 2307.02628).
 
     Generated token i = 0, 1, … (the i-th after the prompt, when it is fed back) runs
@@ -57,30 +39,71 @@ class ExitSchedule:
     >>> [schedule.last_index(layer) for layer in range(6)]  # None: never stops
     [None, -1, -1, 0, 2, None]
 
-    ``power``, ``rate``, ``steps``, ``table`` and ``alpha`` belong to the decays power, exponential,
-    step, table and d3, ``tail`` to the placement d3. Raises ScheduleError with all problems at
-    once; sets that are not nested leave holes in a KV cache and are refused with the position and
-    the layer.
+    A decay or placement with parameters has each of them as a keyword and as an attribute, which is
+    None where another rule is chosen:
+
+    >>> schedule = ExitSchedule(
+    ...     num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4, decay="power", power=2
+    ... )
+    >>> schedule.power, schedule.rate
+    (2, None)
+
+    Raises ScheduleError with all problems at once; sets that are not nested leave holes in a KV
+    cache and are refused with the position and the layer.
     """
 
-    num_layers: int
-    max_exit_layer: int
-    min_exit_layer: int
-    warmup_layers: int = 1
-    horizon: int
-    decay: str = "linear"
-    placement: str = "top"
-    power: float | None = None
-    rate: float | None = None
-    steps: int | None = None
-    table: tuple[int, ...] | None = None
-    alpha: float | None = None
-    tail: int | None = None
-    prompt: str = "full"
+    decay_rule: Decay
+    placement_rule: Placement
 
-    def __post_init__(self) -> None:
-        if problems := schedule_problems(self):
-            raise ScheduleError("exit schedule", *problems)
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        max_exit_layer: int,
+        min_exit_layer: int,
+        warmup_layers: int = 1,
+        horizon: int,
+        decay: str = "linear",
+        placement: str = "top",
+        prompt: str = "full",
+        **parameters: object,
+    ) -> None:
+        super().__init__(
+            num_layers=num_layers,
+            max_exit_layer=max_exit_layer,
+            min_exit_layer=min_exit_layer,
+            warmup_layers=warmup_layers,
+            horizon=horizon,
+            decay=decay,
+            placement=placement,
+            prompt=prompt,
+        )
+        decay_rule, placement_rule = choose_rules(self, parameters)
+        object.__setattr__(self, "decay_rule", decay_rule)
+        object.__setattr__(self, "placement_rule", placement_rule)
+        advice = f"; {placement_rule.hole_advice}" if placement_rule.hole_advice else ""
+        if holes := [*prompt_holes(self.prompt_plans), *generated_holes(self.segments)]:
+            raise ScheduleError(
+                "exit schedule",
+                *(
+                    f"{hole}: a hole in that layer's KV cache; allowed: sets of layers that only "
+                    f"shrink{advice}"
+                    for hole in holes
+                ),
+            )
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self._keywords().items())
+        return f"ExitSchedule({values})"
+
+    def __getattr__(self, name: str) -> object:
+        """A parameter of a decay or placement; None where another one is chosen."""
+        for rule in ("decay_rule", "placement_rule"):  # not there yet while unpickling
+            if name in (values := self.__dict__[rule].values() if rule in self.__dict__ else {}):
+                return values[name]
+        if not name.startswith("_") and name in parameters_of(DECAYS, PLACEMENTS):
+            return None
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def full(cls, num_layers: int) -> ExitSchedule:
@@ -99,18 +122,16 @@ class ExitSchedule:
         """Build a schedule from its JSON object; unknown and missing keys are refused."""
         if not isinstance(document, Mapping):
             raise ScheduleError("exit schedule", f"is {document!r}; allowed: a JSON object")
-        names = [field.name for field in fields(cls)]
-        problems = [
-            f"key {key!r} is unknown; allowed: {', '.join(names)}"
-            for key in document
-            if key not in names
-        ]
+        problems = unknown_keys(document)
         problems += [f"key {key!r} is missing" for key in _REQUIRED if key not in document]
         if problems:
             raise ScheduleError("exit schedule", *problems)
-        table = document.get("table")
-        tuples = {"table": tuple(table)} if isinstance(table, list) else {}
-        return cls(**{**document, **tuples})
+        parameters = parameters_of(DECAYS, PLACEMENTS)
+        values: dict[str, Any] = {
+            key: tuple(value) if key in parameters and isinstance(value, list) else value
+            for key, value in document.items()
+        }
+        return cls(**values)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON object.
@@ -118,13 +139,29 @@ class ExitSchedule:
         A decay's or placement's own parameter is there only where it has one, ``prompt`` only
         where it is not "full".
         """
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        document = {name: value for name, value in values.items() if value is not None}
-        if self.prompt == "full":
-            del document["prompt"]
-        if self.table is not None:
-            document["table"] = list(self.table)
-        return document
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self._keywords().items()
+        }
+
+    def changed(self, **changes: object) -> ExitSchedule:
+        """Return this schedule with other fields; a rule that is named anew loses its parameters.
+
+        >>> ExitSchedule.full(6).changed(min_exit_layer=4, horizon=9, decay="linear").budget(8)
+        4
+        """
+        kept = self._keywords()
+        for field, rule in (("decay", self.decay_rule), ("placement", self.placement_rule)):
+            if field in changes:
+                kept = {name: kept[name] for name in kept if name not in rule.parameters()}
+        return ExitSchedule(**{**kept, **changes})
+
+    def _keywords(self) -> dict[str, Any]:
+        """The arguments that make an equal schedule; ``prompt`` only where it is not "full"."""
+        named = {field.name: getattr(self, field.name) for field in fields(ScheduleFields)}
+        prompt = {"prompt": named.pop("prompt")}
+        rules = {**self.decay_rule.values(), **self.placement_rule.values()}
+        return {**named, **rules, **(prompt if self.prompt != "full" else {})}
 
     def budget(self, index: int) -> int:
         """Return how many layers generated token ``index`` ≥ 0 runs."""
@@ -223,19 +260,9 @@ class ExitSchedule:
         return (within + max(0, count - self.horizon) * self.budget(self.horizon)) / count
 
     @cached_property
-    def _decay(self) -> type[Decay]:
-        decay: type[Decay] = DECAYS.load(self.decay)
-        return decay
-
-    @cached_property
-    def _placement(self) -> type[Placement]:
-        placement: type[Placement] = PLACEMENTS.load(self.placement)
-        return placement
-
-    @cached_property
     def _plans(self) -> tuple[LayerPlan, ...]:
         """One plan a token of the horizon, then the plan from there on; equal ones are shared."""
-        budgets = [self._decay.budget(self, index) for index in range(self.horizon)]
+        budgets = [self.decay_rule.budget(self, index) for index in range(self.horizon)]
         budgets.append(self.min_exit_layer)
         plans = {budget: self._plan_of(budget) for budget in set(budgets)}
         return tuple(plans[budget] for budget in budgets)
@@ -258,16 +285,4 @@ class ExitSchedule:
         )
 
     def _plan_of(self, budget: int) -> LayerPlan:
-        return LayerPlan(self._placement.layers(self, budget))
-
-
-def realised_depth(layers_per_token: Sequence[int]) -> float | None:
-    """Mean layers of all output tokens but the first, which belongs to the prompt.
-
-    None where there is no second token.
-
-    >>> realised_depth([6, 4, 3, 3, 2])
-    3.0
-    """
-    generated = layers_per_token[1:]
-    return sum(generated) / len(generated) if generated else None
+        return LayerPlan(self.placement_rule.layers(self, budget))

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from ...engines.errors import ScheduleError
 from ...engines.manifest import json_digest
-from .decay import DECAYS, alpha_problems, d3_horizon, round_half_up
-from .problems import MAX_HORIZON
+from ...engines.registry import Registry
+from .decays import DECAYS
+from .placements import PLACEMENTS
+from .rounding import round_half_up
+from .rule import INTEGER, NAME, Notation, parameters_of
 from .schedule import ExitSchedule
 
-_FIELDS = {
+_FIELDS = {  # by option; the parameters of decays and placements are options of their own name
     "max": "max_exit_layer",
     "min": "min_exit_layer",
     "warmup": "warmup_layers",
     "horizon": "horizon",
     "placement": "placement",
-    "power": "power",
-    "rate": "rate",
-    "steps": "steps",
-    "table": "table",
-    "alpha": "alpha",
-    "tail": "tail",
     "prompt": "prompt",
 }
-_INTEGERS = ("max", "min", "warmup", "horizon", "steps", "tail")
-_NUMBERS = ("power", "rate", "alpha")
+_NAMES = ("placement", "prompt")
 _PRESET = re.compile(r"(\d+(?:\.\d+)?)x")
-_PRESET_OPTIONS = ("horizon", "placement", "tail", "prompt")
 EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
 
 
@@ -48,7 +43,7 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
         constant:max=12                              min and horizon are not needed
         table:table=16/16/12/8                       nor max here
         d3:max=24,min=8,alpha=0.98                   nor horizon here
-        2x:placement=d3,tail=2                       the one placement with a parameter
+        2x:placement=d3,tail=2                       a placement with a parameter
         2x:prompt=decay                              the prompt falls from all layers to max
         schedule.json                                an ExitSchedule's JSON, or a bundle's file
 
@@ -61,15 +56,16 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
     if text.strip().endswith(".json"):
         return read_schedule(Path(text.strip()), num_layers=num_layers)
     if name == "full":
-        _options(text, rest, allowed=())
+        _options(text, rest, allowed={})
         return ExitSchedule.full(num_layers)
     if preset := _PRESET.fullmatch(name):
-        options = _options(text, rest, allowed=_PRESET_OPTIONS)
+        options = _options(text, rest, allowed=_notations(("horizon", "placement"), PLACEMENTS))
         largest, smallest = preset_budgets(Fraction(preset[1]), num_layers)
         values = {"max_exit_layer": largest, "min_exit_layer": smallest, **options}
     elif name in DECAYS:
-        values = {"decay": name, **_options(text, rest, allowed=tuple(_FIELDS))}
-        values = {**_implied(name, values), **values}
+        fields = ("max", "min", "warmup", "horizon", "placement")
+        options = _options(text, rest, allowed=_notations(fields, DECAYS, PLACEMENTS))
+        values = {"decay": name, **DECAYS.load(name).implied(options), **options}
     else:
         raise ScheduleError(
             f"schedule {text!r}",
@@ -92,14 +88,14 @@ def format_schedule(schedule: ExitSchedule) -> str:
     """
     if schedule == ExitSchedule.full(schedule.num_layers):
         return "full"
-    parts = {key: getattr(schedule, field) for key, field in _FIELDS.items()}
+    values: dict[str, Any] = {key: getattr(schedule, field) for key, field in _FIELDS.items()}
+    prompt = values.pop("prompt")
     if schedule.placement == "top":
-        del parts["placement"]
-    if schedule.prompt == "full":
-        del parts["prompt"]
-    if schedule.table is not None:
-        parts["table"] = "/".join(map(str, schedule.table))
-    options = ",".join(f"{key}={value}" for key, value in parts.items() if value is not None)
+        del values["placement"]
+    values |= {**schedule.decay_rule.values(), **schedule.placement_rule.values()}
+    if prompt != "full":
+        values["prompt"] = prompt
+    options = ",".join(f"{key}={_formatted(value)}" for key, value in values.items())
     return f"{schedule.decay}:{options}"
 
 
@@ -203,63 +199,36 @@ def _preset_formula(speedup: Fraction, num_layers: int) -> tuple[int, int] | Non
     return (largest, smallest) if fits else None
 
 
-def _options(text: str, rest: str, *, allowed: tuple[str, ...]) -> dict[str, Any]:
+def _notations(fields: tuple[str, ...], *registries: Registry) -> dict[str, Notation]:
+    """Which options a text may have: ``fields``, the parameters of all rules, and prompt."""
+    notations = {key: NAME if key in _NAMES else INTEGER for key in fields}
+    return {**notations, **parameters_of(*registries), "prompt": NAME}
+
+
+def _options(text: str, rest: str, *, allowed: Mapping[str, Notation]) -> dict[str, Any]:
     """Parse ``key=value,…`` into an ExitSchedule's arguments."""
     values: dict[str, Any] = {}
     problems = []
     for option in rest.split(",") if rest else []:
         key, equals, value = (part.strip() for part in option.partition("="))
+        field = _FIELDS.get(key, key)
         if not equals or key not in allowed:
             listed = ", ".join(f"{name}=" for name in allowed) or "none"
             problems.append(f"option {option!r} is unknown; allowed: {listed}")
-        elif _FIELDS[key] in values:
+        elif field in values:
             problems.append(f"option {key!r} is given twice")
         else:
             try:
-                values[_FIELDS[key]] = _value(key, value)
+                values[field] = allowed[key].read(value)
             except ValueError:
-                problems.append(f"{key} is {value!r}; allowed: {_allowed_values(key)}")
+                problems.append(f"{key} is {value!r}; allowed: {allowed[key].wanted}")
     if problems:
         raise ScheduleError(f"schedule {text!r}", *problems)
     return values
 
 
-def _value(key: str, value: str) -> Any:  # noqa: ANN401  (each field has its own type)
-    if key in _INTEGERS:
-        return int(value)
-    if key in _NUMBERS:
-        number = float(value)
-        return int(number) if number.is_integer() else number
-    if key == "table":
-        return tuple(int(entry) for entry in value.split("/"))
-    return value
-
-
-def _allowed_values(key: str) -> str:
-    if key == "table":
-        return "integers, e.g. 16/16/12/8"
-    return "an integer" if key in _INTEGERS else "a number"
-
-
-def _implied(decay: str, values: dict[str, Any]) -> dict[str, Any]:
-    """What a constant's, a table's or d3's text leaves out, because it follows from the rest."""
-    if decay == "constant" and "max_exit_layer" in values:
-        return {"min_exit_layer": values["max_exit_layer"], "horizon": 1}
-    if decay == "table" and values.get("table"):
-        table = values["table"]
-        return {"max_exit_layer": table[0], "min_exit_layer": table[-1], "horizon": len(table)}
-    if decay == "d3":
-        return _implied_by_d3(values)
-    return {}
-
-
-def _implied_by_d3(values: dict[str, Any]) -> dict[str, Any]:
-    """The horizon at which the decay d3 is at its min; 1 where ExitSchedule will find a problem."""
-    alpha = values.get("alpha")
-    smallest, largest = values.get("min_exit_layer", 0), values.get("max_exit_layer", 0)
-    if alpha is None or alpha_problems(alpha) or not 0 < smallest <= largest:
-        return {"horizon": 1}
-    return {"horizon": min(d3_horizon(largest, smallest, alpha), MAX_HORIZON)}
+def _formatted(value: object) -> str:
+    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _check_complete(text: str, values: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.runtime.kv.cache import KVCache
-from skipdec.runtime.schedule import placement
+from skipdec.runtime.schedule.placements.bottom import Bottom
+from skipdec.runtime.schedule.placements.top import Top
 from skipdec.runtime.stitching.host import StepBuffers
 
 Array = NDArray[Any]
@@ -174,7 +175,7 @@ def test_a_wrong_placement_is_visible(
     deviation: Callable[[Path, str], float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement.Top, "layers", placement.Bottom.layers)
+    monkeypatch.setattr(Top, "layers", Bottom.layers)
     assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE
 
 

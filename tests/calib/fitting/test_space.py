@@ -132,7 +132,7 @@ def test_empty_and_negative_choices_are_refused_together() -> None:
     [
         (
             {"decays": ("lin:power=2",)},
-            "--decay is 'lin:power=2'; allowed: linear, power, exponential, cosine, step, "
+            "--decay is 'lin:power=2'; allowed: linear, cosine, power, exponential, step, "
             "constant, d3",
         ),
         ({"decays": ("2x",)}, "--decay is '2x'; allowed: linear, "),

@@ -22,7 +22,7 @@ from skipdec.calib.tuning.model import (
     load_skip_model,
 )
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule
 
 # A prompt of one token, one that outlasts another's whole text, completions of 1 to 12 tokens.

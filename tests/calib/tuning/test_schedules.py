@@ -19,7 +19,7 @@ from skipdec.calib.tuning.config import DistillationConfig
 from skipdec.calib.tuning.model import IGNORED_LABEL, SkipOPTForCausalLM, load_skip_model
 from skipdec.calib.tuning.schedules import step_schedules
 from skipdec.calib.tuning.trainer import SkipTrainer
-from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule
 
 TARGET = parse_schedule("linear:max=8,min=4,horizon=5", num_layers=12)

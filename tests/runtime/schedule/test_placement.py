@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.placements import PLACEMENTS
 
 repeatable = settings(deadline=None, derandomize=True, database=None)
 

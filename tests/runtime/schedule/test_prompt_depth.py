@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.kv.cache import KVLayout, plan_kv_cache
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
 repeatable = settings(deadline=None, derandomize=True, database=None)

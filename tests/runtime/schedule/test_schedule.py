@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule, realised_depth
-from skipdec.runtime.schedule.placement import PLACEMENTS
+from skipdec.runtime.schedule.placements import PLACEMENTS
 
 # No deadline: a busy machine is no failure. The same examples each time, nothing kept on disk.
 repeatable = settings(deadline=None, derandomize=True, database=None)

@@ -105,7 +105,7 @@ def test_short_forms(short: str, canonical: str) -> None:
     ("text", "message"),
     [
         ("twice", "'twice' is unknown; allowed: full, 2x"),
-        ("unified:max=3", "decays: linear, power, exponential, cosine, step, constant, table, d3"),
+        ("unified:max=3", "decays: linear, cosine, power, exponential, step, constant, table, d3"),
         ("", "is unknown"),
         ("full:max=3", "option 'max=3' is unknown; allowed: none"),
         ("linear:maximum=16,min=8,horizon=4", "option 'maximum=16' is unknown"),

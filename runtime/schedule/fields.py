@@ -1,0 +1,54 @@
+"""The fields of an exit schedule that every schedule has, and what may be wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_HORIZON = 2**20
+PROMPT_DEPTHS = ("full", "decay")
+
+_INTEGERS = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon", "warmup_layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleFields:
+    """What the rules see of a schedule: its bounds, and which rules it names. Not checked here."""
+
+    num_layers: int
+    max_exit_layer: int
+    min_exit_layer: int
+    warmup_layers: int = 1
+    horizon: int
+    decay: str = "linear"
+    placement: str = "top"
+    prompt: str = "full"
+
+
+def field_problems(fields: ScheduleFields) -> list[str]:
+    """Return what is wrong with the fields by themselves; bounds are for integers only."""
+    problems = []
+    if fields.prompt not in PROMPT_DEPTHS:
+        problems.append(f"prompt is {fields.prompt!r}; allowed: {', '.join(PROMPT_DEPTHS)}")
+    wrong_types = [
+        f"{name} is {getattr(fields, name)!r}; allowed: an integer"
+        for name in _INTEGERS
+        if type(getattr(fields, name)) is not int
+    ]
+    return [*problems, *(wrong_types or _bound_problems(fields))]
+
+
+def _bound_problems(fields: ScheduleFields) -> list[str]:
+    num_layers, largest = fields.num_layers, fields.max_exit_layer
+    bounds = (
+        ("num_layers", 1, None, "1 or more"),
+        ("max_exit_layer", 1, num_layers, f"1 to num_layers, {num_layers}"),
+        ("min_exit_layer", 1, largest, f"1 to max_exit_layer, {largest}"),
+        ("warmup_layers", 0, num_layers, f"0 to num_layers, {num_layers}"),
+        ("horizon", 1, MAX_HORIZON, f"1 to {MAX_HORIZON}"),
+    )
+    problems = []
+    for name, low, high, allowed in bounds:
+        value = getattr(fields, name)
+        if value < low or (high is not None and value > high):
+            problems.append(f"{name} is {value}; allowed: {allowed}")
+    return problems
