@@ -171,13 +171,13 @@ def fit(
     ] = None,
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the least loss of quality."""
+    from ...engines.host.progress import ConsoleProgress
     from ..data.data import DataConfig
     from ..fitting.fit import fit as run
     from ..fitting.inputs import FitConfig
     from ..fitting.options import choose_goal, choose_source, choose_space
     from ..fitting.report import print_fit, report_document
     from ..fitting.search import SearchConfig
-    from .progress import FitProgress
 
     config = FitConfig(
         source=choose_source(
@@ -220,7 +220,7 @@ def fit(
 
         return open_for_command(path, device=device, threads=threads, max_batch_size=1)
 
-    with FitProgress(stderr_console()) as progress:
+    with ConsoleProgress() as progress:
         found = run(config, open_generator, progress)
     if output is not None:
         _write_schedule(output, found.chosen.schedule.to_document())

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import ScheduleError, SkipDecError
+from ...engines.host.events import Events
 from ...runtime.generator import Generator
 from ...runtime.measuring.cost import CostModel
 from ...runtime.schedule import ExitSchedule
@@ -19,7 +19,6 @@ from .inputs import FitConfig, FitInputs, prepare
 from .loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
 from .search import ScheduleSearch, SearchResult, excess_costs
 from .sensitivity import SensitivityRow, study
-from .source import Announcer
 from .speed import MeasuredSpeedup, SpeedModel, SpeedupOf, Speedups, measure_speedup
 
 _MOST_ATTEMPTS = 4  # schedules measured before a target counts as missed
@@ -28,26 +27,6 @@ _WHOSE: dict[SpeedupOf, str] = {"steps": "the steps after the prompt", "call": "
 
 OpenGenerator = Callable[[Path], Generator]
 Measure = Callable[[ExitSchedule], MeasuredSpeedup]
-
-
-class Progress(Announcer, Protocol):
-    """Shows what a fit is doing."""
-
-    def advance(self, done: str, texts: int) -> None:
-        """``texts`` completions were scored; ``done`` says how far the phase is."""
-
-
-class _Silent:
-    """Shows nothing."""
-
-    def phase(self, name: str) -> None:
-        """No bar."""
-
-    def note(self, text: str) -> None:
-        """No line."""
-
-    def advance(self, done: str, texts: int) -> None:
-        """No step."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +62,12 @@ class Fit:
 def fit(
     config: FitConfig,
     open_generator: OpenGenerator | None = None,
-    progress: Progress | None = None,
+    events: Events | None = None,
 ) -> Fit:
     """Search, choose, and check the choice by measurement.
 
     ``open_generator`` opens a bundle for one row at a time; by default ``Generator.open`` does.
-    ``progress`` shows how far it is, and warnings; by default nothing does.
+    ``events`` is told how far it is, of the export too.
 
     A model is exported for the time of the fit. A target speed-up holds for what is *measured*, of
     the steps after the prompt or of the call, where ``repetitions`` are not 0: the fastest
@@ -100,15 +79,14 @@ def fit(
     ``prepare`` raises before any work.
     """
     inputs = prepare(config)
-    progress = progress or _Silent()
+    events = events or Events()
     open_generator = open_generator or partial(Generator.open, max_batch_size=1)
-    for warning in inputs.data.warnings:
-        progress.note(f"warning: {warning}")
-    with config.source.bundle(progress) as path:
+    events.planned("", inputs.data.warnings)
+    with config.source.bundle(events) as path:
         with open_generator(path) as generator:
-            found = _Fitting(config, inputs, generator, progress).run()
+            found = _Fitting(config, inputs, generator, events).run()
         if (kept := config.source.publish(path, found.chosen.schedule)) is not None:
-            progress.note(f"wrote {kept}, with the chosen schedule")
+            events.note(f"wrote {kept}, with the chosen schedule")
     return found
 
 
@@ -116,10 +94,10 @@ class _Fitting:
     """One run of ``fit``."""
 
     def __init__(
-        self, config: FitConfig, inputs: FitInputs, generator: Generator, progress: Progress
+        self, config: FitConfig, inputs: FitInputs, generator: Generator, events: Events
     ) -> None:
         self._config, self._inputs = config, inputs
-        self._generator, self._progress = generator, progress
+        self._generator, self._events = generator, events
         self._measured: list[MeasuredSpeedup] = []
 
     def run(self) -> Fit:
@@ -130,9 +108,9 @@ class _Fitting:
             GeneratorScorer(self._generator, inputs.examples),
             lambda schedule: speed.expected(schedule).of(config.speedup_of),
             config.search,
-            self._progress.advance,
+            self._events.advance,
         )
-        self._progress.phase("searching")
+        self._events.stage("searching")
         full = search.score_fully(ExitSchedule.full(self._generator.model.num_layers))
         fastest = map(search.score_fully, inputs.space.fastest())  # a search may never come there
         known = {entry.schedule: entry for entry in (full, *fastest)}
@@ -143,7 +121,7 @@ class _Fitting:
         )
         rows: tuple[SensitivityRow, ...] = ()
         if config.sensitivity:
-            self._progress.phase("varying the best")
+            self._events.stage("varying the best")
             rows = study(
                 chosen, self._horizons(), search.score_fully, speed.expected, inputs.num_tokens
             )
@@ -195,7 +173,8 @@ class _Fitting:
         )
 
     def _measure(self, schedule: ExitSchedule) -> MeasuredSpeedup:
-        self._progress.phase(f"timing {format_schedule(schedule)}")
+        self._events.stage("timing")
+        self._events.status(format_schedule(schedule))
         return measure_speedup(
             self._generator,
             self._inputs.prompt,

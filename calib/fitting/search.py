@@ -157,7 +157,7 @@ class ScheduleSearch:
 
     def _extend(self, candidate: ScoredSchedule, count: int) -> None:
         if texts := candidate.extend(self._scorer, count):
-            self._advance(f"{len(self._scored)} schedules", texts)
+            self._advance(f"completions of {len(self._scored)} schedules scored", texts)
 
 
 def _family(point: Point) -> tuple[str, int]:

@@ -13,10 +13,10 @@ from ...engines.bundle import EngineBundle, write_schedule
 from ...engines.bundle.place import BundleLock, repair, take_place
 from ...engines.bundle.writer import check_target
 from ...engines.errors import CheckpointError
+from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.manifest import ModelSpec
 from ...exporter.config import ExportConfig
-from ...exporter.pipeline.report import EngineReport, ExportEvents, Stage
 from ...runtime.schedule import ExitSchedule
 from ...runtime.tokens.tokenizer import Tokenizer
 
@@ -32,16 +32,6 @@ class SourceFacts:
     schedule: ExitSchedule  # its own
 
 
-class Announcer(Protocol):
-    """Tells people what is going on."""
-
-    def phase(self, name: str) -> None:
-        """What is done from now on."""
-
-    def note(self, text: str) -> None:
-        """Something that stays readable afterwards."""
-
-
 class Source(Protocol):
     """A bundle, or a model that can be exported."""
 
@@ -52,7 +42,7 @@ class Source(Protocol):
     def examine(self) -> SourceFacts:
         """Check everything that can be checked and change nothing. Raises SkipDecError."""
 
-    def bundle(self, announcer: Announcer) -> AbstractContextManager[Path]:
+    def bundle(self, events: Events) -> AbstractContextManager[Path]:
         """The directory of a bundle, there inside the ``with`` block."""
 
     def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
@@ -80,7 +70,7 @@ class BundleSource:
             schedule=ExitSchedule.from_document(bundle.schedule_document),
         )
 
-    def bundle(self, announcer: Announcer) -> AbstractContextManager[Path]:
+    def bundle(self, events: Events) -> AbstractContextManager[Path]:
         """Its path."""
         return nullcontext(self.path)
 
@@ -132,15 +122,15 @@ class ModelSource:
         )
 
     @contextmanager
-    def bundle(self, announcer: Announcer) -> Iterator[Path]:
+    def bundle(self, events: Events) -> Iterator[Path]:
         """Export; the directory goes at the end, also after errors and Ctrl-C."""
         from ...exporter.pipeline.export import export
 
         with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.directory) as directory:
-            announcer.note(f"exporting {self.name} for the time of the fit, into {directory}")
+            events.note(f"exporting {self.name} for the time of the fit, into {directory}")
             path = Path(directory) / "bundle"
-            report = export(self._exporting_to(path), _Announced(announcer))
-            announcer.note(f"exported: {report.size / 1e6:,.1f} MB in {report.seconds:.0f} s")
+            report = export(self._exporting_to(path), events)
+            events.note(f"exported: {report.size / 1e6:,.1f} MB in {report.seconds:.0f} s")
             yield path
 
     def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
@@ -161,26 +151,3 @@ class ModelSource:
     def _exporting_to(self, output: Path) -> ExportConfig:
         changes = {"output": output, "verify": self.config.output is not None}
         return self.config.model_copy(update=changes)
-
-
-class _Announced(ExportEvents):
-    """An export's progress as phases, its warnings as notes."""
-
-    def __init__(self, announcer: Announcer) -> None:
-        self._announcer = announcer
-
-    def warning(self, text: str) -> None:
-        """A note."""
-        self._announcer.note(f"warning: {text}")
-
-    def stage_started(self, stage: Stage, items: int) -> None:
-        """A phase."""
-        self._announcer.phase(f"exporting: {stage}")
-
-    def item_finished(self, stage: Stage, item: str) -> None:
-        """A phase."""
-        self._announcer.phase(f"exporting: {stage} {item}")
-
-    def engine_finished(self, engine: EngineReport) -> None:
-        """A phase."""
-        self._announcer.phase(f"exporting: built {engine.name}")

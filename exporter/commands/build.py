@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console
 from .tensorrt_options import (
     GpuArch,
     HardwareCompatible,
@@ -142,11 +142,13 @@ def _print_plan(config: BuildConfig, *, as_json: bool) -> None:
 
 
 def _build(config: BuildConfig, *, quiet: bool, as_json: bool) -> None:
+    from ...engines.host.progress import ConsoleProgress
     from ..pipeline.build import build_bundle
-    from .progress import ExportProgress
     from .tables import report_table
 
-    with ExportProgress(stderr_console(), verbose=False, quiet=quiet) as progress:
+    with ConsoleProgress(
+        quiet=quiet, advice=lambda: "run the same command again to go on from here"
+    ) as progress:
         report = build_bundle(config, progress)
     if as_json:
         print_json(report.model_dump(mode="json"))

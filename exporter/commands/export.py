@@ -225,6 +225,7 @@ def export(
 
 
 def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
+    from ...engines.host.progress import ConsoleProgress
     from ..pipeline.plan import plan_export
     from .tables import describe_plan, plan_table
 
@@ -232,20 +233,22 @@ def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
     if as_json:
         print_json(describe_plan(plan))
         return
-    for text in plan.warnings:
-        stderr_console().print(f"[yellow]warning:[/yellow] {text}", soft_wrap=True)
+    ConsoleProgress().planned("", plan.warnings)
     result_console().print(plan_table(plan))
 
 
 def _export(config: ExportConfig, *, verbose: bool, quiet: bool, as_json: bool) -> None:
+    from ...engines.host.progress import ConsoleProgress
     from ..pipeline.export import export as run_export
-    from .progress import ExportProgress
     from .tables import report_table
 
-    console = stderr_console()
     if verbose:
-        console.print_json(config.to_json())
-    with ExportProgress(console, verbose=verbose, quiet=quiet) as progress:
+        stderr_console().print_json(config.to_json())
+    with ConsoleProgress(
+        quiet=quiet,
+        verbose=verbose,
+        advice=lambda: "run the same command again to go on from here",
+    ) as progress:
         report = run_export(config, progress)
     if as_json:
         print_json(report.model_dump(mode="json"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, stderr_console
+from ...engines.host.console import print_json, reports_errors
 
 if TYPE_CHECKING:
     from ...engines.bundle import EngineBundle
@@ -61,6 +61,7 @@ def verify(
         _print(opened, None, as_json)
         return
     from ...engines.host.console import parse_memory_size
+    from ...engines.host.progress import ConsoleProgress
     from ..config import ExportConfig
     from ..verification.process import run_verification
 
@@ -76,12 +77,12 @@ def verify(
     if verify_memory is not None:
         values["verify_memory"] = parse_memory_size(verify_memory, "--verify-memory")
     config = ExportConfig(**values)
-    with stderr_console().status("verifying") as status:
+    with ConsoleProgress() as progress:
         report = run_verification(
             opened.path,
             config,
             opened.manifest.precision,
-            lambda progress: status.update(f"verifying {progress.item}"),
+            progress,
             ranges=ranges,
         )
     _print(opened, report, as_json)

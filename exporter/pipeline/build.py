@@ -13,6 +13,7 @@ from ...engines.bundle.place import TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter, check_target
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
+from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.manifest import EngineKind, Manifest
 from ...runtime.schedule import ExitSchedule
@@ -20,7 +21,7 @@ from ...runtime.schedule.text import format_schedule
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
 from .plan import PlannedEngine, bundle_name, check_space, planned_engines
-from .report import EngineReport, ExportEvents, ExportReport, PeakMemory, SerializedEvents, Stages
+from .report import EngineReport, ExportReport, PeakMemory, Stages
 
 if TYPE_CHECKING:
     from ..building.canonical import CanonicalEngine
@@ -94,7 +95,7 @@ def output_path(config: BuildConfig, source: EngineBundle) -> Path:
     return Path.cwd() / bundle_name(stem, source.manifest.precision.dtype, config)
 
 
-def build_bundle(config: BuildConfig, events: ExportEvents | None = None) -> ExportReport:
+def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportReport:
     """Compile the canonical engines of ``config.bundle`` for ``config.target``.
 
     The new bundle has the old one's schedule and tokenizer. It is the same as one exported for the
@@ -105,7 +106,7 @@ def build_bundle(config: BuildConfig, events: ExportEvents | None = None) -> Exp
     Raises as ``plan_build``, before any work; EngineBuildError, naming the engine, if TensorRT
     can't build it; BundleError if another process is writing the same bundle.
     """
-    stages = Stages(SerializedEvents(events or ExportEvents()))
+    stages = Stages(events or Events())
     with PeakMemory() as memory:
         with stages.stage("check", 1):
             plan = plan_build(config)
@@ -165,7 +166,7 @@ def _compile(plan: BuildPlan, jobs: int, directory: Path, stages: Stages) -> lis
         plan.source.manifest.model,
         directory,
         Journal(directory),
-        unless(cancelled, stages.events.plan_progress),
+        unless(cancelled, stages.events.part),
     )
 
     def finish(canonical: CanonicalEngine) -> FinishedEngine:
@@ -184,7 +185,7 @@ def _compile(plan: BuildPlan, jobs: int, directory: Path, stages: Stages) -> lis
     with stages.stage("build", len(plan.canonical)):
         for engine in run_jobs(finish, plan.canonical, jobs, cancelled):
             finished[engine.spec.name] = engine
-            stages.events.engine_finished(engine.report)
+            stages.events.advance(engine.report.name, detail=engine.report.summary)
     return [finished[engine.name] for engine in plan.engines]
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
+from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
 from ...runtime.schedule.text import format_schedule
 from ..config import ExportConfig
 from ..quantization.migration import MIGRATION
-from ..verification.report import Progress, VerificationReport
+from ..verification.report import VerificationReport
 from .plan import ExportPlan, plan_export
-from .report import ExportEvents, ExportReport, PeakMemory, SerializedEvents, Stages
+from .report import ExportReport, PeakMemory, Stages
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .engines import FinishedEngine
 
 
-def export(config: ExportConfig, events: ExportEvents | None = None) -> ExportReport:
+def export(config: ExportConfig, events: Events | None = None) -> ExportReport:
     """Export ``config.model`` as a bundle, verified unless ``config.verify`` is off.
 
     Equal configs give equal bundles, byte for byte, on machines alike. Nothing is visible at the
@@ -37,21 +38,20 @@ def export(config: ExportConfig, events: ExportEvents | None = None) -> ExportRe
     """
     require_extra("export", "skipdec export")
     with PeakMemory() as memory:
-        return _Export(config, events or ExportEvents(), memory).run()
+        return _Export(config, events or Events(), memory).run()
 
 
 class _Export:
-    def __init__(self, config: ExportConfig, events: ExportEvents, memory: PeakMemory) -> None:
+    def __init__(self, config: ExportConfig, events: Events, memory: PeakMemory) -> None:
         self._config = config
-        self._events = SerializedEvents(events)
-        self._stages = Stages(self._events)
+        self._events = events
+        self._stages = Stages(events)
         self._memory = memory
 
     def run(self) -> ExportReport:
         with self._stages.stage("check", 1):
             plan = plan_export(self._config)
-        for text in plan.warnings:
-            self._events.warning(text)
+        self._events.planned("", plan.warnings)
         with BundleWriter(
             plan.output, force=self._config.force, resume=self._config.resume
         ) as writer:
@@ -87,7 +87,7 @@ class _Export:
             graphs = {}
             for kind in EngineKind:
                 graphs[kind] = _canonical_graph(kind, plan.checkpoint.model, plan.precision.dtype)
-                self._events.item_finished("trace", str(kind))
+                self._events.advance(str(kind))
         return graphs
 
     def _build(
@@ -98,21 +98,18 @@ class _Export:
 
         finished = {}
         with self._stages.stage("build", len(plan.engines)):
-            builds = EngineBuilds(plan, graphs, directory, self._events.plan_progress)
+            builds = EngineBuilds(plan, graphs, directory, self._events.part)
             for engine in builds.run(self._config.jobs):
                 finished[engine.spec.name] = engine
-                self._events.engine_finished(engine.report)
+                self._events.advance(engine.report.name, detail=engine.report.summary)
         return [finished[engine.name] for engine in plan.engines]
 
     def _verify(self, plan: ExportPlan, directory: Path) -> VerificationReport:
         from ..verification.process import run_verification
 
-        def on_progress(progress: Progress) -> None:
-            self._events.item_finished("verify", progress.item)
-
-        with self._stages.stage("verify", len(plan.engines)):
+        with self._stages.stage("verify"):
             return run_verification(
-                directory, self._config, plan.precision, on_progress, ranges=self._config.ranges
+                directory, self._config, plan.precision, self._events, ranges=self._config.ranges
             )
 
 

@@ -10,6 +10,7 @@ from typing import Self
 
 from ...engines.backends.session import open_backend
 from ...engines.bundle import EngineBundle
+from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ..architecture.weights import TensorReader
 from ..checkpoint.checkpoint import open_checkpoint
@@ -35,14 +36,7 @@ from .identity import (
 )
 from .plans import PlanRunner, plan_runner, plans
 from .reference import Reference, ReferenceBuilder
-from .report import (
-    EngineCheck,
-    Progress,
-    Stage,
-    TokenCheck,
-    VerificationReport,
-    VerificationRequest,
-)
+from .report import EngineCheck, TokenCheck, VerificationReport, VerificationRequest
 from .tokens import (
     FloatArray,
     GreedyText,
@@ -55,10 +49,8 @@ from .tokens import (
     token_tolerance,
 )
 
-OnProgress = Callable[[Progress], None]
 
-
-def verify_bundle(request: VerificationRequest, on_progress: OnProgress) -> VerificationReport:
+def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:
     """Hold every engine, then the greedy tokens, against the checkpoint; report what was found.
 
     Raises VerificationError if the bundle is not what was asked for (model, precision, dtypes),
@@ -72,7 +64,7 @@ def verify_bundle(request: VerificationRequest, on_progress: OnProgress) -> Veri
     check_graphs(bundle)
     migration = None if request.ranges is None else read_ranges(request.ranges).migration
     check_migration(bundle, migration)
-    with Verification(request, bundle, checkpoint.reader, on_progress, migration) as verification:
+    with Verification(request, bundle, checkpoint.reader, events, migration) as verification:
         engines = verification.check_engines()
         broken = any(check.problems for check in engines)
         tokens = None if broken else verification.check_tokens()
@@ -94,7 +86,7 @@ class Verification:
         request: VerificationRequest,
         bundle: EngineBundle,
         reader: TensorReader,
-        on_progress: OnProgress,
+        events: Events,
         migration: Migration | None = None,
     ) -> None:
         self._seed = request.config.seed
@@ -112,7 +104,7 @@ class Verification:
         self._float = Reference(self._model, float_precision, reader)
         self._cpu = open_backend("onnxruntime")
         self._plans = plan_runner(bundle) if self._is_compiled else None
-        self._on_progress = on_progress
+        self._events = events
 
     def __enter__(self) -> Self:
         """Nothing more is to be opened."""
@@ -173,9 +165,10 @@ class Verification:
                 for spec in manifest.all_engines
             ] + jobs
         checks = []
-        for number, (label, check) in enumerate(jobs):
-            self._report("engines", label, number, len(jobs))
+        self._events.stage("verifying", len(jobs) + 2)  # and the tokens of bundle and reference
+        for label, check in jobs:
             checks.append(check().model_copy(update={"engine": label}))
+            self._events.advance(label)
         return tuple(checks)
 
     def _check_graph(self, spec: EngineSpec, reference: Reference) -> EngineCheck:
@@ -236,15 +229,15 @@ class Verification:
             return None
         fits_here = loaded_bytes(self._bundle) <= self._memory and not self._is_compiled
         generates = (runs_plans or fits_here) and self._model.max_seq_len > 1
-        self._report("tokens", "the bundle", 0, 2)
         texts = greedy_texts(self._bundle, self._seed) if generates else self._streamed_texts()
         rows = [text.read for text in texts]
-        self._report("tokens", "the reference", 1, 2)
+        self._events.advance("tokens of the bundle")
         if fits := reference_bytes(self._model) <= self._memory:
             dtype = self._precision.dtype
             logits = hugging_face_logits(rows, self._model, dtype, self._reader)
         else:
             logits = self._streamed_reference(rows)
+        self._events.advance("tokens of the reference")
         return compare_tokens(
             texts,
             logits,
@@ -273,9 +266,6 @@ class Verification:
             return ModuleCalls(builder.module)
 
         return streamed_logits(rows, self._model, "float32", load)
-
-    def _report(self, stage: Stage, item: str, done: int, total: int) -> None:
-        self._on_progress(Progress(stage=stage, item=item, done=done, total=total))
 
 
 def _is_float(precision: PrecisionSpec) -> bool:

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ...engines.errors import VerificationError
+from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.host.worker import WorkerCrashError, run_worker
 from ...engines.manifest import PrecisionSpec
 from ..config import ExportConfig
-from .report import Progress, VerificationReport, VerificationRequest
+from .report import VerificationReport, VerificationRequest
 
 _WORKER = f"{__package__}.worker"
-
-
-def _ignore(progress: Progress) -> None:
-    pass
 
 
 def run_verification(
     directory: Path,
     config: ExportConfig,
     precision: PrecisionSpec | None = None,
-    on_progress: Callable[[Progress], None] = _ignore,
+    events: Events | None = None,
     *,
     ranges: Path | None = None,
 ) -> VerificationReport:
     """Verify the bundle in ``directory``, published or staged, against ``config``'s checkpoint.
 
     ``precision`` is what was asked for, ``config.precision()`` by default. ``ranges`` is the file
-    whose factors migrated the weights, where one did. ``on_progress`` is
-    called before each engine and stage. Returns the report of a bundle that passed; raises
+    whose factors migrated the weights, where one did. ``events`` is told of the stage
+    ``verifying`` and of each engine. Returns the report of a bundle that passed; raises
     VerificationError naming the worst tensor and engine of one that did not, and whatever error
     the checkpoint or bundle gave. This process stays small: torch is loaded in the other one only.
     """
@@ -43,8 +40,9 @@ def run_verification(
         ranges=ranges,
     )
 
-    def forward(content: object) -> None:
-        on_progress(Progress.model_validate(content))
+    def forward(line: list[Any]) -> None:
+        method, *arguments = line  # see the worker
+        getattr(events or Events(), method)(*arguments)
 
     try:
         content = run_worker(_WORKER, [], request.model_dump_json(), forward)

@@ -14,7 +14,6 @@ from ..config import ExportConfig
 
 _REPORTED_PROBLEMS = 10
 
-Stage = Literal["engines", "tokens"]
 TokenReference = Literal["Hugging Face", "layer by layer"]
 
 
@@ -34,15 +33,6 @@ class VerificationRequest(_Model):
     config: ExportConfig
     precision: PrecisionSpec
     ranges: Path | None = None
-
-
-class Progress(_Model):
-    """``item`` is being verified, number ``done`` (from 0) of ``total`` in ``stage``."""
-
-    stage: Stage
-    item: str
-    done: int
-    total: int
 
 
 class EngineCheck(_Model):

@@ -11,22 +11,32 @@ import sys
 
 from ...engines.backends.ort import use_shared_thread_pool
 from ...engines.errors import SkipDecError
+from ...engines.host.events import Events
 from ...engines.host.worker import WorkerLines
 from .bundle import verify_bundle
-from .report import Progress, VerificationRequest
+from .report import VerificationRequest
+
+
+class _Forwarded(Events):
+    """Writes a line for each event: the method's name and its arguments."""
+
+    def __init__(self, lines: WorkerLines) -> None:
+        self._lines = lines
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self._lines.write("progress", ["stage", name, total])
+
+    def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
+        self._lines.write("progress", ["advance", item, steps])
 
 
 def main() -> None:
     """Verify what stdin asks for."""
     request = VerificationRequest.model_validate_json(sys.stdin.buffer.read())
     lines = WorkerLines()
-
-    def on_progress(progress: Progress) -> None:
-        lines.write("progress", progress.model_dump())
-
     try:
         use_shared_thread_pool(len(os.sched_getaffinity(0)))
-        report = verify_bundle(request, on_progress)
+        report = verify_bundle(request, _Forwarded(lines))
     except SkipDecError as error:
         lines.write_error(error)
     else:

@@ -10,6 +10,7 @@ from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
+from recorded_events import RecordedEvents
 from reference import linear_plan, reference_logits
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
@@ -33,24 +34,6 @@ from skipdec.runtime.schedule.text import parse_schedule
 MEASURE = "skipdec.calib.fitting.fit.measure_speedup"
 
 
-class Quiet:
-    """Progress that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.phases: list[str] = []
-        self.notes: list[str] = []
-        self.texts = 0
-
-    def phase(self, name: str) -> None:
-        self.phases.append(name)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def advance(self, done: str, texts: int) -> None:
-        self.texts += texts
-
-
 @pytest.fixture(scope="module")
 def config(bundle: Path, data: Path) -> FitConfig:
     """Max and min exit layer of 6 layers alone: 15 schedules, scored on all 4 rows."""
@@ -72,7 +55,7 @@ def _path(config: FitConfig) -> Path:
 
 @pytest.fixture(scope="module")
 def found(config: FitConfig) -> Fit:
-    return fit(config, Generator.open, Quiet())
+    return fit(config, Generator.open)
 
 
 def exhaustive(fit: Fit) -> Iterator[tuple[ExitSchedule, float, float]]:
@@ -143,7 +126,7 @@ def test_the_loss_is_the_torch_models_at_that_depth(
 
 def test_the_fastest_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> None:
     bound = float(np.median([loss for _, _, loss in exhaustive(found)]))
-    result = fit(replace(config, goal=MaxLoss(bound, False)), Generator.open, Quiet())
+    result = fit(replace(config, goal=MaxLoss(bound, False)), Generator.open)
     fastest = max(speed for _, speed, loss in exhaustive(found) if loss <= bound)
     assert result.chosen.predicted.steps == pytest.approx(fastest)
     assert result.chosen.loss <= bound
@@ -184,7 +167,7 @@ def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
 def test_the_measured_speedup_is_what_counts(config: FitConfig) -> None:
     timed = replace(config, repetitions=2, sensitivity=False)
     with patch(MEASURE, measured(2.0, 1.3, 1.5)):
-        result = fit(timed, Generator.open, Quiet())
+        result = fit(timed, Generator.open)
     assert result.measured is not None
     assert result.measured.steps == 1.5
     assert [entry.steps for entry in result.rejected] == [1.3]
@@ -195,19 +178,19 @@ def test_the_measured_speedup_is_what_counts(config: FitConfig) -> None:
 def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
     config: FitConfig,
 ) -> None:
-    progress = Quiet()
+    events = RecordedEvents()
     with (
         patch(MEASURE, measured(1.35)),
         pytest.raises(SkipDecError, match=r"constant:max=2,min=2.*and 1\.350× as measured"),
     ):
-        fit(replace(config, repetitions=2), Generator.open, progress)
-    assert progress.texts == 0
+        fit(replace(config, repetitions=2), Generator.open, events)
+    assert "searching" not in events.counts
 
 
 def test_a_target_beyond_bytes_holds_where_it_was_measured(config: FitConfig) -> None:
     beyond = replace(config, repetitions=2, goal=TargetSpeedup(50), sensitivity=False)
     with patch(MEASURE, measured(60.0, 55.0)):
-        result = fit(beyond, Generator.open, Quiet())
+        result = fit(beyond, Generator.open)
     assert result.chosen.predicted.steps < 50 <= result.chosen.expected.steps
     assert result.measured is not None
     assert result.measured.steps == 55.0
@@ -229,7 +212,7 @@ def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
         search=SearchConfig(budget=1),
         sensitivity=False,
     )
-    result = fit(asked, Generator.open, Quiet())
+    result = fit(asked, Generator.open)
     assert not result.search.is_exhaustive
     assert result.chosen.schedule in fastest
     scored = {entry.schedule: entry.loss for entry in (*result.front, *result.others)}
@@ -246,7 +229,7 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
     inputs = prepare(timed)
     assert len(inputs.examples[0].prompt_token_ids) == 63
     assert (len(inputs.prompt), inputs.num_tokens) == (62, 2)
-    assert fit(timed, Generator.open, Quiet()).measured is not None
+    assert fit(timed, Generator.open).measured is not None
 
 
 def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
@@ -259,7 +242,7 @@ def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
         search=SearchConfig(budget=30),
     )
     with patch(MEASURE, measured(2.5, 9.0)):
-        result = fit(asked, Generator.open, Quiet())
+        result = fit(asked, Generator.open)
     assert result.speed.prompt_share == 0.5
     prompts = {entry.schedule.prompt for entry in (*result.front, *result.others)}
     assert prompts == {"full", "decay"}
@@ -275,7 +258,7 @@ def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
 def test_timing_runs_real_texts(config: FitConfig) -> None:
     goal = MaxLoss(100, False)  # any schedule may be chosen, however fast this machine is
     timed = replace(config, goal=goal, repetitions=1, sensitivity=False)
-    result = fit(timed, Generator.open, Quiet())
+    result = fit(timed, Generator.open)
     assert result.measured is not None
     assert result.measured.steps > 0
 
@@ -292,7 +275,7 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
         ({"space": incomplete}, "power is missing"),
     ):
         with pytest.raises(UsageError, match=message):
-            fit(replace(config, **changes), never_opened, Quiet())  # type: ignore[arg-type]
+            fit(replace(config, **changes), never_opened)  # type: ignore[arg-type]
     never_opened.assert_not_called()
 
 
@@ -300,10 +283,10 @@ def test_long_rows_are_left_out_if_asked_and_said(config: FitConfig, tmp_path: P
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": prompt, "completion": "yes"} for prompt in ("a", "b" * 70)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    progress = Quiet()
+    events = RecordedEvents()
     data = DataConfig(path=path, long_prompts="drop")
-    fit(replace(config, data=data, sensitivity=False), Generator.open, progress)
-    assert "warning: left out, too long: 1 of 2 rows" in progress.notes
+    fit(replace(config, data=data, sensitivity=False), Generator.open, events)
+    assert "left out, too long: 1 of 2 rows" in events.warnings
 
 
 def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:

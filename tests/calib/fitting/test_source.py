@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from recorded_events import RecordedEvents
 from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig
@@ -30,22 +31,6 @@ from skipdec.runtime.schedule.text import read_schedule
 
 ONLY_EXITS = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
 QUICK = [*ONLY_EXITS, "--repetitions", "0", "--threads", "1"]
-
-
-class Notes:
-    """Progress that keeps what stays readable."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def phase(self, name: str) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def advance(self, done: str, texts: int) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +64,13 @@ def losses(found: Fit) -> dict[ExitSchedule, float]:
 def test_losses_are_those_of_the_bundle_at_the_precision_asked_for(
     config: FitConfig, model: Path, directory: Path, tmp_path: Path
 ) -> None:
-    progress = Notes()
-    found = fit(config, Generator.open, progress)
+    events = RecordedEvents()
+    found = fit(config, Generator.open, events)
     assert not list(directory.iterdir()), "the temporary bundle is gone"
-    assert "exporting" in progress.notes[0]
+    assert "exporting" in events.lines[0]
     quantised = tmp_path / "int8"
     export(ExportConfig(model=str(model), quantize="int8", output=quantised, verify=False))
-    ready = fit(replace(config, source=BundleSource(quantised)), Generator.open, Notes())
+    ready = fit(replace(config, source=BundleSource(quantised)), Generator.open)
     assert losses(found) == pytest.approx(losses(ready))
     assert found.bundle.manifest.digest == ready.bundle.manifest.digest
     assert found.inputs == replace(ready.inputs, space=found.inputs.space)
@@ -100,7 +85,7 @@ def test_nothing_remains_after_errors_and_interruptions(
         raise mishap
 
     with pytest.raises(type(mishap)):
-        fit(config, opened, Notes())
+        fit(config, opened)
     assert not list(directory.iterdir())
 
 
@@ -114,7 +99,7 @@ def test_an_interrupted_export_leaves_nothing(config: FitConfig, directory: Path
         patch("skipdec.exporter.pipeline.export.export", interrupted),
         pytest.raises(KeyboardInterrupt),
     ):
-        fit(config, Generator.open, Notes())
+        fit(config, Generator.open)
     assert not list(directory.iterdir())
 
 
@@ -142,7 +127,7 @@ def test_what_an_export_lacks_is_said_before_it_starts(
         patch("skipdec.exporter.pipeline.export.export") as never,
         pytest.raises(error, match=message),
     ):
-        fit(config, Generator.open, Notes())
+        fit(config, Generator.open)
     never.assert_not_called()
 
 
@@ -155,7 +140,7 @@ def test_bad_rows_and_a_taken_place_are_named_together(config: FitConfig, tmp_pa
     keeping = config.source.config.model_copy(update={"output": taken, "force": True})
     source = ModelSource(keeping, tmp_path)
     with pytest.raises(UsageError, match=r"2 problems:\n.*line 1.*\n.*is not a bundle"):
-        fit(replace(config, data=DataConfig(path=rows), source=source), Generator.open, Notes())
+        fit(replace(config, data=DataConfig(path=rows), source=source), Generator.open)
 
 
 def open_alone(path: Path, **options: object) -> Generator:

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
+from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig, TensorRtConfig
 from skipdec.exporter.pipeline import export as pipeline
-from skipdec.exporter.pipeline.report import ExportEvents
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_dry_run_writes_nothing_and_imports_no_torch(tmp_path: Path) -> None:
 def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ExportConfig] = []
 
-    def record(config: ExportConfig, events: ExportEvents) -> None:
+    def record(config: ExportConfig, events: Events) -> None:
         seen.append(config)
         raise KeyboardInterrupt
 
@@ -124,7 +124,7 @@ def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -
 def test_every_flag_of_tensorrt_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[TensorRtConfig | None] = []
 
-    def record(config: ExportConfig, events: ExportEvents) -> None:
+    def record(config: ExportConfig, events: Events) -> None:
         seen.append(config.tensorrt)
         raise KeyboardInterrupt
 
@@ -161,7 +161,7 @@ def test_every_flag_of_tensorrt_reaches_the_configuration(monkeypatch: pytest.Mo
 
 
 def test_interruption_says_how_to_go_on(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(config: ExportConfig, events: ExportEvents) -> None:
+    def interrupt(config: ExportConfig, events: Events) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "export", interrupt)

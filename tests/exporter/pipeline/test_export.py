@@ -17,9 +17,10 @@ from safetensors.torch import load_file
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, VerificationError
+from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
-from skipdec.exporter.pipeline.report import EngineReport, ExportEvents, ExportReport
+from skipdec.exporter.pipeline.report import ExportReport
 from skipdec.exporter.verification import process as verify
 
 FORK = multiprocessing.get_context("fork")
@@ -51,17 +52,17 @@ def files(directory: Path) -> dict[str, str]:
     }
 
 
-class Resumed(ExportEvents):
+class Resumed(Events):
     """Collects the names of engines taken from an interrupted run; interrupts after some."""
 
     def __init__(self, interrupt_after: int | None = None) -> None:
         self.resumed: set[str] = set()
         self._left = interrupt_after
 
-    def engine_finished(self, engine: EngineReport) -> None:
-        if engine.resumed:
-            self.resumed.add(engine.name)
-        if self._left is not None:
+    def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
+        if "as it was left" in detail:
+            self.resumed.add(item)
+        if detail and self._left is not None:  # an engine
             self._left -= 1
             if self._left == 0:
                 raise KeyboardInterrupt
@@ -251,9 +252,9 @@ def test_failed_verification_publishes_nothing(
 def test_two_exports_to_one_place_do_not_mix(model: str, tmp_path: Path) -> None:
     config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
 
-    class Second(ExportEvents):
-        def engine_finished(self, engine: EngineReport) -> None:
-            if engine.name == "layer_000":
+    class Second(Events):
+        def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
+            if item == "layer_000":
                 with pytest.raises(SkipDecError, match="is being written by process"):
                     export(config)
 

@@ -23,7 +23,7 @@ from skipdec.engines.trt.build import PlanReport, PlanRequest, build_plan
 from skipdec.exporter.building import compile as compile_module
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
-from skipdec.exporter.pipeline.report import EngineReport, ExportReport
+from skipdec.exporter.pipeline.report import ExportReport
 
 pytestmark = needs_tensorrt_rtx
 
@@ -155,8 +155,8 @@ def test_killed_between_engines_it_goes_on_there(model: Path, tmp_path: Path) ->
     config = export_config(model, tmp_path / "bundle")
 
     class Killed(Watched):
-        def engine_finished(self, engine: EngineReport) -> None:
-            if engine.name == "layer_000":
+        def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
+            if item == "layer_000":
                 os.kill(os.getpid(), signal.SIGKILL)
 
     child = FORK.Process(target=lambda: export(config, Killed()))

@@ -14,6 +14,7 @@ from host_device import HostDevice
 
 from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.bundle import EngineBundle, file_record
+from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind, Manifest, PrecisionSpec
 from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.exporter.config import ExportConfig
@@ -51,7 +52,7 @@ def verified(checkpoint: Callable[[str], Path]) -> Callable[[Path], Verification
         config = ExportConfig(model=str(checkpoint("pre_norm")))
         precision = EngineBundle.open(bundle).manifest.precision
         request = VerificationRequest(directory=bundle, config=config, precision=precision)
-        return verify_bundle(request, lambda progress: None)
+        return verify_bundle(request, Events())
 
     return run
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
+from skipdec.engines.host.events import Events
 from skipdec.engines.host.worker import WorkerCrashError
 from skipdec.engines.manifest import Manifest
 from skipdec.exporter.architecture.weights import Parameter
@@ -39,7 +40,7 @@ def verified(checkpoint: Callable[[str], Path]) -> Verify:
     def run(bundle: Path, structure: str = "pre_norm", **options: Any) -> VerificationReport:  # noqa: ANN401
         config = ExportConfig(model=str(checkpoint(structure)), **options)
         request = VerificationRequest(directory=bundle, config=config, precision=config.precision())
-        return verify_bundle(request, lambda progress: None)
+        return verify_bundle(request, Events())
 
     return run
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.report import EngineReport, ExportEvents
 
 TARGET = "tensorrt-rtx"
 ENGINES = ("embed", "layer_000", "layer_001", "head", "candidates")
@@ -46,7 +46,7 @@ def export_config(model: Path, output: Path, **options: Any) -> ExportConfig:  #
     return ExportConfig(**{**values, **options})
 
 
-class Watched(ExportEvents):
+class Watched(Events):
     """Notes what was taken from an earlier run; interrupts at a plan's progress if told to."""
 
     def __init__(self, interrupt_in: str | None = None, after: int = 5) -> None:
@@ -55,12 +55,12 @@ class Watched(ExportEvents):
         self._interrupt_in = interrupt_in
         self._left = after
 
-    def plan_progress(self, plan: str, phase: str, step: int, steps: int) -> None:
-        self.progress.append((plan, phase, step, steps))
-        self._left -= plan == self._interrupt_in
+    def part(self, name: str, phase: str, step: int, total: int) -> None:
+        self.progress.append((name, phase, step, total))
+        self._left -= name == self._interrupt_in
         if self._left == 0:
             raise KeyboardInterrupt
 
-    def engine_finished(self, engine: EngineReport) -> None:
-        if engine.resumed:
-            self.resumed.add(engine.name)
+    def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
+        if "as it was left" in detail:
+            self.resumed.add(item)

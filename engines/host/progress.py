@@ -1,0 +1,144 @@
+"""ConsoleProgress: how far a command is, on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import RLock
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from .console import stderr_console
+from .events import Events
+
+
+class ConsoleProgress(Events):
+    """A bar for the stage and one for each part where stderr is a terminal, else a line at times.
+
+    ``quiet`` leaves warnings, and after Ctrl-C what ``advice`` returns: how to go on. ``verbose``
+    adds a line for each item. Without a terminal a line follows the one before by
+    ``seconds_between_lines`` or more, but for those that are kept anyway. A context manager, which
+    takes the bars away at its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        verbose: bool = False,
+        advice: Callable[[], str] | None = None,
+        console: Console | None = None,
+        seconds_between_lines: float = 10.0,
+    ) -> None:
+        self._console = console or stderr_console()
+        self._quiet = quiet
+        self._verbose = verbose
+        self._advice = advice
+        self._seconds_between_lines = seconds_between_lines
+        self._bars = Progress(
+            TextColumn("{task.description:<14}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[item]}", markup=False),
+            console=self._console,
+            transient=True,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._stage = self._bars.add_task("checking", total=None, item="")
+        self._parts: dict[str, TaskID] = {}
+        self._lock = RLock()
+        self._last_line = monotonic()
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Take the bars away; after Ctrl-C, say how to go on."""
+        self._bars.stop()
+        if self._advice is not None and isinstance(error, KeyboardInterrupt):
+            self._print(Text(self._advice()))
+
+    def planned(self, summary: str, warnings: Sequence[str] = ()) -> None:
+        """Warnings in any case, then what will be done, if anything is said of it."""
+        for warning in warnings:
+            self._print(Text.assemble(("warning:", "yellow"), " ", warning))
+        if summary:
+            self.note(summary)
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """A new bar."""
+        with self._lock:
+            for task in (self._stage, *self._parts.values()):
+                self._bars.remove_task(task)
+            self._parts.clear()
+            self._stage = self._bars.add_task(name, total=total, item="")
+        self._say_at_times()
+
+    def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
+        """Advance the bar, take away those of the item's parts, and leave a line if need be."""
+        with self._lock:
+            self._bars.advance(self._stage, steps)
+            if item:
+                self._bars.update(self._stage, item=item)
+            for part in [name for name in self._parts if name.split(".")[0] == item]:
+                self._bars.remove_task(self._parts.pop(part))
+        if detail:
+            self.note(f"  {item:<10} {detail}")
+        elif self._verbose and item:
+            self.note(f"  {item}")
+        else:
+            self._say_at_times(item)
+
+    def part(self, name: str, phase: str, step: int, total: int) -> None:
+        """A bar of its own."""
+        with self._lock:
+            if name not in self._parts:
+                self._parts[name] = self._bars.add_task(name, item=phase)
+            self._bars.update(self._parts[name], completed=step, total=total, item=phase)
+        self._say_at_times(f"{name} {phase} {step}/{total}")
+
+    def status(self, text: str) -> None:
+        """Beside the bar, or a line where there is none."""
+        self._bars.update(self._stage, item=text)
+        if not self._console.is_terminal:
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        """A line, unless quiet."""
+        if not self._quiet:
+            self._print(Text(text))
+
+    def _say_at_times(self, what: str = "") -> None:
+        """Where there is no bar, a line with the stage's count, if the last one is long ago."""
+        is_due = monotonic() - self._last_line >= self._seconds_between_lines
+        if self._console.is_terminal or not is_due:
+            return
+        with self._lock:
+            stage = next(task for task in self._bars.tasks if task.id == self._stage)
+            total = "" if stage.total is None else f"/{stage.total:.0f}"
+            counted = f"{stage.completed:.0f}{total}"
+        self.note(" ".join(filter(None, (stage.description, counted, what))))
+
+    def _print(self, text: Text) -> None:
+        self._last_line = monotonic()
+        self._console.print(text, soft_wrap=True)

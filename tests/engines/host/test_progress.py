@@ -1,0 +1,86 @@
+"""ConsoleProgress: bars on a terminal, lines elsewhere, warnings and advice in any case."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from skipdec.engines.host.progress import ConsoleProgress
+
+Shown = Callable[..., str]
+
+
+@pytest.fixture
+def shown() -> Shown:
+    """Run some events and return what was written."""
+
+    def run(*, terminal: bool = False, seconds: float = 1e9, **options: bool) -> str:
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=terminal, width=200, no_color=True)
+        with ConsoleProgress(console=console, seconds_between_lines=seconds, **options) as progress:
+            progress.planned("opt: 2 texts", ["run: pip install 'skipdec[plot]'"])
+            progress.stage("building", 2)
+            progress.part("layer_000.t64", "tactics", 3, 10)
+            progress.part("layer_000.t128", "tactics", 4, 10)
+            if terminal:
+                progress._bars.refresh()
+            progress.advance("layer_000", detail="1.0 MB")
+            progress.advance("head")
+            if terminal:
+                progress._bars.refresh()
+            progress.stage("tuning")
+            progress.status("loss 2.5")
+            progress.note("wrote it")
+        return file.getvalue()
+
+    return run
+
+
+KEPT = ["opt: 2 texts", "  layer_000  1.0 MB", "loss 2.5", "wrote it"]
+WARNING = "warning: run: pip install 'skipdec[plot]'"
+
+
+def test_without_a_terminal_what_is_worth_keeping_has_a_line(shown: Shown) -> None:
+    assert shown().splitlines() == [WARNING, *KEPT]
+
+
+def test_quiet_leaves_warnings(shown: Shown) -> None:
+    assert shown(quiet=True).splitlines() == [WARNING]
+    assert "tactics" not in shown(quiet=True, terminal=True)
+
+
+def test_verbose_adds_a_line_for_each_item(shown: Shown) -> None:
+    assert shown(verbose=True).splitlines() == [WARNING, *KEPT[:2], "  head", *KEPT[2:]]
+
+
+def test_silence_without_a_terminal_is_broken_at_times(shown: Shown) -> None:
+    lines = shown(seconds=0).splitlines()
+    assert lines[2:7] == [
+        "building 0/2",
+        "building 0/2 layer_000.t64 tactics 3/10",
+        "building 0/2 layer_000.t128 tactics 4/10",
+        "  layer_000  1.0 MB",
+        "building 2/2 head",
+    ]
+    assert lines[7] == "tuning 0"
+
+
+def test_a_terminal_shows_a_bar_for_the_stage_and_one_for_each_part(shown: Shown) -> None:
+    written = shown(terminal=True)
+    for text in ("building", "layer_000.t64", "layer_000.t128", "3/10", "4/10"):
+        assert text in written
+    after = written[written.index("1.0 MB") :]
+    assert "2/2" in after
+    assert "tactics" not in after[after.index("2/2") :]
+
+
+@pytest.mark.parametrize(("error", "told"), [(KeyboardInterrupt, True), (ValueError, False)])
+def test_only_ctrl_c_is_answered_with_advice(error: type[BaseException], told: bool) -> None:
+    console = Console(file=io.StringIO())
+    progress = ConsoleProgress(quiet=True, advice=lambda: "run it again", console=console)
+    with pytest.raises(error), progress:
+        raise error
+    assert ("run it again" in console.file.getvalue()) == told  # type: ignore[attr-defined]
