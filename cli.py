@@ -1,15 +1,49 @@
-"""The ``skipdec`` command: mounts each folder's commands."""
+"""The ``skipdec`` command: names every command; each is loaded when it is run."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from .calib import commands as calib_cli
 from .engines.host.processor import restart_with_huge_pages
-from .exporter import commands as exporter_cli
-from .runtime import commands as runtime_cli
+
+_COMMANDS = {  # name → the module whose `register` adds it, and what it is for
+    "export": ("exporter.commands.export", "Compile an OPT checkpoint to a verified bundle."),
+    "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
+    "verify": ("exporter.commands.verify", "Check a bundle's bytes, engines and greedy tokens."),
+    "bench": ("runtime.commands.bench", "Measure latency, throughput and what skipping gains."),
+    "doctor": ("runtime.commands.doctor", "Show what this machine can do, and what is missing."),
+    "generate": ("runtime.commands.generate", "Continue prompts with a bundle's engines."),
+    "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
+    "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
+    "calibrate": ("calib.commands.calibrate", "Measure activations, for int8 and fp8 products."),
+    "round": ("calib.commands.round", "Round weights to int4 by what that does to outputs."),
+    "evaluate": ("calib.commands.evaluate", "Compare schedules: texts, metrics and time."),
+    "tune": ("calib.commands.tune", "Fine-tune an OPT with the schedule that it will run."),
+    "fit": ("calib.commands.fit", "Choose the exit schedule that reaches a goal."),
+}
+_SETTINGS: dict[str, Any] = {"add_completion": False, "rich_markup_mode": "rich"}
+
+
+class _Commands(TyperGroup):
+    """Lists commands by their names alone: what they import would make ``--help`` slow."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  (typer's own)
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, _load(str(name)), rest
+
+
+def _load(name: str) -> Any:  # noqa: ANN401  (typer's own type of commands)
+    module, _ = _COMMANDS[name]
+    app = typer.Typer(**_SETTINGS)
+    import_module(f".{module}", __package__).register(app)
+    command = get_command(app)
+    return command.commands[name] if isinstance(command, TyperGroup) else command
 
 
 def build_app() -> typer.Typer:
@@ -18,13 +52,16 @@ def build_app() -> typer.Typer:
         name="skipdec",
         help="OPT compiled layer by layer, decoded with only the layers that each token needs.",
         no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode="rich",
+        cls=_Commands,
+        **_SETTINGS,
     )
-    exporter_cli.register(app)
-    runtime_cli.register(app)
-    calib_cli.register(app)
+    for name, (_, purpose) in _COMMANDS.items():
+        app.command(name, help=purpose)(_not_loaded)
     return app
+
+
+def _not_loaded() -> None:
+    """Stands for a command in the list of commands; it never runs."""
 
 
 def main() -> None:

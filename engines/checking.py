@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from typing import Any, ParamSpec, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -13,12 +15,74 @@ from .errors import SkipDecError, UsageError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")
+_NO_SIZE = "is {input!r}, no size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
+_TEXTS: Mapping[str, str] = {  # of pydantic's types of errors; others have pydantic's words
+    "extra_forbidden": "is unknown; allowed: {fields}",
+    "missing": "is missing; give it",
+    "greater_than_equal": "is {input!r}; allowed: {ge} or more",
+    "greater_than": "is {input!r}; allowed: above {gt}",
+    "less_than_equal": "is {input!r}; allowed: {le} or less",
+    "less_than": "is {input!r}; allowed: below {lt}",
+    "literal_error": "is {input!r}; allowed: {expected}",
+    "byte_size": _NO_SIZE,
+    "byte_size_unit": _NO_SIZE,
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a command shows a field: ``Annotated[Path | None, Option("-o", metavar="DIR")]``.
+
+    A field without one is no option. A nested configuration's fields are options beside the
+    others, in its ``panel``. What an option says is the field's description.
+
+    ``flag``: a short one stands beside ``--name-of-the-field``, a long one takes its place.
+    ``help``: in place of the description. ``null``: the text that stands for None.
+    """
+
+    flag: str = ""
+    panel: str | None = None
+    metavar: str | None = None
+    help: str | None = None
+    null: str | None = None
+    repeated: bool = True  # of a tuple: an option for each entry; False: one text for all
+    is_argument: bool = False
+    show_default: bool = True
+
+
+class ConfigurationError(UsageError):
+    """Fields that are not allowed; ``problems`` have their names in backticks until here."""
+
+    def __init__(self, subject: str, *problems: str) -> None:
+        self._marked = problems
+        super().__init__(subject, *(_FIELD.sub(r"\1", problem) for problem in problems))
+
+    def within(self, field: str) -> Iterator[str]:
+        """The problems, marked, of a configuration that has this one in ``field``."""
+        for problem in self._marked:
+            yield _FIELD.sub(rf"`{field}.\1`", problem)
+
+    def without(self, fields: Set[str | int]) -> list[str]:
+        """The problems, marked, that name none of ``fields``."""
+        named = {problem: _FIELD.findall(problem) for problem in self._marked}
+        return [text for text, names in named.items() if fields.isdisjoint(names)]
+
+    def named(self, subject: str, names: Mapping[str, str]) -> UsageError:
+        """The same for someone who knows fields by other ``names``: a command's user."""
+        problems = (
+            _FIELD.sub(lambda match: names.get(match[1], match[1]), problem)
+            for problem in self._marked
+        )
+        return UsageError(subject, *problems)
+
 
 class ValidatedConfig(BaseModel):
     """A frozen value with a JSON round trip: ``T.from_json(config.to_json()) == config``.
 
     Raises UsageError, with every problem at once, for an unknown field or a value that is not
-    allowed, and for what ``_problems`` finds wrong in fields that are right one by one.
+    allowed, and for what ``_problems`` finds wrong in fields that are right one by one. Problems
+    name fields in backticks, which a command replaces by its options (`ConfigurationError`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,27 +92,46 @@ class ValidatedConfig(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            problems = [text for item in error.errors() for text in self._describe(item)]
-            raise UsageError(name, *problems) from error
+            problems = [text for item in error.errors() for text in self._describe(item, values)]
+            problems += self._problems_without({item["loc"][0] for item in error.errors()}, values)
+            raise ConfigurationError(name, *dict.fromkeys(problems)) from error
         if problems := list(self._problems()):
-            raise UsageError(name, *problems)
+            raise ConfigurationError(name, *problems)
 
     def _problems(self) -> Iterator[str]:
         """What the fields get wrong together."""
         yield from ()
 
+    def _problems_without(self, refused: Set[str | int], values: Mapping[str, Any]) -> list[str]:
+        """What the fields that are not refused get wrong together."""
+        fields = type(self).model_fields
+        if any(fields[name].is_required() for name in fields if name in refused):
+            return []
+        try:
+            type(self)(**{name: value for name, value in values.items() if name not in refused})
+        except ConfigurationError as error:
+            return error.without(refused)
+        return []
+
     @classmethod
-    def _describe(cls, item: Any) -> list[str]:  # noqa: ANN401  (pydantic's ErrorDetails)
+    def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
         """The sentences for one of pydantic's errors; a nested configuration has its own."""
         field = ".".join(map(str, item["loc"]))
-        nested = item.get("ctx", {}).get("error")
-        if isinstance(nested, SkipDecError):
-            return [f"{field}.{problem}" for problem in nested.problems]
-        if item["type"] == "extra_forbidden":
-            return [f"{field} is unknown; allowed: {', '.join(cls.model_fields)}"]
-        if item["type"] == "missing":
-            return [f"{field} is missing; give it"]
-        return [f"{field} is {item['input']!r}; {item['msg'][:1].lower()}{item['msg'][1:]}"]
+        context = item.get("ctx", {})
+        match context.get("error"):
+            case ConfigurationError() as nested:
+                yield from nested.within(field)
+            case SkipDecError() as error:
+                yield from (f"{error.subject} {problem}" for problem in error.problems)
+            case error:
+                other = error or f"{item['msg'][:1].lower()}{item['msg'][1:]}"
+                text = _TEXTS.get(item["type"], "is {input!r}; {other}")
+                facts = {"input": item["input"], "fields": ", ".join(cls.model_fields)} | context
+                yield f"`{field}` " + text.format(**facts, other=other)
+
+    def updated(self, **changes: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
+        """Return a copy with some fields changed, checked like a new one."""
+        return type(self)(**(dict(self) | changes))
 
     def to_json(self) -> str:
         """The configuration as a JSON object, every field included."""
@@ -66,6 +149,20 @@ class ValidatedConfig(BaseModel):
                 cls.__name__, f"is a JSON {type(document).__name__}; expected an object"
             )
         return cls(**document)
+
+
+def split_at_commas(value: object) -> object:
+    """Numbers from a text, for a tuple's BeforeValidator; anything else is left to the field.
+
+    >>> split_at_commas("256, 1024")
+    (256, 1024)
+    """
+    if not isinstance(value, str):
+        return value
+    words = tuple(word.strip() for word in value.split(","))
+    if not all(word.isdecimal() for word in words):
+        raise ValueError("allowed: whole numbers with commas, e.g. 256,1024,2048")
+    return tuple(map(int, words))
 
 
 class Problems:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ByteSize, Field
 
-from ..engines.checking import ValidatedConfig
+from ..engines.checking import Option, ValidatedConfig, split_at_commas
+from ..engines.errors import UsageError
 from ..engines.host.processor import int8_weight_bits
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
 
@@ -21,6 +22,11 @@ EXPORT_TARGETS = ("onnxruntime", *TENSORRT_TARGETS)
 DEFAULT_BLOCK_SIZE = 128
 GIB = 1 << 30
 
+_TENSORRT = "TensorRT (targets tensorrt and tensorrt-rtx)"
+_CHECKPOINT, _BUNDLE, _RUNNING = (
+    Option(panel=name) for name in ("Checkpoint", "Bundle", "Running")
+)
+
 
 class TensorRtConfig(ValidatedConfig):
     """The options of the targets ``tensorrt`` and ``tensorrt-rtx``.
@@ -29,33 +35,49 @@ class TensorRtConfig(ValidatedConfig):
     UsageError, with every problem at once, as all configurations do.
     """
 
-    max_batch_size: int = Field(default=8, ge=1, description="rows of a decode step")
-    max_prompt_len: int | None = Field(
-        default=None, ge=1, description="tokens a row of a prefill call; None: max_seq_len"
+    max_batch_size: Annotated[int, Option()] = Field(
+        default=8, ge=1, description="rows of a decode step"
     )
-    kv_buckets: tuple[int, ...] | None = Field(
+    max_prompt_len: Annotated[int | None, Option()] = Field(
+        default=None, ge=1, description="tokens a row of a prefill call (max_seq_len)"
+    )
+    kv_buckets: Annotated[
+        tuple[int, ...] | None,
+        BeforeValidator(split_at_commas),
+        Option(metavar="T,T,…", repeated=False),
+    ] = Field(
         default=None,
         min_length=1,
-        description="KV capacities, ascending; None: 256, 1024, 4096 ... and max_seq_len",
+        description="KV capacities, ascending, a plan each; a request takes the smallest that "
+        "holds it (256,1024,… and max_seq_len)",
     )
-    gpu_arch: str | None = Field(
-        default=None, description="compute capability, e.g. 8.9; None: this machine's GPU"
+    gpu_arch: Annotated[str | None, Option(metavar="8.9")] = Field(
+        default=None,
+        description="compute capability to build for, tensorrt-rtx only (this machine's GPU)",
     )
-    timing_cache: Path | None = Field(
-        default=None, description="kernel timings, read and added to; target tensorrt only"
+    timing_cache: Annotated[Path | None, Option(metavar="FILE")] = Field(
+        default=None, description="kernel timings to read and add to, tensorrt only"
     )
-    optimization_level: int = Field(default=3, ge=0, le=5)
-    workspace: int | None = Field(default=None, ge=0, description="bytes of scratch allowed")
-    hardware_compatible: bool = False
-    version_compatible: bool = False
+    optimization_level: Annotated[int, Option("--builder-optimization-level")] = Field(
+        default=3, ge=0, le=5, description="0 quick to 5 thorough"
+    )
+    workspace: Annotated[ByteSize | None, Option()] = Field(
+        default=None, description="scratch memory that kernels may use (no limit)"
+    )
+    hardware_compatible: Annotated[bool, Option()] = Field(
+        default=False, description="run on other GPUs from 8.0 on, tensorrt only"
+    )
+    version_compatible: Annotated[bool, Option()] = Field(
+        default=False, description="run on later minor versions, tensorrt only"
+    )
 
     def _problems(self) -> Iterator[str]:
         buckets = self.kv_buckets or ()
         if any(capacity < 1 for capacity in buckets):
-            yield f"kv_buckets is {_listed(buckets)}; allowed: numbers of at least 1"
+            yield f"`kv_buckets` is {_listed(buckets)}; allowed: numbers of at least 1"
         if sorted(set(buckets)) != list(buckets):
             yield (
-                f"kv_buckets is {_listed(buckets)}; give each capacity once and in ascending "
+                f"`kv_buckets` is {_listed(buckets)}; give each capacity once and in ascending "
                 f"order: {_listed(sorted(set(buckets)))}"
             )
 
@@ -71,21 +93,43 @@ class QuantizationConfig(ValidatedConfig):
     'int8'
     """
 
-    target: str = "onnxruntime"
-    quantize: Quantization = "none"
-    head_quantize: Quantization | None = Field(default=None, description="None: as quantize")
-    block_size: int | None = Field(default=None, description="int4 and int8-block only")
+    target: Annotated[str, _BUNDLE] = Field(
+        default="onnxruntime",
+        description="what runs the engines: onnxruntime, tensorrt, tensorrt-rtx",
+    )
+    quantize: Annotated[Quantization, _BUNDLE] = Field(
+        default="none", description="weights: int8 per channel, fp8 whole, others in blocks"
+    )
+    head_quantize: Annotated[Quantization | None, _BUNDLE] = Field(
+        default=None, description="the head's weights (as --quantize)"
+    )
+    block_size: Annotated[int | None, _BUNDLE] = Field(
+        default=None, description="weights a scale, int8-block and int4 (128)"
+    )
     accuracy_level: Literal[0, 4] | None = Field(
-        default=None, description="of MatMulNBits: 0 exact, 4 int8; None: 4"
+        default=None, description="in blocks: 0 exact, 4 int8 products (4)"
     )
     int8_weight_bits: Literal[7, 8] | None = Field(
-        default=None, description="int8 only; None: 8, or 7 where this CPU's products saturate"
+        default=None, description="8, or 7 for CPUs without VNNI (this CPU's)"
     )
-    ranges: Path | None = Field(
-        default=None, description="of activations: int8 and fp8 of TensorRT; factors: int8 anywhere"
+    ranges: Annotated[Path | None, Option(panel=_TENSORRT, metavar="FILE")] = Field(
+        default=None,
+        description="of skipdec calibrate: int8 products and fp8; factors, int8 of any target",
     )
-    tensorrt: TensorRtConfig | None = Field(
+    tensorrt: Annotated[TensorRtConfig | None, Option(panel=_TENSORRT)] = Field(
         default=None, description="targets of TensorRT only; None: its defaults"
+    )
+    output: Annotated[Path | None, Option("-o", metavar="DIR")] = Field(
+        default=None, description="(MODEL[-fp16][-int8][-TARGET].skipdec)"
+    )
+    force: Annotated[bool, _RUNNING] = Field(
+        default=False, description="replace an existing bundle"
+    )
+    resume: Annotated[bool, _RUNNING] = Field(
+        default=True, description="use what an interrupted run built"
+    )
+    jobs: Annotated[int, Option("-j", panel="Running")] = Field(
+        default=1, ge=1, description="engines built at once; memory grows too"
     )
 
     @property
@@ -130,15 +174,15 @@ class QuantizationConfig(ValidatedConfig):
         if self.block_size is not None:
             if set(used).isdisjoint(BLOCK_QUANTIZATIONS):
                 yield (
-                    f"block_size is {self.block_size} but nothing is quantised in blocks; "
-                    "leave it out, or set quantize to int4 or int8-block"
+                    f"`block_size` is {self.block_size} but nothing is quantised in blocks; "
+                    "leave it out, or set `quantize` to int4 or int8-block"
                 )
             if self.block_size < 16 or self.block_size & (self.block_size - 1):
-                yield f"block_size is {self.block_size}; allowed: 16, 32, 64, 128, 256, ..."
+                yield f"`block_size` is {self.block_size}; allowed: 16, 32, 64, 128, 256, ..."
         if self.int8_weight_bits is not None and "int8" not in used:
             yield (
-                f"int8_weight_bits is {self.int8_weight_bits} but nothing is quantised to int8; "
-                "leave it out, or set quantize to int8"
+                f"`int8_weight_bits` is {self.int8_weight_bits} but nothing is quantised to int8; "
+                "leave it out, or set `quantize` to int8"
             )
         yield from self._tensorrt_problems() if self.is_compiled else self._other_problems()
 
@@ -147,34 +191,35 @@ class QuantizationConfig(ValidatedConfig):
         for field in ("accuracy_level", "int8_weight_bits"):
             if (value := getattr(self, field)) is not None:
                 yield (
-                    f"{field} is {value}, an option of ONNX Runtime's integer products; "
+                    f"`{field}` is {value}, an option of ONNX Runtime's integer products; "
                     f"leave it out for target {self.target}"
                 )
         tensorrt = self.tensorrt_options
         if tensorrt.timing_cache is not None and self.target == "tensorrt-rtx":
             yield (
-                f"tensorrt.timing_cache is {tensorrt.timing_cache}, but TensorRT-RTX times no "
+                f"`tensorrt.timing_cache` is {tensorrt.timing_cache}, but TensorRT-RTX times no "
                 "kernels; leave it out for target tensorrt-rtx"
             )
         if "fp8" in self.quantizations and self.ranges is None:
-            yield "quantize is fp8, which needs the ranges of activations; give ranges"
+            yield "`quantize` is fp8, which needs the ranges of activations; give `ranges`"
         if self.ranges is not None and set(self.quantizations).isdisjoint(RANGED_QUANTIZATIONS):
             yield (
-                f"ranges is {self.ranges} but no activation is quantised; "
-                "leave it out, or set quantize to int8 or fp8"
+                f"`ranges` is {self.ranges} but no activation is quantised; "
+                "leave it out, or set `quantize` to int8 or fp8"
             )
 
     def _other_problems(self) -> Iterator[str]:
         """What goes with TensorRT only."""
         if self.tensorrt is not None:
-            given = ", ".join(sorted(self.tensorrt.model_fields_set)) or "given"
+            given = [f"`tensorrt.{name}`" for name in sorted(self.tensorrt.model_fields_set)]
             yield (
-                f"tensorrt ({given}) belongs to the targets {' and '.join(TENSORRT_TARGETS)}; "
+                f"{', '.join(given) or '`tensorrt`'} belongs to the targets "
+                f"{' and '.join(TENSORRT_TARGETS)}; "
                 f"leave it out for target {self.target}"
             )
         if "fp8" in self.quantizations:
             yield (
-                f"quantize is fp8, for which target {self.target} has no kernels; "
+                f"`quantize` is fp8, for which target {self.target} has no kernels; "
                 f"allowed with the targets {' and '.join(TENSORRT_TARGETS)}"
             )
 
@@ -189,30 +234,58 @@ class ExportConfig(QuantizationConfig):
     'float16'
     """
 
-    model: str = Field(min_length=1, description="opt-125m ... opt-66b, a hub id or a directory")
-    output: Path | None = Field(
-        default=None, description="None: named after the model, see output_path"
+    model: Annotated[str, Option(metavar="MODEL", is_argument=True)] = Field(
+        min_length=1,
+        description="opt-125m, opt-350m, opt-1.3b, opt-2.7b, opt-6.7b, opt-13b, opt-30b, opt-66b, "
+        "a hub id, or a directory with config.json",
     )
-    load_format: LoadFormat = "auto"
-    revision: str | None = Field(default=None, description="branch, tag or commit on the hub")
-    local_files_only: bool = False
-    dtype: FloatType = "float32"
-    max_seq_len: int | None = Field(default=None, ge=1, description="None: the model's positions")
-    schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
-    keep_canonical: bool = False
-    force: bool = False
-    resume: bool = True
-    verify: bool = True
-    verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
-    atol: float | None = Field(default=None, gt=0, description="None: verification's default")
-    jobs: int = Field(default=1, ge=1, description="engines built at once; memory grows alike")
-    seed: int = Field(default=0, ge=0, lt=1 << 63, description="of dummy weights and test prompts")
+    load_format: Annotated[LoadFormat, _CHECKPOINT] = Field(
+        default="auto", description="dummy: random weights, no download"
+    )
+    revision: Annotated[str | None, _CHECKPOINT] = Field(
+        default=None, description="branch, tag or commit on the hub"
+    )
+    local_files_only: Annotated[bool, _CHECKPOINT] = Field(
+        default=False, description="use the cache, never the network"
+    )
+    seed: Annotated[int, _CHECKPOINT] = Field(
+        default=0, ge=0, lt=1 << 63, description="of dummy weights and verification"
+    )
+    accuracy_level: Annotated[Literal[0, 4] | None, _BUNDLE] = Field(
+        default=None, description="in blocks: 0 exact, 4 int8 products (4)"
+    )
+    int8_weight_bits: Annotated[Literal[7, 8] | None, _BUNDLE] = Field(
+        default=None, description="8, or 7 for CPUs without VNNI (this CPU's)"
+    )
+    dtype: Annotated[FloatType, _BUNDLE] = Field(
+        default="float32", description="of activations, KV cache, float weights"
+    )
+    max_seq_len: Annotated[int | None, _BUNDLE] = Field(
+        default=None, ge=1, description="prompt + completion (the model's)"
+    )
+    schedule: Annotated[str | None, Option(panel="Bundle", metavar="SPEC")] = Field(
+        default=None,
+        description="full, 2x:horizon=64, linear:max=16,min=8,… or a file (the checkpoint's, or "
+        "full)",
+    )
+    keep_canonical: Annotated[bool, _BUNDLE] = Field(
+        default=False, description="keep the standard ONNX graphs too"
+    )
+    verify: Annotated[bool, _RUNNING] = Field(
+        default=True, description="hold the bundle against the checkpoint"
+    )
+    verify_memory: Annotated[ByteSize, _RUNNING] = Field(
+        default=ByteSize(8 * GIB), description="for the whole reference model"
+    )
+    atol: Annotated[float | None, _RUNNING] = Field(
+        default=None, gt=0, description="tolerance of verification (by precision)"
+    )
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         if self.dtype == "bfloat16" and not self.is_compiled:
             yield (
-                f"dtype is bfloat16, for which target {self.target} has no matrix kernels; "
+                f"`dtype` is bfloat16, for which target {self.target} has no matrix kernels; "
                 f"allowed with the targets {' and '.join(TENSORRT_TARGETS)}"
             )
 
@@ -220,8 +293,8 @@ class ExportConfig(QuantizationConfig):
         yield from super()._other_problems()
         if self.ranges is not None and not ("int8" in self.quantizations or self.keep_canonical):
             yield (
-                f"ranges is {self.ranges} but no activation is quantised; leave it out, set "
-                "quantize to int8, or keep_canonical for a build that quantises"
+                f"`ranges` is {self.ranges} but no activation is quantised; leave it out, set "
+                "`quantize` to int8, or `keep_canonical` for a build that quantises"
             )
 
     def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:
@@ -236,19 +309,17 @@ class BuildConfig(QuantizationConfig):
     allowed. ``BuildConfig.from_json(config.to_json()) == config`` holds for every config.
     """
 
-    bundle: Path = Field(description="exported with --keep-canonical; it is only read")
-    output: Path | None = Field(
-        default=None, description="None: named after the model, see bundle_build.output_path"
+    bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
+        description="exported with --keep-canonical; only read"
     )
-    force: bool = False
-    resume: bool = True
-    jobs: int = Field(default=1, ge=1, description="engines built at once; memory grows alike")
+    target: Annotated[Literal["tensorrt", "tensorrt-rtx"], Option()] = Field(
+        description="what runs the engines"
+    )
 
-    def _problems(self) -> Iterator[str]:
-        if self.is_compiled:
-            yield from super()._problems()
-        else:
-            yield (
-                f"target is {self.target!r}; allowed: {', '.join(TENSORRT_TARGETS)} (engines for "
-                "others are made by exporting the model)"
-            )
+
+def chosen_dtype(dtype: str | None, *, fp16: bool) -> dict[str, str]:
+    """``--dtype`` and its short form as a value for a configuration; none of them: no value."""
+    if fp16 and dtype not in (None, "float16"):
+        raise UsageError("--fp16", f"contradicts --dtype {dtype}; give one of them")
+    chosen = "float16" if fp16 else dtype
+    return {} if chosen is None else {"dtype": chosen}

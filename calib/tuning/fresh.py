@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,18 @@ class FreshModelConfig(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.width % (8 * self.heads):
             yield (
-                f"width is {self.width} and heads is {self.heads}; allowed: heads that are a "
+                f"`width` is {self.width} and `heads` is {self.heads}; allowed: heads that are a "
                 "multiple of 8 wide, as the exporter asks"
             )
 
     @classmethod
-    def _describe(cls, item: Any) -> list[str]:  # noqa: ANN401  (pydantic's ErrorDetails)
+    def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
         """A name that is unknown comes from a text, where there is no ``base``."""
         if item["type"] == "extra_forbidden":
             allowed = ", ".join(name for name in cls.model_fields if name != "base")
-            return [f"{item['loc'][0]} is unknown; allowed: {allowed}"]
-        return super()._describe(item)
+            yield f"{item['loc'][0]} is unknown; allowed: {allowed}"
+        else:
+            yield from super()._describe(item, values)
 
     def document(self, vocab_size: int) -> dict[str, Any]:
         """The config.json of the model with a vocabulary of ``vocab_size`` tokens."""

@@ -54,12 +54,8 @@ def test_json_round_trip(config: ExportConfig) -> None:
 def test_every_bad_field_is_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         ExportConfig(model="", dtype="float64", jobs=0, shedule="2x")
-    assert [problem.split()[0] for problem in caught.value.problems] == [
-        "model",
-        "dtype",
-        "jobs",
-        "shedule",
-    ]
+    named = {problem.split()[0] for problem in caught.value.problems}
+    assert named == {"model", "dtype", "jobs", "shedule"}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +66,7 @@ def test_every_bad_field_is_reported_at_once() -> None:
         ({"int8_weight_bits": 7}, "nothing is quantised to int8"),
         ({"dtype": "bfloat16"}, "bfloat16, for which target onnxruntime has no matrix kernels"),
         ({"quantize": "fp8"}, "fp8, for which target onnxruntime has no kernels"),
-        ({"tensorrt": {"gpu_arch": "8.9"}}, r"tensorrt \(gpu_arch\) belongs to the targets"),
+        ({"tensorrt": {"gpu_arch": "8.9"}}, r"tensorrt.gpu_arch belongs to the targets"),
         (
             {"target": "tensorrt-rtx", "tensorrt": {"timing_cache": "file"}},
             "TensorRT-RTX times no kernels",
@@ -94,12 +90,12 @@ def test_every_bad_field_of_a_nested_configuration_is_reported_too() -> None:
             target="tensorrt",
             tensorrt={"max_batch_size": 0, "optimization_level": 6, "kv_bucket": [1]},
         )
-    assert [problem.split()[0] for problem in caught.value.problems] == [
+    assert {problem.split()[0] for problem in caught.value.problems} == {
         "tensorrt.max_batch_size",
         "tensorrt.optimization_level",
         "tensorrt.kv_bucket",
         "jobs",
-    ]
+    }
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("layers=12,width=256", "heads is missing"),
-        ("layers=0,width=256,heads=4", "layers is '0'; input should be greater"),
+        ("layers=0,width=256,heads=4", "layers is '0'; allowed: 1 or more"),
         ("layers=2,width=20,heads=4", "multiple of 8 wide"),
         (
             "layers=2,width=32,heads=4,depth=3",

@@ -176,7 +176,7 @@ def test_interruption_says_how_to_go_on(model: str, monkeypatch: pytest.MonkeyPa
         (["--fp16", "--dtype", "float32"], "contradicts"),
         (["-v", "-q"], "contradicts"),
         (["--block-size", "64"], "nothing is quantised in blocks"),
-        (["--accuracy-level", "3"], "accuracy_level"),
+        (["--accuracy-level", "3"], "--accuracy-level is 3; allowed: 0 or 4"),
         (["--verify-memory", "much"], "no size"),
         (["--target", "npu"], "unknown; allowed: onnxruntime, tensorrt, tensorrt-rtx"),
         (["--fp16", "--dtype", "bfloat16"], "contradicts"),

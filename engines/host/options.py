@@ -1,0 +1,238 @@
+"""A command's options, made of the fields of its configuration that have an `Option`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+from pydantic import ByteSize
+from pydantic.fields import FieldInfo
+
+from ..checking import ConfigurationError, Option, ValidatedConfig
+from ..errors import UsageError
+from .console import reports_errors
+
+C = TypeVar("C", bound=ValidatedConfig)
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON, no tables")]
+BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="on stderr only warnings and errors")]
+
+
+@dataclass(frozen=True)
+class Given(Generic[C]):
+    """What was given of a configuration's options: for a command that adds fields of its own."""
+
+    config: type[C]
+    command: str
+    values: Mapping[str, Any]  # as typed; those of a configuration inside it are a mapping too
+    names: Mapping[str, str]  # a field's path to what its user calls it: its option
+    problems: tuple[str, ...] = ()
+
+    def build(self, **others: Any) -> C:  # noqa: ANN401  (checked by the configuration)
+        """The configuration. Raises UsageError, in which fields have the names of options."""
+        problems = self.problems
+        try:
+            config = self.config(**{**self.values, **others})
+        except ConfigurationError as error:
+            problems += error.named(self.command, self.names).problems
+        if problems:
+            raise UsageError(self.command, *problems)
+        return config
+
+
+def from_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of each parameter that is a configuration, or `Given` of one.
+
+        Other parameters are typer's, as ever. Values reach the configuration as they were typed, so
+        that it refuses what it refuses in Python, in the same words. Errors become exit codes.
+
+            @from_options
+            def export(config: ExportConfig, *, as_json: _KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+    AsJson = False) -> None:
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters = [inspect.Parameter("context", _KEYWORD, annotation=typer.Context)]
+    found: dict[str, tuple[type[ValidatedConfig], list[_Field]]] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if config := _configuration(get_args(kind)[0] if get_origin(kind) is Given else kind):
+            found[parameter.name] = config, list(_fields_of(config))
+            parameters += [field.parameter() for field in found[parameter.name][1]]
+        else:
+            parameters.append(parameter.replace(annotation=kind, kind=_KEYWORD))
+
+    @wraps(command)
+    def run(*, context: typer.Context, **values: Any) -> None:  # noqa: ANN401  (typer's)
+        for name, (config, fields) in found.items():
+            typed = {field: values.pop(field.parameter_name) for field in fields}
+            given = _given(config, typed, context)
+            values[name] = given.build() if hints[name] is config else given
+        command(**values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return reports_errors(run)
+
+
+@dataclass(frozen=True, eq=False)  # to be a key
+class _Field:
+    """One field of a configuration, or of one inside it, as an option."""
+
+    path: tuple[str, ...]
+    info: FieldInfo
+    option: Option
+    is_required: bool
+
+    @property
+    def parameter_name(self) -> str:
+        return "_".join(self.path)
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.option.repeated and get_origin(_without_none(self.info.annotation)) is tuple
+
+    @property
+    def flags(self) -> list[str]:
+        """As typer has them, e.g. ``-o``, ``--output`` or ``--resume/--no-resume``."""
+        flag, name = self.option.flag, self.path[-1].replace("_", "-")
+        if "--" in flag:
+            return [flag]
+        long = f"--{name}/--no-{name}" if self.info.default is True else f"--{name}"
+        return [flag, long] if flag else [long]
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        if self.option.is_argument:
+            return self.option.metavar or self.path[-1]
+        return self.flags[-1].strip(" /").partition("/")[0]
+
+    def parameter(self) -> inspect.Parameter:
+        """The option, or argument, for typer."""
+        kind, default = _without_none(self.info.annotation), self.info.default
+        kind = get_args(kind)[0] if self.is_repeated else kind
+        shown: Any = kind if kind in (bool, int, float) else str
+        settings: dict[str, Any] = {
+            "help": self.option.help or self.info.description,
+            "rich_help_panel": self.option.panel,
+            "show_default": self.option.show_default,
+            "metavar": self.option.metavar,
+        }
+        if kind in (int, float):
+            settings |= {"parser": _number_or_text(kind)} | self._bounds()
+        elif get_origin(kind) is Literal:
+            choices = [str(choice) for choice in get_args(kind)]
+            settings["autocompletion"] = lambda: choices
+            settings["metavar"] = f"<{'|'.join(choices)}>"
+            settings["parser"] = _number_or_text(type(get_args(kind)[0]))
+        elif kind is Path:
+            settings["metavar"] = self.option.metavar or "<path>"
+        elif kind is ByteSize:
+            settings["metavar"] = "SIZE"
+            default = default and ByteSize(default).human_readable()
+        if self.is_repeated:
+            shown, default = list[shown], list(default or ()) or None
+        return inspect.Parameter(
+            self.parameter_name,
+            _KEYWORD,
+            default=inspect.Parameter.empty
+            if self.is_required
+            else None
+            if self.info.is_required()
+            else default,
+            annotation=Annotated[
+                shown,
+                typer.Argument(**settings)
+                if self.option.is_argument
+                else typer.Option(*self.flags, **settings),
+            ],
+        )
+
+    def _bounds(self) -> dict[str, float]:
+        """The range that help shows; the configuration is what checks it."""
+        found = {"min": "ge", "max": "le"}
+        return {
+            name: getattr(bound, attribute)
+            for bound in self.info.metadata
+            for name, attribute in found.items()
+            if hasattr(bound, attribute)
+        }
+
+
+def _fields_of(
+    config: type[ValidatedConfig],
+    path: tuple[str, ...] = (),
+    panel: str | None = None,
+    *,
+    is_required: bool = True,
+) -> Iterator[_Field]:
+    """The options of a configuration and of those inside it; ``panel`` is for those without one."""
+    for name, info in config.model_fields.items():
+        for option in (entry for entry in info.metadata if isinstance(entry, Option)):
+            place, needed = (*path, name), is_required and info.is_required()
+            shown = replace(option, panel=option.panel or panel)
+            if inner := _configuration(info.annotation):
+                yield from _fields_of(inner, place, shown.panel, is_required=needed)
+            else:
+                yield _Field(place, info, shown, needed)
+
+
+def _given(
+    config: type[C],
+    typed: Mapping[_Field, Any],
+    context: typer.Context,
+) -> Given[C]:
+    """What the command line has, as ``config`` takes it, and what is missing in it."""
+    values: dict[str, Any] = {}
+    given = [field for field in typed if _was_given(field, context)]
+    for field in given:
+        place = values
+        for name in field.path[:-1]:
+            place = place.setdefault(name, {})
+        place[field.path[-1]] = None if str(typed[field]) == field.option.null else typed[field]
+    problems = []
+    for field in [field for field in typed if field not in given and field.info.is_required()]:
+        inside = [other.name for other in given if other.path[:-1] == field.path[:-1] != ()]
+        if inside:
+            problems.append(f"{', '.join(inside)} needs {field.name}")
+            del values[field.path[0]]
+    names = {".".join(field.path): field.name for field in typed}
+    return Given(config, str(context.info_name), values, names, tuple(problems))
+
+
+def _was_given(field: _Field, context: typer.Context) -> bool:
+    source = context.get_parameter_source(field.parameter_name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _without_none(annotation: Any) -> Any:  # noqa: ANN401  (any annotation)
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return kinds[0] if len(kinds) == 1 and type(None) in get_args(annotation) else annotation
+
+
+def _configuration(annotation: Any) -> type[ValidatedConfig] | None:  # noqa: ANN401
+    """The configuration that an annotation names, if it does."""
+    kind = _without_none(annotation)
+    is_one = inspect.isclass(kind) and issubclass(kind, ValidatedConfig)
+    return kind if is_one else None
+
+
+def _number_or_text(kind: type) -> Callable[[str], Any]:
+    """Reads a number; what is none stays a text, for the configuration to refuse."""
+
+    def read(text: str) -> Any:  # noqa: ANN401
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+
+    return read
