@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...engines.bundle import replace_file
+from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec
 from ...exporter.architecture.weights import TensorReader, engine_name
 from ...exporter.quantization.migration import fixed_inputs
@@ -38,22 +39,7 @@ from .report import (
 Products = Mapping[str, QuantizedProjection]
 
 
-class CalibrationEvents:
-    """Receives how far a calibration is and ignores it; subclass to show it."""
-
-    def planned(self, plan: CalibrationPlan) -> None:
-        """Everything was checked; the work begins."""
-
-    def text_generated(self) -> None:
-        """One completion was written, of as many as there are observed texts."""
-
-    def engine_finished(self, engine: str) -> None:
-        """One engine's ranges are known."""
-
-
-def calibrate(
-    config: CalibrationConfig, events: CalibrationEvents | None = None
-) -> CalibrationReport:
+def calibrate(config: CalibrationConfig, events: Events | None = None) -> CalibrationReport:
     """Measure, choose the ranges, write them to ``config.output``, and return what was found.
 
     Where a bundle is to write the completions, that comes first.
@@ -67,8 +53,8 @@ def calibrate(
     CheckpointError if an activation is NaN or infinite.
     """
     plan = plan_calibration(config)
-    events = events or CalibrationEvents()
-    events.planned(plan)
+    events = events or Events()
+    events.planned(plan.summary, plan.warnings)
     report = run_calibration(plan, events)
     indent = 2 if report.migration is None else None  # factors are many
     text = report.ranges.model_dump_json(indent=indent, exclude_none=True) + "\n"
@@ -76,16 +62,17 @@ def calibrate(
     return report
 
 
-def run_calibration(plan: CalibrationPlan, events: CalibrationEvents) -> CalibrationReport:
+def run_calibration(plan: CalibrationPlan, events: Events) -> CalibrationReport:
     """Measure as ``calibrate`` does; nothing is written."""
     if plan.writer is not None:
         assert plan.config.completion_tokens is not None
+        events.stage("generating", len(plan.observed))
         written = generate_completions(
             plan.writer,
             plan.observed,
             plan.schedule,
             plan.config.completion_tokens,
-            events.text_generated,
+            events.advance,
         )
         plan = replace(plan, observed=written)
     with torch.inference_mode():
@@ -112,13 +99,14 @@ class _Calibrator:
         self._alone: dict[str, HiddenStates] = {}  # with one layer in int8, by its engine's name
         self._products: list[ProductReport] = []
 
-    def run(self, events: CalibrationEvents) -> CalibrationReport:
+    def run(self, events: Events) -> CalibrationReport:
         """All layers, then the head."""
+        events.stage("calibrating", self._plan.model.num_layers + 1)
         for index in range(self._plan.model.num_layers):
             self._layer(index)
-            events.engine_finished(engine_name(EngineKind.LAYER, index))
+            events.advance(engine_name(EngineKind.LAYER, index))
         report = self._head()
-        events.engine_finished(HEAD)
+        events.advance(HEAD)
         return report
 
     def _layer(self, index: int) -> None:

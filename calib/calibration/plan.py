@@ -115,6 +115,15 @@ class CalibrationPlan:
         """The schedule in its text form."""
         return format_schedule(self.schedule)
 
+    @property
+    def summary(self) -> str:
+        """What is measured on what, in a line."""
+        source = "" if self.writer is None else f" (completions by {self.writer.path.name})"
+        return (
+            f"{self.model.name}: {len(self.observed)} texts for the ranges{source}, "
+            f"{len(self.held_out)} for the losses, schedule {self.schedule_text}"
+        )
+
 
 def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     """Read the data, open the checkpoint, parse the schedule; no weight is read.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -179,14 +179,14 @@ def calibrate(
 
 def _calibrate(values: dict[str, Any], *, quiet: bool) -> CalibrationReport:
     from ...engines.host.extras import require_extra
+    from ...engines.host.progress import ConsoleProgress
 
     require_extra("export", "skipdec calibrate")
     from ..calibration.calibrate import calibrate as run
     from ..calibration.plan import CalibrationConfig
-    from .progress import CalibrationProgress
 
     config = CalibrationConfig(**values)
-    with CalibrationProgress(stderr_console(), quiet=quiet) as progress:
+    with ConsoleProgress(quiet=quiet) as progress:
         return run(config, progress)
 
 

@@ -134,13 +134,13 @@ def evaluate(
 ) -> None:
     """Write texts at every schedule, compare them with references, and measure the time."""
     from ...engines.host.processor import available_cores
+    from ...engines.host.progress import ConsoleProgress
     from ..data.data import DataConfig
     from ..evaluation.evaluate import evaluate as run
     from ..evaluation.inputs import BundleChoice, EvaluationConfig
     from ..evaluation.markdown import tables_markdown
     from ..evaluation.metrics import MetricOptions
     from ..evaluation.report import check_output, report_document
-    from .progress import StepProgress
 
     config = EvaluationConfig(
         bundles=BundleChoice.parse_all(bundles),
@@ -176,8 +176,7 @@ def evaluate(
 
         return open_for_command(path, device=device, threads=threads, max_batch_size=batch_size)
 
-    progress = StepProgress(stderr_console(), "evaluating", checking="data and bundles")
-    with progress:
+    with ConsoleProgress() as progress:
         evaluation = run(config, open_generator, progress)
     document = report_document(evaluation, threads=threads or available_cores())
     if output is not None:

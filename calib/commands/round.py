@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -155,14 +155,14 @@ def round_command(
 
 def _round(values: dict[str, Any], *, quiet: bool) -> RoundingReport:
     from ...engines.host.extras import require_extra
+    from ...engines.host.progress import ConsoleProgress
 
     require_extra("export", "skipdec round")
     from ..rounding.plan import RoundingConfig
     from ..rounding.round import round_weights
-    from .progress import RoundingProgress
 
     config = RoundingConfig(**values)
-    with RoundingProgress(stderr_console(), quiet=quiet) as progress:
+    with ConsoleProgress(quiet=quiet) as progress:
         return round_weights(config, progress)
 
 

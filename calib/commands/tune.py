@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console
 from .data_options import (
     CompletionColumn,
     CompletionTemplate,
@@ -20,6 +20,7 @@ from .data_options import (
 )
 
 if TYPE_CHECKING:
+    from ..tuning.config import TuneConfig
     from ..tuning.report import TuningReport
 
 _EXAMPLES = """
@@ -275,6 +276,7 @@ def tune(
 
 def _tune(values: dict[str, Any], *, quiet: bool) -> TuningReport | None:
     from ...engines.host.extras import require_extra
+    from ...engines.host.progress import ConsoleProgress
     from ..tuning.config import TuneConfig
 
     require_extra("calib", "skipdec tune")
@@ -282,12 +284,23 @@ def _tune(values: dict[str, Any], *, quiet: bool) -> TuningReport | None:
     from transformers.utils import logging
 
     from ..tuning.tune import tune as run_tuning
-    from .progress import TuneProgress
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    with TuneProgress(stderr_console(), quiet=quiet) as progress:
+    with ConsoleProgress(quiet=quiet, advice=lambda: _advice(config)) as progress:
         return run_tuning(config, progress)
+
+
+def _advice(config: TuneConfig) -> str:
+    """How to go on after Ctrl-C, which depends on what was saved."""
+    from ..tuning.work import TuningDirectories
+
+    if TuningDirectories(config.output.expanduser().absolute()).last_checkpoint() is None:
+        return (
+            f"nothing was saved yet: the first save comes after --save-steps {config.save_steps}, "
+            "or the last step; run the command again to start anew"
+        )
+    return "run the command again with --resume to go on from the last save"
 
 
 def _print_report(report: TuningReport) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from math import nan
 from pathlib import Path
 from statistics import mean
-from typing import Protocol
 
+from ...engines.host.events import Events
 from ...runtime.generator import Generator
 from .bootstrap import Bootstrap, Estimate
 from .inputs import EvaluationConfig, PreparedBundle, prepare
@@ -19,26 +19,6 @@ from .prompts import ReferencedPrompt
 from .run import ScheduleRun, num_steps, run_bundle
 
 OpenGenerator = Callable[[Path], Generator]
-
-
-class Progress(Protocol):
-    """Shows how far an evaluation is."""
-
-    def begin(self, total: int) -> None:
-        """``total`` steps will come."""
-
-    def advance(self, done: str) -> None:
-        """One step, which ``done`` names, was made."""
-
-
-class _Silent:
-    """Shows nothing."""
-
-    def begin(self, total: int) -> None:
-        """No bar."""
-
-    def advance(self, done: str) -> None:
-        """No step."""
 
 
 @dataclass(frozen=True)
@@ -148,20 +128,21 @@ class Evaluation:
 def evaluate(
     config: EvaluationConfig,
     open_generator: OpenGenerator | None = None,
-    progress: Progress | None = None,
+    events: Events | None = None,
 ) -> Evaluation:
     """Run every bundle, one after the other, at every schedule.
 
     ``open_generator`` opens the bundle at a path for batches of ``config.batch_size``; by default
-    ``Generator.open`` does. ``progress`` shows how far it is; by default nothing does.
+    ``Generator.open`` does. ``events`` is told how far it is.
 
     Raises MissingExtraError (a metric's library) and what ``prepare`` raises before any work.
     """
     metrics = create_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)
-    progress = progress or _Silent()
+    events = events or Events()
     open_generator = open_generator or partial(Generator.open, max_batch_size=config.batch_size)
-    progress.begin(sum(num_steps(prepared, config.batch_size) for prepared in inputs.bundles))
+    steps = sum(num_steps(prepared, config.batch_size) for prepared in inputs.bundles)
+    events.stage("evaluating", steps)
     rows: list[Row] = []
     for prepared in inputs.bundles:
         with open_generator(prepared.choice.path) as generator:
@@ -171,7 +152,7 @@ def evaluate(
                 batch_size=config.batch_size,
                 temperature=config.temperature,
                 seed=config.seed,
-                advance=progress.advance,
+                advance=events.advance,
                 score_only=config.score_only,
                 equal_lengths=config.equal_lengths,
             )

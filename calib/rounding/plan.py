@@ -95,6 +95,15 @@ class RoundingPlan:
         """Whether the head has weights of its own to round, before or after."""
         return self.config.untie_head or not self.model.tie_word_embeddings
 
+    @property
+    def summary(self) -> str:
+        """What is rounded on what, in a line."""
+        return (
+            f"{self.model.name}: int4 of {self.config.target} in blocks of "
+            f"{self.config.block_size}, {len(self.observed)} texts to round on, "
+            f"{len(self.held_out)} for the losses, schedule {self.schedule_text}"
+        )
+
 
 def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     """Read the data, open the checkpoint, parse the schedule; no weight is read.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...engines.bundle import schedule_text
 from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
+from ...engines.host.events import Events
 from ...engines.manifest import EngineKind
 from ..layerwise.engines import load_engine
 from ..layerwise.texts import HiddenStates, PackedTexts
@@ -21,17 +22,7 @@ from .plan import RoundingConfig, RoundingPlan, plan_rounding
 from .report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
 
 
-class RoundingEvents:
-    """Receives how far a rounding is and ignores it; subclass to show it."""
-
-    def planned(self, plan: RoundingPlan) -> None:
-        """Everything was checked; the work begins."""
-
-    def engine_finished(self, engine: str) -> None:
-        """One engine's weights are rounded and written."""
-
-
-def round_weights(config: RoundingConfig, events: RoundingEvents | None = None) -> RoundingReport:
+def round_weights(config: RoundingConfig, events: Events | None = None) -> RoundingReport:
     """Round all products' weights by GPTQ, write the checkpoint ``config.output``, and return what
     it costs.
 
@@ -48,12 +39,12 @@ def round_weights(config: RoundingConfig, events: RoundingEvents | None = None) 
     CheckpointError if an activation is NaN or infinite. Nothing is left behind then.
     """
     plan = plan_rounding(config)
-    events = events or RoundingEvents()
-    events.planned(plan)
+    events = events or Events()
+    events.planned(plan.summary, plan.warnings)
     return run_rounding(plan, events)
 
 
-def run_rounding(plan: RoundingPlan, events: RoundingEvents) -> RoundingReport:
+def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
     """Do what ``round_weights`` does, with what ``plan`` holds."""
     with published(plan.config.output) as directory, torch.inference_mode():
         files = CheckpointFiles(directory)
@@ -87,13 +78,14 @@ class _Rounder:
         self._nearest, self._rounded = self._exact.copy(), self._exact.copy()
         self._products: list[RoundedProduct] = []
 
-    def run(self, events: RoundingEvents) -> RoundingReport:
+    def run(self, events: Events) -> RoundingReport:
         """The embedding as it is, all layers, then the head."""
         self._files.add("embed", verbatim_tensors(EngineKind.EMBED, self._plan.model, self._reader))
+        events.stage("rounding", self._plan.model.num_layers + 1)
         for index in range(self._plan.model.num_layers):
-            events.engine_finished(self._layer(index))
+            events.advance(self._layer(index))
         loss = self._head()
-        events.engine_finished("head")
+        events.advance("head")
         return self._report(loss)
 
     def _layer(self, index: int) -> str:

@@ -7,22 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Literal
 
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.extras import require_extra
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.text import parse_schedule
+from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
 from .config import TuneConfig
 from .schedules import StepSchedules, step_schedules
 from .start import StartModel, open_start
 from .work import TuningDirectories
-
-TuneStage = Literal["load", "validate", "train", "publish"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,20 @@ class TuningPlan:
     def model(self) -> ModelSpec:
         """The structure of the model."""
         return self.start.spec
+
+    @property
+    def summary(self) -> str:
+        """What is tuned towards which schedule, a fact a line."""
+        share = depth_share(self.schedule, self.data.examples)
+        horizon = f"horizon {self.schedule.horizon}: the median completion, in tokens"
+        return "\n".join(
+            (
+                f"{self.model.name}: {len(self.data.examples)} examples",
+                f"schedule {format_schedule(self.schedule)}: {share:.0%} of full depth over the "
+                "data, prompts included",
+                *([horizon] if self.horizon_is_median else []),
+            )
+        )
 
 
 def plan_tuning(config: TuneConfig) -> TuningPlan:
@@ -157,19 +168,3 @@ def _warnings(data: TokenisedData, validation: TokenisedData | None) -> list[str
     if find_spec("matplotlib") is None:
         warnings.append("no curves: matplotlib is missing; run: pip install 'skipdec[plot]'")
     return warnings
-
-
-class TuneEvents:
-    """Receives events and ignores them; subclass to show them."""
-
-    def planned(self, plan: TuningPlan) -> None:
-        """Everything is checked, work begins."""
-
-    def stage_started(self, stage: TuneStage) -> None:
-        """A stage begins."""
-
-    def step_finished(self, step: int, num_steps: int) -> None:
-        """``step`` of ``num_steps`` optimizer steps are done."""
-
-    def loss_logged(self, step: int, loss: float) -> None:
-        """The mean loss since the last one, nats a token."""

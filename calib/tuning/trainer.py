@@ -19,12 +19,12 @@ from transformers import (
     TrainingArguments,
 )
 
+from ...engines.host.events import Events
 from ...runtime.schedule import ExitSchedule
 from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from .config import DistillationConfig, LoraConfig, TuneConfig
 from .divergence import DivergenceCheck, are_finite, divergence, everywhere
 from .model import IGNORED_LABEL, SkipOPTForCausalLM
-from .plan import TuneEvents
 from .schedules import StepSchedules
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
-def make_trainer(plan: TuningPlan, model: SkipOPTForCausalLM, events: TuneEvents) -> SkipTrainer:
+def make_trainer(plan: TuningPlan, model: SkipOPTForCausalLM, events: Events) -> SkipTrainer:
     """The Trainer that ``plan`` asks for; ``model`` holds the start weights."""
     config = plan.config
     trainer = SkipTrainer(
@@ -140,8 +140,20 @@ def _with_adapters(model: SkipOPTForCausalLM, config: LoraConfig) -> PeftModel:
 class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Passes Trainer's events on."""
 
-    def __init__(self, events: TuneEvents) -> None:
+    def __init__(self, events: Events) -> None:
         self._events = events
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,  # noqa: ANN401  (Trainer's)
+    ) -> None:
+        if state.is_world_process_zero:
+            self._events.stage("tuning", state.max_steps)
+            if state.global_step:
+                self._events.advance("resumed", state.global_step)
 
     def on_step_end(
         self,
@@ -151,7 +163,7 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
         if state.is_world_process_zero:
-            self._events.step_finished(state.global_step, state.max_steps)
+            self._events.advance()
 
     def on_log(
         self,
@@ -162,7 +174,7 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
         if state.is_world_process_zero and logs is not None and "loss" in logs:
-            self._events.loss_logged(state.global_step, logs["loss"])
+            self._events.status(f"step {state.global_step}: loss {logs['loss']:.3f}")
 
 
 class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped

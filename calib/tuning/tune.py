@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from ...engines.bundle import schedule_text
 from ...engines.bundle.place import SCHEDULE_NAME, BundleLock, share_weights
+from ...engines.host.events import Events
 from ...engines.host.extras import missing_modules
 from ...runtime.schedule import ExitSchedule
 from .config import TuneConfig
-from .plan import TuneEvents, TuneStage, TuningPlan, plan_tuning
+from .plan import TuningPlan, plan_tuning
 from .report import TuningReport, make_report, plot_curves
 from .work import CURVES_NAME, REPORT_NAME
 
@@ -24,11 +25,17 @@ if TYPE_CHECKING:
 
     from .model import SkipOPTForCausalLM
 
+_TITLES = {
+    "load": "loading",
+    "validate": "held-out loss",
+    "train": "tuning",
+    "publish": "writing",
+}
 # What may differ between a run and the one that resumes it.
 _FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 
 
-def tune(config: TuneConfig, events: TuneEvents | None = None) -> TuningReport | None:
+def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | None:
     """Tune as ``config`` says, publish the checkpoint with its schedule and return the report.
 
     The output is a Hugging Face directory that ``skipdec export`` takes, its schedule included;
@@ -38,18 +45,18 @@ def tune(config: TuneConfig, events: TuneEvents | None = None) -> TuningReport |
     Raises SkipDecError before any work if something is wrong, see ``plan_tuning``; later, if losses
     or weights are not finite.
     """
-    watcher = events or TuneEvents()
+    events = events or Events()
     plan = plan_tuning(config)
     if not _is_main():
-        _run(plan, TuneEvents())
+        _run(plan, Events())
         return None
     plan.directories.output.parent.mkdir(parents=True, exist_ok=True)
     with BundleLock(plan.directories.output):
         options = config.model_dump(mode="json", exclude=_FREE_OPTIONS)
         plan.directories.begin({**options, "data_digest": plan.data.digest}, resume=config.resume)
         try:
-            watcher.planned(plan)
-            return _run(plan, watcher)
+            events.planned(plan.summary, plan.warnings)
+            return _run(plan, events)
         except BaseException:
             plan.directories.abandon()
             raise
@@ -60,7 +67,7 @@ def _is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
+def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     import torch
     from transformers import set_seed
 
@@ -109,9 +116,9 @@ def _run(plan: TuningPlan, events: TuneEvents) -> TuningReport | None:
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], stage: TuneStage, events: TuneEvents) -> Iterator[None]:
+def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[None]:
     """Announce a stage and note how long it took."""
-    events.stage_started(stage)
+    events.stage(_TITLES[stage])
     begin = perf_counter()
     yield
     seconds[stage] = round(perf_counter() - begin, 3)

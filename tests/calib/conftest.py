@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from evaluations import SKIPPING, Silent, write_rows
+from evaluations import SKIPPING, write_rows
 from text_bundles import STRUCTURE, copy_with_tokenizer, export_text_bundle
 
 from skipdec.calib.data.data import DataConfig
@@ -44,7 +44,7 @@ def config(bundle: Path, data: Path) -> EvaluationConfig:
 @pytest.fixture(scope="session")
 def evaluation(config: EvaluationConfig) -> Evaluation:
     """The result of ``config``."""
-    return evaluate(config, Generator.open, Silent())
+    return evaluate(config, Generator.open)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from calibrations import SCHEDULES, Quiet, literal_inputs, literal_loss, plan_of
+from calibrations import SCHEDULES, literal_inputs, literal_loss, plan_of
+from recorded_events import RecordedEvents
 from torch import nn
 from transformers import OPTForCausalLM
 
@@ -20,6 +21,7 @@ from skipdec.calib.calibration.calibrate import run_calibration
 from skipdec.calib.layerwise.engines import round_to_fp8, round_to_int8
 from skipdec.calib.layerwise.texts import HiddenStates
 from skipdec.engines.errors import CheckpointError
+from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
 from skipdec.exporter.quantization.linear import weight_quantizer
 
@@ -41,7 +43,7 @@ def test_ranges_are_those_of_a_literal_forward_pass(
     schedule: str, structure: str, checkpoint: Checkpoint, reference_model: Reference
 ) -> None:
     plan = plan_of(checkpoint(structure), schedule)
-    report = run_calibration(plan, Quiet())
+    report = run_calibration(plan, Events())
     literal = literal_inputs(reference_model(structure), plan.observed, plan.schedule)
     assert {(each.engine, each.weight) for each in report.products} == literal.keys()
     for product in report.products:
@@ -53,7 +55,7 @@ def test_ranges_are_those_of_a_literal_forward_pass(
 
 def test_positions_that_skip_a_layer_do_not_count(checkpoint: Checkpoint) -> None:
     reports = [
-        run_calibration(plan_of(checkpoint("pre_norm"), schedule), Quiet())
+        run_calibration(plan_of(checkpoint("pre_norm"), schedule), Events())
         for schedule in ("full", SKIPPING)
     ]
     full, skipping = ({p.engine: p.tokens for p in report.products} for report in reports)
@@ -64,7 +66,7 @@ def test_positions_that_skip_a_layer_do_not_count(checkpoint: Checkpoint) -> Non
 
 def test_ranges_pass_the_exporters_check(checkpoint: Checkpoint) -> None:
     plan = plan_of(checkpoint("pre_norm"))
-    ranges = run_calibration(plan, Quiet()).ranges
+    ranges = run_calibration(plan, Events()).ranges
     for precision in PRECISIONS:
         ranges.check(plan.model, precision, "ranges.json")
     assert type(ranges).from_json(ranges.model_dump_json(), "ranges.json") == ranges
@@ -75,7 +77,7 @@ def test_losses_are_those_of_plain_torch(
     schedule: str, checkpoint: Checkpoint, reference_model: Reference
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"), schedule)
-    report = run_calibration(plan, Quiet())
+    report = run_calibration(plan, Events())
     model = reference_model("pre_norm")
     assert report.loss.float32 == pytest.approx(
         literal_loss(model, plan.held_out, plan.schedule), rel=1e-5
@@ -93,7 +95,7 @@ def test_static_losses_are_those_of_a_model_with_rounded_products(
 ) -> None:
     """Hugging Face's untied model, its weights and inputs rounded with numpy alone."""
     plan = plan_of(checkpoint("untied"), SKIPPING)
-    report = run_calibration(plan, Quiet())
+    report = run_calibration(plan, Events())
     model = OPTForCausalLM.from_pretrained(checkpoint("untied")).eval()
     round_products(model, report.ranges.model_dump(), name, precision)
     expected = literal_loss(model, plan.held_out, plan.schedule)
@@ -170,10 +172,10 @@ def test_one_engine_is_in_memory_at_a_time(
         return module
 
     monkeypatch.setattr(calibration, "load_engine", count)
-    events = Quiet()
+    events = RecordedEvents()
     run_calibration(plan_of(checkpoint("pre_norm")), events)
     assert alive == [0] * 8
-    assert events.engines == [*(f"layer_{index:03d}" for index in range(6)), "head"]
+    assert events.done["calibrating"] == [*(f"layer_{index:03d}" for index in range(6)), "head"]
 
 
 def test_layers_see_batches_of_whole_texts_within_the_limit(
@@ -188,7 +190,7 @@ def test_layers_see_batches_of_whole_texts_within_the_limit(
         read(states, index, layer)
 
     monkeypatch.setattr(HiddenStates, "read", record)
-    assert run_calibration(plan, Quiet()).by_layer == ()
+    assert run_calibration(plan, Events()).by_layer == ()
     assert seen == [[17, 9, 20 + 4]] * 6
 
 
@@ -208,4 +210,4 @@ def test_an_infinite_activation_names_its_product(
 
     monkeypatch.setattr(reader, "read_rows", break_one)
     with pytest.raises(CheckpointError, match=r"layer_003 \| the input of fc2.weight is NaN"):
-        run_calibration(plan, Quiet())
+        run_calibration(plan, Events())

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calibrations import SCHEDULES, Quiet
+from calibrations import SCHEDULES
+from recorded_events import RecordedEvents
 from typer.testing import CliRunner
 
 from skipdec.calib.calibration.calibrate import run_calibration
 from skipdec.calib.calibration.plan import CalibrationConfig, CalibrationPlan, plan_calibration
 from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError
+from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
 from skipdec.runtime.generator import Generator
@@ -43,7 +45,7 @@ def test_ranges_are_those_of_what_the_runtime_writes(
     schedule: str, bundle: Path, rows: Path
 ) -> None:
     plan = plan_with(bundle, rows, schedule=schedule)
-    events = Quiet()
+    events = RecordedEvents()
     report = run_calibration(plan, events)
     params = SamplingParams(temperature=0.0, max_tokens=9)
     with Generator.open(bundle) as generator:
@@ -53,20 +55,20 @@ def test_ranges_are_those_of_what_the_runtime_writes(
         replace(text, completion_token_ids=result.outputs[0].token_ids)
         for text, result in zip(plan.observed, results, strict=True)
     )
-    literal = run_calibration(replace(plan, writer=None, observed=observed), Quiet())
+    literal = run_calibration(replace(plan, writer=None, observed=observed), Events())
     assert report.products == literal.products
     assert report.loss == literal.loss
-    assert events.texts == 4
+    assert events.counts["generating"] == events.totals["generating"] == 4
     assert report.generated is not None
     assert report.generated.tokens == sum(len(text.completion_token_ids) for text in observed)
-    given = run_calibration(replace(plan, writer=None), Quiet())
+    given = run_calibration(replace(plan, writer=None), Events())
     assert given.products != report.products
     assert given.loss.float32 == report.loss.float32
 
 
 def test_what_is_written_depends_on_the_schedule(bundle: Path, rows: Path) -> None:
     full, skipping = (
-        run_calibration(plan_with(bundle, rows, schedule=schedule), Quiet()).products
+        run_calibration(plan_with(bundle, rows, schedule=schedule), Events()).products
         for schedule in SCHEDULES[:2]
     )
     assert full != skipping
@@ -76,7 +78,7 @@ def test_a_quantised_bundle_writes_as_well(bundle: Path, rows: Path, tmp_path: P
     output = tmp_path / "int8"
     model = str(bundle.parent / "checkpoint")
     export(ExportConfig(model=model, output=output, quantize="int8", verify=False))
-    report = run_calibration(plan_with(output, rows, model=model), Quiet())
+    report = run_calibration(plan_with(output, rows, model=model), Events())
     assert report.generated is not None
     assert report.generated.bundle == output
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from calibrations import SCHEDULES, Quiet, literal_inputs, plan_of
+from calibrations import SCHEDULES, literal_inputs, plan_of
 from transformers import OPTForCausalLM
 from typer.testing import CliRunner
 
@@ -20,6 +20,7 @@ from skipdec.calib.calibration.report import CalibrationReport
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.quantization.ranges import ActivationRanges
@@ -39,7 +40,7 @@ def test_channels_are_observed_at_scheduled_depth(
     checkpoint: Checkpoint, reference_model: Callable[[str], OPTForCausalLM]
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"), SKIPPING, migrate=0.5)
-    report = run_calibration(plan, Quiet())
+    report = run_calibration(plan, Events())
     assert report.migration is not None
     factors = report.migration.factors
     model = reference_model("pre_norm")
@@ -59,8 +60,8 @@ def test_channels_are_observed_at_scheduled_depth(
 
 @pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
 def test_migration_changes_nothing_in_float(structure: str, checkpoint: Checkpoint) -> None:
-    plain = run_calibration(plan_of(checkpoint(structure), SKIPPING), Quiet())
-    migrated = run_calibration(plan_of(checkpoint(structure), SKIPPING, migrate=0.5), Quiet())
+    plain = run_calibration(plan_of(checkpoint(structure), SKIPPING), Events())
+    migrated = run_calibration(plan_of(checkpoint(structure), SKIPPING, migrate=0.5), Events())
     assert migrated.migration is not None
     assert migrated.loss.float32 == pytest.approx(plain.loss.float32, rel=1e-5)
     assert migrated.migration.static_without == pytest.approx(plain.loss.static, rel=1e-4)
@@ -94,9 +95,9 @@ def planted(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) ->
 def test_planted_outliers_cost_far_less_when_migrated(planted: Path) -> None:
     plan = plan_of(planted)
     held_out = own_completions(OPTForCausalLM.from_pretrained(planted), plan.held_out)
-    without = run_calibration(replace(plan, held_out=held_out), Quiet())
+    without = run_calibration(replace(plan, held_out=held_out), Events())
     migrating = plan_of(planted, migrate=0.5)
-    report = run_calibration(replace(migrating, held_out=held_out), Quiet())
+    report = run_calibration(replace(migrating, held_out=held_out), Events())
     assert report.migration is not None
     assert report.loss.float32 == pytest.approx(without.loss.float32, rel=1e-4)
     assert report.migration.static_without == pytest.approx(without.loss.static, rel=1e-4)
@@ -126,7 +127,7 @@ def own_completions(
 
 
 def test_the_file_migrates_an_int8_bundle_for_the_cpu(planted: Path, tmp_path: Path) -> None:
-    report = run_calibration(plan_of(planted, migrate=0.5), Quiet())
+    report = run_calibration(plan_of(planted, migrate=0.5), Events())
     path = tmp_path / "ranges.json"
     path.write_text(report.ranges.model_dump_json(exclude_none=True))
     assert ActivationRanges.from_json(path.read_bytes(), "ranges.json") == report.ranges

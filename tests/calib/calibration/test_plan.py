@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calibrations import Quiet, plan_of
+from calibrations import plan_of
 from plan_requests import needs_tensorrt_rtx
 from tiny_models import BASE
 from transformers import OPTConfig, OPTForCausalLM
 
 from skipdec.calib.calibration.calibrate import run_calibration
 from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
 
@@ -23,7 +24,7 @@ def ranged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     directory = tmp_path_factory.mktemp("ranged")
     sizes = {"num_hidden_layers": 1, "hidden_size": 64, "ffn_dim": 128}
     OPTForCausalLM(OPTConfig(**{**BASE, **sizes})).save_pretrained(directory / "model")
-    report = run_calibration(plan_of(directory / "model", migrate=0.5), Quiet())
+    report = run_calibration(plan_of(directory / "model", migrate=0.5), Events())
     path = directory / "ranges.json"
     path.write_text(report.ranges.model_dump_json())
     return directory / "model", path

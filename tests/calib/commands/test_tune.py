@@ -109,11 +109,14 @@ def test_options_that_are_given_replace_the_defaults(rows: Path, tmp_path: Path)
 def test_ctrl_c_advises_to_resume_only_what_was_saved(
     save_steps: int, advice: str, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def step_finished(self: object, step: int, num_steps: int) -> None:
-        if step == 2:
+    steps: list[str] = []
+
+    def advance(self: object, item: str = "", steps_done: int = 1) -> None:
+        steps.extend([item] * steps_done)
+        if len(steps) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("skipdec.calib.commands.progress.TuneProgress.step_finished", step_finished)
+    monkeypatch.setattr("skipdec.engines.host.progress.ConsoleProgress.advance", advance)
     options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu", "-q")
     short = ("--max-steps", 4, "--save-steps", save_steps, "-o", tmp_path / "tuned")
     result = run(*FRESH, *options, *short)

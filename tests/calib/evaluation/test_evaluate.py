@@ -10,7 +10,8 @@ from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
-from evaluations import SKIPPING, Silent
+from evaluations import SKIPPING
+from recorded_events import RecordedEvents
 from reference import Plan, full_plan, linear_plan, reference_logits
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
@@ -78,13 +79,13 @@ def test_texts_and_depth_are_those_that_the_generator_gives(
 
 def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: Path) -> None:
     prepared = prepare(config).bundles[0]
-    steps = Silent()
+    steps: list[str] = []
     with (
         Generator.open(bundle) as generator,
         patch.object(generator, "generate", wraps=generator.generate) as generate,
     ):
         runs = run_bundle(
-            generator, prepared, batch_size=2, temperature=0, seed=0, advance=steps.advance
+            generator, prepared, batch_size=2, temperature=0, seed=0, advance=steps.append
         )
     calls = [
         (format_schedule(call.kwargs["schedule"]), len(call.args[0]))
@@ -94,7 +95,7 @@ def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: P
     measured = [(name, rows) for rows in (2, 1) for name in ("full", SKIPPING)]
     assert calls == warm_up + measured
     assert [len(run.chunk_seconds) for run in runs] == [2, 2], "the warm-up is not measured"
-    assert steps.done == [f"tiny, {name}" for name, _ in measured]
+    assert steps == [f"tiny, {name}" for name, _ in measured]
 
 
 def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
@@ -106,7 +107,7 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
         Generator.open(bundle) as generator,
         patch.object(generator, "generate", wraps=generator.generate) as generate,
     ):
-        result = evaluate(equal, lambda _: generator, Silent())
+        result = evaluate(equal, lambda _: generator)
     full, skipping = (row.run for row in result.rows)
     calls = generate.call_args_list[2:][2::3]  # after the warm-up: full, skipping, full as long
     assert [format_schedule(call.kwargs["schedule"]) for call in calls] == ["full", "full"]
@@ -122,9 +123,9 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
 
 
 def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
-    progress = Silent()
-    evaluate(replace(config, limit=1, schedules=("3x", "2x", "full")), Generator.open, progress)
-    assert progress.total == len(progress.done) == 3
+    events = RecordedEvents()
+    evaluate(replace(config, limit=1, schedules=("3x", "2x", "full")), Generator.open, events)
+    assert events.totals["evaluating"] == events.counts["evaluating"] == 3
 
 
 def test_a_bundles_own_schedule_is_the_default(config: EvaluationConfig) -> None:
@@ -135,9 +136,7 @@ def test_a_bundles_own_schedule_is_the_default(config: EvaluationConfig) -> None
 def test_seeds_decide_sampled_texts(config: EvaluationConfig) -> None:
     def texts(seed: int) -> list[str]:
         sampled = replace(config, temperature=1.0, seed=seed)
-        return [
-            item.text for item in evaluate(sampled, Generator.open, Silent()).rows[0].run.outcomes
-        ]
+        return [item.text for item in evaluate(sampled, Generator.open).rows[0].run.outcomes]
 
     assert texts(1) == texts(1) != texts(2)
 
@@ -145,9 +144,9 @@ def test_seeds_decide_sampled_texts(config: EvaluationConfig) -> None:
 def test_bundles_of_one_name_are_averaged_with_their_range(
     config: EvaluationConfig, bundle: Path
 ) -> None:
-    assert evaluate(config, Generator.open, Silent()).averages == ()
+    assert evaluate(config, Generator.open).averages == ()
     pair = replace(config, bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
-    result = evaluate(pair, Generator.open, Silent())
+    result = evaluate(pair, Generator.open)
     assert [(entry.schedule, entry.num_bundles) for entry in result.averages] == [
         ("full", 2),
         (SKIPPING, 2),
@@ -169,7 +168,7 @@ def test_all_that_does_not_fit_a_bundle_is_refused_at_once(
     )
     never_opened = Mock(spec=Generator.open)
     with pytest.raises(UsageError) as error:
-        evaluate(bad, never_opened, Silent())
+        evaluate(bad, never_opened)
     never_opened.assert_not_called()
     text = str(error.value)
     assert "long.jsonl, line 2: prompt and first reference have 67 tokens" in text
@@ -187,7 +186,7 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
     rows = [{"prompt": "a", "completion": "c"}, {"prompt": "word " * 20, "completion": "yz."}]
     path.write_text("\n".join(map(json.dumps, rows)))
     data = DataConfig(path=path, long_prompts=long_prompts, prompt_template="{prompt}:")
-    found = evaluate(replace(config, data=data), Generator.open, Silent())
+    found = evaluate(replace(config, data=data), Generator.open)
     prompts = found.rows[0].prepared.prompts
     tokens = [prompt.token_ids for prompt in prompts]
     assert [len(prompt) for prompt in tokens] == lengths

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from evaluations import SKIPPING, Silent
+from evaluations import SKIPPING
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.bootstrap import Bootstrap
@@ -41,7 +41,7 @@ def passages(
 @pytest.fixture(scope="module")
 def scored(passages: EvaluationConfig) -> Evaluation:
     """The result of ``passages``."""
-    return evaluate(passages, Generator.open, Silent())
+    return evaluate(passages, Generator.open)
 
 
 def outcome(*logprobs: float) -> Outcome:
@@ -124,7 +124,7 @@ def test_two_buckets_are_too_few_to_compare() -> None:
 
 def test_nothing_is_written_when_scoring_only(passages: EvaluationConfig) -> None:
     with patch.object(Generator, "generate") as generate:
-        result = evaluate(passages, Generator.open, Silent())
+        result = evaluate(passages, Generator.open)
     generate.assert_not_called()
     assert list(result.metrics) == ["perplexity", "realised_depth"]
     assert all(math.isnan(row.speedup) for row in result.rows)
@@ -133,8 +133,8 @@ def test_nothing_is_written_when_scoring_only(passages: EvaluationConfig) -> Non
 
 def test_scoring_only_finds_the_perplexity_of_a_whole_run(config: EvaluationConfig) -> None:
     quick = replace(config, max_tokens=None, score_only=True)
-    rows = evaluate(quick, Generator.open, Silent()).rows
-    whole = evaluate(config, Generator.open, Silent()).rows
+    rows = evaluate(quick, Generator.open).rows
+    whole = evaluate(config, Generator.open).rows
     for one, other in zip(rows, whole, strict=True):
         assert one.figures["perplexity"] == other.figures["perplexity"]
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from calibrations import SCHEDULES, literal_inputs, literal_loss
-from roundings import Counting, rounding_plan
+from recorded_events import RecordedEvents
+from roundings import rounding_plan
 from tiny_models import tiny_model
 from transformers import OPTForCausalLM
 
 from skipdec.calib.rounding.round import run_rounding
 from skipdec.engines.errors import CheckpointError
+from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind
 from skipdec.exporter.architecture.weights import engine_name, engine_parameters
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
@@ -47,9 +49,9 @@ def test_the_exported_bundles_loss_is_the_reported_one(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
-    events = Counting()
+    events = RecordedEvents()
     report = run_rounding(plan, events)
-    assert events.engines == [*(f"layer_{index:03d}" for index in range(6)), "head"]
+    assert events.done["rounding"] == [*(f"layer_{index:03d}" for index in range(6)), "head"]
     config = ExportConfig(
         model=str(tmp_path / "rounded"),
         output=tmp_path / "bundle",
@@ -75,7 +77,7 @@ def test_the_written_weights_loss_is_the_reported_one(
     structure: str, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint(structure), tmp_path / "rounded", SKIPPING)
-    report = run_rounding(plan, Counting())
+    report = run_rounding(plan, Events())
     model = OPTForCausalLM.from_pretrained(tmp_path / "rounded", local_files_only=True).eval()
     tied = model.lm_head.weight.detach().numpy()  # [V, K]; export rounds it to nearest
     head = torch.from_numpy(BlockQuantizer(4, 16).dequantized(tied.T).T)
@@ -90,7 +92,7 @@ def test_errors_to_nearest_and_the_exact_loss_are_those_of_a_literal_forward_pas
     schedule: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", schedule)
-    report = run_rounding(plan, Counting())
+    report = run_rounding(plan, Events())
     model = reference_model("untied")
     literal = literal_inputs(model, plan.held_out, plan.schedule)
     assert report.loss.float32 == pytest.approx(
@@ -114,7 +116,7 @@ def test_on_its_own_texts_every_product_errs_less_than_to_nearest(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
-    report = run_rounding(replace(plan, held_out=plan.observed), Counting())
+    report = run_rounding(replace(plan, held_out=plan.observed), Events())
     assert len(report.products) == 6 * 4 + 1
     for product in report.products:
         assert product.rounded_error < 0.8 * product.nearest_error, product
@@ -128,7 +130,7 @@ def test_what_is_written_is_already_what_export_rounds_it_to(
     source = tmp_path / "source"
     tiny_model("untied").to(dtype).save_pretrained(source)
     output = tmp_path / "rounded"
-    run_rounding(rounding_plan(source, output, target=target), Counting())
+    run_rounding(rounding_plan(source, output, target=target), Events())
     quantizer = {
         "onnxruntime": BlockQuantizer(4, 16),
         "tensorrt": LinearBlockQuantizer(4, 16, "float16"),
@@ -144,7 +146,7 @@ def test_what_is_written_is_already_what_export_rounds_it_to(
 def test_transformers_reads_it_and_the_rest_is_untouched(
     structure: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
 ) -> None:
-    run_rounding(rounding_plan(checkpoint(structure), tmp_path / "rounded"), Counting())
+    run_rounding(rounding_plan(checkpoint(structure), tmp_path / "rounded"), Events())
     model, loading = OPTForCausalLM.from_pretrained(
         tmp_path / "rounded", output_loading_info=True, local_files_only=True
     )
@@ -158,7 +160,7 @@ def test_transformers_reads_it_and_the_rest_is_untouched(
 
 def test_a_tied_head_can_get_weights_of_its_own(checkpoint: Checkpoint, tmp_path: Path) -> None:
     plan = rounding_plan(checkpoint("pre_norm"), tmp_path / "rounded", untie_head=True)
-    report = run_rounding(plan, Counting())
+    report = run_rounding(plan, Events())
     assert (report.head, report.products[-1].weight) == ("gptq", "lm_head.weight")
     assert (
         json.loads((tmp_path / "rounded" / "config.json").read_text())["tie_word_embeddings"]
@@ -178,5 +180,5 @@ def test_nothing_is_left_behind_where_an_activation_is_not_finite(tmp_path: Path
     model.save_pretrained(tmp_path / "source")
     plan = rounding_plan(tmp_path / "source", tmp_path / "rounded")
     with pytest.raises(CheckpointError, match=r"layer_002 .*self_attn.qkv_proj.weight is NaN or"):
-        run_rounding(plan, Counting())
+        run_rounding(plan, Events())
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from recorded_events import RecordedEvents
 from safetensors.torch import load_file
 from transformers import OPTForCausalLM, TrainerCallback
 
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
-from skipdec.calib.tuning.plan import TuneEvents
 from skipdec.calib.tuning.tune import tune
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
@@ -188,7 +189,10 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
         tune(settings("resumed", **options))
     with pytest.raises(UsageError, match=r"learning_rate is 0.1; the run began with 0.005"):
         tune(settings("resumed", **options, resume=True, learning_rate=0.1))
-    report = tune(settings("resumed", **options, resume=True))
+    events = RecordedEvents()
+    report = tune(settings("resumed", **options, resume=True), events)
+    assert events.done["tuning"][0] == "resumed"
+    assert events.counts["tuning"] == events.totals["tuning"]
     assert report is not None
     assert report.steps == 12
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
@@ -209,7 +213,10 @@ def test_a_finished_run_that_was_not_published_resumes_without_a_further_step(
         patch.setattr(tune_module, "_write_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             tune(settings("resumed", **options))
-    report = tune(settings("resumed", **options, resume=True))
+    events = RecordedEvents()
+    report = tune(settings("resumed", **options, resume=True), events)
+    assert events.done["tuning"][0] == "resumed"
+    assert events.counts["tuning"] == events.totals["tuning"]
     assert expected is not None
     assert report is not None
     assert (report.steps, report.epochs) == (expected.steps, expected.epochs) == (3, 1.5)
@@ -323,17 +330,13 @@ def test_all_that_is_wrong_is_said_before_work(
 
 
 def test_events_come_in_order(settings: Callable[..., TuneConfig]) -> None:
-    seen: list[str] = []
-
-    class Recorder(TuneEvents):
-        def stage_started(self, stage: str) -> None:
-            seen.append(stage)
-
-        def step_finished(self, step: int, num_steps: int) -> None:
-            seen.append(f"{step}/{num_steps}")
-
-    tune(settings(max_steps=2), Recorder())
-    assert seen == ["load", "validate", "train", "1/2", "2/2", "publish"]
+    events = RecordedEvents()
+    tune(settings(max_steps=2), events)
+    assert list(events.counts) == ["loading", "held-out loss", "tuning", "writing"]
+    assert events.counts["tuning"] == events.totals["tuning"] == 2
+    assert all(
+        fnmatch(line, f"step {step}: loss ?.???") for step, line in enumerate(events.lines, 1)
+    )
 
 
 def test_the_start_checkpoint_is_as_transformers_reads_it(small: Path) -> None:

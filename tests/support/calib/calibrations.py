@@ -36,23 +36,6 @@ _SOURCES = {
 }
 
 
-class Quiet:
-    """Events of a calibration that only counts."""
-
-    def __init__(self) -> None:
-        self.engines: list[str] = []
-        self.texts = 0
-
-    def planned(self, plan: CalibrationPlan) -> None:
-        self.plan = plan
-
-    def text_generated(self) -> None:
-        self.texts += 1
-
-    def engine_finished(self, engine: str) -> None:
-        self.engines.append(engine)
-
-
 def random_examples(seed: int = 2) -> tuple[TokenisedExample, ...]:
     """Ragged texts of random tokens."""
     draw = np.random.default_rng(seed)

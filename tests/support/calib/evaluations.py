@@ -1,4 +1,4 @@
-"""What tests of evaluations share: a schedule, data, and progress that counts."""
+"""What tests of evaluations share: a schedule and data."""
 
 from __future__ import annotations
 
@@ -20,17 +20,3 @@ def write_rows(path: Path) -> Path:
     rows = [{"prompt": prompt, "completion": text} for prompt, text in ROWS]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
-
-
-class Silent:
-    """Progress of an evaluation that only counts."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.done: list[str] = []
-
-    def begin(self, total: int) -> None:
-        self.total = total
-
-    def advance(self, done: str) -> None:
-        self.done.append(done)

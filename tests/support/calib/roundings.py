@@ -13,19 +13,6 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.schedule.text import parse_schedule
 
 
-class Counting:
-    """Events of a rounding that only counts."""
-
-    def __init__(self) -> None:
-        self.engines: list[str] = []
-
-    def planned(self, plan: RoundingPlan) -> None:
-        self.plan = plan
-
-    def engine_finished(self, engine: str) -> None:
-        self.engines.append(engine)
-
-
 def rounding_plan(
     checkpoint: Path,
     output: Path,
