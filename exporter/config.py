@@ -224,14 +224,13 @@ class QuantizationConfig(ValidatedConfig):
             )
 
 
-class ExportConfig(QuantizationConfig):
-    """All that decides what `export` reads, builds, checks and writes.
+class CheckpointSource(ValidatedConfig):
+    """Which checkpoint to open, and how; ``seed`` is that of dummy weights.
 
-    Raises UsageError, with every problem at once, for an unknown field or a value that is not
-    allowed. ``ExportConfig.from_json(config.to_json()) == config`` holds for every config.
+    Raises UsageError, with every problem at once, as all configurations do.
 
-    >>> ExportConfig(model="opt-1.3b", dtype="float16").precision().dtype
-    'float16'
+    >>> CheckpointSource(model="opt-66b", load_format="dummy").seed
+    0
     """
 
     model: Annotated[str, Option(metavar="MODEL", is_argument=True)] = Field(
@@ -251,6 +250,21 @@ class ExportConfig(QuantizationConfig):
     seed: Annotated[int, _CHECKPOINT] = Field(
         default=0, ge=0, lt=1 << 63, description="of dummy weights and verification"
     )
+    max_seq_len: Annotated[int | None, _BUNDLE] = Field(
+        default=None, ge=1, description="prompt + completion (the model's)"
+    )
+
+
+class ExportConfig(QuantizationConfig, CheckpointSource):
+    """All that decides what `export` reads, builds, checks and writes.
+
+    Raises UsageError, with every problem at once, for an unknown field or a value that is not
+    allowed. ``ExportConfig.from_json(config.to_json()) == config`` holds for every config.
+
+    >>> ExportConfig(model="opt-1.3b", dtype="float16").precision().dtype
+    'float16'
+    """
+
     accuracy_level: Annotated[Literal[0, 4] | None, _BUNDLE] = Field(
         default=None, description="in blocks: 0 exact, 4 int8 products (4)"
     )
@@ -259,9 +273,6 @@ class ExportConfig(QuantizationConfig):
     )
     dtype: Annotated[FloatType, _BUNDLE] = Field(
         default="float32", description="of activations, KV cache, float weights"
-    )
-    max_seq_len: Annotated[int | None, _BUNDLE] = Field(
-        default=None, ge=1, description="prompt + completion (the model's)"
     )
     schedule: Annotated[str | None, Option(panel="Bundle", metavar="SPEC")] = Field(
         default=None,
@@ -280,6 +291,13 @@ class ExportConfig(QuantizationConfig):
     atol: Annotated[float | None, _RUNNING] = Field(
         default=None, gt=0, description="tolerance of verification (by precision)"
     )
+
+    @property
+    def source(self) -> CheckpointSource:
+        """The checkpoint alone."""
+        return CheckpointSource(
+            **{name: getattr(self, name) for name in CheckpointSource.model_fields}
+        )
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()

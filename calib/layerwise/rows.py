@@ -9,8 +9,6 @@ from itertools import accumulate
 
 from ...engines.errors import CheckpointError, UsageError
 from ...exporter.checkpoint.checkpoint import Checkpoint
-from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.text import parse_schedule
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
@@ -88,30 +86,6 @@ def tokenise_rows(
             f"{model.max_seq_len} tokens; at least 2 are needed, cut prompts or draw more rows",
         )
     return tokenised
-
-
-def schedule_of(
-    checkpoint: Checkpoint, text: str | None, data: TokenisedData | None
-) -> ExitSchedule:
-    """The schedule ``text``, else the checkpoint's own, else full depth.
-
-    A text without a horizon takes the median completion. Where there are no ``data``, as they are
-    bad, it takes the model's length, which refuses the fewest schedules.
-    """
-    num_layers = checkpoint.model.num_layers
-    if text is not None:
-        horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
-        return parse_schedule(text, num_layers=num_layers, horizon=horizon)
-    if checkpoint.schedule_document is None:
-        return ExitSchedule.full(num_layers)
-    schedule = ExitSchedule.from_document(checkpoint.schedule_document)
-    if schedule.num_layers != num_layers:
-        raise CheckpointError(
-            checkpoint.model.name,
-            f"has a schedule for {schedule.num_layers} layers and {num_layers} layers; "
-            "give --schedule",
-        )
-    return schedule
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,12 @@ def round_weights(config: RoundingConfig, events: Events | None = None) -> Round
 
 def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
     """Do what ``round_weights`` does, with what ``plan`` holds."""
+    source = plan.checkpoint.directory
+    assert source is not None  # only random weights lie nowhere
     with published(plan.config.output) as directory, torch.inference_mode():
         files = CheckpointFiles(directory)
         report = _Rounder(plan, files).run(events)
-        document = json.loads((plan.directory / "config.json").read_bytes())
+        document = json.loads((source / "config.json").read_bytes())
         if plan.config.untie_head:
             document["tie_word_embeddings"] = False
         others = {REPORT_NAME: report.model_dump_json(indent=2).encode() + b"\n"}
@@ -57,7 +59,7 @@ def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
             others[TOKENIZER_NAME] = tokenizer
         if plan.has_schedule:
             others[SCHEDULE_NAME] = schedule_text(plan.schedule.to_document()).encode()
-        files.finish(plan.directory, document, others)
+        files.finish(source, document, others)
     return report
 
 

@@ -13,7 +13,7 @@ from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.hub import CheckpointDirectory, locate
 from ...exporter.checkpoint.tokenizer import read_tokenizer
-from ...exporter.config import ExportConfig
+from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import Example
 from .config import TuneConfig
@@ -55,7 +55,7 @@ class CheckpointStart(StartModel):
     """A checkpoint directory, or one that is downloaded from the hub."""
 
     def __init__(self, model: str) -> None:
-        directory = locate(ExportConfig(model=model))
+        directory = locate(CheckpointSource(model=model))
         self.path = directory.path
         self.spec = model_spec(_read_config(directory), directory.name)
         tokenizer = read_tokenizer(directory.path)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...engines.errors import CheckpointError
+from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import ModelSpec, json_digest
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import parse_schedule
 from ..architecture.families import family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..architecture.weights import expected_tensors
-from ..config import ExportConfig, LoadFormat
+from ..config import CheckpointSource, LoadFormat
 from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
@@ -31,11 +33,15 @@ _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. ``warnings`` are for people, one sentence each."""
+    """An opened checkpoint. ``warnings`` are for people, one sentence each.
+
+    ``directory``: where it lies; None for a published architecture with random weights.
+    """
 
     model: ModelSpec
     reader: CheckpointReader
     load_format: LoadFormat
+    directory: Path | None = None
     revision: str | None = None
     tokenizer_json: bytes | None = None
     schedule_document: dict[str, Any] | None = None
@@ -51,26 +57,27 @@ class Checkpoint:
         return source if self.revision is None else {**source, "revision": self.revision}
 
 
-def open_checkpoint(config: ExportConfig) -> Checkpoint:
-    """Find and open ``config.model``, downloading it if need be; no tensor is read.
+def open_checkpoint(source: CheckpointSource) -> Checkpoint:
+    """Find and open ``source.model``, downloading it if need be; no tensor is read.
 
     Raises UnsupportedModelError for a model that can't be compiled, and CheckpointError with all
     tensors that are missing, unexpected, or of another shape.
     """
-    if config.load_format == "dummy":
-        return _open_dummy(config)
-    directory = locate(config)
-    model = model_spec(_read_config(directory.path), directory.name, config.max_seq_len)
-    load_format, files = _weight_files(directory.path, config.load_format)
+    if source.load_format == "dummy":
+        return _open_dummy(source)
+    directory = locate(source)
+    model = model_spec(_read_config(directory.path), directory.name, source.max_seq_len)
+    load_format, files = _weight_files(directory.path, source.load_format)
     reader = MappedReader(_canonical(files, _FORMATS[load_format][1]))
     if problems := _tensor_problems(reader, model):
-        raise CheckpointError(config.model, *problems)
+        raise CheckpointError(source.model, *problems)
     tokenizer = read_tokenizer(directory.path)
     warnings = () if tokenizer else ("no tokenizer files: the bundle runs on token ids",)
     return Checkpoint(
         model=model,
         reader=reader,
         load_format=load_format,
+        directory=directory.path,
         revision=directory.revision,
         tokenizer_json=tokenizer,
         schedule_document=_read_schedule(directory.path),
@@ -78,17 +85,43 @@ def open_checkpoint(config: ExportConfig) -> Checkpoint:
     )
 
 
-def _open_dummy(config: ExportConfig) -> Checkpoint:
+def resolve_schedule(
+    text: str | None, checkpoint: Checkpoint, horizon: int | None = None
+) -> ExitSchedule:
+    """The schedule ``text``, else the checkpoint's own, else full depth.
+
+    A preset without a horizon takes ``horizon``, else the checkpoint's. Raises ScheduleError if it
+    doesn't fit.
+    """
+    own = checkpoint.schedule_document
+    num_layers = checkpoint.model.num_layers
+    trained = None if own is None else ExitSchedule.from_document(own)
+    if text is not None:
+        if horizon is None and trained is not None:
+            horizon = trained.horizon
+        return parse_schedule(text, num_layers=num_layers, horizon=horizon)
+    if trained is None:
+        return ExitSchedule.full(num_layers)
+    if trained.num_layers != num_layers:
+        raise ScheduleError(
+            "the checkpoint's schedule",
+            f"is for {trained.num_layers} layers; the model has {num_layers}; "
+            "correct it, or choose another with --schedule",
+        )
+    return trained
+
+
+def _open_dummy(source: CheckpointSource) -> Checkpoint:
     """Random weights in a published architecture, or in that of a directory's config.json."""
-    family = None if Path(config.model).is_dir() else family_config(config.model)
+    family = None if Path(source.model).is_dir() else family_config(source.model)
     if family is None:
-        directory = locate(config)
+        directory = locate(source)
         document = _read_config(directory.path)
         schedule = _read_schedule(directory.path)
     else:
-        directory = CheckpointDirectory(hub_id(config.model), Path(), None)
+        directory = CheckpointDirectory(hub_id(source.model), Path(), None)
         document, schedule = family, None
-    model = model_spec(document, directory.name, config.max_seq_len)
+    model = model_spec(document, directory.name, source.max_seq_len)
     tokenizer = byte_level_tokenizer(model)
     warnings = ["weights are random (load format dummy): texts will make no sense"]
     if tokenizer is None:
@@ -98,7 +131,7 @@ def _open_dummy(config: ExportConfig) -> Checkpoint:
         )
     return Checkpoint(
         model=model,
-        reader=DummyReader(expected_tensors(model), config.seed),
+        reader=DummyReader(expected_tensors(model), source.seed),
         load_format="dummy",
         tokenizer_json=tokenizer,
         schedule_document=schedule,

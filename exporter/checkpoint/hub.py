@@ -8,7 +8,7 @@ from pathlib import Path
 from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
 from ..architecture.families import SHORT_NAMES, hub_id
-from ..config import ExportConfig, LoadFormat
+from ..config import CheckpointSource, LoadFormat
 
 _SMALL_FILES = (
     "config.json",
@@ -36,33 +36,33 @@ class CheckpointDirectory:
     revision: str | None
 
 
-def locate(config: ExportConfig) -> CheckpointDirectory:
-    """Return the directory of ``config.model``, downloading it if it is a hub id.
+def locate(source: CheckpointSource) -> CheckpointDirectory:
+    """Return the directory of ``source.model``, downloading it if it is a hub id.
 
     An existing directory comes first, then the short names, then the hub. With
     ``load_format="auto"`` safetensors are preferred, and ``.bin`` files are downloaded only where
     there are none. Raises CheckpointError with what can be done about it.
     """
-    local = Path(config.model).expanduser()
+    local = Path(source.model).expanduser()
     if local.is_dir():
         return CheckpointDirectory(local.resolve().name, local.resolve(), None)
-    if local.exists() or config.model.startswith(("/", "./", "../", "~")):
+    if local.exists() or source.model.startswith(("/", "./", "../", "~")):
         raise CheckpointError(
-            config.model,
+            source.model,
             "is not a directory; give a directory with config.json, a hub id, "
             f"or one of {', '.join(SHORT_NAMES)}",
         )
     formats: list[LoadFormat] = (
-        ["safetensors", "bin"] if config.load_format == "auto" else [config.load_format]
+        ["safetensors", "bin"] if source.load_format == "auto" else [source.load_format]
     )
     for load_format in formats:
-        path = _download(config, (*_SMALL_FILES, *_WEIGHT_FILES[load_format]))
+        path = _download(source, (*_SMALL_FILES, *_WEIGHT_FILES[load_format]))
         if any(any(path.glob(pattern)) for pattern in _WEIGHT_FILES[load_format]):
             break
-    return CheckpointDirectory(hub_id(config.model), path, path.name)
+    return CheckpointDirectory(hub_id(source.model), path, path.name)
 
 
-def _download(config: ExportConfig, patterns: tuple[str, ...]) -> Path:
+def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
     require_extra("export", "downloading a checkpoint")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -74,12 +74,12 @@ def _download(config: ExportConfig, patterns: tuple[str, ...]) -> Path:
         RevisionNotFoundError,
     )
 
-    model = hub_id(config.model)
+    model = hub_id(source.model)
     try:
         path = snapshot_download(
             model,
-            revision=config.revision,
-            local_files_only=config.local_files_only,
+            revision=source.revision,
+            local_files_only=source.local_files_only,
             allow_patterns=list(patterns),
         )
     except HFValidationError as error:
@@ -87,12 +87,12 @@ def _download(config: ExportConfig, patterns: tuple[str, ...]) -> Path:
             "is neither a directory nor a hub id; give a directory with config.json, a hub id "
             f"like me/my-opt, or one of {', '.join(SHORT_NAMES)}"
         )
-        raise CheckpointError(config.model, problem) from error
+        raise CheckpointError(source.model, problem) from error
     except GatedRepoError as error:
         problem = "is gated on the hub; accept its terms there and run: hf auth login"
         raise CheckpointError(model, problem) from error
     except RevisionNotFoundError as error:
-        problem = f"has no revision {config.revision!r} on the hub"
+        problem = f"has no revision {source.revision!r} on the hub"
         raise CheckpointError(model, problem) from error
     except RepositoryNotFoundError as error:
         problem = "is not a directory here, and not found on the hub (or private: hf auth login)"

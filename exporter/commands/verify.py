@@ -62,29 +62,29 @@ def verify(
         return
     from ...engines.host.console import parse_memory_size
     from ...engines.host.progress import ConsoleProgress
-    from ..config import ExportConfig
+    from ..config import CheckpointSource
     from ..verification.process import run_verification
+    from ..verification.report import VerificationRequest
 
     opened = EngineBundle.open(bundle)
     values: dict[str, Any] = {
-        "model": reference,
-        "load_format": load_format,
-        "revision": revision,
-        "local_files_only": local_files_only,
+        "directory": opened.path,
+        "source": CheckpointSource(
+            model=reference,
+            load_format=load_format,
+            revision=revision,
+            local_files_only=local_files_only,
+            seed=seed,
+        ),
+        "precision": opened.manifest.precision,
+        "ranges": ranges,
         "atol": atol,
-        "seed": seed,
     }
     if verify_memory is not None:
         values["verify_memory"] = parse_memory_size(verify_memory, "--verify-memory")
-    config = ExportConfig(**values)
+    request = VerificationRequest(**values)
     with ConsoleProgress() as progress:
-        report = run_verification(
-            opened.path,
-            config,
-            opened.manifest.precision,
-            progress,
-            ranges=ranges,
-        )
+        report = run_verification(request, progress)
     _print(opened, report, as_json)
 
 

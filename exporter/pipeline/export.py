@@ -15,7 +15,7 @@ from ...engines.manifest import EngineKind, FileRecord, FloatType, Manifest, Mod
 from ...runtime.schedule.text import format_schedule
 from ..config import ExportConfig
 from ..quantization.migration import MIGRATION
-from ..verification.report import VerificationReport
+from ..verification.report import VerificationReport, VerificationRequest
 from .plan import ExportPlan, plan_export
 from .report import ExportReport, PeakMemory, Stages
 
@@ -107,10 +107,17 @@ class _Export:
     def _verify(self, plan: ExportPlan, directory: Path) -> VerificationReport:
         from ..verification.process import run_verification
 
+        config = self._config
+        request = VerificationRequest(
+            directory=directory,
+            source=config.source,
+            precision=plan.precision,
+            ranges=config.ranges,
+            atol=config.atol,
+            verify_memory=config.verify_memory,
+        )
         with self._stages.stage("verify"):
-            return run_verification(
-                directory, self._config, plan.precision, self._events, ranges=self._config.ranges
-            )
+            return run_verification(request, self._events)
 
 
 @lru_cache(maxsize=2 * len(EngineKind))

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from ...engines.bundle.place import partial_path
 from ...engines.bundle.writer import check_target
 from ...engines.checking import Problems
-from ...engines.errors import CapacityError, ScheduleError, UnsupportedModelError, UsageError
+from ...engines.errors import CapacityError, UnsupportedModelError, UsageError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
 from ...engines.memory import ITEM_BYTES, WEIGHTS_ALIGNMENT
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.text import parse_schedule
 from ..architecture.families import hub_id
 from ..architecture.weights import engine_name, engine_parameters
-from ..checkpoint.checkpoint import Checkpoint, open_checkpoint
+from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ..config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
 from ..quantization.migration import Migration
 from ..quantization.quantize import QUANTIZED_PARAMETERS, QUANTIZERS
@@ -128,11 +127,11 @@ def plan_export(config: ExportConfig) -> ExportPlan:
     output = output_path(config)
     problems.attempt(_check_target_name, config.target)
     problems.attempt(check_target, output, force=config.force)
-    checkpoint = problems.attempt(open_checkpoint, config)
+    checkpoint = problems.attempt(open_checkpoint, config.source)
     if checkpoint is None:
         raise problems.error()
     model = checkpoint.model
-    schedule = problems.attempt(resolve_schedule, config, checkpoint)
+    schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint)
     compilation = migration = None
     if config.is_compiled:
         compilation = problems.attempt(_plan_compilation, config, config.dtype, model)
@@ -198,28 +197,6 @@ def bundle_name(stem: str, dtype: FloatType, config: QuantizationConfig) -> str:
     quantize = "" if config.quantize == "none" else f"-{config.quantize}"
     target = f"-{config.target}" if config.is_compiled else ""
     return f"{stem}{precision}{quantize}{target}.skipdec"
-
-
-def resolve_schedule(config: ExportConfig, checkpoint: Checkpoint) -> ExitSchedule:
-    """The schedule asked for, else the checkpoint's own, else full depth.
-
-    A preset without a horizon takes the checkpoint's. Raises ScheduleError if it doesn't fit.
-    """
-    own = checkpoint.schedule_document
-    num_layers = checkpoint.model.num_layers
-    trained = None if own is None else ExitSchedule.from_document(own)
-    if config.schedule is not None:
-        horizon = None if trained is None else trained.horizon
-        return parse_schedule(config.schedule, num_layers=num_layers, horizon=horizon)
-    if trained is None:
-        return ExitSchedule.full(num_layers)
-    if trained.num_layers != num_layers:
-        raise ScheduleError(
-            "the checkpoint's schedule",
-            f"is for {trained.num_layers} layers; the model has {num_layers}; "
-            "correct it, or choose another with --schedule",
-        )
-    return trained
 
 
 def planned_engines(

@@ -59,7 +59,7 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
     """
     start = perf_counter()
     bundle = EngineBundle.open(request.directory, verify="full")
-    checkpoint = open_checkpoint(request.config)
+    checkpoint = open_checkpoint(request.source)
     check_identity(bundle, checkpoint.model, request.precision)
     check_graphs(bundle)
     migration = None if request.ranges is None else read_ranges(request.ranges).migration
@@ -89,9 +89,9 @@ class Verification:
         events: Events,
         migration: Migration | None = None,
     ) -> None:
-        self._seed = request.config.seed
-        self._atol = request.config.atol
-        self._memory = min(request.config.verify_memory, available_memory())
+        self._seed = request.source.seed
+        self._atol = request.atol
+        self._memory = min(request.verify_memory, available_memory())
         self._bundle = bundle
         self._model = bundle.manifest.model
         self._precision = bundle.manifest.precision

@@ -9,47 +9,32 @@ from ...engines.errors import VerificationError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.host.worker import WorkerCrashError, run_worker
-from ...engines.manifest import PrecisionSpec
-from ..config import ExportConfig
 from .report import VerificationReport, VerificationRequest
 
 _WORKER = f"{__package__}.worker"
 
 
 def run_verification(
-    directory: Path,
-    config: ExportConfig,
-    precision: PrecisionSpec | None = None,
-    events: Events | None = None,
-    *,
-    ranges: Path | None = None,
+    request: VerificationRequest, events: Events | None = None
 ) -> VerificationReport:
-    """Verify the bundle in ``directory``, published or staged, against ``config``'s checkpoint.
+    """Do what ``request`` asks for; ``events`` is told of the stage ``verifying`` and each engine.
 
-    ``precision`` is what was asked for, ``config.precision()`` by default. ``ranges`` is the file
-    whose factors migrated the weights, where one did. ``events`` is told of the stage
-    ``verifying`` and of each engine. Returns the report of a bundle that passed; raises
-    VerificationError naming the worst tensor and engine of one that did not, and whatever error
-    the checkpoint or bundle gave. This process stays small: torch is loaded in the other one only.
+    Returns the report of a bundle that passed; raises VerificationError naming the worst tensor
+    and engine of one that did not, and whatever error the checkpoint or bundle gave. This process
+    stays small: torch is loaded in the other one only.
     """
     require_extra("export", "verification")
-    request = VerificationRequest(
-        directory=directory.resolve(),
-        config=config,
-        precision=precision or config.precision(),
-        ranges=ranges,
-    )
 
     def forward(line: list[Any]) -> None:
         method, *arguments = line  # see the worker
         getattr(events or Events(), method)(*arguments)
 
     try:
-        content = run_worker(_WORKER, [], request.model_dump_json(), forward)
+        content = run_worker(_WORKER, [], request.to_json(), forward)
     except WorkerCrashError as crash:
-        raise _crashed(directory, crash) from None
+        raise _crashed(request.directory, crash) from None
     report = VerificationReport.model_validate(content)
-    report.raise_if_failed(str(directory))
+    report.raise_if_failed(str(request.directory))
     return report
 
 

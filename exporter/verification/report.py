@@ -8,9 +8,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...engines.checking import ValidatedConfig
 from ...engines.errors import VerificationError
 from ...engines.manifest import PrecisionSpec
-from ..config import ExportConfig
+from ..config import GIB, CheckpointSource
 
 _REPORTED_PROBLEMS = 10
 
@@ -21,18 +22,20 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
-class VerificationRequest(_Model):
-    """Hold the bundle in ``directory`` against the checkpoint that ``config`` names.
+class VerificationRequest(ValidatedConfig):
+    """Hold the bundle in ``directory``, published or staged, against the checkpoint of ``source``.
 
-    ``precision`` is what was asked for: the bundle must be exactly that. Of ``config`` the
-    checkpoint's fields, ``seed``, ``atol`` and ``verify_memory`` count. ``ranges`` has the factors
-    that migrated the weights, if any did.
+    ``source.seed`` draws the test prompts too.
     """
 
     directory: Path
-    config: ExportConfig
-    precision: PrecisionSpec
-    ranges: Path | None = None
+    source: CheckpointSource
+    precision: PrecisionSpec = Field(description="what was asked for: the bundle must be just that")
+    ranges: Path | None = Field(
+        default=None, description="with the factors that migrated the weights, if any did"
+    )
+    atol: float | None = Field(default=None, gt=0, description="None: by precision")
+    verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
 
 
 class EngineCheck(_Model):

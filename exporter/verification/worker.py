@@ -1,6 +1,6 @@
 """The process that verifies: reads a VerificationRequest on stdin, writes a VerificationReport.
 
-A process of its own (engines/worker_process.py) keeps torch, and all memory that verification
+A process of its own (engines/host/worker.py) keeps torch, and all memory that verification
 takes, out of the exporter.
 """
 
@@ -32,7 +32,7 @@ class _Forwarded(Events):
 
 def main() -> None:
     """Verify what stdin asks for."""
-    request = VerificationRequest.model_validate_json(sys.stdin.buffer.read())
+    request = VerificationRequest.from_json(sys.stdin.buffer.read())
     lines = WorkerLines()
     try:
         use_shared_thread_pool(len(os.sched_getaffinity(0)))

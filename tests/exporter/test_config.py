@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.engines.host.processor import processor_flags
 from skipdec.exporter.architecture.families import SHORT_NAMES, family_config, hub_id
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.config import EXPORT_TARGETS, ExportConfig, TensorRtConfig
+from skipdec.exporter.config import EXPORT_TARGETS, CheckpointSource, ExportConfig, TensorRtConfig
 from skipdec.exporter.graphs.lowering import TARGETS
 
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
@@ -185,3 +186,17 @@ def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
     for reason in (*(config.keys() - TINY.keys()), "model_type", "num_attention_heads", "4096"):
         assert str(reason) in text
     assert len(caught.value.problems) == 10
+
+
+def test_an_export_names_its_checkpoint_and_nothing_else_of_it_does() -> None:
+    values: dict[str, Any] = {
+        "model": "opt-66b",
+        "load_format": "dummy",
+        "revision": "main",
+        "local_files_only": True,
+        "max_seq_len": 64,
+        "seed": 7,
+    }
+    source = ExportConfig(**values, quantize="int8", dtype="float16").source
+    assert source == CheckpointSource(**values)
+    assert source.model_dump() == values

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource
 
 SMALL = ("--examples", 3, "--held-out", 2, "--block-size", 16, "--preset", "e2e")
 
@@ -25,7 +25,7 @@ def test_the_checkpoint_brings_tokenizer_schedule_and_report(
     output = tmp_path / "new" / "rounded"
     result = run(model, "--data", rows, *SMALL, "--schedule", "2x:horizon=8", "-o", output)
     assert result.exit_code == 0, result.stderr
-    opened = open_checkpoint(ExportConfig(model=str(output)))
+    opened = open_checkpoint(CheckpointSource(model=str(output)))
     assert opened.tokenizer_json == (model / "tokenizer.json").read_bytes()
     assert opened.schedule_document is not None
     assert opened.schedule_document["horizon"] == 8

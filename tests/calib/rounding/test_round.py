@@ -22,7 +22,7 @@ from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind
 from skipdec.exporter.architecture.weights import engine_name, engine_parameters
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.quantization.linear import LinearBlockQuantizer
 from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS, BlockQuantizer
@@ -36,7 +36,7 @@ SKIPPING = SCHEDULES[1]
 
 def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
     """The weights [K, N] of all layers' products as stored, by engine and name."""
-    opened = open_checkpoint(ExportConfig(model=str(checkpoint)))
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
     return {
         (engine_name(EngineKind.LAYER, index), parameter.name): parameter.load(opened.reader)
         for index in range(opened.model.num_layers)
@@ -166,8 +166,8 @@ def test_a_tied_head_can_get_weights_of_its_own(checkpoint: Checkpoint, tmp_path
         json.loads((tmp_path / "rounded" / "config.json").read_text())["tie_word_embeddings"]
         is False
     )
-    reader = open_checkpoint(ExportConfig(model=str(tmp_path / "rounded"))).reader
-    original = open_checkpoint(ExportConfig(model=str(checkpoint("pre_norm")))).reader
+    reader = open_checkpoint(CheckpointSource(model=str(tmp_path / "rounded"))).reader
+    original = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm")))).reader
     embedding, head = "decoder.embed_tokens.weight", "lm_head.weight"
     assert np.array_equal(reader.read(embedding), original.read(embedding))
     assert not np.array_equal(reader.read(head), reader.read(embedding))

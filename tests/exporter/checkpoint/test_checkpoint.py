@@ -14,7 +14,7 @@ from skipdec.engines.errors import CheckpointError, UnsupportedModelError
 from skipdec.exporter.architecture.weights import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from skipdec.exporter.checkpoint.reader import CheckpointReader
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource
 
 Tensors = dict[str, torch.Tensor]
 SCHEDULE = {
@@ -35,7 +35,7 @@ def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 def open_directory(directory: Path, **options: object) -> Checkpoint:
-    return open_checkpoint(ExportConfig(model=str(directory), **options))
+    return open_checkpoint(CheckpointSource(model=str(directory), **options))
 
 
 def rewrite(directory: Path, file_format: str, tensors: Tensors) -> None:
@@ -248,14 +248,14 @@ def test_unknown_or_unreachable_model_says_what_can_be_done(
     model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    config = ExportConfig(model=model, local_files_only=True)
+    source = CheckpointSource(model=model, local_files_only=True)
     with pytest.raises(CheckpointError, match="directory"):
-        open_checkpoint(config)
+        open_checkpoint(source)
 
 
 def test_dummy_takes_the_architecture_from_a_directory_or_the_family(directory: Path) -> None:
     (directory / "model.safetensors").unlink()
     assert open_directory(directory, load_format="dummy").model.hidden_size == 32
-    opened = open_checkpoint(ExportConfig(model="opt-66b", load_format="dummy"))
+    opened = open_checkpoint(CheckpointSource(model="opt-66b", load_format="dummy"))
     assert (opened.model.name, opened.model.num_layers) == ("facebook/opt-66b", 64)
     assert opened.tokenizer_json is not None

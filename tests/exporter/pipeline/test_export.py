@@ -22,6 +22,7 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.pipeline.report import ExportReport
 from skipdec.exporter.verification import process as verify
+from skipdec.exporter.verification.report import VerificationRequest
 
 FORK = multiprocessing.get_context("fork")
 RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head", "candidates"}
@@ -238,8 +239,8 @@ def test_canonical_engines_are_kept_on_request_as_plain_onnx(model: str, tmp_pat
 def test_failed_verification_publishes_nothing(
     model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(directory: Path, *arguments: object, **options: object) -> None:
-        EngineBundle.open(directory)  # whole, only not visible
+    def fail(request: VerificationRequest, events: object) -> None:
+        EngineBundle.open(request.directory)  # whole, only not visible
         raise VerificationError("bundle", "layer_003 is off")
 
     monkeypatch.setattr(verify, "run_verification", fail)

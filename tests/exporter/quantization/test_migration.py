@@ -19,13 +19,14 @@ from skipdec.exporter.architecture.opt import engine_module
 from skipdec.exporter.architecture.weights import TensorReader, engine_name, engine_parameters
 from skipdec.exporter.building.journal import content_key
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
-from skipdec.exporter.config import BuildConfig, ExportConfig
+from skipdec.exporter.config import BuildConfig, CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.build import _check_migration
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
 from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from skipdec.exporter.quantization.ranges import ActivationRanges
 from skipdec.exporter.verification.process import run_verification
+from skipdec.exporter.verification.report import VerificationRequest
 
 NORMS = "the layer norm before it has no weight"
 RESIDUAL = "its input is the residual as well (norms come after)"
@@ -167,7 +168,7 @@ def test_the_digest_of_ranges_without_factors_stays() -> None:
 
 
 def test_other_factors_are_another_engine(checkpoint: Callable[[str], Path]) -> None:
-    opened = open_checkpoint(ExportConfig(model=str(checkpoint("pre_norm"))))
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm"))))
     parameters = engine_parameters(EngineKind.HEAD, opened.model)
     keys = {
         content_key(
@@ -181,7 +182,7 @@ def test_other_factors_are_another_engine(checkpoint: Callable[[str], Path]) -> 
 @pytest.fixture(scope="module")
 def ranges(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of factors alone, for the tiny model of structure pre_norm."""
-    model = open_checkpoint(ExportConfig(model=str(checkpoint("pre_norm")))).model
+    model = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm")))).model
     path = tmp_path_factory.mktemp("ranges") / "ranges.json"
     path.write_text(ActivationRanges(migration=migration_of(model)).model_dump_json())
     return path
@@ -208,8 +209,10 @@ def test_the_manifest_says_that_weights_were_migrated(bundle: Path, ranges: Path
 
 
 def test_verification_needs_the_file(bundle: Path, checkpoint: Callable[[str], Path]) -> None:
+    source = CheckpointSource(model=str(checkpoint("pre_norm")))
+    request = VerificationRequest(directory=bundle, source=source, precision=PrecisionSpec())
     with pytest.raises(VerificationError, match="give the file as --ranges"):
-        run_verification(bundle, ExportConfig(model=str(checkpoint("pre_norm"))))
+        run_verification(request)
 
 
 def test_a_build_takes_the_factors_of_its_bundle_alone(bundle: Path, ranges: Path) -> None:

@@ -17,7 +17,7 @@ from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind, Manifest, PrecisionSpec
 from skipdec.engines.trt.backend import TensorRtBackend
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource
 from skipdec.exporter.verification import plans as verify_plans
 from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.reference import Reference, ReferenceBuilder
@@ -49,9 +49,9 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def verified(checkpoint: Callable[[str], Path]) -> Callable[[Path], VerificationReport]:
     def run(bundle: Path) -> VerificationReport:
-        config = ExportConfig(model=str(checkpoint("pre_norm")))
+        source = CheckpointSource(model=str(checkpoint("pre_norm")))
         precision = EngineBundle.open(bundle).manifest.precision
-        request = VerificationRequest(directory=bundle, config=config, precision=precision)
+        request = VerificationRequest(directory=bundle, source=source, precision=precision)
         return verify_bundle(request, Events())
 
     return run

@@ -18,9 +18,9 @@ from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
 from skipdec.engines.host.events import Events
 from skipdec.engines.host.worker import WorkerCrashError
-from skipdec.engines.manifest import Manifest
+from skipdec.engines.manifest import Manifest, PrecisionSpec
 from skipdec.exporter.architecture.weights import Parameter
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import GIB, CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.verification import process as verify
 from skipdec.exporter.verification.bundle import verify_bundle
@@ -37,9 +37,20 @@ Exported = Callable[..., Path]
 def verified(checkpoint: Callable[[str], Path]) -> Verify:
     """``verified(bundle, structure, **config)``: the report, made in this process."""
 
-    def run(bundle: Path, structure: str = "pre_norm", **options: Any) -> VerificationReport:  # noqa: ANN401
+    def run(
+        bundle: Path,
+        structure: str = "pre_norm",
+        *,
+        verify_memory: int = 8 * GIB,
+        **options: Any,  # noqa: ANN401
+    ) -> VerificationReport:
         config = ExportConfig(model=str(checkpoint(structure)), **options)
-        request = VerificationRequest(directory=bundle, config=config, precision=config.precision())
+        request = VerificationRequest(
+            directory=bundle,
+            source=config.source,
+            precision=config.precision(),
+            verify_memory=verify_memory,
+        )
         return verify_bundle(request, Events())
 
     return run
@@ -297,12 +308,18 @@ def test_what_fails_verification_is_not_published(
     assert not output.exists()
 
 
+def request_for(directory: Path, model: str) -> VerificationRequest:
+    return VerificationRequest(
+        directory=directory, source=CheckpointSource(model=model), precision=PrecisionSpec()
+    )
+
+
 def test_errors_of_the_verifying_process_arrive_as_themselves(
     exported: Exported, tmp_path: Path
 ) -> None:
     shutil.copytree(exported("pre_norm"), tmp_path / "bundle")
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        verify.run_verification(tmp_path / "bundle", ExportConfig(model=str(tmp_path)))
+        verify.run_verification(request_for(tmp_path / "bundle", str(tmp_path)))
 
 
 def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
@@ -310,7 +327,7 @@ def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
 ) -> None:
     monkeypatch.setattr(verify, "_WORKER", "skipdec.exporter.no_such_module")
     with pytest.raises(VerificationError, match=r"(?s)ended with code 1.*no_such_module"):
-        verify.run_verification(exported("pre_norm"), ExportConfig(model="unused"))
+        verify.run_verification(request_for(exported("pre_norm"), "unused"))
 
 
 def test_a_killed_verifying_process_points_to_memory() -> None:

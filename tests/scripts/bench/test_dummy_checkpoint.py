@@ -11,7 +11,7 @@ from bench.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 from skipdec.exporter.architecture.weights import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.dummy import DummyReader
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource
 
 CONFIG = {
     "model_type": "opt",
@@ -31,8 +31,7 @@ def test_sharded_files_read_back(tmp_path: Path, file_format: FileFormat) -> Non
     directory = tmp_path / "model"
     write_dummy_checkpoint(CONFIG, directory, file_format, seed=3, shard_bytes=4000)
     assert len(list(directory.glob(f"*.{file_format}"))) > 2
-    config = ExportConfig(model=str(directory), output=tmp_path / "out", local_files_only=True)
-    checkpoint = open_checkpoint(config)
+    checkpoint = open_checkpoint(CheckpointSource(model=str(directory)))
     assert checkpoint.load_format == file_format
     made_up = DummyReader(expected_tensors(checkpoint.model), seed=3)
     for name in made_up.names():

@@ -17,7 +17,7 @@ from transformers import OPTForCausalLM
 from skipdec.calib.calibration.plan import CalibrationConfig, CalibrationPlan
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
@@ -64,7 +64,7 @@ def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> Calibra
         output=Path("ranges.json"),
         **{**values, **options},
     )
-    opened = open_checkpoint(ExportConfig(model=str(checkpoint)))
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
     return CalibrationPlan(
         config=config,
         checkpoint=opened,

@@ -9,7 +9,7 @@ from calibrations import random_examples
 
 from skipdec.calib.rounding.plan import RoundingConfig, RoundingPlan
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.schedule.text import parse_schedule
 
 
@@ -26,11 +26,10 @@ def rounding_plan(
         output=output,
         **{"block_size": 16, "batch_tokens": 24, "schedule": schedule, **options},
     )
-    opened = open_checkpoint(ExportConfig(model=str(checkpoint)))
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
     return RoundingPlan(
         config=config,
         checkpoint=opened,
-        directory=checkpoint,
         schedule=parse_schedule(schedule, num_layers=opened.model.num_layers),
         observed=random_examples(2),
         held_out=random_examples(3),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.export import export
 
 STRUCTURE = "no_bias"  # of tiny_models: the one whose vocabulary holds every byte
@@ -16,7 +16,7 @@ STRUCTURE = "no_bias"  # of tiny_models: the one whose vocabulary holds every by
 def copy_with_tokenizer(checkpoint: Path, directory: Path) -> Path:
     """Copy ``checkpoint``, of STRUCTURE, to a new ``directory``, with a byte tokenizer."""
     shutil.copytree(checkpoint, directory)
-    tokenizer = byte_level_tokenizer(open_checkpoint(ExportConfig(model=str(directory))).model)
+    tokenizer = byte_level_tokenizer(open_checkpoint(CheckpointSource(model=str(directory))).model)
     assert tokenizer is not None
     (directory / "tokenizer.json").write_bytes(tokenizer)
     return directory

@@ -1,0 +1,114 @@
+"""What running a checkpoint one layer at a time over real texts needs, opened and checked first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field
+
+from ...engines.checking import Problems, ValidatedConfig
+from ...engines.manifest import ModelSpec
+from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
+from ...exporter.config import CheckpointSource
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import format_schedule
+from ..data.data import DataConfig
+from ..data.tokenised import TokenisedData, TokenisedExample
+from .rows import RowCounts, cut_off, draw_rows, tokenise_rows
+
+
+class LayerwiseConfig(ValidatedConfig):
+    """Which checkpoint, on what data, and where the result goes.
+
+    Rows are drawn by ``seed``: ``num_examples`` to observe, then ``num_held_out`` others for
+    errors and losses.
+    """
+
+    model: str = Field(min_length=1, description="opt-125m ... opt-66b, a hub id or a directory")
+    data: DataConfig
+    output: Path
+    schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
+    num_examples: int = Field(default=128, ge=1)
+    num_held_out: int = Field(default=64, ge=1)
+    max_tokens: int = Field(default=1 << 15, ge=1, description="of both parts: bounds memory")
+    batch_tokens: int = Field(default=1024, ge=1, description="that run a layer at once")
+    seed: int = Field(default=0, ge=0)
+    force: bool = False
+
+    @property
+    def source(self) -> CheckpointSource:
+        """The checkpoint; ``seed`` draws rows, not weights."""
+        return CheckpointSource(model=self.model)
+
+    @property
+    def rows(self) -> RowCounts:
+        """How many rows to draw, and how many of their tokens may stay."""
+        return RowCounts(self.num_examples, self.num_held_out, self.max_tokens, self.seed)
+
+
+@dataclass(frozen=True)
+class LayerwisePlan:
+    """The opened checkpoint, its schedule, and the texts. ``warnings`` are for people."""
+
+    config: LayerwiseConfig
+    checkpoint: Checkpoint
+    schedule: ExitSchedule
+    observed: tuple[TokenisedExample, ...]
+    held_out: tuple[TokenisedExample, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def model(self) -> ModelSpec:
+        """The structure of the model."""
+        return self.checkpoint.model
+
+    @property
+    def schedule_text(self) -> str:
+        """The schedule in its text form."""
+        return format_schedule(self.schedule)
+
+
+Plan = TypeVar("Plan", bound=LayerwisePlan)
+
+
+@dataclass(frozen=True)
+class OpenedTexts:
+    """A checkpoint, and what of data and schedule is right; the rest stands in ``problems``."""
+
+    config: LayerwiseConfig
+    problems: Problems
+    checkpoint: Checkpoint
+    data: TokenisedData | None
+    schedule: ExitSchedule | None
+
+    def plan(self, kind: type[Plan]) -> Plan:
+        """A plan of ``kind``, texts cut off. Raises one SkipDecError with all problems, if any."""
+        if self.data is None or self.schedule is None or self.problems.errors:
+            raise self.problems.error()
+        rows = cut_off(self.data, self.config.rows)
+        warnings = (*self.checkpoint.warnings, *rows.warnings)
+        return kind(
+            self.config, self.checkpoint, self.schedule, rows.observed, rows.held_out, warnings
+        )
+
+
+def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
+    """Read the data, open the checkpoint, parse the schedule; no weight is read.
+
+    A schedule without a horizon takes the median completion; where the data are bad, the model's
+    length, which refuses the fewest schedules. What is wrong goes to ``problems``: bad lines of
+    the data, too few of them, prompts longer than the model, a schedule of another depth. Raises
+    them all if the checkpoint can't be opened.
+    """
+    drawn = problems.attempt(draw_rows, config.data, config.rows)
+    checkpoint = problems.attempt(open_checkpoint, config.source)
+    if checkpoint is None:
+        raise problems.error()
+    data = None
+    if drawn is not None:
+        data = problems.attempt(tokenise_rows, checkpoint, drawn, config.data)
+    horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
+    schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint, horizon)
+    return OpenedTexts(config, problems, checkpoint, data, schedule)
