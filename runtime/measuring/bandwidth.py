@@ -15,9 +15,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -34,15 +34,49 @@ _COPIES = 8  # a pass: long enough that starting it and waiting for it don't cou
 _RUN_BYTES = 2**20  # a run of the strided copy, which then is one contiguous piece
 
 
-class BandwidthProbe:
-    """Reads ``nbytes`` of memory with ``threads`` threads as often as it is asked to.
+class Probe(ABC):
+    """A context manager that measures a bandwidth pass by pass, between what it is held against.
 
     >>> with BandwidthProbe(threads=2) as probe:
-    ...     for _ in range(10):
+    ...     for _ in range(PASSES):
     ...         run_the_engine()
     ...         probe.measure()
     ...     probe.best
     80.9e9
+    """
+
+    def __init__(self) -> None:
+        self.samples: list[float] = []  # bytes a second, one a pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def best(self) -> float:
+        """The highest bandwidth of all passes so far, bytes a second."""
+        assert self.samples, "measure() first"
+        return max(self.samples)
+
+    def best_of_passes(self) -> float:
+        """Run ten passes in a row and return the best of all."""
+        for _ in range(PASSES):
+            self.measure()
+        return self.best
+
+    @abstractmethod
+    def measure(self) -> float:
+        """Run one pass and return its bytes a second."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the probe holds."""
+
+
+class BandwidthProbe(Probe):
+    """Reads ``nbytes`` of memory with ``threads`` threads as often as it is asked to.
 
     Each pass first waits ``settle_seconds``: an engine's threads spin for a while after a run, and
     on two cores a pass right behind them read 42 GB/s where 83 were to be had.
@@ -60,30 +94,13 @@ class BandwidthProbe:
                 f"threads is {threads} and nbytes {nbytes:,}; allowed: 1 thread or more, "
                 "65,536 bytes a thread or more",
             )
+        super().__init__()
         self.threads = threads
         self._settle_seconds = settle_seconds
         self._memory = _resident_memory(nbytes)
         self._slices = _thread_slices(nbytes, threads)
         self._readers = _readers(self._memory)
         self._executor = ThreadPoolExecutor(threads)
-        self.samples: list[float] = []  # bytes a second, one a pass, the strongest reader's
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def best(self) -> float:
-        """The highest bandwidth of all passes so far, bytes a second."""
-        assert self.samples, "measure() first"
-        return max(self.samples)
 
     def measure(self) -> float:
         """Read all the memory once with each reader; return the faster one's bytes a second."""
@@ -109,9 +126,7 @@ class BandwidthProbe:
 def measure_bandwidth(threads: int, nbytes: int = PROBE_BYTES) -> float:
     """Return the best of ten passes over ``nbytes`` with ``threads`` threads, bytes a second."""
     with BandwidthProbe(threads, nbytes) as probe:
-        for _ in range(PASSES):
-            probe.measure()
-        return probe.best
+        return probe.best_of_passes()
 
 
 def _resident_memory(nbytes: int) -> np.ndarray:
@@ -171,7 +186,7 @@ def _memcmp() -> Callable[[int, int, int], int] | None:
     return memcmp
 
 
-class DeviceBandwidthProbe:
+class DeviceBandwidthProbe(Probe):
     """Copies ``nbytes`` from one half of a device buffer to the other as often as it is asked to.
 
     Counts the bytes read and the bytes written: a copy of 1 GiB in 0.5 ms is 4.3e12 bytes a
@@ -183,30 +198,13 @@ class DeviceBandwidthProbe:
     """
 
     def __init__(self, device: Device, nbytes: int = PROBE_BYTES) -> None:
+        super().__init__()
         assert nbytes >= _RUN_BYTES, nbytes
         self._device = device
         self._nbytes = nbytes // _RUN_BYTES * _RUN_BYTES
         self._memory = DeviceMemory(device).allocate(2 * self._nbytes)
         device.fill(self._memory.address, 2 * self._nbytes, 1)
         self._pass_seconds()  # the first pass also wakes the device up
-        self.samples: list[float] = []  # bytes a second, one a pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def best(self) -> float:
-        """The highest bandwidth of all passes so far, bytes a second."""
-        assert self.samples, "measure() first"
-        return max(self.samples)
 
     def measure(self) -> float:
         """Wait for the device, run one pass, return its bytes a second."""
@@ -235,6 +233,4 @@ class DeviceBandwidthProbe:
 def measure_device_bandwidth(device: Device, nbytes: int = PROBE_BYTES) -> float:
     """Return the best of ten passes over ``nbytes``, bytes read and written a second."""
     with DeviceBandwidthProbe(device, nbytes) as probe:
-        for _ in range(PASSES):
-            probe.measure()
-        return probe.best
+        return probe.best_of_passes()
