@@ -8,7 +8,16 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from .errors import BundleError
 
@@ -118,31 +127,54 @@ class EngineSpec(_Model):
 
 
 class ModelSpec(_Model):
-    """The structure of an OPT model: everything that decides which graph is built."""
+    """The structure of a model: what the runtime needs, and what decides which graphs are built.
 
+    The fields are those that every family has. A family's own facts, numbers, flags and texts,
+    stand beside them in the JSON and in ``model_extra``; only the exporter's folder of that family
+    reads them. An OPT of 12 heads, each 64 wide, with as many for keys and values, says
+    ``{"num_heads": 12, "hidden_size": 768, ...}``: facts that follow are left out of the JSON.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, bool | int | float | str | None] = Field(init=False)
+
+    family: str = Field(default="opt", description="Hugging Face's model_type")
     name: str = Field(description="hub id or directory name, for people")
     num_layers: int = Field(ge=1)
     hidden_size: int = Field(ge=1)
-    word_embed_proj_dim: int = Field(ge=1, description="!= hidden_size: project_in and project_out")
-    num_heads: int = Field(ge=1)
-    ffn_dim: int = Field(ge=1)
+    num_heads: int = Field(ge=1, description="of queries")
+    num_kv_heads: int = Field(
+        default_factory=lambda known: known["num_heads"],
+        ge=1,
+        description="of keys and values; absent: num_heads",
+    )
+    head_dim: int = Field(
+        default_factory=lambda known: known["hidden_size"] // known["num_heads"],
+        ge=1,
+        description="width of one head; absent: hidden_size / num_heads",
+    )
     vocab_size: int = Field(ge=1)
-    max_position_embeddings: int = Field(ge=1, description="rows of the table less the offset 2")
+    max_position_embeddings: int = Field(ge=1, description="positions that the model was made for")
     max_seq_len: int = Field(ge=1, description="longest prompt + completion that is accepted")
-    do_layer_norm_before: bool = True
-    final_layer_norm: bool = Field(default=True, description="a norm after the last layer")
-    enable_bias: bool = True
-    layer_norm_elementwise_affine: bool = True
-    activation_function: Literal["relu", "gelu"] = "relu"
     tie_word_embeddings: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     pad_token_id: int | None = None
 
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_heads
+    @model_serializer(mode="wrap")
+    def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Bundles were written before these fields were, and are compared byte for byte."""
+        document: dict[str, Any] = serialize(self)
+        implied = {
+            "family": "opt",
+            "num_kv_heads": self.num_heads,
+            "head_dim": self.hidden_size // self.num_heads,
+        }
+        return {
+            key: value
+            for key, value in document.items()
+            if key not in implied or implied[key] != value
+        }
 
 
 class PrecisionSpec(_Model):
@@ -276,6 +308,7 @@ class Manifest(_Model):
             problems = [
                 f"{'.'.join(map(str, item['loc'])) or 'manifest'}: {item['msg']}"
                 for item in error.errors()
+                if item["type"] != "default_factory_not_called"  # follows from another one
             ]
             raise BundleError(subject, *problems) from error
         if manifest.digest != manifest.content_digest():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...engines.bundle import replace_file
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec
+from ...exporter.architecture.architecture import quantized_parameters
 from ...exporter.architecture.weights import TensorReader, engine_name
 from ...exporter.quantization.migration import fixed_inputs
 from ..layerwise.engines import (
@@ -167,12 +168,13 @@ class _Calibrator:
     ) -> None:
         """Choose an engine's ranges, report its products, run its static formats in turn."""
         config = self._plan.config
-        inputs = measure_ranges(engine, kind, module, observe, config.method, config.percentage)
+        names = quantized_parameters(kind, self._plan.model)
+        inputs = measure_ranges(engine, names, module, observe, config.method, config.percentage)
         ranges = {weight: found.range for weight, found in inputs.items()}
         for static_format in STATIC_FORMATS:
-            products = quantized_products(module, kind, static_format, ranges)
+            products = quantized_products(module, static_format, ranges)
             if static_format == "int8":
-                errors = measure_errors(kind, module, products, observe_and_move)
+                errors = measure_errors(module, products, observe_and_move)
             with replaced(module, products):
                 run_static(static_format)
         self._products += [

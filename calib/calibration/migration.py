@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...engines.manifest import EngineKind, ModelSpec
-from ...exporter.architecture.opt import Projection
+from ...exporter.architecture.architecture import quantized_parameters
+from ...exporter.architecture.modules import Projection
 from ...exporter.architecture.weights import TensorReader, engine_name
 from ...exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
-from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from ..layerwise.engines import (
     STATIC_FORMATS,
     StaticFormat,
@@ -52,11 +52,12 @@ def choose_factors(
 ) -> dict[str, list[float]]:
     """The factors of each product of ``module`` that can have some, for what ``run`` sends in."""
     maxima = ChannelMaxima()
-    with observed(module, kind, maxima.add):
+    products = quantized_parameters(kind, model)
+    with observed(module, products, maxima.add):
         run()
     fixed = fixed_inputs(kind, model)
     factors = {}
-    for name in QUANTIZED_PARAMETERS[kind]:
+    for name in products:
         if name not in fixed:
             projection = module.get_submodule(name.removesuffix(".weight"))
             assert isinstance(projection, Projection), name
@@ -131,11 +132,11 @@ class Migrator:
         name, config = engine_name(kind, layer_index), self._config
         module = load_engine(kind, self._model, self._reader, layer_index)
         run = partial(observe, module)
-        inputs = measure_ranges(name, kind, module, run, config.method, config.percentage)
+        products = quantized_parameters(kind, self._model)
+        inputs = measure_ranges(name, products, module, run, config.method, config.percentage)
         ranges = {weight: found.range for weight, found in inputs.items()}
         for static_format in STATIC_FORMATS:
-            products = quantized_products(module, kind, static_format, ranges)
-            with replaced(module, products):
+            with replaced(module, quantized_products(module, static_format, ranges)):
                 run_static(static_format, module)
         factors = choose_factors(kind, self._model, module, run, self._alpha)
         self._factors[name] = factors

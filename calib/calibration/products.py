@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from ...engines.errors import CheckpointError
-from ...engines.manifest import EngineKind
-from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from ..layerwise.engines import QuantizedProjection, observed
 from .histogram import RANGE_METHODS, MagnitudeHistogram, RangeMethod
 
@@ -42,18 +40,18 @@ class ProductErrors:
 
 def measure_ranges(
     engine: str,
-    kind: EngineKind,
+    products: Iterable[str],
     module: nn.Module,
     run: Callable[[], object],
     method: RangeMethod,
     percentage: float,
 ) -> dict[str, InputRange]:
-    """The ranges of the inputs that ``run`` sends through ``module``, by the weights' names.
+    """The ranges of the inputs that ``run`` sends to ``products`` of ``module``, by their names.
 
     An input that is nothing but zeros gets the range 1. Raises CheckpointError, naming ``engine``,
     if an input is NaN or infinite.
     """
-    histograms = {weight: MagnitudeHistogram() for weight in QUANTIZED_PARAMETERS[kind]}
+    histograms = {weight: MagnitudeHistogram() for weight in products}
 
     def count(weight: str, inputs: Tensor, _: Tensor) -> None:
         if not histograms[weight].add(inputs.numpy()):
@@ -61,7 +59,7 @@ def measure_ranges(
                 engine, f"the input of {weight} is NaN or infinite; check the checkpoint's weights"
             )
 
-    with observed(module, kind, count):
+    with observed(module, histograms, count):
         run()
     choose = RANGE_METHODS[method]
     return {
@@ -71,7 +69,6 @@ def measure_ranges(
 
 
 def measure_errors(
-    kind: EngineKind,
     module: nn.Module,
     products: Mapping[str, QuantizedProjection],
     run: Callable[[], object],
@@ -82,7 +79,7 @@ def measure_errors(
     def compare(weight: str, inputs: Tensor, output: Tensor) -> None:
         sums[weight].add(products[weight], inputs, output)
 
-    with observed(module, kind, compare):
+    with observed(module, products, compare):
         run()
     return {weight: total.errors() for weight, total in sums.items()}
 

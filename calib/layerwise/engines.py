@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...engines.manifest import EngineKind, ModelSpec
-from ...exporter.architecture.opt import Projection, engine_module
-from ...exporter.architecture.weights import TensorReader, engine_parameters
+from ...engines.manifest import EngineKind, ModelSpec, TensorRole
+from ...exporter.architecture.architecture import engine_parameters
+from ...exporter.architecture.modules import Projection, call_by_role, engine_module
+from ...exporter.architecture.weights import TensorReader
 from ...exporter.quantization.linear import (
     FLOAT8_MAXIMUM,
     INT8_MAXIMUM,
     Float8Quantizer,
     LinearChannelQuantizer,
 )
-from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS, WeightQuantizer
+from ...exporter.quantization.quantize import WeightQuantizer
 from ...exporter.quantization.ranges import Ranges
 
 StaticFormat = Literal["int8", "fp8"]
@@ -41,24 +42,35 @@ def load_engine(
     return module
 
 
-def run_layer(layer: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
-    """[n, E] → [n, E]; ``mask`` bool [1, 1, n, n] says which token sees which."""
+def run_layer(
+    layer: nn.Module, hidden_states: Tensor, position_ids: Tensor, mask: Tensor
+) -> Tensor:
+    """[n, E] at positions [n] → [n, E]; ``mask`` bool [1, 1, n, n] says which token sees which."""
     no_cache = torch.empty(0)
-    hidden, _, _ = layer(hidden_states[None], no_cache, no_cache, no_cache, mask)
-    rows: Tensor = hidden[0]
-    return rows
+    tensors = {
+        TensorRole.HIDDEN_STATES: hidden_states[None],
+        TensorRole.POSITION_IDS: position_ids[None],
+        TensorRole.PAST_KEY: no_cache,
+        TensorRole.PAST_VALUE: no_cache,
+        TensorRole.WRITE_INDICES: no_cache,
+        TensorRole.ATTENTION_MASK: mask,
+    }
+    hidden, *_ = call_by_role(layer, tensors)
+    return hidden[0]
 
 
 @contextmanager
-def observed(module: nn.Module, kind: EngineKind, observer: ProductObserver) -> Iterator[None]:
-    """Show ``observer`` every quantisable product that ``module`` computes inside the block."""
+def observed(
+    module: nn.Module, products: Iterable[str], observer: ProductObserver
+) -> Iterator[None]:
+    """Show ``observer`` each of ``products``, named by its weight, as ``module`` computes it."""
 
     def show(name: str, _: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         observer(name, inputs[0], output)
 
     handles = [
         module.get_submodule(_path(name)).register_forward_hook(partial(show, name))
-        for name in QUANTIZED_PARAMETERS[kind]
+        for name in products
     ]
     try:
         yield
@@ -89,14 +101,14 @@ class QuantizedProjection(nn.Module):
 
 
 def quantized_products(
-    module: nn.Module, kind: EngineKind, static_format: StaticFormat, ranges: Ranges
+    module: nn.Module, static_format: StaticFormat, ranges: Ranges
 ) -> dict[str, QuantizedProjection]:
     """Each product of ``module`` with quantised weights and inputs, by the weight's name."""
     products = {}
-    for name in QUANTIZED_PARAMETERS[kind]:
+    for name, largest in ranges.items():
         projection = module.get_submodule(_path(name))
         assert isinstance(projection, Projection), name
-        products[name] = QuantizedProjection(projection, static_format, ranges[name])
+        products[name] = QuantizedProjection(projection, static_format, largest)
     return products
 
 
@@ -152,7 +164,9 @@ def _attention_without_cache(
     attention_mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All tokens are there at once: query, key and value [1, N, n, D]."""
-    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)
+    attended = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, enable_gqa=query.shape[1] != key.shape[1]
+    )
     return attended, key, value
 
 

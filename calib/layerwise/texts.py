@@ -121,12 +121,17 @@ class HiddenStates:
     def read(self, index: int, layer: nn.Module) -> None:
         """Run layer ``index`` for those who observe its products; nothing moves."""
         for batch in self.texts.batches(index):
-            run_layer(layer, self.values[batch.rows], batch.mask)
+            self._run(layer, batch)
 
     def advance(self, index: int, layer: nn.Module) -> None:
         """Run layer ``index`` on the tokens that run it; the others stay as they are."""
         for batch in self.texts.batches(index):
-            self.values[batch.rows] = run_layer(layer, self.values[batch.rows], batch.mask)
+            self.values[batch.rows] = self._run(layer, batch)
+
+    def _run(self, layer: nn.Module, batch: TokenBatch) -> Tensor:
+        """[n, E]: the batch's hidden states after ``layer``."""
+        position_ids = self.texts.position_ids[0, batch.rows]  # [n]
+        return run_layer(layer, self.values[batch.rows], position_ids, batch.mask)
 
     def losses(self, head: nn.Module) -> Tensor:
         """Cross-entropy of each token that is to be predicted, [R], nats."""

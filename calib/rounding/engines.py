@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ...engines.errors import CheckpointError
 from ...engines.manifest import EngineKind, ModelSpec
-from ...exporter.architecture.weights import engine_name, engine_parameters
+from ...exporter.architecture.architecture import engine_parameters
+from ...exporter.architecture.weights import engine_name
 from ...exporter.checkpoint.reader import CheckpointReader
-from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS, Array
+from ...exporter.quantization.quantize import Array
 from ..layerwise.engines import load_engine, observed
 from .gptq import round_weight
 from .grid import Int4Grid
@@ -46,7 +47,7 @@ class RoundedEngine:
         self._grids = {
             parameter.name: make_grid(_stored_type(reader, parameter.sources[0]))
             for parameter in self._parameters
-            if parameter.name in QUANTIZED_PARAMETERS[kind]
+            if parameter.is_product
         }
         self.exact = {name: self.module.get_parameter(name).data for name in self._grids}
         self.nearest = {
@@ -83,7 +84,7 @@ class RoundedEngine:
             total.rounded += _squares(inputs @ (self.rounded[name] - exact))
 
         self.use(self.exact)
-        with observed(self.module, self._kind, compare):
+        with observed(self.module, self._grids, compare):
             run()
         return [
             RoundedProduct(
@@ -109,7 +110,9 @@ class RoundedEngine:
                 if parameter.name not in self.rounded:
                     tensors[source] = tensor
                     continue
-                parts = self.rounded[parameter.name].chunk(len(parameter.sources), dim=1)
+                parts = torch.split(
+                    self.rounded[parameter.name], list(parameter.source_sizes), dim=1
+                )
                 name = source if self._kind is EngineKind.LAYER else parameter.name
                 tensors[name] = parts[position].T.numpy().astype(tensor.dtype)
         return tensors
@@ -118,12 +121,11 @@ class RoundedEngine:
         """Xᵀ X [K, K] of the inputs X [n, K] of the product ``wanted``."""
         hessian = torch.zeros(2 * self.exact[wanted].shape[:1])
 
-        def add(name: str, inputs: Tensor, _: Tensor) -> None:
-            if name == wanted:
-                rows = inputs.flatten(0, -2)  # [n, K]
-                hessian.addmm_(rows.T, rows)
+        def add(_: str, inputs: Tensor, __: Tensor) -> None:
+            rows = inputs.flatten(0, -2)  # [n, K]
+            hessian.addmm_(rows.T, rows)
 
-        with observed(self.module, self._kind, add):
+        with observed(self.module, [wanted], add):
             run()
         if not bool(hessian.isfinite().all()):
             raise CheckpointError(

@@ -105,5 +105,5 @@ def published(output: Path) -> Iterator[Path]:
 
 
 def _stored_name(name: str) -> str:
-    """As transformers names it in an OPTForCausalLM."""
+    """As transformers names it in a causal language model."""
     return name if name.startswith("lm_head.") else f"model.{name}"

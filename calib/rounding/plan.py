@@ -9,9 +9,9 @@ from pydantic import Field
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.manifest import EngineKind, ModelSpec
-from ...exporter.architecture.weights import engine_name, engine_parameters
+from ...exporter.architecture.architecture import engine_parameters
+from ...exporter.architecture.weights import engine_name
 from ...exporter.config import DEFAULT_BLOCK_SIZE, ExportConfig
-from ...exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from ..layerwise.plan import LayerwiseConfig, LayerwisePlan, open_texts
 from .files import check_output
 from .grid import GridTarget
@@ -85,8 +85,7 @@ def _check_structure(config: RoundingConfig, model: ModelSpec) -> None:
             f"blocks of {config.block_size} do not divide; choose another --block-size"
             for kind, index in kinds
             for parameter in engine_parameters(kind, model, index)
-            if parameter.name in QUANTIZED_PARAMETERS[kind]
-            and parameter.shape[0] % config.block_size
+            if parameter.is_product and parameter.shape[0] % config.block_size
         ]
     if problems:
         raise UsageError(config.model, *problems)

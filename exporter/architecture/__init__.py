@@ -1,1 +1,1 @@
-"""The model family: everything that is OPT."""
+"""Model families: what all of them share, and a folder for each."""

@@ -1,32 +1,16 @@
-"""The architectures of the published OPT family, known without the hub."""
+"""The published checkpoints of all families, known without the hub."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
+
+from .architecture import ARCHITECTURES, Architecture
 
 
-class _Size(NamedTuple):
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    word_embed_proj_dim: int
-    do_layer_norm_before: bool = True
-
-
-# Zhang et al., "OPT: Open Pre-trained Transformer Language Models" (arXiv 2205.01068), table 1,
-# and the published config.json files; ffn_dim is four times hidden_size in all of them.
-_SIZES = {
-    "125m": _Size(12, 768, 12, 768),
-    "350m": _Size(24, 1024, 16, 512, do_layer_norm_before=False),
-    "1.3b": _Size(24, 2048, 32, 2048),
-    "2.7b": _Size(32, 2560, 32, 2560),
-    "6.7b": _Size(32, 4096, 32, 4096),
-    "13b": _Size(40, 5120, 40, 5120),
-    "30b": _Size(48, 7168, 56, 7168),
-    "66b": _Size(64, 9216, 72, 9216),
-}
-
-SHORT_NAMES = tuple(f"opt-{size}" for size in _SIZES)
+def short_names() -> tuple[str, ...]:
+    """``opt-125m`` ...: the last parts of all hub ids."""
+    return tuple(hub_id.rpartition("/")[2] for hub_id in _published())
 
 
 def hub_id(model: str) -> str:
@@ -35,29 +19,18 @@ def hub_id(model: str) -> str:
     >>> hub_id("opt-1.3b"), hub_id("me/my-opt")
     ('facebook/opt-1.3b', 'me/my-opt')
     """
-    return f"facebook/{model}" if model in SHORT_NAMES else model
+    return next((known for known in _published() if known.endswith(f"/{model}")), model)
 
 
 def family_config(model: str) -> dict[str, Any] | None:
-    """Return config.json of a published OPT by short name or hub id; None for any other model."""
-    size = _SIZES.get(hub_id(model).removeprefix("facebook/opt-"))
-    if size is None:
-        return None
-    return {
-        "model_type": "opt",
-        "architectures": ["OPTForCausalLM"],
-        "activation_function": "relu",
-        "bos_token_id": 2,
-        "do_layer_norm_before": size.do_layer_norm_before,
-        "_remove_final_layer_norm": False,
-        "eos_token_id": 2,
-        "ffn_dim": 4 * size.hidden_size,
-        "hidden_size": size.hidden_size,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": size.num_heads,
-        "num_hidden_layers": size.num_layers,
-        "pad_token_id": 1,
-        "tie_word_embeddings": True,
-        "vocab_size": 50272,
-        "word_embed_proj_dim": size.word_embed_proj_dim,
-    }
+    """Return config.json of a published model by short name or hub id; None for any other."""
+    config = _published().get(hub_id(model))
+    return None if config is None else dict(config)
+
+
+def _published() -> Mapping[str, Mapping[str, Any]]:
+    published: dict[str, Mapping[str, Any]] = {}
+    for model_type in ARCHITECTURES:
+        architecture: Architecture = ARCHITECTURES.load(model_type)
+        published |= architecture.published
+    return published

@@ -2,91 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...engines.errors import UnsupportedModelError
 from ...engines.manifest import ModelSpec
+from .architecture import ARCHITECTURES, Architecture
 
-Activation = Literal["relu", "gelu"]
-
-_ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
-_ARCHITECTURES = ("OPTForCausalLM", "OPTModel")
 _MISSING = object()
-
-# What transformers' OPTConfig assumes where config.json is silent.
-_DEFAULT_SIZES = {
-    "num_hidden_layers": 12,
-    "hidden_size": 768,
-    "num_attention_heads": 12,
-    "ffn_dim": 3072,
-    "vocab_size": 50272,
-    "max_position_embeddings": 2048,
-}
-_DEFAULT_FLAGS = {
-    "do_layer_norm_before": True,
-    "_remove_final_layer_norm": False,
-    "enable_bias": True,
-    "layer_norm_elementwise_affine": True,
-    "tie_word_embeddings": True,
-}
-_DEFAULT_TOKEN_IDS = {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1}
 
 
 def model_spec(config: Mapping[str, Any], name: str, max_seq_len: int | None = None) -> ModelSpec:
     """Return the structure that ``config`` (the content of config.json) describes.
 
-    As in transformers' modeling_opt: the decoder ends in a norm iff ``do_layer_norm_before`` and
-    not ``_remove_final_layer_norm``; project_in and project_out exist iff ``word_embed_proj_dim``
-    differs from ``hidden_size``. Dropout, layerdrop and init_std only matter in training.
-
-    ``max_seq_len`` defaults to ``max_position_embeddings``. Raises UnsupportedModelError with all
-    reasons at once.
+    ``max_seq_len`` defaults to ``max_position_embeddings``. Raises UnsupportedModelError, with all
+    reasons at once, for a family that is not known and for what a family does not take.
     """
-    reader = _ConfigReader(config)
-    sizes = {key: reader.size(key, default) for key, default in _DEFAULT_SIZES.items()}
-    flags = {key: reader.flag(key, default) for key, default in _DEFAULT_FLAGS.items()}
-    hidden_size, vocab_size = sizes["hidden_size"], sizes["vocab_size"]
-    projection = reader.size("word_embed_proj_dim", hidden_size)
-    activation = reader.activation()
-    token_ids = {
-        key: reader.token_id(key, default, vocab_size)
-        for key, default in _DEFAULT_TOKEN_IDS.items()
-    }
-    reader.check_kind()
-    reader.check_heads(hidden_size, sizes["num_attention_heads"])
-    positions = sizes["max_position_embeddings"]
-    reader.check_max_seq_len(max_seq_len, positions)
-    if reader.problems:
-        raise UnsupportedModelError(name, *reader.problems)
-    return ModelSpec(
-        name=name,
-        num_layers=sizes["num_hidden_layers"],
-        hidden_size=hidden_size,
-        word_embed_proj_dim=projection,
-        num_heads=sizes["num_attention_heads"],
-        ffn_dim=sizes["ffn_dim"],
-        vocab_size=vocab_size,
-        max_position_embeddings=positions,
-        max_seq_len=max_seq_len or positions,
-        do_layer_norm_before=flags["do_layer_norm_before"],
-        final_layer_norm=flags["do_layer_norm_before"] and not flags["_remove_final_layer_norm"],
-        enable_bias=flags["enable_bias"],
-        layer_norm_elementwise_affine=flags["layer_norm_elementwise_affine"],
-        activation_function=activation,
-        tie_word_embeddings=flags["tie_word_embeddings"],
-        **token_ids,
-    )
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        allowed = ", ".join(map(repr, ARCHITECTURES))
+        raise UnsupportedModelError(name, f"model_type is {model_type!r}; allowed: {allowed}")
+    architecture: Architecture = ARCHITECTURES.load(model_type)
+    return architecture.spec_from_config(config, name, max_seq_len)
 
 
-class _ConfigReader:
-    """Reads fields one by one and collects what is wrong with them."""
+class ConfigReader:
+    """Reads the fields of a config.json one by one and collects what is wrong with them.
+
+    A field that is wrong is read as its default; ``problems`` has a sentence on each.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.problems: list[str] = []
 
     def size(self, key: str, default: int) -> int:
+        """An integer of at least 1; ``default`` where it is absent or null."""
         value = self.config.get(key)
         if value is None:
             return default
@@ -96,6 +47,7 @@ class _ConfigReader:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
+        """True or false; ``default`` where it is absent."""
         value = self.config.get(key, default)
         if not isinstance(value, bool):
             self.problems.append(f"{key} is {value!r}; allowed: true or false")
@@ -103,6 +55,7 @@ class _ConfigReader:
         return value
 
     def token_id(self, key: str, default: int, vocab_size: int) -> int | None:
+        """One id of the vocabulary, None for null; ``default``, if there is one, where absent."""
         value = self.config.get(key, _MISSING)
         if value is _MISSING:
             value = default if default < vocab_size else None
@@ -123,26 +76,21 @@ class _ConfigReader:
             return None
         return value
 
-    def activation(self) -> Activation:
-        value = self.config.get("activation_function", "relu")
-        for allowed in _ACTIVATIONS:
-            if value == allowed:
-                return allowed
-        self.problems.append(
-            f"activation_function is {value!r}; allowed: {', '.join(_ACTIVATIONS)}"
-        )
-        return "relu"
+    def choice(self, key: str, allowed: Sequence[str]) -> str:
+        """One of the texts ``allowed``; the first of them where it is absent."""
+        value = self.config.get(key, allowed[0])
+        if value not in allowed:
+            self.problems.append(f"{key} is {value!r}; allowed: {', '.join(allowed)}")
+            return allowed[0]
+        return str(value)
 
-    def check_kind(self) -> None:
-        model_type = self.config.get("model_type")
-        if model_type != "opt":
-            self.problems.append(f"model_type is {model_type!r}; allowed: 'opt'")
+    def check_kind(self, allowed: Sequence[str]) -> None:
+        """Check that ``architectures`` has only those allowed, and weights are not quantised."""
         architectures = self.config.get("architectures") or []
-        unknown = [item for item in architectures if item not in _ARCHITECTURES]
+        unknown = [item for item in architectures if item not in allowed]
         if unknown:
             self.problems.append(
-                f"architectures has {', '.join(map(repr, unknown))}; "
-                f"allowed: {', '.join(_ARCHITECTURES)}"
+                f"architectures has {', '.join(map(repr, unknown))}; allowed: {', '.join(allowed)}"
             )
         quantization = self.config.get("quantization_config")
         if quantization:
@@ -153,12 +101,14 @@ class _ConfigReader:
             )
 
     def check_heads(self, hidden_size: int, num_heads: int) -> None:
+        """Check that heads share the hidden size evenly."""
         if hidden_size % num_heads:
             self.problems.append(
                 f"num_attention_heads is {num_heads}; it must divide hidden_size {hidden_size}"
             )
 
     def check_max_seq_len(self, max_seq_len: int | None, positions: int) -> None:
+        """Check that the length asked for is one that the model was made for."""
         if max_seq_len is not None and max_seq_len > positions:
             self.problems.append(
                 f"max_seq_len is {max_seq_len}; allowed: 1 to {positions}, the model's "

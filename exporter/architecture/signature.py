@@ -28,8 +28,14 @@ def tensor_spec(role: TensorRole, dtype: DType, *shape: int | str) -> TensorSpec
     return TensorSpec(name=role.value, role=role, dtype=dtype, shape=shape)
 
 
-def canonical_signature(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
-    """The signature of a canonical graph; ``dtype`` is that of hidden states and KV cache."""
+def decoder_signature(
+    kind: EngineKind, model: ModelSpec, dtype: FloatType, *, positions_in_layers: bool = False
+) -> Signature:
+    """The signature that a family of the usual form has.
+
+    ``dtype`` is that of hidden states and KV cache. ``positions_in_layers``: layers ask for
+    position_ids too, as rotary embeddings do.
+    """
     role = TensorRole
     hidden_states = tensor_spec(role.HIDDEN_STATES, dtype, "B", "S", model.hidden_size)
     hidden_states_out = tensor_spec(role.HIDDEN_STATES_OUT, dtype, "B", "S", model.hidden_size)
@@ -43,7 +49,8 @@ def canonical_signature(kind: EngineKind, model: ModelSpec, dtype: FloatType) ->
                 outputs=(hidden_states_out,),
             )
         case EngineKind.LAYER:
-            cache = ("B", model.num_heads, "T", model.head_dim)
+            cache = ("B", model.num_kv_heads, "T", model.head_dim)
+            positions = (tensor_spec(role.POSITION_IDS, "int64", "B", "S"),)
             return Signature(
                 inputs=(
                     hidden_states,
@@ -51,6 +58,7 @@ def canonical_signature(kind: EngineKind, model: ModelSpec, dtype: FloatType) ->
                     tensor_spec(role.PAST_VALUE, dtype, *cache),
                     tensor_spec(role.WRITE_INDICES, "int64", "B"),
                     tensor_spec(role.ATTENTION_MASK, "bool", "B", 1, "S", "T"),
+                    *(positions if positions_in_layers else ()),
                 ),
                 outputs=(
                     hidden_states_out,

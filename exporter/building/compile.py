@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ...engines.bundle import file_record
 from ...engines.manifest import EngineSpec, FileRecord, KVBucket, ModelSpec
 from ...engines.trt.build import PlanReport, PlanRequest, build_plan
-from ..architecture.weights import engine_parameters
+from ..architecture.architecture import engine_parameters
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import TARGETS, LoweredEngine, Lowering
 from ..graphs.tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
@@ -168,14 +168,15 @@ class Compiler:
         """Bytes of weights and scales that a token reads, by the lowered graph's tensors."""
         sizes = {}
         initializers = lowered.graph.graph.initializers
-        for parameter in engine_parameters(canonical.kind, self._model, canonical.layer_index):
+        parameters = engine_parameters(canonical.kind, self._model, canonical.layer_index)
+        for parameter in parameters:
             names = [parameter.name]
             if parameter.name in lowered.quantizers:
                 in_size, out_size = parameter.shape
                 layout = lowered.quantizers[parameter.name].layout((in_size, out_size))
                 names = [f"{parameter.name}.{suffix}" for suffix in layout]
             sizes[parameter.name] = sum(_tensor_bytes(initializers[name]) for name in names)
-        return step_bytes(sizes, self._model)
+        return step_bytes(sizes, parameters)
 
 
 def _plans(spec: EngineSpec) -> tuple[tuple[str, int | None], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +18,8 @@ from numpy.typing import DTypeLike
 
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
 from ...engines.memory import WEIGHTS_ALIGNMENT
-from ..architecture.weights import (
-    POSITION_OFFSET,
-    Array,
-    TensorReader,
-    engine_name,
-    engine_parameters,
-)
+from ..architecture.architecture import engine_parameters
+from ..architecture.weights import Array, Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import TARGETS, LoweredEngine, Lowering
 
@@ -66,7 +61,8 @@ def build_engine(
     graph_path, weights_path = folder / f"{name}.onnx", folder / f"{name}.weights"
     records = []
     stored_bytes = {}
-    if parameters := engine_parameters(kind, model, layer_index):
+    parameters = engine_parameters(kind, model, layer_index)
+    if parameters:
         with WeightsFile(directory / weights_path) as weights:
             for parameter in parameters:
                 stored_bytes[parameter.name] = store_parameter(
@@ -83,7 +79,7 @@ def build_engine(
         weights=tuple(record.path for record in records),
         inputs=lowered.signature.inputs,
         outputs=lowered.signature.outputs,
-        step_bytes=step_bytes(stored_bytes, model),
+        step_bytes=step_bytes(stored_bytes, parameters),
     )
     written = onnx.load(directory / graph_path, load_external_data=False)
     check_dtypes(written.graph, spec, model, lowered.precision, target)
@@ -119,15 +115,12 @@ def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: We
     return stored_bytes
 
 
-def step_bytes(stored_bytes: Mapping[str, int], model: ModelSpec) -> int:
+def step_bytes(stored_bytes: Mapping[str, int], parameters: Sequence[Parameter]) -> int:
     """Bytes read to run one token: everything, but only one row of each embedding table.
 
     ``stored_bytes`` maps each parameter to the size of all that is stored for it.
     """
-    table_rows = {
-        "embed_tokens.weight": model.vocab_size,
-        "embed_positions.weight": model.max_position_embeddings + POSITION_OFFSET,
-    }
+    table_rows = {each.name: each.shape[0] for each in parameters if each.is_table}
     return sum(size // table_rows.get(name, 1) for name, size in stored_bytes.items())
 
 

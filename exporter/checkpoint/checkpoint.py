@@ -12,9 +12,9 @@ from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import parse_schedule
+from ..architecture.architecture import architecture_of, expected_tensors
 from ..architecture.families import family_config, hub_id
 from ..architecture.model_config import model_spec
-from ..architecture.weights import expected_tensors
 from ..config import CheckpointSource, LoadFormat
 from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
@@ -22,8 +22,6 @@ from .hub import CheckpointDirectory, locate
 from .reader import CheckpointReader, MappedReader, StoredTensor
 from .tokenizer import byte_level_tokenizer, read_tokenizer
 
-_TIED_HEAD, _EMBEDDING = "lm_head.weight", "decoder.embed_tokens.weight"
-_IGNORED = frozenset({"decoder.version"})  # a buffer of old fairseq conversions
 _SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
 _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]] = {
     "safetensors": ("model.safetensors", map_safetensors),
@@ -225,14 +223,16 @@ def _canonical(
 
 def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
     expected = expected_tensors(model)
-    names = reader.names() - _IGNORED
+    spare = architecture_of(model).spare_tensors(model)
+    names = reader.names()
     problems = [f"{name} is missing" for name in sorted(expected.keys() - names)]
     for name in sorted(names - expected.keys()):
-        if not (name == _TIED_HEAD and model.tie_word_embeddings):
+        twin = spare.get(name)
+        if name not in spare:
             problems.append(f"{name} is unexpected in this structure")
-        elif _EMBEDDING in names and reader.content_id(name) != reader.content_id(_EMBEDDING):
+        elif twin in names and reader.content_id(name) != reader.content_id(twin):
             problems.append(
-                f"{name} differs from {_EMBEDDING} although tie_word_embeddings is true; set it "
+                f"{name} differs from {twin} although tie_word_embeddings is true; set it "
                 "to false in config.json to use the head's own weights"
             )
     problems += [

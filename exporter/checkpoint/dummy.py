@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .reader import Array, CheckpointReader
 
-STANDARD_DEVIATION = 0.02  # OPTConfig.init_std: activations stay sane at every depth
+STANDARD_DEVIATION = 0.02  # as models are initialised: activations stay sane at every depth
 _LEVELS = 1 << 16
 _PER_DRAW = 4  # a 64-bit draw makes four values
 _BLOCK = 1 << 16
@@ -65,7 +65,7 @@ class DummyReader(CheckpointReader):
 
 
 def _is_norm_weight(name: str) -> bool:
-    return name.endswith("layer_norm.weight")
+    return name.endswith("norm.weight")
 
 
 def _round_up(count: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
-from ..architecture.families import SHORT_NAMES, hub_id
+from ..architecture.families import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
 
 _SMALL_FILES = (
@@ -50,7 +50,7 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
         raise CheckpointError(
             source.model,
             "is not a directory; give a directory with config.json, a hub id, "
-            f"or one of {', '.join(SHORT_NAMES)}",
+            f"or one of {', '.join(short_names())}",
         )
     formats: list[LoadFormat] = (
         ["safetensors", "bin"] if source.load_format == "auto" else [source.load_format]
@@ -85,7 +85,7 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
     except HFValidationError as error:
         problem = (
             "is neither a directory nor a hub id; give a directory with config.json, a hub id "
-            f"like me/my-opt, or one of {', '.join(SHORT_NAMES)}"
+            f"like me/my-opt, or one of {', '.join(short_names())}"
         )
         raise CheckpointError(source.model, problem) from error
     except GatedRepoError as error:

@@ -8,8 +8,8 @@ import onnx
 
 from ...engines.errors import VerificationError
 from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
-from ..architecture.weights import engine_parameters
-from ..quantization.quantize import QUANTIZED_PARAMETERS, QUANTIZERS
+from ..architecture.architecture import engine_parameters
+from ..quantization.quantize import QUANTIZERS
 
 
 def check_dtypes(
@@ -52,7 +52,7 @@ def _weight_dtypes(
     dtypes: dict[str, str] = {}
     for parameter in engine_parameters(kind, model, layer_index):
         name = f"weight {parameter.name}"
-        if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
+        if quantizer is not None and parameter.is_product:
             in_size, out_size = parameter.shape
             for suffix, (dtype, _) in quantizer.layout((in_size, out_size)).items():
                 dtypes[f"{name}.{suffix}"] = dtype

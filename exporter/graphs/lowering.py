@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.registry import Registry
-from ..architecture.signature import Signature, canonical_signature
+from ..architecture.architecture import canonical_signature
+from ..architecture.signature import Signature
 from ..quantization.quantize import WeightQuantizer
 
 CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's own operators

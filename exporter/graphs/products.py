@@ -19,11 +19,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ...engines.manifest import EngineKind, PrecisionSpec
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ..architecture.architecture import quantized_parameters
 from ..quantization.quantize import (
     ACTIVATION_MAXIMUM,
     ACTIVATION_ZERO_POINT,
-    QUANTIZED_PARAMETERS,
     BlockQuantizer,
     WeightQuantizer,
     weight_quantizer,
@@ -32,7 +32,7 @@ from .lowering import CONTRIB_DOMAIN, initializer, replace_value
 
 
 def quantize_products(
-    graph: ir.Graph, kind: EngineKind, precision: PrecisionSpec
+    graph: ir.Graph, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
 ) -> dict[str, WeightQuantizer]:
     """Quantise the products of an engine of ``kind`` in place, as ``precision`` asks.
 
@@ -48,9 +48,10 @@ def quantize_products(
         for node in graph
         if node.op_type == "MatMul" and node.inputs[1] is not None
     }
-    for name in QUANTIZED_PARAMETERS[kind]:
+    names = quantized_parameters(kind, model)
+    for name in names:
         writer.replace(products[name], quantizer)
-    return dict.fromkeys(QUANTIZED_PARAMETERS[kind], quantizer)
+    return dict.fromkeys(names, quantizer)
 
 
 class _ProductWriter:

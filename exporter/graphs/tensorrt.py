@@ -10,15 +10,18 @@ and bfloat16; float32 has no fused kernel, so that it is marked as one that may 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from ...engines.errors import UnsupportedModelError, UsageError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
-from ..architecture.signature import canonical_signature
-from ..architecture.weights import engine_parameters
+from ..architecture.architecture import (
+    canonical_signature,
+    engine_parameters,
+    quantized_parameters,
+)
 from ..quantization.linear import (
     FLOAT8_MAXIMUM,
     INT8_MAXIMUM,
@@ -26,7 +29,7 @@ from ..quantization.linear import (
     LinearChannelQuantizer,
     weight_quantizer,
 )
-from ..quantization.quantize import QUANTIZED_PARAMETERS, WeightQuantizer, quantization
+from ..quantization.quantize import WeightQuantizer, quantization
 from ..quantization.ranges import Ranges, quantizes_activations
 from .lowering import LoweredEngine, initializer, the_node
 
@@ -62,8 +65,8 @@ def lower(
     quantizer = weight_quantizer(kind, precision)
     quantizers: dict[str, WeightQuantizer] = {}
     if quantizer is not None:
-        quantizers = dict.fromkeys(QUANTIZED_PARAMETERS[kind], quantizer)
-        _quantize_products(lowered.graph, kind, precision, quantizer)
+        quantizers = dict.fromkeys(quantized_parameters(kind, model), quantizer)
+        _quantize_products(lowered.graph, kind, precision, quantizers)
     signature = canonical_signature(kind, model, precision.dtype)
     return LoweredEngine(lowered, signature, precision, quantizers)
 
@@ -97,7 +100,7 @@ def bind_activation_scales(lowered: LoweredEngine, kind: EngineKind, ranges: Ran
         return
     is_fp8 = quantization(kind, lowered.precision) == "fp8"
     maximum = FLOAT8_MAXIMUM if is_fp8 else INT8_MAXIMUM
-    for parameter in QUANTIZED_PARAMETERS[kind]:
+    for parameter in lowered.quantizers:
         name = f"{parameter}.{_ACTIVATION_SCALE}"
         scale = np.asarray(ranges[parameter] / maximum).astype(lowered.precision.dtype)
         lowered.graph.graph.initializers[name].const_value = ir.tensor(scale, name=name)
@@ -152,8 +155,7 @@ def _block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]
         if not isinstance(quantizer, LinearBlockQuantizer):
             continue
         for parameter in engine_parameters(kind, model, layer_index):
-            is_quantized = parameter.name in QUANTIZED_PARAMETERS[kind]
-            if is_quantized and parameter.shape[0] % quantizer.block_size:
+            if parameter.is_product and parameter.shape[0] % quantizer.block_size:
                 yield (
                     f"{parameter.name} has {parameter.shape[0]} inputs, which blocks of "
                     f"{quantizer.block_size} do not divide; choose another --block-size"
@@ -175,7 +177,10 @@ def _prepare_attention(graph: ir.Graph, dtype: FloatType) -> None:
 
 
 def _quantize_products(
-    graph: ir.Graph, kind: EngineKind, precision: PrecisionSpec, quantizer: WeightQuantizer
+    graph: ir.Graph,
+    kind: EngineKind,
+    precision: PrecisionSpec,
+    quantizers: Mapping[str, WeightQuantizer],
 ) -> None:
     """Let the products of an engine of ``kind`` read quantised weights, in place."""
     products = {
@@ -183,7 +188,7 @@ def _quantize_products(
         for node in graph
         if node.op_type == "MatMul" and node.inputs[1] is not None
     }
-    for name in QUANTIZED_PARAMETERS[kind]:
+    for name, quantizer in quantizers.items():
         product = products[name]
         _dequantize_weight(graph, product, quantizer)
         if quantizes_activations(kind, precision):

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.export import Dim
 
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, TensorSpec
-from ..architecture.opt import engine_module
-from ..architecture.signature import Signature, canonical_signature
+from ..architecture.architecture import canonical_signature
+from ..architecture.modules import engine_module
+from ..architecture.signature import Signature
 from .lowering import parameters_as_inputs
 
 OPSET_VERSION = 24
@@ -67,7 +68,7 @@ def _symbolic_attention(
     write_indices: Tensor,
     attention_mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``opt.cached_attention`` as the ONNX operators TensorScatter (axis 2) and Attention."""
+    """``modules.cached_attention`` as the ONNX operators TensorScatter (axis 2) and Attention."""
 
     def scatter(cache: Tensor, update: Tensor) -> Tensor:
         return torch.onnx.ops.symbolic(

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, PrecisionSpec
 from ...engines.trt.build import PlanReport
-from ..architecture.weights import engine_parameters
+from ..architecture.architecture import engine_parameters
 from ..building.canonical import CanonicalEngine
 from ..building.compile import Compiler, OnPlanProgress
 from ..building.engine import BuiltEngine, build_engine

@@ -16,12 +16,13 @@ from ...engines.errors import CapacityError, UnsupportedModelError, UsageError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
 from ...engines.memory import ITEM_BYTES, WEIGHTS_ALIGNMENT
 from ...runtime.schedule import ExitSchedule
+from ..architecture.architecture import engine_parameters
 from ..architecture.families import hub_id
-from ..architecture.weights import engine_name, engine_parameters
+from ..architecture.weights import engine_name
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ..config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
 from ..quantization.migration import Migration
-from ..quantization.quantize import QUANTIZED_PARAMETERS, QUANTIZERS
+from ..quantization.quantize import QUANTIZERS
 from ..quantization.ranges import read_migration
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class ExportPlan:
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that one position of one row takes at full depth."""
         model = self.checkpoint.model
-        width = 2 * model.num_layers * model.hidden_size
+        width = 2 * model.num_layers * model.num_kv_heads * model.head_dim
         return width * ITEM_BYTES[self.precision.dtype]
 
     @property
@@ -228,7 +229,7 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, 
     for parameter in engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None):
         dtype: str = "float32" if parameter.keeps_float32 else precision.dtype
         stored: dict[str, tuple[str, tuple[int, ...]]] = {"": (dtype, parameter.shape)}
-        if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
+        if quantizer is not None and parameter.is_product:
             in_size, out_size = parameter.shape
             stored = quantizer.layout((in_size, out_size))
         for dtype, shape in stored.values():

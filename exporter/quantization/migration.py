@@ -3,12 +3,7 @@
 For a product x @ W and one factor s per input channel, (x / s) @ (diag(s) W) is the same product.
 What makes x divides by s as well as x itself, so that nothing is left to be done at run time:
 
-    product   x comes from                       where 1 / s goes
-    qkv_proj  the attention's layer norm         its weight and bias
-    fc1       the feed-forward's layer norm      its weight and bias
-    fc2       ReLU, which keeps positive factors fc1's output channels and bias
-    out_proj  attention, linear in V             V's output channels and bias
-    lm_head   the final norm, or project_out     its weight and bias, or output channels
+Which tensors make x is the family's to say: ``Architecture.migration_sites``.
 """
 
 from __future__ import annotations
@@ -22,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...engines.manifest import EngineKind, ModelSpec, json_digest
-from ..architecture.weights import Array, Parameter, TensorReader, engine_name, engine_parameters
-from .quantize import QUANTIZED_PARAMETERS
+from ..architecture.architecture import architecture_of, engine_parameters
+from ..architecture.weights import Array, TensorReader, engine_name
 
 MIGRATION = "migration"  # among a manifest's ``source``: the digest of the factors
 
@@ -31,8 +26,6 @@ Factors = Mapping[str, Sequence[float]]
 """s of the input channels of products, by the names of their weights."""
 
 _Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_QKV, _OUT_PROJ = "self_attn.qkv_proj", "self_attn.out_proj"
-_VALUE = 2  # V's place among the sources of _QKV
 
 
 class Migration(BaseModel):
@@ -77,73 +70,33 @@ def migrated_reader(
     if not factors:
         return reader
     parameters = {each.name: each for each in engine_parameters(kind, model, layer_index)}
+    sites = architecture_of(model).migration_sites(kind, model, layer_index)
     scales: dict[str, _Scales] = {}
     for product, values in factors.items():
         for source in parameters[product].sources:
             scales.setdefault(source, _Scales()).columns = np.array(values, np.float32)
-        for source in _producers(product, parameters):
+        for source in sites[product].producers:
             scales.setdefault(source, _Scales()).rows = np.array(values, np.float32)
     return _MigratedReader(reader, scales)
 
 
 def fixed_inputs(kind: EngineKind, model: ModelSpec) -> dict[str, str]:
     """The products of an engine of ``kind`` whose inputs no factor can divide, with the reason."""
-    if kind is EngineKind.LAYER:
-        return _fixed_layer_inputs(model)
-    if kind is not EngineKind.HEAD or model.word_embed_proj_dim != model.hidden_size:
-        return {}
-    if not model.final_layer_norm:
-        return {"lm_head.weight": "no layer norm comes before it"}
-    return _unless_affine(model, "lm_head")
-
-
-def _fixed_layer_inputs(model: ModelSpec) -> dict[str, str]:
-    if not model.do_layer_norm_before:
-        reason = "its input is the residual as well (norms come after)"
-        fixed = {f"{_QKV}.weight": reason, "fc1.weight": reason}
-    else:
-        fixed = _unless_affine(model, _QKV, "fc1")
-    if model.activation_function != "relu":
-        function = model.activation_function.upper()
-        fixed["fc2.weight"] = f"a factor does not pass through {function}"
-    return fixed
-
-
-def _unless_affine(model: ModelSpec, *products: str) -> dict[str, str]:
-    if model.layer_norm_elementwise_affine:
-        return {}
-    return {f"{product}.weight": "the layer norm before it has no weight" for product in products}
-
-
-def _producers(product: str, parameters: Mapping[str, Parameter]) -> Iterator[str]:
-    """The tensors whose rows make the input channels of ``product``."""
-    if product == f"{_OUT_PROJ}.weight":
-        for part in ("weight", "bias"):
-            if (packed := parameters.get(f"{_QKV}.{part}")) is not None:
-                yield packed.sources[_VALUE]
-        return
-    layer = {
-        f"{_QKV}.weight": "self_attn_layer_norm",
-        "fc1.weight": "final_layer_norm",
-        "fc2.weight": "fc1",
-        "lm_head.weight": "final_layer_norm",
-    }[product]
-    if product == "lm_head.weight" and "project_out.weight" in parameters:
-        layer = "project_out"
-    for part in ("weight", "bias"):
-        if (parameter := parameters.get(f"{layer}.{part}")) is not None:
-            yield from parameter.sources
+    layer_index = 0 if kind is EngineKind.LAYER else None
+    sites = architecture_of(model).migration_sites(kind, model, layer_index)
+    return {product: site.fixed for product, site in sites.items() if site.fixed is not None}
 
 
 def _engine_problems(
     factors: Factors, kind: EngineKind, layer_index: int | None, model: ModelSpec
 ) -> Iterator[str]:
     name = engine_name(kind, layer_index)
-    known, fixed = QUANTIZED_PARAMETERS[kind], fixed_inputs(kind, model)
-    widths = {each.name: each.shape[0] for each in engine_parameters(kind, model, layer_index)}
+    fixed = fixed_inputs(kind, model)
+    parameters = engine_parameters(kind, model, layer_index)
+    widths = {each.name: each.shape[0] for each in parameters if each.is_product}
     for product, values in factors.items():
-        if product not in known:
-            yield f"{name} has factors of {product}; known: {', '.join(known)}"
+        if product not in widths:
+            yield f"{name} has factors of {product}; known: {', '.join(widths)}"
         elif product in fixed:
             yield f"{name} has factors of {product}, which takes none: {fixed[product]}"
         elif len(values) != widths[product]:

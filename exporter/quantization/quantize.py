@@ -24,18 +24,6 @@ FloatArray = NDArray[np.float32]
 ACTIVATION_ZERO_POINT = 128  # activations are uint8: int8 ones fall to a kernel 40 times slower
 ACTIVATION_MAXIMUM = 127
 
-QUANTIZED_PARAMETERS: Mapping[EngineKind, tuple[str, ...]] = {
-    EngineKind.EMBED: (),
-    EngineKind.LAYER: (
-        "self_attn.qkv_proj.weight",
-        "self_attn.out_proj.weight",
-        "fc1.weight",
-        "fc2.weight",
-    ),
-    EngineKind.HEAD: ("lm_head.weight",),
-    EngineKind.CANDIDATES: (),
-}
-
 QUANTIZERS = Registry(
     "target",
     {

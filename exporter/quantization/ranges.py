@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...engines.errors import UsageError
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec, json_digest
+from ..architecture.architecture import quantized_parameters
 from ..architecture.weights import engine_name
 from .migration import Migration
-from .quantize import QUANTIZED_PARAMETERS, quantization
+from .quantize import quantization
 
 Ranges = Mapping[str, float]
 """max|x| of the input of each product, by the name of its weight."""
@@ -80,15 +81,16 @@ class ActivationRanges(BaseModel):
         if unknown := sorted(self.layers.keys() - set(layers)):
             yield f"has ranges of {', '.join(unknown)}; the model's layers: {_span(layers)}"
         for name in layers:
-            yield from self._engine_problems(name, EngineKind.LAYER, precision)
-        yield from self._engine_problems(engine_name(EngineKind.HEAD), EngineKind.HEAD, precision)
+            yield from self._engine_problems(name, EngineKind.LAYER, model, precision)
+        head = EngineKind.HEAD
+        yield from self._engine_problems(engine_name(head), head, model, precision)
         if self.migration is not None:
             yield from self.migration.problems(model)
 
     def _engine_problems(
-        self, name: str, kind: EngineKind, precision: PrecisionSpec
+        self, name: str, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
     ) -> Iterator[str]:
-        known = set(QUANTIZED_PARAMETERS[kind])
+        known = set(quantized_parameters(kind, model))
         seen = self.of(name).keys()
         if unknown := sorted(seen - known):
             yield f"{name} has ranges of {', '.join(unknown)}; known: {', '.join(sorted(known))}"

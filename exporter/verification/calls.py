@@ -12,6 +12,7 @@ from torch import nn
 from ...engines.backends.session import EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array
+from ..architecture.modules import call_by_role
 
 
 class EngineCalls(ABC):
@@ -40,34 +41,42 @@ class EngineCalls(ABC):
 
 
 class ModuleCalls(EngineCalls):
-    """A module of ``opt.engine_module`` with its weights; float32 throughout."""
+    """A module of ``engine_module`` with its weights; float32 throughout."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
     def embed(self, input_ids: Array, position_ids: Array) -> Array:
         """See EngineCalls."""
-        return self._run(input_ids, position_ids)[0]
+        role = TensorRole
+        return self._run({role.INPUT_IDS: input_ids, role.POSITION_IDS: position_ids})[0]
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
         """See EngineCalls."""
-        mask = causal_mask(starts, hidden_states.shape[1], key.shape[2])
-        output, key[...], value[...] = self._run(hidden_states, key, value, starts, mask)
+        output, key[...], value[...] = self._run(
+            {
+                TensorRole.HIDDEN_STATES: hidden_states,
+                TensorRole.PAST_KEY: key,
+                TensorRole.PAST_VALUE: value,
+                **placing(starts, hidden_states.shape[1], key.shape[2]),
+            }
+        )
         return output
 
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
         """See EngineCalls."""
-        return self._run(hidden_states, row_positions)[0]
+        role = TensorRole
+        return self._run({role.HIDDEN_STATES: hidden_states, role.ROW_POSITIONS: row_positions})[0]
 
     def candidates(self, logits: Array) -> tuple[Array, Array]:
         """See EngineCalls."""
-        top_logits, top_token_ids = self._run(logits)
+        top_logits, top_token_ids = self._run({TensorRole.LOGITS: logits})
         return top_logits, top_token_ids
 
-    def _run(self, *arrays: Array) -> list[Array]:
+    def _run(self, arrays: Mapping[TensorRole, Array]) -> list[Array]:
+        tensors = {role: _float32_tensor(array) for role, array in arrays.items()}
         with torch.inference_mode():
-            result = self._module(*map(_float32_tensor, arrays))
-        return [tensor.numpy() for tensor in (result if isinstance(result, tuple) else (result,))]
+            return [tensor.numpy() for tensor in call_by_role(self._module, tensors)]
 
 
 class SessionCalls(EngineCalls):
@@ -91,7 +100,6 @@ class SessionCalls(EngineCalls):
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
         """See EngineCalls."""
-        num_tokens = hidden_states.shape[1]
         output = np.empty_like(hidden_states)  # [B, S, E]
         self._run(
             {
@@ -101,10 +109,7 @@ class SessionCalls(EngineCalls):
                 TensorRole.PRESENT_KEY: key,
                 TensorRole.PAST_VALUE: value,
                 TensorRole.PRESENT_VALUE: value,
-                TensorRole.WRITE_INDICES: starts,
-                TensorRole.ATTENTION_MASK: causal_mask(starts, num_tokens, key.shape[2]),
-                TensorRole.SEQLENS_K: (starts + num_tokens - 1).astype(np.int32),
-                TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(starts.max() + num_tokens, np.int32),
+                **placing(starts, hidden_states.shape[1], key.shape[2]),
             }
         )
         return output
@@ -143,10 +148,19 @@ class SessionCalls(EngineCalls):
         binding.release()
 
 
-def causal_mask(starts: Array, num_tokens: int, capacity: int) -> Array:
-    """bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``."""
-    last_seen = starts[:, None] + np.arange(num_tokens)  # [B, S]
-    return (np.arange(capacity) <= last_seen[..., None])[:, None]
+def placing(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:
+    """All that says where ``num_tokens`` tokens a row stand, the first at ``starts`` [B].
+
+    The mask is bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``.
+    """
+    positions = starts[:, None] + np.arange(num_tokens)  # [B, S]
+    return {
+        TensorRole.POSITION_IDS: positions,
+        TensorRole.WRITE_INDICES: starts,
+        TensorRole.ATTENTION_MASK: (np.arange(capacity) <= positions[..., None])[:, None],
+        TensorRole.SEQLENS_K: (starts + num_tokens - 1).astype(np.int32),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(starts.max() + num_tokens, np.int32),
+    }
 
 
 def _float32_tensor(array: Array) -> torch.Tensor:

@@ -10,7 +10,7 @@ import onnx
 from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError, VerificationError
 from ...engines.manifest import ModelSpec, PrecisionSpec
-from ..architecture.weights import expected_tensors
+from ..architecture.architecture import expected_tensors
 from ..config import TENSORRT_TARGETS
 from ..graphs.dtypes import check_dtypes
 from ..quantization.migration import MIGRATION, Migration

@@ -15,7 +15,7 @@ from ...engines.errors import EnvironmentMismatchError
 from ...engines.host.gpus import survey_gpus
 from ...engines.manifest import BuildSpec, EngineSpec, KVBucket, TensorRole
 from ...engines.memory import Array, DeviceTensor
-from .calls import EngineCalls, causal_mask
+from .calls import EngineCalls, placing
 
 
 class DeviceCalls(EngineCalls):
@@ -62,15 +62,10 @@ class DeviceCalls(EngineCalls):
             caches = [self._upload(self._extended(cache[rows])) for cache in (key, value)]
             for tokens in _pieces(num_tokens, longest):
                 states = hidden_states[rows, tokens]
-                first = starts[rows] + tokens.start
+                places = placing(starts[rows] + tokens.start, states.shape[1], self._capacity)
+                asked = {role: places[role] for role in self._session.spec.roles & places.keys()}
                 output[rows, tokens] = self._run(
-                    {
-                        TensorRole.HIDDEN_STATES: states,
-                        TensorRole.WRITE_INDICES: first,
-                        TensorRole.ATTENTION_MASK: causal_mask(
-                            first, states.shape[1], self._capacity
-                        ),
-                    },
+                    {TensorRole.HIDDEN_STATES: states, **asked},
                     TensorRole.HIDDEN_STATES_OUT,
                     states.shape,
                     {

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.memory import Array
-from ..architecture.opt import Projection, engine_module
-from ..architecture.weights import Parameter, TensorReader, engine_name, engine_parameters
+from ..architecture.architecture import engine_parameters
+from ..architecture.modules import Projection, engine_module
+from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..config import TENSORRT_TARGETS
 from ..quantization.migration import Migration, migrated_reader
 from ..quantization.quantize import (
     ACTIVATION_MAXIMUM,
-    QUANTIZED_PARAMETERS,
     QUANTIZERS,
     ChannelQuantizer,
     WeightQuantizer,
@@ -92,7 +92,7 @@ class Reference:
         """The tensors that an engine's graph holds for ``parameter``, by name."""
         weight = parameter.load(reader)
         quantizer = self.quantizer(kind)
-        if quantizer is not None and parameter.name in QUANTIZED_PARAMETERS[kind]:
+        if quantizer is not None and parameter.is_product:
             if self.target in TENSORRT_TARGETS:
                 weight = weight.astype(self.precision.dtype)
             return {f"{parameter.name}.{k}": v for k, v in quantizer.encode(weight).items()}

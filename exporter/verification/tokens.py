@@ -18,6 +18,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...runtime.generator import Generator
 from ...runtime.tokens.sampling import SamplingParams
+from ..architecture.architecture import architecture_of
 from ..architecture.weights import TensorReader
 from .calls import EngineCalls
 from .report import TokenCheck, TokenReference
@@ -116,7 +117,7 @@ def streamed_logits(
     position_ids = np.tile(np.arange(padded), (len(rows), 1))
     hidden_states = load(EngineKind.EMBED, None).embed(input_ids, position_ids)  # [B, S, E]
     key, value = (
-        np.zeros((len(rows), model.num_heads, padded, model.head_dim), dtype) for _ in range(2)
+        np.zeros((len(rows), model.num_kv_heads, padded, model.head_dim), dtype) for _ in range(2)
     )
     starts = np.zeros(len(rows), np.int64)
     for layer_index in range(model.num_layers):
@@ -132,7 +133,7 @@ def streamed_logits(
 def hugging_face_logits(
     rows: Sequence[Sequence[int]], model: ModelSpec, dtype: str, reader: TensorReader
 ) -> list[FloatArray]:
-    """Logits [len(row), V] of each row by ``OPTForCausalLM``, weights rounded to ``dtype``."""
+    """Logits [len(row), V] of each row by Hugging Face's model, weights rounded to ``dtype``."""
     reference = hugging_face_model(model, dtype, reader)
     with torch.inference_mode():
         # Causal attention: what pads a row on the right changes nothing before it.
@@ -147,38 +148,22 @@ def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
 
 
 def hugging_face_model(model: ModelSpec, dtype: str, reader: TensorReader) -> Any:  # noqa: ANN401
-    """``transformers.OPTForCausalLM`` in float32, its weights read one at a time."""
-    from transformers import OPTConfig, OPTForCausalLM
-
-    config = OPTConfig(
-        vocab_size=model.vocab_size,
-        hidden_size=model.hidden_size,
-        word_embed_proj_dim=model.word_embed_proj_dim,
-        num_hidden_layers=model.num_layers,
-        num_attention_heads=model.num_heads,
-        ffn_dim=model.ffn_dim,
-        max_position_embeddings=model.max_position_embeddings,
-        do_layer_norm_before=model.do_layer_norm_before,
-        _remove_final_layer_norm=model.do_layer_norm_before and not model.final_layer_norm,
-        enable_bias=model.enable_bias,
-        layer_norm_elementwise_affine=model.layer_norm_elementwise_affine,
-        activation_function=model.activation_function,
-        tie_word_embeddings=model.tie_word_embeddings,
-        bos_token_id=model.bos_token_id,
-        eos_token_id=model.eos_token_id,
-        pad_token_id=model.pad_token_id,
-    )
-    with torch.device("meta"):
-        reference = OPTForCausalLM(config)
-    weights: dict[str, torch.Tensor] = {}
+    """The family's model of Hugging Face in float32, its weights read one at a time."""
+    architecture = architecture_of(model)
+    reference: Any = architecture.reference_model(model)
+    spare = architecture.spare_tensors(model)
+    weights: dict[str, torch.Tensor] = {}  # by canonical name
+    state: dict[str, torch.Tensor] = {}
     for name in reference.state_dict():
-        if model.tie_word_embeddings and name == "lm_head.weight":
-            weights[name] = weights["model.decoder.embed_tokens.weight"]
-        else:
-            rounded = reader.read(name.removeprefix("model.")).astype(dtype)
-            weights[name] = torch.from_numpy(rounded.astype(np.float32, copy=False))
-    reference.load_state_dict(weights, assign=True)
-    reference.tie_weights()
+        canonical = name.removeprefix("model.")
+        canonical = spare.get(canonical) or canonical  # a tied one's twin
+        if canonical not in weights:
+            rounded = reader.read(canonical).astype(dtype)
+            weights[canonical] = torch.from_numpy(rounded.astype(np.float32, copy=False))
+        state[name] = weights[canonical]
+    reference.load_state_dict(state, assign=True)
+    if model.tie_word_embeddings:
+        reference.tie_weights()
     return reference.eval()
 
 

@@ -176,11 +176,10 @@ class HostStitcher(Stitcher):
         input_ids = np.zeros((len(rows), padded), np.int64)
         for index, row in enumerate(rows):
             input_ids[index, : len(row)] = row
-        position_ids = np.tile(np.arange(padded, dtype=np.int64), (len(rows), 1))
         hidden_states = np.empty((len(rows), padded, int(spec.shape[-1])), spec.dtype)
         tensors: dict[TensorRole, Tensor] = {
             TensorRole.INPUT_IDS: input_ids,
-            TensorRole.POSITION_IDS: position_ids,
+            TensorRole.POSITION_IDS: _first_positions(len(rows), padded),
             TensorRole.HIDDEN_STATES_OUT: hidden_states,
         }
         run_once(self._embed, tensors)
@@ -211,9 +210,16 @@ def _run_prefixes(
 def _prefill_tensors(
     hidden_states: Array, key: Tensor, value: Tensor, lengths: Array
 ) -> dict[TensorRole, Tensor]:
+    rows, padded, _ = hidden_states.shape
     return cache_tensors(key, value) | {
         TensorRole.HIDDEN_STATES: hidden_states,
         TensorRole.HIDDEN_STATES_OUT: hidden_states,
+        TensorRole.POSITION_IDS: _first_positions(rows, padded),
         TensorRole.SEQLENS_K: (lengths - 1).astype(np.int32),
-        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(hidden_states.shape[1], np.int32),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(padded, np.int32),
     }
+
+
+def _first_positions(rows: int, length: int) -> Array:
+    """int64 [rows, length]: 0, 1, 2 ... in each row."""
+    return np.tile(np.arange(length, dtype=np.int64), (rows, 1))

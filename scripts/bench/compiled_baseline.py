@@ -21,34 +21,26 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
-from transformers import OPTConfig, OPTForCausalLM, StaticCache
+from transformers import PreTrainedModel, StaticCache
 
+from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.architecture.families import family_config
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.architecture.weights import expected_tensors
 from skipdec.exporter.checkpoint.dummy import DummyReader
+from skipdec.exporter.verification.tokens import hugging_face_model
 from skipdec.runtime.measuring.bench import random_prompts
 
 _WARMUP_STEPS = 4  # compilation, then the capture of the CUDA graph, happen in the first ones
 
 
-def dummy_model(name: str, dtype: torch.dtype, device: str, *, seed: int = 0) -> OPTForCausalLM:
+def dummy_model(name: str, dtype: torch.dtype, device: str, *, seed: int = 0) -> PreTrainedModel:
     """Hugging Face's model with the weights of ``export --load-format dummy --seed``."""
     config = family_config(name)
     assert config is not None, name
-    reader = DummyReader(expected_tensors(model_spec(config, name)), seed)
-    with torch.device("meta"):
-        model = OPTForCausalLM(OPTConfig(**config))
-    weights = {
-        f"model.{name}" if name.startswith("decoder.") else name: torch.from_numpy(
-            reader.read(name)
-        ).to(device=device, dtype=dtype)
-        for name in sorted(reader.names())
-    }
-    weights["lm_head.weight"] = weights["model.decoder.embed_tokens.weight"]
-    model.load_state_dict(weights, assign=True)
-    model.tie_weights()
-    return model.eval()
+    structure = model_spec(config, name)
+    reader = DummyReader(expected_tensors(structure), seed)
+    model: PreTrainedModel = hugging_face_model(structure, "float16", reader)
+    return model.to(device=device, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class Decoded:
 class CompiledDecoder:
     """Greedy decoding over a static cache of ``capacity`` positions, one batch size."""
 
-    def __init__(self, model: OPTForCausalLM, capacity: int) -> None:
+    def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         self._model = model
         self._capacity = capacity
         self._cache = StaticCache(config=model.config, max_cache_len=capacity)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.architecture.weights import expected_tensors
 from skipdec.exporter.checkpoint.dummy import DummyReader
 
 FileFormat = Literal["safetensors", "bin"]

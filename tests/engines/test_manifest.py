@@ -28,11 +28,83 @@ def test_text_and_back(bundle: EngineBundle) -> None:
     assert Manifest.from_json(text, "manifest.json").to_json() == text
 
 
+def engine(name: str, kind: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN401
+    graph, weights = (f"engines/onnxruntime/{name}.{suffix}" for suffix in ("onnx", "weights"))
+    tensors: dict[str, Any] = {"inputs": [], "outputs": [], "buckets": [], "layer_index": None}
+    return tensors | {"name": name, "kind": kind, "graph": graph, "weights": [weights]} | facts
+
+
+PAST_KEY = {"name": "past_key", "role": "past_key", "dtype": "float32", "shape": ["B", 2, "T", 4]}
+ENGINES = [
+    engine("embed", "embed", step_bytes=10),
+    engine("layer_000", "layer", layer_index=0, inputs=[PAST_KEY], step_bytes=1000),
+    engine("head", "head", step_bytes=2000),
+]
+BEFORE_FAMILIES = {  # as skipdec wrote it before there was more than OPT to be said
+    "format_version": 2,
+    "target": "onnxruntime",
+    "model": {
+        "name": "hollow",
+        "num_layers": 1,
+        "hidden_size": 8,
+        "word_embed_proj_dim": 8,
+        "num_heads": 2,
+        "ffn_dim": 16,
+        "vocab_size": 32,
+        "max_position_embeddings": 256,
+        "max_seq_len": 256,
+        "do_layer_norm_before": True,
+        "final_layer_norm": True,
+        "enable_bias": True,
+        "layer_norm_elementwise_affine": True,
+        "activation_function": "relu",
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    },
+    "precision": {
+        **dict.fromkeys(("quantize", "head_quantize"), "none"),
+        **dict.fromkeys(("block_size", "accuracy_level", "int8_weight_bits", "activation_ranges")),
+        "dtype": "float32",
+    },
+    "engines": ENGINES,
+    "candidates": None,
+    "canonical": [],
+    "build": None,
+    "tokenizer": None,
+    "files": [
+        {"path": path, "size": 0, "sha256": "0" * 64}
+        for path in sorted(path for each in ENGINES for path in (each["graph"], *each["weights"]))
+    ],
+    "tool_versions": {},
+    "source": {},
+    "digest": "5d663ba1251e93351fb0b2c57f2af05766c42d72d65cd324cbe4714020dd27f4",
+}
+
+
+def test_a_manifest_written_before_there_were_families_opens_and_is_the_same_bytes() -> None:
+    text = json.dumps(BEFORE_FAMILIES, indent=2, sort_keys=True) + "\n"
+    manifest = Manifest.from_json(text, "manifest.json")
+    model = manifest.model
+    assert (model.family, model.num_kv_heads, model.head_dim) == ("opt", 2, 4)
+    assert manifest.to_json() == text
+
+
+def test_what_does_not_follow_from_the_heads_is_written(bundle: EngineBundle) -> None:
+    facts = {"family": "toy", "num_kv_heads": 1, "head_dim": 16, "rope_theta": 1e4}
+    text = edited(bundle, lambda document: document["model"].update(facts))
+    model = Manifest.from_json(text, "manifest.json").model
+    assert (model.family, model.num_kv_heads, model.head_dim) == ("toy", 1, 16)
+    assert facts.items() <= model.model_dump().items()
+
+
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
         (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 2"),
         (lambda d: d.update(colour="red"), "colour: Extra inputs are not permitted"),
+        (lambda d: d["model"].update(sizes=[1]), "model.sizes.*: Input should be"),
         (lambda d: d.pop("model"), "model: Field required"),
         (lambda d: d["engines"].pop(), "expected: .*'head'"),
         (lambda d: d["files"].pop(0), "not listed in files"),

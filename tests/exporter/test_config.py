@@ -7,7 +7,7 @@ import pytest
 
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.engines.host.processor import processor_flags
-from skipdec.exporter.architecture.families import SHORT_NAMES, family_config, hub_id
+from skipdec.exporter.architecture.families import family_config, hub_id, short_names
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.config import EXPORT_TARGETS, CheckpointSource, ExportConfig, TensorRtConfig
 from skipdec.exporter.graphs.lowering import TARGETS
@@ -138,7 +138,7 @@ def test_processor_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
     assert processor_flags(cpuinfo) == {"sse2", "avx2", "avx_vnni"}
 
 
-@pytest.mark.parametrize("name", SHORT_NAMES)
+@pytest.mark.parametrize("name", short_names())
 def test_every_published_size_is_supported(name: str) -> None:
     config = family_config(name)
     assert config is not None
@@ -167,10 +167,15 @@ def test_final_layer_norm_follows_transformers(flags: dict[str, bool], expected:
     assert model_spec({**TINY, **flags}, "tiny").final_layer_norm is expected
 
 
+@pytest.mark.parametrize("model_type", ["llama", None, 3, ["opt"]])
+def test_a_family_that_nobody_registered_is_refused(model_type: object) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"model_type is .*; allowed: 'opt'"):
+        model_spec({**TINY, "model_type": model_type}, "odd")
+
+
 def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
     config = {
         **TINY,
-        "model_type": "llama",
         "architectures": ["OPTForSequenceClassification"],
         "activation_function": "gelu_new",
         "num_attention_heads": 7,
@@ -183,9 +188,9 @@ def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         model_spec(config, "odd", max_seq_len=4096)
     text = str(caught.value)
-    for reason in (*(config.keys() - TINY.keys()), "model_type", "num_attention_heads", "4096"):
+    for reason in (*(config.keys() - TINY.keys()), "num_attention_heads", "4096"):
         assert str(reason) in text
-    assert len(caught.value.problems) == 10
+    assert len(caught.value.problems) == 9
 
 
 def test_an_export_names_its_checkpoint_and_nothing_else_of_it_does() -> None:

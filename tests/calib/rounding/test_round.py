@@ -20,12 +20,13 @@ from skipdec.calib.rounding.round import run_rounding
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind
-from skipdec.exporter.architecture.weights import engine_name, engine_parameters
+from skipdec.exporter.architecture.architecture import engine_parameters
+from skipdec.exporter.architecture.weights import engine_name
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.quantization.linear import LinearBlockQuantizer
-from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS, BlockQuantizer
+from skipdec.exporter.quantization.quantize import BlockQuantizer
 from skipdec.runtime.generator import Generator
 
 Checkpoint = Callable[[str], Path]
@@ -41,7 +42,7 @@ def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
         (engine_name(EngineKind.LAYER, index), parameter.name): parameter.load(opened.reader)
         for index in range(opened.model.num_layers)
         for parameter in engine_parameters(EngineKind.LAYER, opened.model, index)
-        if parameter.name in QUANTIZED_PARAMETERS[EngineKind.LAYER]
+        if parameter.is_product
     }
 
 

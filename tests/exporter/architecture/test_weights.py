@@ -8,9 +8,9 @@ from built_engines import STRUCTURES, RandomReader, tiny_spec
 from tiny_models import tiny_model
 
 from skipdec.engines.manifest import EngineKind, ModelSpec
+from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.architecture.opt import engine_module
-from skipdec.exporter.architecture.weights import engine_parameters, expected_tensors
+from skipdec.exporter.architecture.modules import engine_module
 
 
 def layer_index(kind: EngineKind) -> int | None:

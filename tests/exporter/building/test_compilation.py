@@ -18,7 +18,7 @@ from skipdec.engines.errors import (
 from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.manifest import EngineKind, ModelSpec
 from skipdec.engines.trt.build import BuilderFacts, BuildOptions
-from skipdec.exporter.architecture.signature import canonical_signature
+from skipdec.exporter.architecture.architecture import canonical_signature
 from skipdec.exporter.building import compilation
 from skipdec.exporter.building.compilation import Compilation, default_kv_buckets, plan_compilation
 from skipdec.exporter.config import QuantizationConfig

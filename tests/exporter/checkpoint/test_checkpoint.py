@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from skipdec.engines.errors import CheckpointError, UnsupportedModelError
-from skipdec.exporter.architecture.weights import expected_tensors
+from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from skipdec.exporter.checkpoint.reader import CheckpointReader
 from skipdec.exporter.config import CheckpointSource

@@ -24,11 +24,10 @@ from plan_requests import (
 from skipdec.engines.errors import UnsupportedModelError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.engines.trt.build import PlanReport, build_plan
-from skipdec.exporter.architecture.weights import engine_parameters
+from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters
 from skipdec.exporter.graphs.dtypes import check_dtypes
 from skipdec.exporter.graphs.tensorrt import DECOMPOSABLE, check_model, lower, with_capacity
 from skipdec.exporter.quantization.linear import weight_quantizer
-from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
 
 RANGES = "0" * 64  # a digest
 QUANTIZED = {
@@ -104,7 +103,7 @@ def test_the_builder_takes_quantised_layers_and_sees_every_quantisation(
     precision = quantized(name, dtype)
     report = build(EngineKind.LAYER, fusible_spec(), precision, tmp_path)
     assert LAYERS.items() <= report.layer_counts.items()
-    products = len(QUANTIZED_PARAMETERS[EngineKind.LAYER])
+    products = len(quantized_parameters(EngineKind.LAYER, fusible_spec()))
     activations = products if precision.activation_ranges else 0
     assert report.layer_counts["DEQUANTIZE"] == products + activations
     assert report.layer_counts.get("QUANTIZE", 0) == activations
@@ -171,13 +170,13 @@ def dequantized_module(model: ModelSpec, precision: PrecisionSpec) -> torch.nn.M
         return scaled.to(torch.float8_e4m3fn).float() * (4 / 448)
 
     if precision.activation_ranges:
-        for name in QUANTIZED_PARAMETERS[EngineKind.LAYER]:
+        for name in quantized_parameters(EngineKind.LAYER, model):
             hook = fp8 if precision.quantize == "fp8" else int8
             reference.get_submodule(name.removesuffix(".weight")).register_forward_pre_hook(hook)
     quantizer = weight_quantizer(EngineKind.LAYER, precision)
     if quantizer is not None:
         for parameter in engine_parameters(EngineKind.LAYER, model, 0):
-            if parameter.name in QUANTIZED_PARAMETERS[EngineKind.LAYER]:
+            if parameter.is_product:
                 weight = quantizer.dequantized(parameter.load(RandomReader(model)))
                 reference.get_parameter(parameter.name).data = torch.from_numpy(weight)
     return reference

@@ -20,7 +20,7 @@ from built_engines import (
 )
 
 from skipdec.engines.manifest import EngineKind, FloatType
-from skipdec.exporter.architecture.weights import engine_parameters
+from skipdec.exporter.architecture.architecture import engine_parameters
 from skipdec.exporter.graphs.lowering import parameters_as_inputs
 from skipdec.exporter.graphs.trace import trace_engine
 

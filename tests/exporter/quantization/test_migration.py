@@ -15,15 +15,15 @@ from built_engines import RandomReader, tiny_spec
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from skipdec.exporter.architecture.opt import engine_module
-from skipdec.exporter.architecture.weights import TensorReader, engine_name, engine_parameters
+from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters
+from skipdec.exporter.architecture.modules import engine_module
+from skipdec.exporter.architecture.weights import TensorReader, engine_name
 from skipdec.exporter.building.journal import content_key
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import BuildConfig, CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.build import _check_migration
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
-from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from skipdec.exporter.quantization.ranges import ActivationRanges
 from skipdec.exporter.verification.process import run_verification
 from skipdec.exporter.verification.report import VerificationRequest
@@ -52,7 +52,7 @@ def migration_of(model: ModelSpec, alpha: float = 0.5) -> Migration:
         sizes = {each.name: each.shape[0] for each in engine_parameters(kind, model, index)}
         return {
             product: np.exp2(rng.uniform(-4, 4, sizes[product])).tolist()
-            for product in QUANTIZED_PARAMETERS[kind]
+            for product in quantized_parameters(kind, model)
             if product not in fixed_inputs(kind, model)
         }
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from skipdec.exporter.architecture.architecture import quantized_parameters
 from skipdec.exporter.quantization import quantize
 from skipdec.exporter.quantization.quantize import (
-    QUANTIZED_PARAMETERS,
     BlockQuantizer,
     ChannelQuantizer,
     WeightQuantizer,
@@ -171,7 +171,7 @@ def test_block_products_equal_their_dequantised_weights(
     reference = module(EngineKind.LAYER, model)
     quantizer = weight_quantizer(EngineKind.LAYER, precision)
     assert quantizer is not None
-    for name in QUANTIZED_PARAMETERS[EngineKind.LAYER]:
+    for name in quantized_parameters(EngineKind.LAYER, model):
         parameter = reference.get_parameter(name)
         dequantized = np.ascontiguousarray(quantizer.dequantized(parameter.numpy()))
         parameter.data = torch.from_numpy(dequantized)

@@ -11,8 +11,8 @@ from built_engines import canonical_graph, tiny_spec
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
+from skipdec.exporter.architecture.architecture import quantized_parameters
 from skipdec.exporter.graphs.tensorrt import bind_activation_scales, lower
-from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
 from skipdec.exporter.quantization.ranges import ActivationRanges
 
 INT8 = PrecisionSpec(
@@ -22,7 +22,9 @@ FP8 = PrecisionSpec(quantize="fp8", head_quantize="fp8", activation_ranges="0" *
 
 
 def document() -> dict[str, Any]:
-    layer = {name: 2.0 + i for i, name in enumerate(QUANTIZED_PARAMETERS[EngineKind.LAYER])}
+    layer = {
+        name: 2.0 + i for i, name in enumerate(quantized_parameters(EngineKind.LAYER, tiny_spec()))
+    }
     return {
         "layers": {"layer_000": layer, "layer_001": dict.fromkeys(layer, 1.5)},
         "head": {"lm_head.weight": 9},
@@ -103,7 +105,7 @@ def test_ranges_become_scales_of_their_own_products(precision: PrecisionSpec, ma
     lowered = lower(canonical_graph(kind, model, "float32"), kind, model, precision)
     ranges = read(document()).of("layer_000")
     bind_activation_scales(lowered, kind, ranges)
-    for name in QUANTIZED_PARAMETERS[kind]:
+    for name in quantized_parameters(kind, model):
         value = lowered.graph.graph.initializers[f"{name}.activation_scale"]
         assert value.const_value is not None
         np.testing.assert_allclose(value.const_value.numpy(), ranges[name] / maximum, rtol=1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hollow_bundles import EMBED_BYTES, HEAD_BYTES, LAYER_BYTES, hollow_manifest
 
@@ -30,18 +32,37 @@ def test_decode_adds_the_steps_after_the_prompt() -> None:
 
 
 def test_a_prompts_work_is_that_of_the_layers_its_tokens_run() -> None:
-    cost = CostModel(hollow_manifest(6))  # E = 8, F = 16, V = 32
+    cost = CostModel(hollow_manifest(6))  # 250 weights a layer, 500 in the head, N D = 8
     falling = ExitSchedule(
         num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4, prompt="decay"
     )
     assert [falling.prompt_budget(index, 3) for index in range(3)] == [6, 5, 4]
-    head = 8 * 32
-    matrices = (6 + 5 + 4) * (4 * 8 * 8 + 2 * 8 * 16)
+    head, layer = HEAD_BYTES // 4, LAYER_BYTES // 4
+    matrices = (6 + 5 + 4) * layer
     pairs = 4 * 6 + 1 * 3 + 1 * 1  # four layers on 3 tokens, one on 2, one on 1
     assert cost.prefill(falling, [3]) == head + matrices + 2 * 8 * pairs
     assert cost.prefill(falling, [3, 3]) == 2 * cost.prefill(falling, [3])
     full = ExitSchedule.full(6)
-    assert cost.prefill(full, [3]) == head + 18 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 8 * 36
+    assert cost.prefill(full, [3]) == head + 18 * layer + 2 * 8 * 36
+
+
+@pytest.mark.parametrize(
+    ("precision", "bits"),
+    [
+        ({"dtype": "float16"}, 16),
+        ({"quantize": "int8"}, 8),
+        ({"quantize": "fp8"}, 8),
+        ({"quantize": "int4", "block_size": 32}, 4 + 32 / 32),
+        ({"quantize": "int8-block", "block_size": 64}, 8 + 32 / 64),
+    ],
+)
+def test_a_prompts_work_counts_weights_however_they_are_stored(
+    precision: dict[str, Any], bits: float
+) -> None:
+    cost = CostModel(hollow_manifest(2, **precision))
+    full = ExitSchedule.full(2)
+    more = cost.prefill(full, [2]) - cost.prefill(full, [1])
+    assert more == 2 * round(8 * LAYER_BYTES / bits) + 2 * 8 * (2 * 3 - 1 * 2)
 
 
 def test_the_head_limits_the_predicted_speedup() -> None:

@@ -9,14 +9,23 @@ import pytest
 import torch
 from bench import compiled_baseline
 
-from skipdec.exporter.architecture import families
+from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.architecture.weights import expected_tensors
+from skipdec.exporter.architecture.opt.architecture import OPT
+from skipdec.exporter.architecture.opt.published import PUBLISHED
 from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.runtime.measuring.bench import random_prompts
 
 if TYPE_CHECKING:
     from transformers import OPTForCausalLM
+
+TINY = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "word_embed_proj_dim": 32,
+    "num_attention_heads": 2,
+    "ffn_dim": 128,
+}
 
 
 def test_tokens_are_those_of_hugging_face(
@@ -42,10 +51,8 @@ def test_tokens_are_those_of_hugging_face(
 
 
 def test_weights_are_those_of_a_dummy_export(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {**families._SIZES, "125m": families._Size(2, 32, 2, 32)}
-    monkeypatch.setattr(families, "_SIZES", small)
-    config = families.family_config("opt-125m")
-    assert config is not None
+    config = {**PUBLISHED["facebook/opt-125m"], **TINY}
+    monkeypatch.setattr(OPT, "published", {"facebook/opt-125m": config})
     model = compiled_baseline.dummy_model("opt-125m", torch.float16, "cpu", seed=3)
     spec = model_spec(config, "opt-125m")
     reader = DummyReader(expected_tensors(spec), 3)

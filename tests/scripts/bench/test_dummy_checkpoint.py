@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bench.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 
-from skipdec.exporter.architecture.weights import expected_tensors
+from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.exporter.config import CheckpointSource

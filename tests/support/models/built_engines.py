@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
-from skipdec.exporter.architecture.opt import engine_module
-from skipdec.exporter.architecture.weights import engine_parameters, expected_tensors
+from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
+from skipdec.exporter.architecture.modules import engine_module
+from skipdec.exporter.architecture.opt.structure import OptSpec
 from skipdec.exporter.building.engine import BuiltEngine, build_engine
 from skipdec.exporter.graphs.trace import trace_engine
 
@@ -43,9 +44,9 @@ def tiny_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa
     sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "ffn_dim": 96, "vocab_size": 61}
     lengths = {"max_position_embeddings": 40, "max_seq_len": 40}
     widths = {"word_embed_proj_dim": changes.get("hidden_size", sizes["hidden_size"])}
-    return ModelSpec(
+    return OptSpec(
         **{**{"name": structure}, **sizes, **lengths, **widths, **STRUCTURES[structure], **changes}
-    )
+    ).model_spec()
 
 
 class RandomReader:

@@ -12,7 +12,8 @@ from built_engines import RandomReader, canonical_graph, tiny_spec
 from skipdec.engines.host.extras import missing_modules
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorSpec
 from skipdec.engines.trt.build import BuildOptions, PlanRequest, Profile
-from skipdec.exporter.architecture.weights import engine_name, engine_parameters
+from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters
+from skipdec.exporter.architecture.weights import engine_name
 from skipdec.exporter.building.engine import WeightsFile, store_parameter
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.tensorrt import (
@@ -21,7 +22,6 @@ from skipdec.exporter.graphs.tensorrt import (
     lower,
     with_capacity,
 )
-from skipdec.exporter.quantization.quantize import QUANTIZED_PARAMETERS
 
 needs_tensorrt_rtx = pytest.mark.skipif(
     bool(missing_modules("tensorrt-rtx")),
@@ -46,7 +46,7 @@ def lowered_engine(
     Activations, where they are quantised, range up to 4.
     """
     lowered = lower(canonical_graph(kind, model, precision.dtype), kind, model, precision)
-    bind_activation_scales(lowered, kind, dict.fromkeys(QUANTIZED_PARAMETERS[kind], 4.0))
+    bind_activation_scales(lowered, kind, dict.fromkeys(quantized_parameters(kind, model), 4.0))
     layer_index = 0 if kind is EngineKind.LAYER else None
     reader = RandomReader(model)
     with WeightsFile(directory / f"{engine_name(kind, layer_index)}.weights") as weights:

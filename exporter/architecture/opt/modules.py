@@ -1,76 +1,23 @@
-"""OPT as small torch modules: embedding, decoder layer, head; and the choice of candidates.
+"""OPT as small torch modules: embedding, decoder layer, head.
 
-The modules are what is traced (trace.py) and what engines are verified against. Weights are
-``torch.empty`` parameters of shape [in, out]: never touched while tracing, so not resident.
 Structure follows Hugging Face's ``OPTForCausalLM``; shapes as in ``engines.manifest.TensorRole``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...engines.manifest import NUM_CANDIDATES, EngineKind, ModelSpec
-from .weights import LAYER_NORM_EPSILON, POSITION_OFFSET
+from ..architecture import CachedAttention
+from ..modules import Projection, Table
+from .structure import OptSpec
+from .weights import POSITION_OFFSET
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
-
-CachedAttention = Callable[..., tuple[Tensor, Tensor, Tensor]]
-
-
-def cached_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    past_key: Tensor,
-    past_value: Tensor,
-    write_indices: Tensor,
-    attention_mask: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Write key and value into copies of the caches, then attend over them; eager torch.
-
-    Query, key and value are [B, N, S, D]; row b is written at ``write_indices[b]`` and on
-    (operator TensorScatter, axis 2). Returns attention [B, N, S, D], present_key, present_value.
-    Unused cache positions must be finite: their weight is 0, and 0 times NaN is NaN.
-    """
-    rows = torch.arange(key.shape[0])[:, None]  # [B, 1]
-    positions = write_indices[:, None] + torch.arange(key.shape[2])  # [B, S]
-    present_key, present_value = past_key.clone(), past_value.clone()
-    present_key[rows, :, positions] = key.transpose(1, 2)
-    present_value[rows, :, positions] = value.transpose(1, 2)
-    attended = F.scaled_dot_product_attention(
-        query, present_key, present_value, attn_mask=attention_mask
-    )
-    return attended, present_key, present_value
-
-
-class Projection(nn.Module):
-    """``x @ weight + bias`` with the weight stored as [in, out]."""
-
-    def __init__(self, in_size: int, out_size: int, *, bias: bool, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_size, out_size, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_size, dtype=dtype)) if bias else None
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[..., in] → [..., out]."""
-        product = torch.matmul(inputs, self.weight)
-        return product if self.bias is None else product + self.bias
-
-
-class Table(nn.Module):
-    """A table of embeddings [rows, size], looked up by row."""
-
-    def __init__(self, rows: int, size: int, *, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, size, dtype=dtype))
-
-    def forward(self, indices: Tensor) -> Tensor:
-        """[B, S] → [B, S, size]."""
-        return F.embedding(indices, self.weight)
+LAYER_NORM_EPSILON = 1e-5
 
 
 class LayerNorm(nn.Module):
@@ -95,7 +42,7 @@ class LayerNorm(nn.Module):
 class Embedding(nn.Module):
     """Token embedding, projected to the hidden size where it is narrower, plus position."""
 
-    def __init__(self, model: ModelSpec, dtype: torch.dtype) -> None:
+    def __init__(self, model: OptSpec, dtype: torch.dtype) -> None:
         super().__init__()
         width, hidden_size = model.word_embed_proj_dim, model.hidden_size
         positions = model.max_position_embeddings + POSITION_OFFSET
@@ -117,7 +64,7 @@ class Embedding(nn.Module):
 class SelfAttention(nn.Module):
     """Multi-head self-attention over a cache, with query, key and value packed in one product."""
 
-    def __init__(self, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention) -> None:
+    def __init__(self, model: OptSpec, dtype: torch.dtype, attention: CachedAttention) -> None:
         super().__init__()
         size, bias = model.hidden_size, model.enable_bias
         self.num_heads, self.head_dim = model.num_heads, model.head_dim
@@ -151,9 +98,7 @@ class SelfAttention(nn.Module):
 class DecoderLayer(nn.Module):
     """One decoder layer; norms before attention and feed-forward, or after (350m)."""
 
-    def __init__(
-        self, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention = cached_attention
-    ) -> None:
+    def __init__(self, model: OptSpec, dtype: torch.dtype, attention: CachedAttention) -> None:
         super().__init__()
         size, bias = model.hidden_size, model.enable_bias
         affine = model.layer_norm_elementwise_affine
@@ -193,7 +138,7 @@ class DecoderLayer(nn.Module):
 class Head(nn.Module):
     """Final norm, projection and vocabulary product of chosen rows."""
 
-    def __init__(self, model: ModelSpec, dtype: torch.dtype) -> None:
+    def __init__(self, model: OptSpec, dtype: torch.dtype) -> None:
         super().__init__()
         width, hidden_size = model.word_embed_proj_dim, model.hidden_size
         self.final_layer_norm = self.project_out = None
@@ -213,39 +158,3 @@ class Head(nn.Module):
             rows = self.project_out(rows)  # [R, P]
         logits: Tensor = self.lm_head(rows)  # [R, V]
         return logits.float()
-
-
-class Candidates(nn.Module):
-    """The most probable tokens of each row, so that a device need not hand out all logits."""
-
-    def __init__(self, model: ModelSpec) -> None:
-        super().__init__()
-        self.count = min(NUM_CANDIDATES, model.vocab_size)
-
-    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [R, V] → the K largest of each row [R, K], largest first, and their ids."""
-        values, indices = torch.topk(logits, self.count, dim=-1)
-        return values, indices
-
-
-def engine_module(
-    kind: EngineKind,
-    model: ModelSpec,
-    dtype: torch.dtype = torch.float32,
-    attention: CachedAttention = cached_attention,
-) -> nn.Module:
-    """The module of one engine, weights uninitialised, in evaluation mode without gradients.
-
-    Its parameter names and shapes are those of ``weights.engine_parameters``; inputs and outputs
-    are the canonical graph's, in order.
-    """
-    match kind:
-        case EngineKind.EMBED:
-            module: nn.Module = Embedding(model, dtype)
-        case EngineKind.LAYER:
-            module = DecoderLayer(model, dtype, attention)
-        case EngineKind.HEAD:
-            module = Head(model, dtype)
-        case EngineKind.CANDIDATES:
-            module = Candidates(model)
-    return module.eval().requires_grad_(False)

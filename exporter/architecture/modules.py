@@ -1,0 +1,115 @@
+"""What the torch modules of all families are made of, and how one is made and called.
+
+The modules are what is traced (graphs/trace.py) and what engines are verified against. Weights are
+``torch.empty`` parameters of shape [in, out]: never touched while tracing, so not resident.
+The arguments of a module's ``forward`` are named as their roles (``engines.manifest.TensorRole``,
+which gives their shapes) and in the order of the family's signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...engines.manifest import NUM_CANDIDATES, EngineKind, ModelSpec, TensorRole
+from .architecture import CachedAttention, architecture_of
+
+
+def cached_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past_key: Tensor,
+    past_value: Tensor,
+    write_indices: Tensor,
+    attention_mask: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write key and value into copies of the caches, then attend over them; eager torch.
+
+    Query, key and value are [B, N, S, D]; row b is written at ``write_indices[b]`` and on
+    (operator TensorScatter, axis 2). Returns attention [B, N, S, D], present_key, present_value.
+    Key and value may have fewer heads, each for as many of the query's. Unused cache positions
+    must be finite: their weight is 0, and 0 times NaN is NaN.
+    """
+    rows = torch.arange(key.shape[0])[:, None]  # [B, 1]
+    positions = write_indices[:, None] + torch.arange(key.shape[2])  # [B, S]
+    present_key, present_value = past_key.clone(), past_value.clone()
+    present_key[rows, :, positions] = key.transpose(1, 2)
+    present_value[rows, :, positions] = value.transpose(1, 2)
+    attended = F.scaled_dot_product_attention(
+        query,
+        present_key,
+        present_value,
+        attn_mask=attention_mask,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return attended, present_key, present_value
+
+
+class Projection(nn.Module):
+    """``x @ weight + bias`` with the weight stored as [in, out]."""
+
+    def __init__(self, in_size: int, out_size: int, *, bias: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_size, out_size, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_size, dtype=dtype)) if bias else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., in] → [..., out]."""
+        product = torch.matmul(inputs, self.weight)
+        return product if self.bias is None else product + self.bias
+
+
+class Table(nn.Module):
+    """A table of embeddings [rows, size], looked up by row."""
+
+    def __init__(self, rows: int, size: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, size, dtype=dtype))
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """[B, S] → [B, S, size]."""
+        return F.embedding(indices, self.weight)
+
+
+class Candidates(nn.Module):
+    """The most probable tokens of each row, so that a device need not hand out all logits."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__()
+        self.count = min(NUM_CANDIDATES, model.vocab_size)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [R, V] → the K largest of each row [R, K], largest first, and their ids."""
+        values, indices = torch.topk(logits, self.count, dim=-1)
+        return values, indices
+
+
+def engine_module(
+    kind: EngineKind,
+    model: ModelSpec,
+    dtype: torch.dtype = torch.float32,
+    attention: CachedAttention = cached_attention,
+) -> nn.Module:
+    """The module of one engine, weights uninitialised, in evaluation mode without gradients.
+
+    Its parameter names and shapes are those of ``engine_parameters``; inputs and outputs are the
+    canonical graph's, in order.
+    """
+    if kind is EngineKind.CANDIDATES:
+        module: nn.Module = Candidates(model)
+    else:
+        architecture = architecture_of(model)
+        module = architecture.module(kind, model, dtype, attention)
+    return module.eval().requires_grad_(False)
+
+
+def call_by_role(module: nn.Module, tensors: Mapping[TensorRole, Tensor]) -> tuple[Tensor, ...]:
+    """Give ``module`` those of ``tensors`` that it asks for; its outputs, in order."""
+    wanted = inspect.signature(module.forward).parameters
+    outputs = module(*(tensors[TensorRole(name)] for name in wanted))
+    return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -1,0 +1,1 @@
+"""Everything that is OPT: its structure, weights, modules, published sizes."""

@@ -1,0 +1,84 @@
+"""Which checkpoint tensors the parameters of OPT's engines are made of."""
+
+from __future__ import annotations
+
+from ..architecture import HEAD_WEIGHT
+from ..weights import Parameter
+from .structure import OptSpec
+
+POSITION_OFFSET = 2  # rows that the position table has before position 0
+EMBEDDING = "decoder.embed_tokens.weight"
+
+
+def embed_parameters(model: OptSpec) -> tuple[Parameter, ...]:
+    """Both tables, and project_in where there is one."""
+    width, hidden_size = model.word_embed_proj_dim, model.hidden_size
+    tokens = "embed_tokens.weight"
+    positions = "embed_positions.weight"
+    table_rows = model.max_position_embeddings + POSITION_OFFSET
+    return (
+        Parameter(tokens, (model.vocab_size, width), (f"decoder.{tokens}",), is_table=True),
+        Parameter(positions, (table_rows, hidden_size), (f"decoder.{positions}",), is_table=True),
+        *_residual_projection("project_in", width, hidden_size),
+    )
+
+
+def layer_parameters(model: OptSpec, prefix: str) -> tuple[Parameter, ...]:
+    """One decoder layer; its tensors' names in the checkpoint start with ``prefix``."""
+    size, ffn_dim = model.hidden_size, model.ffn_dim
+
+    def projection(
+        name: str, in_size: int, out_size: int, sources: tuple[str, ...]
+    ) -> tuple[Parameter, ...]:
+        paths = [prefix + source for source in sources]
+        weights = tuple(f"{path}.weight" for path in paths)
+        biases = tuple(f"{path}.bias" for path in paths)
+        shape = (in_size, out_size)
+        weight = Parameter(f"{name}.weight", shape, weights, transposed=True, is_product=True)
+        bias = Parameter(f"{name}.bias", (out_size,), biases)
+        return (weight, bias) if model.enable_bias else (weight,)
+
+    attention = "self_attn."
+    qkv_sources = tuple(attention + name for name in ("q_proj", "k_proj", "v_proj"))
+    out_proj = attention + "out_proj"
+    return (
+        *_layer_norm(model, "self_attn_layer_norm", prefix),
+        *projection(attention + "qkv_proj", size, 3 * size, qkv_sources),
+        *projection(out_proj, size, size, (out_proj,)),
+        *_layer_norm(model, "final_layer_norm", prefix),
+        *projection("fc1", size, ffn_dim, ("fc1",)),
+        *projection("fc2", ffn_dim, size, ("fc2",)),
+    )
+
+
+def head_parameters(model: OptSpec) -> tuple[Parameter, ...]:
+    """The final norm and project_out, where there are any, and the vocabulary product."""
+    width = model.word_embed_proj_dim
+    tied = model.tie_word_embeddings
+    source = EMBEDDING if tied else HEAD_WEIGHT
+    norm = _layer_norm(model, "final_layer_norm", "decoder.") if model.final_layer_norm else ()
+    return (
+        *norm,
+        *_residual_projection("project_out", model.hidden_size, width),
+        Parameter(
+            HEAD_WEIGHT, (width, model.vocab_size), (source,), transposed=True, is_product=True
+        ),
+    )
+
+
+def _layer_norm(model: OptSpec, name: str, prefix: str) -> tuple[Parameter, ...]:
+    shape = (model.hidden_size,)
+    if not model.layer_norm_elementwise_affine:
+        return (Parameter(f"{name}.weight", shape, (), keeps_float32=True),)
+    return tuple(
+        Parameter(f"{name}.{part}", shape, (f"{prefix}{name}.{part}",), keeps_float32=True)
+        for part in ("weight", "bias")
+    )
+
+
+def _residual_projection(name: str, in_size: int, out_size: int) -> tuple[Parameter, ...]:
+    """The 350m's project_in or project_out; nothing where both sizes are equal."""
+    if in_size == out_size:
+        return ()
+    path = f"{name}.weight"
+    return (Parameter(path, (in_size, out_size), (f"decoder.{path}",), transposed=True),)
