@@ -96,14 +96,20 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            sys.exit(f"a worker stopped: {' '.join(map(str, self._process.args))}")
+            sys.exit(f"a worker stopped: {self._process.args!r}")
         return line
 
 
 @contextmanager
 def worker(python: Path | str, engine: str, directory: Path, threads: int) -> Iterator[Worker]:
     """Start an engine's process and stop it at the end."""
-    command = [python, SCRIPTS / "bench" / "peers_worker.py", engine, directory, str(threads)]
+    command: list[str | Path] = [
+        python,
+        SCRIPTS / "bench" / "peers_worker.py",
+        engine,
+        directory,
+        str(threads),
+    ]
     environment = os.environ | {
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
@@ -124,7 +130,7 @@ def prepare_environment() -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     subprocess.run([sys.executable, "-m", "venv", "--clear", PEERS], check=True)
-    pip = [PEERS / "bin/python", "-m", "pip"]
+    pip: list[str | Path] = [PEERS / "bin/python", "-m", "pip"]
     install = [*pip, "install", "--quiet", "--constraint", CONSTRAINTS]
     torch = next(line for line in CONSTRAINTS.read_text().split() if line.startswith("torch=="))
     subprocess.run([*install, "setuptools", torch], check=True)  # first: the CPU build, if any
@@ -157,7 +163,7 @@ def prepare_model(name: str, directory: Path) -> dict[str, Path]:
     outputs = {name: directory / name for name in ("skipdec", "ctranslate2", "openvino")}
     if not (checkpoint / "tokenizer.json").exists():
         write_checkpoint(name, checkpoint)
-    commands = {
+    commands: dict[str, list[str | Path]] = {
         "skipdec": [
             *(Path(sys.executable).parent / "skipdec-export", checkpoint, "--quantize", "int8"),
             *("--no-verify", "--force", "-o", outputs["skipdec"]),

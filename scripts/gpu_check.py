@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from bench.gpu_figures import GpuCheck, GpuCheckConfig
 from bench.gpu_report import GpuReport, judged_aims, markdown
 
 # The same steps in a few minutes, on the CPU behind the device's interface.
-REHEARSAL = {
+REHEARSAL: dict[str, Any] = {
     "model": "opt-125m",
     "device": "rehearsal",
     "torch_device": "cpu",

@@ -71,7 +71,8 @@ def openvino_engine(directory: str, threads: int) -> Continue:
             min_new_tokens=tokens,
             max_new_tokens=tokens,
         )
-        return output[:, input_ids.shape[1] :].tolist()
+        token_ids: list[Sequence[int]] = output[:, input_ids.shape[1] :].tolist()
+        return token_ids
 
     return run
 
