@@ -109,7 +109,8 @@ def test_the_wrong_preset_names_the_columns_there_are(command: Command, tmp_path
 
 
 def test_a_dataset_with_splits_names_them(command: Command, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    import datasets
+
     rows = datasets.Dataset.from_dict({"prompt": ["a"], "completion": ["1"]})
     datasets.DatasetDict(train=rows, test=rows).save_to_disk(str(tmp_path / "rows"))
     stderr = command(tmp_path / "rows").stderr

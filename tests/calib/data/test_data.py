@@ -121,7 +121,8 @@ def test_a_missing_file_and_a_bad_template_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_dataset_on_disk(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    import datasets
+
     rows = datasets.Dataset.from_dict({"prompt": ["a", "b"], "completion": ["1", "2"]})
     rows.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict(train=rows).save_to_disk(str(tmp_path / "split"))

@@ -167,7 +167,6 @@ def test_missing_libraries_are_named_with_the_command(
 
 
 def test_bert_f_takes_the_best_reference_of_a_local_model(tmp_path: Path) -> None:
-    pytest.importorskip("bert_score", reason="optional: pip install bert-score")
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     from skipdec.calib.evaluation.references import BertF

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +92,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for logging_steps, error in ((1, "loss is nan"), (9, "not finite after step 6")):
             config = settings(directory, name, **fast, logging_steps=logging_steps)
             jobs.append(job(config, sharded=sharded, error=error))
-    if find_spec("peft") is not None:
-        tune(TuneConfig(**settings(directory, "one-adapted", batch_size=4, **adapters)))
-        jobs.append(job(settings(directory, "sharded-adapted", **adapters), sharded=True))
+    tune(TuneConfig(**settings(directory, "one-adapted", batch_size=4, **adapters)))
+    jobs.append(job(settings(directory, "sharded-adapted", **adapters), sharded=True))
     run_processes(jobs, directory)
     return directory
 
@@ -107,8 +105,6 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_two_processes_equal_one_with_twice_the_batch(name: str, one: str, tuned: Path) -> None:
     """The sharded run was interrupted after its first save, and resumed."""
-    if name == "sharded-adapted":
-        pytest.importorskip("peft", reason="peft is not installed")
     expected = load_file(tuned / one / "model.safetensors")
     weights = load_file(tuned / name / "model.safetensors")
     assert weights.keys() == expected.keys()

@@ -258,7 +258,6 @@ def test_a_loss_on_prompts_too_learns_prompts(
 def test_adapters_are_merged_into_the_weights(
     small: Path, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("peft", reason="peft is not installed")
     options = {"model": str(small), "lora": {"rank": 2}, "save_steps": 5}
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from built_engines import RandomReader, build, canonical_graph, tiny_spec
+from built_engines import RandomReader, build, tiny_spec
+from canonical_graphs import canonical_graph
 
 from skipdec.engines.errors import VerificationError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec

@@ -10,8 +10,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from built_engines import STRUCTURES, RandomReader, canonical_graph, module, tiny_spec
+from built_engines import STRUCTURES, RandomReader, module, tiny_spec
 from built_engines import build as build_engine_files
+from canonical_graphs import canonical_graph
 from plan_requests import (
     CAPACITY,
     FP16,

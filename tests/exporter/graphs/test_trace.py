@@ -13,11 +13,11 @@ from built_engines import (
     STRUCTURES,
     Session,
     build,
-    canonical_graph,
     causal_mask,
     module,
     tiny_spec,
 )
+from canonical_graphs import canonical_graph
 
 from skipdec.engines.manifest import EngineKind, FloatType
 from skipdec.exporter.architecture.architecture import engine_parameters

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from built_engines import canonical_graph, tiny_spec
+from built_engines import tiny_spec
+from canonical_graphs import canonical_graph
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec

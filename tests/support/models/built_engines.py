@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime
 import torch
+from canonical_graphs import canonical_graph
 from numpy.typing import NDArray
 
 from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
@@ -19,7 +18,6 @@ from skipdec.exporter.architecture.architecture import engine_parameters, expect
 from skipdec.exporter.architecture.modules import engine_module
 from skipdec.exporter.architecture.opt.structure import OptSpec
 from skipdec.exporter.building.engine import BuiltEngine, build_engine
-from skipdec.exporter.graphs.trace import trace_engine
 
 Array = NDArray[Any]
 
@@ -70,12 +68,6 @@ class RandomReader:
         if name.endswith("norm.weight"):
             array += 1
         return array.astype(self.dtype, copy=False)
-
-
-@cache
-def canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    """Traced once a test session; don't change it."""
-    return trace_engine(kind, model, dtype)
 
 
 def build(

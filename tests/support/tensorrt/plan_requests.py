@@ -7,7 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
-from built_engines import RandomReader, canonical_graph, tiny_spec
+from built_engines import RandomReader, tiny_spec
+from canonical_graphs import canonical_graph
 
 from skipdec.engines.host.extras import missing_modules
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorSpec
