@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
 # Format, lint, import directions, types and tests. Arguments go to pytest: scripts/test.sh -k kv
+# --quick, first: of the tests only each folder's main contract (tests/core.txt), without coverage.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
+
+tests=(--cov --cov-report=term-missing:skip-covered)
+if [[ "${1:-}" == --quick ]]; then
+    tests=(@tests/core.txt)
+    shift
+fi
 
 ruff format --check .
 ruff check .
@@ -12,8 +19,11 @@ lint-imports --no-cache --no-logo
 installed="$environment/installed"
 rm -rf build "$installed"
 pip install --quiet --no-deps --no-build-isolation --target "$installed" .
-MYPYPATH="$installed" mypy --cache-dir "$environment/mypy_cache" -p skipdec
+mypy=(mypy --cache-dir "$environment/mypy_cache")
+MYPYPATH="$installed" "${mypy[@]}" -p skipdec
+MYPYPATH="$installed:scripts" "${mypy[@]}" --explicit-package-bases scripts
 
 # One thread pool per worker process: two workers with two threads each would fight over two cores.
+# A worker keeps a file's tests together, for their fixtures, and begins with the slow files.
 OMP_NUM_THREADS=1 pytest --numprocesses "${TEST_WORKERS:-2}" --dist loadfile \
-    --cov --cov-report=term-missing:skip-covered "$@"
+    --no-loadscope-reorder "${tests[@]}" "$@"
