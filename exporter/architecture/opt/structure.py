@@ -102,5 +102,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         layer_norm_elementwise_affine=flags["layer_norm_elementwise_affine"],
         activation_function=activation,
         tie_word_embeddings=flags["tie_word_embeddings"],
-        **token_ids,
+        bos_token_id=token_ids["bos_token_id"],
+        eos_token_id=token_ids["eos_token_id"],
+        pad_token_id=token_ids["pad_token_id"],
     )
