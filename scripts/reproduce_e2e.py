@@ -17,13 +17,14 @@ from typing import Any
 
 from reproduction.columns import COLUMNS
 from reproduction.config import ReproductionConfig
-from reproduction.reproduction import ReproductionLines, reproduce
+from reproduction.reproduction import reproduce
 from reproduction.table import write_results
 
 from skipdec import use_shared_thread_pool
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.host.console import stderr_console
 from skipdec.engines.host.processor import available_cores
+from skipdec.engines.host.progress import ConsoleProgress
 from skipdec.runtime.generator import Generator
 
 QUICK: dict[str, Any] = {
@@ -45,7 +46,8 @@ def main() -> int:
     def open_generator(path: Path) -> Generator:
         return Generator.open(path, max_batch_size=config.evaluation_batch_size)
 
-    results = reproduce(config, open_generator, ReproductionLines(stderr_console()))
+    with ConsoleProgress() as progress:
+        results = reproduce(config, open_generator, progress)
     sys.stdout.write(write_results(config, results))
     return 0
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
+from ...engines.host.console import print_json, reports_errors, result_console
 
 if TYPE_CHECKING:
     from ..generator import Generator
@@ -70,6 +70,7 @@ def bench(
     of the probe pass after them, median of the repetitions; best: the fastest twentieth of all
     steps over the best pass.
     """
+    from ...engines.host.progress import ConsoleProgress
     from ..measuring.bench import BenchConfig, run_benchmark
     from .options import open_for_command
 
@@ -82,13 +83,13 @@ def bench(
         seed=seed,
     )
     with (
-        stderr_console().status("loading") as status,
+        ConsoleProgress() as progress,
         open_for_command(
             bundle, device=device, threads=threads, max_batch_size=max(config.batch_sizes)
         ) as generator,
         _probe(generator, threads) as probe,
     ):
-        report = run_benchmark(generator, config, probe, status.update)
+        report = run_benchmark(generator, config, probe, progress)
         document = _document(generator, threads, config, report)
     if as_json:
         print_json(document)

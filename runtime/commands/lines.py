@@ -43,6 +43,8 @@ def run_lines(options: GenerateOptions) -> None:
 
 
 def _run(options: GenerateOptions, records: Records, file: ResultFile | None) -> None:
+    from ...engines.host.progress import ConsoleProgress
+
     console = stderr_console()
     num_errors = 0
     with options.open_generator() as generator, Interruption() as interruption:
@@ -56,9 +58,8 @@ def _run(options: GenerateOptions, records: Records, file: ResultFile | None) ->
         )
         with (
             _opened(file),
-            GenerationProgress(
-                console, runner.schedule, runner.num_completions, shown=not options.quiet
-            ) as progress,
+            ConsoleProgress(quiet=options.quiet) as events,
+            GenerationProgress(runner.schedule, runner.num_completions, events) as progress,
         ):
             for lines in runner.run(progress.update):
                 num_errors += sum("error" in line for line in lines)

@@ -1,4 +1,4 @@
-"""GenerationProgress: what ``skipdec generate`` shows on stderr while and after it works."""
+"""GenerationProgress: what ``skipdec generate`` counts while it works, and says at the end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from time import perf_counter
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
+from ...engines.host.events import Events
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..tokens.outputs import StreamDelta
@@ -26,27 +17,16 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 
 
 class GenerationProgress:
-    """Counts tokens, layers and completions, with a bar where stderr is a terminal.
+    """Counts tokens, layers and completions, ``total`` of which are to come, and tells ``events``.
 
-    ``total``: completions to come. ``shown=False`` counts only.
+    A context manager: the time between its two ends is what speeds are taken from.
     """
 
-    def __init__(
-        self, console: Console, schedule: ExitSchedule, total: int, *, shown: bool
-    ) -> None:
+    def __init__(self, schedule: ExitSchedule, total: int, events: Events) -> None:
         self._schedule = schedule
-        self._bar = Progress(
-            TextColumn("generating"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[speed]:.1f} tokens/s"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and console.is_terminal),
-        )
-        self._task = self._bar.add_task("generating", total=total, speed=0.0)
+        self._events = events
+        self._num_told = 0  # completions
+        events.stage("generating", total)
         self._start = perf_counter()
         self._last_update = 0.0
         self._end: float | None = None
@@ -57,13 +37,11 @@ class GenerationProgress:
         self._begun: set[tuple[int, int]] = set()  # completions of this call with a first token
 
     def __enter__(self) -> GenerationProgress:
-        self._bar.start()
         self._start = perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end = perf_counter()
-        self._bar.stop()
 
     def update(self, deltas: Sequence[StreamDelta]) -> None:
         """Count one step."""
@@ -72,7 +50,9 @@ class GenerationProgress:
         now = perf_counter()
         if now - self._last_update >= _SECONDS_BETWEEN_UPDATES:
             self._last_update = now
-            self._bar.update(self._task, completed=self.num_finished, speed=self.tokens_per_second)
+            new = self.num_finished - self._num_told
+            self._num_told = self.num_finished
+            self._events.advance(f"{self.tokens_per_second:.1f} tokens/s", new)
 
     def _count(self, delta: StreamDelta) -> None:
         row = (delta.request_index, delta.index)

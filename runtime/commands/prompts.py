@@ -22,7 +22,8 @@ def run_prompts(options: GenerateOptions) -> None:
 
     Ctrl-C prints what there is so far and exits with 130.
     """
-    console = stderr_console()
+    from ...engines.host.progress import ConsoleProgress
+
     with options.open_generator() as generator, Interruption() as interruption:
         requests = make_requests(
             options.prompts, options.params, generator.model, generator.tokenizer
@@ -30,9 +31,12 @@ def run_prompts(options: GenerateOptions) -> None:
         longest = max(request.max_tokens for request in requests)
         schedule = generator.resolve_schedule(options.schedule, max_tokens=longest)
         total = len(options.prompts) * options.params.n
-        shown = not (options.quiet or options.stream)
+        quiet = options.quiet or options.stream
         outputs: list[RequestOutput] = []
-        with GenerationProgress(console, schedule, total, shown=shown) as progress:
+        with (
+            ConsoleProgress(quiet=quiet) as events,
+            GenerationProgress(schedule, total, events) as progress,
+        ):
             if options.stream:
                 _stream(options, generator, schedule, interruption, progress)
             else:
@@ -48,7 +52,7 @@ def run_prompts(options: GenerateOptions) -> None:
         elif outputs:
             _print_texts(outputs)
         if not options.quiet:
-            console.print(progress.summary_text(), soft_wrap=True)
+            stderr_console().print(progress.summary_text(), soft_wrap=True)
     if interruption.requested:
         raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ once; ratios are taken within a repetition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...engines.errors import UsageError
+from ...engines.host.events import Events
 from ..generator import Generator
 from ..schedule import ExitSchedule, realised_depth
 from ..schedule.text import format_schedule
@@ -24,8 +25,6 @@ from .cost import CostModel
 
 _WARMUP_TOKENS = 4
 _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
-
-Progress = Callable[[str], None]
 
 
 class Probe(Protocol):
@@ -39,10 +38,6 @@ class Probe(Protocol):
 
     def measure(self) -> float:
         """Run one pass and return its bytes a second."""
-
-
-def _silent(_: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +127,18 @@ _Runs = dict[ExitSchedule, list[tuple[Run, float]]]
 
 
 def run_benchmark(
-    generator: Generator, config: BenchConfig, probe: Probe, progress: Progress = _silent
+    generator: Generator, config: BenchConfig, probe: Probe, events: Events | None = None
 ) -> BenchReport:
     """Measure every schedule of ``config`` at every batch size, and the bandwidth in between.
 
-    ``probe`` should have as many threads as the engines. ``progress`` is told what runs next.
+    ``probe`` should have as many threads as the engines. ``events`` is told of each run.
     Raises what ``Generator.generate`` raises, e.g. UsageError for a prompt that is too long.
     """
     schedules = _schedules(generator, config)
+    events = events or Events()
+    events.stage("measuring", len(config.batch_sizes) * config.repetitions * len(schedules))
     runs = {
-        size: _measure_batch(generator, config, size, schedules, probe, progress)
+        size: _measure_batch(generator, config, size, schedules, probe, events)
         for size in config.batch_sizes
     }
     while len(probe.samples) < PASSES:
@@ -206,7 +203,7 @@ def _measure_batch(
     batch_size: int,
     schedules: Mapping[ExitSchedule, str],
     probe: Probe,
-    progress: Progress,
+    events: Events,
 ) -> _Runs:
     prompts = random_prompts(
         generator.model.vocab_size,
@@ -220,11 +217,11 @@ def _measure_batch(
     runs: _Runs = {schedule: [] for schedule in schedules}
     for repetition in range(config.repetitions):
         for schedule in schedules:
-            progress(
-                f"batch {batch_size}, repetition {repetition + 1}, {format_schedule(schedule)}"
-            )
             run = timed_run(generator, prompts, schedule, config.num_tokens)
             runs[schedule].append((run, probe.measure()))
+            events.advance(
+                f"batch {batch_size}, repetition {repetition + 1}, {format_schedule(schedule)}"
+            )
     return runs
 
 

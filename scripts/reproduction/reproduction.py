@@ -9,8 +9,6 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from rich.console import Console
-
 from reproduction.config import ReproductionConfig
 from reproduction.evaluation import CellResult, evaluate_run
 from reproduction.runs import Run, base_run, e2e_data, tuned_runs
@@ -20,24 +18,12 @@ from skipdec.calib.evaluation.evaluate import OpenGenerator
 from skipdec.calib.tuning.report import TuningReport
 from skipdec.calib.tuning.work import REPORT_NAME
 from skipdec.engines.errors import UsageError
+from skipdec.engines.host.events import Events
 from skipdec.engines.host.processor import available_cores
 
 
-class ReproductionEvents:
-    """Receives what a reproduction does and ignores it; subclass to show it."""
-
-    def planned(self, runs: Sequence[Run], *, missing: int) -> None:
-        """These models are needed; so many of them are not there yet."""
-
-    def made(self, run: Run, seconds: float) -> None:
-        """One model is tuned and exported."""
-
-    def evaluated(self, run: Run, results: Sequence[CellResult]) -> None:
-        """One model's cells are known."""
-
-
 def reproduce(
-    config: ReproductionConfig, open_generator: OpenGenerator, events: ReproductionEvents
+    config: ReproductionConfig, open_generator: OpenGenerator, events: Events | None = None
 ) -> list[CellResult]:
     """Make every model that is not there yet, evaluate it, and return all cells of all seeds.
 
@@ -47,20 +33,33 @@ def reproduce(
     Raises UsageError before any work for data that can't be read, by line, for a work directory
     that can't be written, and for models there that other options made.
     """
+    events = events or Events()
     _check(config)
     bases = [base_run(config, seed) for seed in config.seeds]
     with _processes(config) as executor:
-        _make_all(executor, bases, events)
+        _make_all("tuning bases", executor, bases, events)
         horizons = {base.seed: _horizon(base) for base in bases}
         runs = [run for seed in horizons for run in tuned_runs(config, seed, horizons[seed])]
         runs.sort(key=partial(_turn, config))
-        _make_all(executor, runs, events)
+        _make_all("tuning", executor, runs, events)
     results = []
+    events.stage("evaluating", len(bases) + len(runs))
     for run in (*bases, *runs):
         cells = evaluate_run(config, run, horizons[run.seed], open_generator)
-        events.evaluated(run, cells)
+        for cell in cells:
+            events.note(_describe(cell))
+        events.advance(run.name)
         results += cells
     return results
+
+
+def _describe(result: CellResult) -> str:
+    """Quality and speed of one cell."""
+    return (
+        f"seed {result.seed}, {result.column} {result.speedup}x: "
+        f"BLEU {result.figures['bleu']:.1f}, {result.figures['realised_depth']:.2f} layers, "
+        f"{result.measured_speedup:.2f} times as fast"
+    )
 
 
 def _horizon(base: Run) -> int:
@@ -98,37 +97,13 @@ def _processes(config: ReproductionConfig) -> Iterator[Executor]:
         executor.shutdown(cancel_futures=True)
 
 
-def _make_all(executor: Executor, runs: Sequence[Run], events: ReproductionEvents) -> None:
+def _make_all(stage: str, executor: Executor, runs: Sequence[Run], events: Events) -> None:
     missing = [run for run in runs if not is_made(run)]
-    events.planned(runs, missing=len(missing))
+    events.note(f"{len(runs)} models, {len(missing)} of them to make")
+    events.stage(stage, len(missing))
     futures = {executor.submit(make, run): run for run in missing}
     for future in as_completed(futures):
-        events.made(futures[future], future.result())
-
-
-class ReproductionLines(ReproductionEvents):
-    """Prints how many models are to come, then each as it is made and evaluated."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def planned(self, runs: Sequence[Run], *, missing: int) -> None:
-        """How much is left to do."""
-        self._line(f"{len(runs)} models, {missing} of them to make")
-
-    def made(self, run: Run, seconds: float) -> None:
-        """One more is there."""
-        self._line(f"seed {run.seed}, {run.name}: tuned and exported in {seconds:.0f} s")
-
-    def evaluated(self, run: Run, results: Sequence[CellResult]) -> None:
-        """The quality and speed of each cell."""
-        for result in results:
-            figures = result.figures
-            self._line(
-                f"seed {result.seed}, {result.column} {result.speedup}x: "
-                f"BLEU {figures['bleu']:.1f}, {figures['realised_depth']:.2f} layers, "
-                f"{result.measured_speedup:.2f} times as fast"
-            )
-
-    def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        run, seconds = futures[future], future.result()
+        events.advance(
+            f"seed {run.seed}, {run.name}", detail=f"tuned and exported in {seconds:.0f} s"
+        )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
+from skipdec.engines.host.events import Events
+from skipdec.runtime.commands import progress
 from skipdec.runtime.commands.progress import GenerationProgress
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.tokens.outputs import FinishReason, StreamDelta
@@ -16,14 +15,21 @@ def delta(request: int, layers: int, reason: FinishReason | None = None) -> Stre
     return StreamDelta(request, 0, (7,), "x", reason, layers)
 
 
-def progress(shown: bool = False) -> GenerationProgress:
-    console = Console(file=io.StringIO(), force_terminal=shown)
-    return GenerationProgress(console, ExitSchedule.full(6), total=3, shown=shown)
+class Told(Events):
+    """Remembers how many completions it was told of."""
+
+    def __init__(self) -> None:
+        self.completions = 0
+
+    def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
+        assert item.endswith(" tokens/s")
+        self.completions += steps
 
 
-@pytest.mark.parametrize("shown", [False, True])
-def test_figures_are_those_of_the_deltas(shown: bool) -> None:
-    counted = progress(shown)
+def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_UPDATES", 0)
+    events = Told()
+    counted = GenerationProgress(ExitSchedule.full(6), 3, events)
     with counted:
         counted.update([delta(0, 6), delta(1, 6)])
         counted.update([delta(0, 4), delta(1, 4, "stop")])
@@ -31,14 +37,14 @@ def test_figures_are_those_of_the_deltas(shown: bool) -> None:
         counted.update([delta(0, 6)])  # the next call
         counted.update([StreamDelta(0, 0, (), "", "abort", 0)])
     summary = counted.summary()
-    assert (summary["tokens"], summary["completions"]) == (6, 2)
+    assert (summary["tokens"], summary["completions"], events.completions) == (6, 2, 2)
     assert summary["realised_depth"] == pytest.approx((4 + 4 + 3) / 3)
     assert "realised depth 3.67 of 6 layers" in counted.summary_text()
     assert summary["tokens_per_second"] == pytest.approx(6 / summary["seconds"])
 
 
 def test_single_tokens_have_no_realised_depth() -> None:
-    counted = progress()
+    counted = GenerationProgress(ExitSchedule.full(6), 3, Events())
     with counted:
         counted.update([delta(0, 6, "length")])
     assert counted.realised_depth is None

@@ -6,14 +6,14 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from recorded_events import RecordedEvents
 from reproduction.config import ReproductionConfig
 from reproduction.evaluation import CellResult
-from reproduction.reproduction import ReproductionEvents, reproduce
-from reproduction.runs import Cell, Run
+from reproduction.reproduction import reproduce
+from reproduction.runs import Cell
 from reproduction.table import DOCUMENT, REPORT, Table, write_results
 
 from skipdec.engines.errors import UsageError
@@ -21,20 +21,6 @@ from skipdec.runtime.generator import Generator
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 ANIMALS = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
-
-
-class Counted(ReproductionEvents):
-    """Counts the models that were missing, names those that were evaluated."""
-
-    def __init__(self) -> None:
-        self.missing = 0
-        self.evaluated_runs: list[str] = []
-
-    def planned(self, runs: Sequence[Run], *, missing: int) -> None:
-        self.missing += missing
-
-    def evaluated(self, run: Run, results: Sequence[CellResult]) -> None:
-        self.evaluated_runs.append(run.name)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +49,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ReproductionConfig:
 
 @pytest.fixture(scope="module")
 def results(config: ReproductionConfig) -> list[CellResult]:
-    return reproduce(config, Generator.open, ReproductionEvents())
+    return reproduce(config, Generator.open)
 
 
 def test_every_cell_of_the_table_is_filled(results: list[CellResult]) -> None:
@@ -84,13 +70,13 @@ def test_every_cell_of_the_table_is_filled(results: list[CellResult]) -> None:
 def test_a_second_call_makes_nothing_again(
     config: ReproductionConfig, results: list[CellResult]
 ) -> None:
-    events = Counted()
+    events = RecordedEvents()
 
     again = reproduce(config, Generator.open, events)
 
-    assert events.missing == 0
+    assert events.totals["tuning bases"] == events.totals["tuning"] == 0
     assert again == results  # times included: they were read, not measured again
-    assert events.evaluated_runs == ["base", "control", "skipdecode-3x"]
+    assert events.done["evaluating"] == ["base", "control", "skipdecode-3x"]
 
 
 def test_models_made_with_other_options_are_refused(
@@ -99,7 +85,7 @@ def test_models_made_with_other_options_are_refused(
     changed = config.model_copy(update={"tuning_steps": 2})
 
     with pytest.raises(UsageError, match="was made with max_steps 1, now it is 2"):
-        reproduce(changed, Generator.open, ReproductionEvents())
+        reproduce(changed, Generator.open)
 
 
 def test_trainings_end_with_the_process_that_started_them() -> None:
@@ -128,7 +114,7 @@ def test_bad_rows_are_refused_before_any_model(config: ReproductionConfig, tmp_p
     changed = config.model_copy(update={"dev": bad, "work": tmp_path / "work"})
 
     with pytest.raises(UsageError, match="line 2"):
-        reproduce(changed, Generator.open, ReproductionEvents())
+        reproduce(changed, Generator.open)
 
     assert not (tmp_path / "work").exists()
 
