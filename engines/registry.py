@@ -14,9 +14,9 @@ _PACKAGE = __name__.rsplit(".", 2)[0]
 class Registry(Mapping[str, str]):
     """A read-only table of ``name -> "folder.module:Attribute"``, imported when asked for.
 
-    >>> backends = Registry("target", {"onnxruntime": "engines.backends.ort:OrtBackend"})
-    >>> backends.load("onnxruntime")
-    <class 'skipdec.engines.backends.ort.OrtBackend'>
+    >>> sizes = Registry("size", {"tensor": "engines.memory:Tensor"})
+    >>> sizes.load("tensor")
+    <class 'skipdec.engines.memory.Tensor'>
     """
 
     def __init__(self, noun: str, entries: Mapping[str, str]) -> None:
@@ -39,5 +39,10 @@ class Registry(Mapping[str, str]):
         """
         if name not in self._entries:
             raise UsageError(self.noun, f"{name!r} is unknown; allowed: {', '.join(self._entries)}")
-        module, _, attribute = self._entries[name].partition(":")
-        return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)
+        return load(self._entries[name])
+
+
+def load(entry: str) -> Any:  # noqa: ANN401  (whoever names it knows what it is)
+    """Import and return the attribute that ``entry``, ``folder.module:Attribute``, names."""
+    module, _, attribute = entry.partition(":")
+    return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)

@@ -12,13 +12,14 @@ from ..engines.checking import Option, ValidatedConfig, split_at_commas
 from ..engines.errors import UsageError
 from ..engines.host.processor import int8_weight_bits
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
+from ..engines.targets import compiled_targets, exported_targets
 
 LoadFormat = Literal["auto", "safetensors", "bin", "dummy"]
 
 BLOCK_QUANTIZATIONS: tuple[Quantization, ...] = ("int8-block", "int4")
 RANGED_QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "fp8")
-TENSORRT_TARGETS = ("tensorrt", "tensorrt-rtx")
-EXPORT_TARGETS = ("onnxruntime", *TENSORRT_TARGETS)
+DEFAULT_TARGET = "onnxruntime"
+CANONICAL = "canonical"
 DEFAULT_BLOCK_SIZE = 128
 GIB = 1 << 30
 
@@ -94,8 +95,8 @@ class QuantizationConfig(ValidatedConfig):
     """
 
     target: Annotated[str, _BUNDLE] = Field(
-        default="onnxruntime",
-        description="what runs the engines: onnxruntime, tensorrt, tensorrt-rtx",
+        default=DEFAULT_TARGET,
+        description=f"what runs the engines: {', '.join(exported_targets())}",
     )
     quantize: Annotated[Quantization, _BUNDLE] = Field(
         default="none", description="weights: int8 per channel, fp8 whole, others in blocks"
@@ -141,7 +142,7 @@ class QuantizationConfig(ValidatedConfig):
     @property
     def is_compiled(self) -> bool:
         """Whether the target's engines are TensorRT's plans."""
-        return self.target in TENSORRT_TARGETS
+        return self.target in compiled_targets()
 
     @property
     def tensorrt_options(self) -> TensorRtConfig:
@@ -214,13 +215,13 @@ class QuantizationConfig(ValidatedConfig):
             given = [f"`tensorrt.{name}`" for name in sorted(self.tensorrt.model_fields_set)]
             yield (
                 f"{', '.join(given) or '`tensorrt`'} belongs to the targets "
-                f"{' and '.join(TENSORRT_TARGETS)}; "
+                f"{' and '.join(compiled_targets())}; "
                 f"leave it out for target {self.target}"
             )
         if "fp8" in self.quantizations:
             yield (
                 f"`quantize` is fp8, for which target {self.target} has no kernels; "
-                f"allowed with the targets {' and '.join(TENSORRT_TARGETS)}"
+                f"allowed with the targets {' and '.join(compiled_targets())}"
             )
 
 
@@ -304,7 +305,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         if self.dtype == "bfloat16" and not self.is_compiled:
             yield (
                 f"`dtype` is bfloat16, for which target {self.target} has no matrix kernels; "
-                f"allowed with the targets {' and '.join(TENSORRT_TARGETS)}"
+                f"allowed with the targets {' and '.join(compiled_targets())}"
             )
 
     def _other_problems(self) -> Iterator[str]:

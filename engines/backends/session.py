@@ -1,4 +1,4 @@
-"""How one engine runs: the session protocol that every backend implements, and their registry.
+"""How one engine runs: the session protocol that every backend implements; a target's backend.
 
 An engine is loaded once and bound often: ``session.bind({role: array, ...})`` fixes the memory of
 every input and output, ``Binding.run()`` executes. Binding the same array as input and output
@@ -18,25 +18,14 @@ import numpy as np
 from ..errors import UsageError
 from ..manifest import EngineSpec, KVBucket, TensorRole
 from ..memory import Memory, Tensor
-from ..registry import Registry
+from ..registry import load
+from ..targets import target_of
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
     from .device import Device
 
-BACKENDS = Registry(
-    "backend",
-    {
-        "onnxruntime": "engines.backends.ort:OrtBackend",
-        "onnxruntime-cuda": "engines.backends.ort_cuda:OrtCudaBackend",
-        "onnxruntime-rehearsal": "engines.backends.ort_cuda:OrtRehearsalBackend",
-        "tensorrt": "engines.trt.backend:TensorRtBackend",
-        "tensorrt-rtx": "engines.trt.backend:TensorRtRtxBackend",
-    },
-)
-"""Classes of EngineBackend; all but ``onnxruntime`` take a device's index."""
-
-_DEVICE = re.compile(r"(cuda|rehearsal)(?::(\d+))?")
+_DEVICE = re.compile(r"(cpu|(?:cuda|rehearsal)(?=:|$))(?::(\d+))?")
 
 
 class Binding(ABC):
@@ -122,7 +111,7 @@ class EngineBackend(ABC):
 
 def default_device(target: str) -> str:
     """Where bundles of ``target`` run unless the user says otherwise."""
-    return "cpu" if target == "onnxruntime" else "cuda"
+    return next(iter(target_of(target).backends))
 
 
 def open_backend(
@@ -131,23 +120,22 @@ def open_backend(
     """Make the backend that runs bundles of ``target`` on ``device``.
 
     ``device``: ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, which runs everything that a
-    GPU would on host memory; None is the CPU for ``onnxruntime`` and ``cuda`` for TensorRT's
-    targets. ``threads`` belongs to the CPU. Raises UsageError for a combination that does not
-    exist, EnvironmentMismatchError if the device is not there.
+    GPU would on host memory; None is the target's default. ``threads`` belongs to the CPU. Raises
+    UsageError for a combination that does not exist, EnvironmentMismatchError if the device is not
+    there.
     """
     wanted = device or default_device(target)
     match = _DEVICE.fullmatch(wanted)
-    if match is None and wanted != "cpu":
-        raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")
-    kind = match[1] if match else "cpu"
-    if target != "onnxruntime" and kind != "cuda":
-        raise UsageError("device", f"is {wanted!r}, but {target} engines run on GPUs; use 'cuda'")
-    backend: EngineBackend
     if match is None:
-        backend = BACKENDS.load(target)(threads)
-        return backend
-    if threads is not None:
+        raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")
+    kind, index = match.groups()
+    backends = target_of(target).backends
+    if kind not in backends:
+        allowed = ", ".join(backends)
+        raise UsageError(
+            "device", f"is {wanted!r}, where {target} engines can't run; allowed: {allowed}"
+        )
+    if threads is not None and kind != "cpu":
         raise UsageError("threads", f"is {threads}, but engines run on {wanted}; leave it out")
-    name = f"onnxruntime-{kind}" if target == "onnxruntime" else target
-    backend = BACKENDS.load(name)(int(match[2] or 0))
+    backend: EngineBackend = load(backends[kind])(threads if kind == "cpu" else int(index or 0))
     return backend

@@ -20,7 +20,7 @@ from ...engines.manifest import EngineSpec, FileRecord, KVBucket, ModelSpec
 from ...engines.trt.build import PlanReport, PlanRequest, build_plan
 from ..architecture.architecture import engine_parameters
 from ..graphs.dtypes import check_dtypes
-from ..graphs.lowering import TARGETS, LoweredEngine, Lowering
+from ..graphs.lowering import LoweredEngine, lowering_of
 from ..graphs.tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
 from .canonical import CanonicalEngine
 from .compilation import Compilation
@@ -71,8 +71,7 @@ class Compiler:
         Raises EngineBuildError, naming the engine, if the builder refuses the graph, crashes, or
         makes something else of it; plans that are finished by then stay in the journal.
         """
-        lowering: Lowering = TARGETS.load(self._compilation.target)
-        lowered = lowering(
+        lowered = lowering_of(self._compilation.target)(
             source.graph(), source.spec.kind, self._model, self._compilation.precision
         )
         spec = self._spec(source.spec, lowered)

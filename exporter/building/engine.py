@@ -21,7 +21,7 @@ from ...engines.memory import WEIGHTS_ALIGNMENT
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import Array, Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
-from ..graphs.lowering import TARGETS, LoweredEngine, Lowering
+from ..graphs.lowering import LoweredEngine, lowering_of
 
 _BLOCK_BYTES = 1 << 24  # a tensor is converted and written this many bytes at a time
 
@@ -53,8 +53,7 @@ def build_engine(
     Raises CheckpointError for weights that can't be quantised and VerificationError if the graph
     that was written does not have the inputs, outputs and dtypes that were asked for.
     """
-    lowering: Lowering = TARGETS.load(target)
-    lowered = lowering(graph, kind, model, precision)
+    lowered = lowering_of(target)(graph, kind, model, precision)
     name = engine_name(kind, layer_index)
     folder = Path("engines") / target
     (directory / folder).mkdir(parents=True, exist_ok=True)

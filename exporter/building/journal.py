@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 JOURNAL_NAME = "journal.jsonl"
 # What an engine's bytes follow from; reports, commands and the proof may change in between.
 _CODE = (
+    "engines/targets",
     "engines/trt",
     *(
         f"exporter/{name}"

@@ -9,7 +9,7 @@ import onnx
 from ...engines.errors import VerificationError
 from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
 from ..architecture.architecture import engine_parameters
-from ..quantization.quantize import QUANTIZERS
+from ..quantization.quantize import quantizer_of
 
 
 def check_dtypes(
@@ -47,7 +47,7 @@ def check_dtypes(
 def _weight_dtypes(
     kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, target: str
 ) -> dict[str, str]:
-    quantizer = QUANTIZERS.load(target)(kind, precision)
+    quantizer = quantizer_of(target, kind, precision)
     layer_index = 0 if kind is EngineKind.LAYER else None  # dtypes are the same for all layers
     dtypes: dict[str, str] = {}
     for parameter in engine_parameters(kind, model, layer_index):

@@ -1,4 +1,4 @@
-"""Rewrites a canonical graph for one target: the registry of targets and what they share.
+"""Rewrites a canonical graph for one target: what all targets share.
 
 A lowering works on graphs without data; ``build.py`` binds the weights afterwards. No torch here:
 a machine that only builds engines has none.
@@ -13,23 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from ...engines.registry import Registry
+from ...engines.registry import load
+from ...engines.targets import target_of
 from ..architecture.architecture import canonical_signature
 from ..architecture.signature import Signature
 from ..quantization.quantize import WeightQuantizer
 
 CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's own operators
-
-TARGETS = Registry(
-    "target",
-    {
-        "onnxruntime": "exporter.graphs.onnxruntime:lower",
-        "tensorrt": "exporter.graphs.tensorrt:lower",
-        "tensorrt-rtx": "exporter.graphs.tensorrt:lower",
-        "canonical": "exporter.graphs.lowering:keep_canonical",
-    },
-)
-"""Functions ``(canonical graph, kind, model, precision) -> LoweredEngine``."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +37,12 @@ class LoweredEngine:
 
 
 Lowering = Callable[[ir.Model, EngineKind, ModelSpec, PrecisionSpec], LoweredEngine]
+
+
+def lowering_of(target: str) -> Lowering:
+    """Return the function that rewrites canonical graphs for ``target``."""
+    lowering: Lowering = load(target_of(target).lowering)
+    return lowering
 
 
 def keep_canonical(

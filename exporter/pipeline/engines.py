@@ -19,8 +19,9 @@ from ..building.canonical import CanonicalEngine
 from ..building.compile import Compiler, OnPlanProgress
 from ..building.engine import BuiltEngine, build_engine
 from ..building.journal import Finished, Journal, content_key, graph_digest
+from ..config import CANONICAL
 from ..quantization.migration import migrated_reader
-from .plan import CANONICAL, ExportPlan, PlannedEngine
+from .plan import ExportPlan, PlannedEngine
 from .report import EngineReport
 
 T = TypeVar("T")

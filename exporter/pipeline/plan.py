@@ -15,21 +15,21 @@ from ...engines.checking import Problems
 from ...engines.errors import CapacityError, UnsupportedModelError, UsageError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
 from ...engines.memory import ITEM_BYTES, WEIGHTS_ALIGNMENT
+from ...engines.targets import exported_targets
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters
 from ..architecture.families import hub_id
 from ..architecture.weights import engine_name
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
-from ..config import EXPORT_TARGETS, ExportConfig, QuantizationConfig
+from ..config import CANONICAL, DEFAULT_TARGET, ExportConfig, QuantizationConfig
 from ..quantization.migration import Migration
-from ..quantization.quantize import QUANTIZERS
+from ..quantization.quantize import quantizer_of
 from ..quantization.ranges import read_migration
 
 if TYPE_CHECKING:
     from ..building.compilation import Compilation
 
 HEAD_SIZE_MULTIPLE = 8
-CANONICAL = "canonical"
 
 _GRAPH_BYTES = 1 << 16  # more than any engine's graph without weights
 _FIXED_SECONDS = 10.0  # imports and traces
@@ -196,7 +196,7 @@ def bundle_name(stem: str, dtype: FloatType, config: QuantizationConfig) -> str:
     """
     precision = {"float32": "", "float16": "-fp16", "bfloat16": "-bf16"}[dtype]
     quantize = "" if config.quantize == "none" else f"-{config.quantize}"
-    target = f"-{config.target}" if config.is_compiled else ""
+    target = "" if config.target == DEFAULT_TARGET else f"-{config.target}"
     return f"{stem}{precision}{quantize}{target}.skipdec"
 
 
@@ -224,7 +224,7 @@ def planned_engines(
 
 
 def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, target: str) -> int:
-    quantizer = QUANTIZERS.load(target)(kind, precision)
+    quantizer = quantizer_of(target, kind, precision)
     size = _GRAPH_BYTES
     for parameter in engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None):
         dtype: str = "float32" if parameter.keeps_float32 else precision.dtype
@@ -239,8 +239,9 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, 
 
 
 def _check_target_name(target: str) -> None:
-    if target not in EXPORT_TARGETS:
-        raise UsageError("target", f"{target!r} is unknown; allowed: {', '.join(EXPORT_TARGETS)}")
+    allowed = exported_targets()
+    if target not in allowed:
+        raise UsageError("target", f"{target!r} is unknown; allowed: {', '.join(allowed)}")
 
 
 def _check_head_size(model: ModelSpec) -> None:

@@ -16,24 +16,14 @@ from numpy.typing import NDArray
 
 from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import EngineKind, PrecisionSpec, Quantization
-from ...engines.registry import Registry
+from ...engines.registry import load
+from ...engines.targets import target_of
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float32]
 
 ACTIVATION_ZERO_POINT = 128  # activations are uint8: int8 ones fall to a kernel 40 times slower
 ACTIVATION_MAXIMUM = 127
-
-QUANTIZERS = Registry(
-    "target",
-    {
-        "onnxruntime": "exporter.quantization.quantize:weight_quantizer",
-        "canonical": "exporter.quantization.quantize:weight_quantizer",
-        "tensorrt": "exporter.quantization.linear:weight_quantizer",
-        "tensorrt-rtx": "exporter.quantization.linear:weight_quantizer",
-    },
-)
-"""Functions ``(kind, precision) -> WeightQuantizer | None`` of each target."""
 
 _BLOCK_ELEMENTS = 1 << 22  # columns are quantised this many weights at a time: 16 MiB of float32
 
@@ -158,6 +148,12 @@ class BlockQuantizer(WeightQuantizer):
 def quantization(kind: EngineKind, precision: PrecisionSpec) -> Quantization:
     """How the products of an engine of ``kind`` are quantised."""
     return precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
+
+
+def quantizer_of(target: str, kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
+    """Return what quantises the weights of engines of ``kind`` for ``target``; None: nothing."""
+    quantizer: WeightQuantizer | None = load(target_of(target).quantizer)(kind, precision)
+    return quantizer
 
 
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:

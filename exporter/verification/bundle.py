@@ -12,9 +12,10 @@ from ...engines.backends.session import open_backend
 from ...engines.bundle import EngineBundle
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
+from ...engines.targets import target_of
 from ..architecture.weights import TensorReader
 from ..checkpoint.checkpoint import open_checkpoint
-from ..config import TENSORRT_TARGETS
+from ..config import DEFAULT_TARGET
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
 from .calls import ModuleCalls, SessionCalls
@@ -77,8 +78,8 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
 class Verification:
     """The checks of one bundle that is known to be of the model and precision asked for.
 
-    ONNX graphs run on the CPU, canonical ones too, whatever the bundle's target is. TensorRT's
-    plans run where the GPU is that they were built for. A context manager.
+    ONNX graphs run where the bundle's target runs them, canonical ones too; those of TensorRT's
+    targets on the CPU, and plans where the GPU is that they were built for. A context manager.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class Verification:
         self._precision = bundle.manifest.precision
         self._reader = reader
         target = bundle.manifest.target
-        self._is_compiled = target in TENSORRT_TARGETS
+        self._is_compiled = target_of(target).is_compiled
         self._quantized = Reference(self._model, self._precision, reader, target, migration)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._canonical = Reference(self._model, float_precision, reader, migration=migration)
         self._float = Reference(self._model, float_precision, reader)
-        self._cpu = open_backend("onnxruntime")
+        self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else target)
         self._plans = plan_runner(bundle) if self._is_compiled else None
         self._events = events
 

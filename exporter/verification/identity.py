@@ -10,8 +10,9 @@ import onnx
 from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError, VerificationError
 from ...engines.manifest import ModelSpec, PrecisionSpec
+from ...engines.targets import target_of
 from ..architecture.architecture import expected_tensors
-from ..config import TENSORRT_TARGETS
+from ..config import CANONICAL
 from ..graphs.dtypes import check_dtypes
 from ..quantization.migration import MIGRATION, Migration
 
@@ -53,15 +54,15 @@ def check_graphs(bundle: EngineBundle) -> None:
     """
     manifest = bundle.manifest
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
-    asked = []
-    if manifest.target not in TENSORRT_TARGETS:
-        asked = [(spec, manifest.precision) for spec in manifest.all_engines]
-    asked += [(spec, float_precision) for spec in manifest.canonical]
+    asked = [(spec, float_precision, CANONICAL) for spec in manifest.canonical]
+    if not target_of(manifest.target).is_compiled:
+        engines = manifest.all_engines
+        asked = [(spec, manifest.precision, manifest.target) for spec in engines] + asked
     problems: list[str] = []
-    for spec, precision in asked:
+    for spec, precision, target in asked:
         graph = onnx.load(bundle.file(spec.graph), load_external_data=False).graph
         try:
-            check_dtypes(graph, spec, manifest.model, precision)
+            check_dtypes(graph, spec, manifest.model, precision, target)
         except SkipDecError as error:
             problems += [f"{error.subject}: {problem}" for problem in error.problems]
     if problems:

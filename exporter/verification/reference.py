@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.memory import Array
+from ...engines.targets import target_of
 from ..architecture.architecture import engine_parameters
 from ..architecture.modules import Projection, engine_module
 from ..architecture.weights import Parameter, TensorReader, engine_name
-from ..config import TENSORRT_TARGETS
 from ..quantization.migration import Migration, migrated_reader
 from ..quantization.quantize import (
     ACTIVATION_MAXIMUM,
-    QUANTIZERS,
     ChannelQuantizer,
     WeightQuantizer,
+    quantizer_of,
 )
 
 # Sums of so many products of two numbers of at most 127 are exact in float32 in any order:
@@ -83,8 +83,7 @@ class Reference:
 
     def quantizer(self, kind: EngineKind) -> WeightQuantizer | None:
         """Of the products of an engine of ``kind``."""
-        quantizer: WeightQuantizer | None = QUANTIZERS.load(self.target)(kind, self.precision)
-        return quantizer
+        return quantizer_of(self.target, kind, self.precision)
 
     def stored_tensors(
         self, parameter: Parameter, kind: EngineKind, reader: TensorReader
@@ -93,7 +92,7 @@ class Reference:
         weight = parameter.load(reader)
         quantizer = self.quantizer(kind)
         if quantizer is not None and parameter.is_product:
-            if self.target in TENSORRT_TARGETS:
+            if target_of(self.target).is_compiled:
                 weight = weight.astype(self.precision.dtype)
             return {f"{parameter.name}.{k}": v for k, v in quantizer.encode(weight).items()}
         dtype = "float32" if parameter.keeps_float32 else self.precision.dtype

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...engines.manifest import EngineKind, EngineSpec, Manifest, TensorRole
 from ...engines.memory import ITEM_BYTES
+from ...engines.targets import target_of
 from ..kv.cache import KVLayout
 from ..schedule import ExitSchedule, LayerPlan
 
@@ -102,7 +103,7 @@ def _widening(manifest: Manifest, engine: EngineSpec) -> int:
     head = engine.kind == EngineKind.HEAD
     quantize = precision.head_quantize if head else precision.quantize
     widened = (
-        manifest.target == "onnxruntime"
+        target_of(manifest.target).widens_float16
         and precision.dtype == "float16"
         and quantize == "none"
         and engine.kind != EngineKind.EMBED

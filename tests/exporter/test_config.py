@@ -7,10 +7,10 @@ import pytest
 
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.engines.host.processor import processor_flags
+from skipdec.engines.targets import TARGETS, exported_targets
 from skipdec.exporter.architecture.families import family_config, hub_id, short_names
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.config import EXPORT_TARGETS, CheckpointSource, ExportConfig, TensorRtConfig
-from skipdec.exporter.graphs.lowering import TARGETS
+from skipdec.exporter.config import CheckpointSource, ExportConfig, TensorRtConfig
 
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
 
@@ -109,7 +109,7 @@ def test_buckets_are_given_in_order(buckets: tuple[int, ...], problem: str) -> N
 
 
 def test_every_target_but_canonical_can_be_exported() -> None:
-    assert set(EXPORT_TARGETS) == set(TARGETS) - {"canonical"}
+    assert set(exported_targets()) == set(TARGETS) - {"canonical"}
 
 
 def test_tensorrt_quantises_in_8_bits_and_without_matmulnbits() -> None:

@@ -129,7 +129,9 @@ def test_tensors_in_the_wrong_place_are_named(device: HostDevice) -> None:
 def test_a_rehearsal_is_a_device_by_name() -> None:
     backend = open_backend("onnxruntime", device="rehearsal")
     assert isinstance(backend, OrtRehearsalBackend)
-    with pytest.raises(UsageError, match="'rehearsal', but tensorrt engines run on GPUs"):
+    with pytest.raises(
+        UsageError, match="'rehearsal', where tensorrt engines can't run; allowed: cuda"
+    ):
         open_backend("tensorrt", device="rehearsal")
     with pytest.raises(UsageError, match="allowed: cpu, cuda, cuda:INDEX, rehearsal"):
         open_backend("onnxruntime", device="tpu")

@@ -12,7 +12,7 @@ from built_engines import STRUCTURES, Session, build, causal_mask, module, tiny_
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
-from skipdec.exporter.graphs.lowering import TARGETS
+from skipdec.exporter.graphs.lowering import lowering_of
 
 CAPACITY = 12
 TOLERANCE = {"float32": 2e-5, "float16": 3e-2}
@@ -118,4 +118,4 @@ def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
         UsageError,
         match="'tpu' is unknown; allowed: onnxruntime, tensorrt, tensorrt-rtx, canonical",
     ):
-        TARGETS.load("tpu")
+        lowering_of("tpu")

@@ -16,9 +16,8 @@ from skipdec.exporter.quantization.linear import (
     Float8Quantizer,
     LinearBlockQuantizer,
     LinearChannelQuantizer,
-    weight_quantizer,
 )
-from skipdec.exporter.quantization.quantize import QUANTIZERS, WeightQuantizer
+from skipdec.exporter.quantization.quantize import WeightQuantizer, quantizer_of
 
 DTYPES: tuple[FloatType, ...] = ("float32", "float16", "bfloat16")
 
@@ -111,8 +110,8 @@ def test_an_odd_number_of_int4_ends_in_half_a_byte(tmp_path: Path) -> None:
 
 def test_each_target_has_its_own_quantiser() -> None:
     precision = PrecisionSpec(dtype="float16", quantize="int4", block_size=32)
-    assert QUANTIZERS.load("tensorrt-rtx") is weight_quantizer
-    made = QUANTIZERS.load("tensorrt")(EngineKind.LAYER, precision)
-    assert made == LinearBlockQuantizer(4, 32, "float16")
-    assert QUANTIZERS.load("tensorrt")(EngineKind.HEAD, precision) is None
-    assert QUANTIZERS.load("onnxruntime")(EngineKind.LAYER, precision) != made
+    for target in ("tensorrt", "tensorrt-rtx"):
+        made = quantizer_of(target, EngineKind.LAYER, precision)
+        assert made == LinearBlockQuantizer(4, 32, "float16")
+        assert quantizer_of(target, EngineKind.HEAD, precision) is None
+    assert quantizer_of("onnxruntime", EngineKind.LAYER, precision) != made

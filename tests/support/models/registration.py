@@ -1,4 +1,4 @@
-"""Adds one entry to a registry for one test, as a new file and a new line of the table would."""
+"""New files and new lines of registries, for one test."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import pytest
 from skipdec.engines.registry import Registry
 
 
+def new_file(monkeypatch: pytest.MonkeyPatch, name: str, attribute: object) -> str:
+    """Let ``attribute`` lie in a module of the package; how a registry names it."""
+    module = ModuleType(f"skipdec.{name}")
+    module.attribute = attribute  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return f"{name}:attribute"
+
+
 def register(
     monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, attribute: object
 ) -> None:
-    module = ModuleType(f"skipdec.a_new_file_{registry.noun}_{name}".replace("-", "_"))
-    module.attribute = attribute  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    entry = f"{module.__name__.removeprefix('skipdec.')}:attribute"
+    """Add ``attribute``, in a file of its own, to ``registry``."""
+    entry = new_file(monkeypatch, f"a_new_{registry.noun}", attribute)
     monkeypatch.setattr(registry, "_entries", {**registry, name: entry})

@@ -1,0 +1,10 @@
+"""The target canonical: standard operators, kept beside a bundle's engines and compiled later."""
+
+from __future__ import annotations
+
+from .target import Target
+
+CANONICAL = Target(
+    lowering="exporter.graphs.lowering:keep_canonical",
+    quantizer="exporter.quantization.quantize:weight_quantizer",
+)

@@ -1,0 +1,87 @@
+"""A target is one object and one line of the registry: exported, verified, run, refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from registration import new_file, register
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import UsageError
+from skipdec.engines.host.events import Events
+from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from skipdec.engines.targets import TARGETS, exported_targets
+from skipdec.engines.targets.onnxruntime import ONNX_RUNTIME
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.graphs.lowering import LoweredEngine
+from skipdec.exporter.graphs.onnxruntime import lower
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.plan import bundle_name
+from skipdec.exporter.verification.bundle import verify_bundle
+from skipdec.exporter.verification.report import VerificationRequest
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+PROMPTS = [[5, 9, 11], [7]]
+
+
+def lower_with_a_name(
+    graph: ir.Model, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
+) -> LoweredEngine:
+    lowered = lower(graph, kind, model, precision)
+    lowered.graph.graph.name = "lowered for a toy"
+    return lowered
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = replace(
+        ONNX_RUNTIME,
+        lowering=new_file(monkeypatch, "toy_lowering", lower_with_a_name),
+        backends={"cpu": ONNX_RUNTIME.backends["cpu"]},
+    )
+    register(monkeypatch, TARGETS, "toy", toy)
+
+
+def test_an_export_for_it_is_verified_and_generates(
+    checkpoint: Callable[[str], Path], exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    assert exported_targets()[-1] == "toy"
+    config = ExportConfig(
+        model=str(checkpoint("pre_norm")),
+        output=tmp_path / "toy",
+        target="toy",
+        quantize="int8",
+        verify=False,  # a process of its own would not know the new line
+    )
+    export(config)
+    graph = onnx.load(tmp_path / "toy/engines/toy/layer_003.onnx", load_external_data=False).graph
+    assert graph.name == "lowered for a toy"
+    request = VerificationRequest(
+        directory=tmp_path / "toy", source=config.source, precision=config.precision()
+    )
+    verify_bundle(request, Events()).raise_if_failed("toy")
+    with Generator.open(tmp_path / "toy", threads=1) as generator:
+        seen = generator.generate(PROMPTS, GREEDY, schedule="linear:max=4,min=2,horizon=4")
+    with Generator.open(exported("pre_norm", quantize="int8"), threads=1) as generator:
+        expected = generator.generate(PROMPTS, GREEDY, schedule="linear:max=4,min=2,horizon=4")
+    assert [result.outputs[0].token_ids for result in seen] == [
+        result.outputs[0].token_ids for result in expected
+    ]
+    with pytest.raises(UsageError, match="'cuda', where toy engines can't run; allowed: cpu"):
+        Generator.open(tmp_path / "toy", device="cuda")
+
+
+def test_its_bundles_are_named_after_it() -> None:
+    config = ExportConfig(model="opt-125m", target="toy")
+    assert bundle_name("opt-125m", "float32", config) == "opt-125m-toy.skipdec"
+
+
+def test_an_unknown_target_is_refused_with_it_among_the_known(tmp_path: Path) -> None:
+    config = ExportConfig(model=str(tmp_path), target="toys", output=tmp_path / "bundle")
+    with pytest.raises(UsageError, match=r"'toys' is unknown; allowed: onnxruntime, .*, toy"):
+        export(config)
