@@ -101,7 +101,7 @@ class ModelSource:
         Raises MissingExtraError without torch and onnx, else one error with every problem.
         """
         require_extra("export", "skipdec fit of a model that is no bundle")
-        from ...exporter.pipeline.plan import plan_export
+        from ...exporter.pipeline.export import plan_export
 
         kept = self.config.output
         try:
@@ -111,15 +111,10 @@ class ModelSource:
                 raise
             problems = (f"is no bundle here; as a model, it {text}" for text in error.problems)
             raise CheckpointError(error.subject, *problems) from error
-        checkpoint = plan.checkpoint
-        tokenizer = checkpoint.tokenizer_json
-        return SourceFacts(
-            model=checkpoint.model,
-            tokenizer=None
-            if tokenizer is None
-            else Tokenizer.parse(tokenizer, f"tokenizer of {checkpoint.model.name}"),
-            schedule=plan.schedule,
-        )
+        tokenizer = None
+        if plan.tokenizer is not None:
+            tokenizer = Tokenizer.parse(plan.tokenizer, f"tokenizer of {plan.model.name}")
+        return SourceFacts(model=plan.model, tokenizer=tokenizer, schedule=plan.schedule)
 
     @contextmanager
     def bundle(self, events: Events) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Canonical engines on disk: what TensorRT's engines are compiled from, without torch."""
+"""Canonical engines on disk, read: what TensorRT's engines are compiled from, without torch."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from numpy.typing import NDArray
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import BundleError
-from ...engines.manifest import EngineSpec, FileRecord
+from .engine import BuiltEngine
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class CanonicalEngine:
-    """A canonical engine in ``directory``, which is only read; paths are relative to it."""
+class CanonicalGraph:
+    """Graph and weights of a canonical engine, whose files are only read."""
 
-    spec: EngineSpec
-    files: tuple[FileRecord, ...]
-    directory: Path
+    engine: BuiltEngine
 
     @property
     def weights_path(self) -> Path | None:
         """The file with the weights; None for an engine without."""
-        return self.directory / self.spec.weights[0] if self.spec.weights else None
+        weights = self.engine.spec.weights
+        return self.engine.directory / weights[0] if weights else None
 
     def graph(self) -> ir.Model:
         """A fresh copy of the graph; its weights' initialisers carry no data."""
@@ -58,10 +57,10 @@ class CanonicalEngine:
 
     @cached_property
     def _stored(self) -> ir.Model:
-        return ir.load(self.directory / self.spec.graph)
+        return ir.load(self.engine.directory / self.engine.spec.graph)
 
 
-def canonical_engines(bundle: EngineBundle) -> tuple[CanonicalEngine, ...]:
+def canonical_engines(bundle: EngineBundle) -> tuple[BuiltEngine, ...]:
     """The canonical engines that ``bundle`` keeps, in the manifest's order.
 
     Raises BundleError for a bundle that was exported without ``--keep-canonical``.
@@ -86,8 +85,11 @@ def canonical_engines(bundle: EngineBundle) -> tuple[CanonicalEngine, ...]:
         )
     records = {record.path: record for record in manifest.files}
     return tuple(
-        CanonicalEngine(
-            spec, tuple(records[path] for path in (spec.graph, *spec.weights)), bundle.path
+        BuiltEngine(
+            spec=spec,
+            files=tuple(records[path] for path in (spec.graph, *spec.weights)),
+            directory=bundle.path,
+            resumed=True,
         )
         for spec in manifest.canonical
     )

@@ -9,38 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
 from ...engines.bundle import file_record
-from ...engines.manifest import EngineSpec, FileRecord, KVBucket, ModelSpec
-from ...engines.trt.build import PlanReport, PlanRequest, build_plan
+from ...engines.manifest import EngineSpec, KVBucket, ModelSpec
+from ...engines.trt.build import PlanRequest, build_plan
 from ..architecture.architecture import engine_parameters
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
 from ..graphs.tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
-from .canonical import CanonicalEngine
+from .canonical import CanonicalGraph
 from .compilation import Compilation
-from .engine import WeightsFile, step_bytes, store_parameter
-from .journal import Finished, Journal, plan_key
+from .engine import BuiltEngine, WeightsFile, step_bytes, store_parameter
+from .journal import Journal, plan_key
 
 OnPlanProgress = Callable[[str, str, int, int], None]
 """Takes a plan's name (``layer_007.t256``), the builder's phase, its step, and the steps in all."""
 
 _QUANTIZED_WEIGHTS = "quantized.weights"
-
-
-@dataclass(frozen=True)
-class CompiledEngine:
-    """One engine's plans on disk; ``resumed`` if an interrupted run had built them all."""
-
-    spec: EngineSpec
-    files: tuple[FileRecord, ...]
-    plans: tuple[PlanReport, ...]
-    resumed: bool
 
 
 class Compiler:
@@ -65,33 +54,35 @@ class Compiler:
         self._on_progress = on_progress
         (directory / self._folder).mkdir(parents=True, exist_ok=True)
 
-    def compile(self, source: CanonicalEngine) -> CompiledEngine:
+    def compile(self, canonical: BuiltEngine) -> BuiltEngine:
         """Build every plan of one engine that the journal does not know.
 
         Raises EngineBuildError, naming the engine, if the builder refuses the graph, crashes, or
         makes something else of it; plans that are finished by then stay in the journal.
         """
+        source, precision = CanonicalGraph(canonical), self._compilation.precision
         lowered = lowering_of(self._compilation.target)(
-            source.graph(), source.spec.kind, self._model, self._compilation.precision
+            source.graph(), canonical.spec.kind, self._model, precision
         )
-        spec = self._spec(source.spec, lowered)
+        spec = self._spec(canonical.spec, lowered)
         keys = {
-            path: plan_key(path, source.files, self._compilation, capacity)
+            path: plan_key(path, canonical.files, self._compilation, capacity)
             for path, capacity in _plans(spec)
         }
-        finished = {path: self._journal.finished(key) for path, key in keys.items()}
-        missing = [(path, capacity) for path, capacity in _plans(spec) if finished[path] is None]
+        built = {path: self._journal.built(key) for path, key in keys.items()}
+        missing = [(path, capacity) for path, capacity in _plans(spec) if built[path] is None]
         if missing:
             with self._bound(source, lowered, spec) as weights_path:
                 for path, capacity in missing:
                     request = self._request(spec, lowered, weights_path, capacity)
-                    finished[path] = built = self._build(request, path)
-                    self._journal.record(keys[path], built)
-        done = [each for each in finished.values() if each is not None]
-        return CompiledEngine(
+                    built[path] = plan = self._build(request, spec, path)
+                    self._journal.record(keys[path], plan)
+        done = [each for each in built.values() if each is not None]
+        return BuiltEngine(
             spec=spec,
             files=tuple(record for each in done for record in each.files),
-            plans=tuple(PlanReport.model_validate(each.facts) for each in done),
+            plans=tuple(report for each in done for report in each.plans),
+            directory=self._directory,
             resumed=not missing,
         )
 
@@ -117,14 +108,14 @@ class Compiler:
 
     @contextmanager
     def _bound(
-        self, source: CanonicalEngine, lowered: LoweredEngine, spec: EngineSpec
+        self, source: CanonicalGraph, lowered: LoweredEngine, spec: EngineSpec
     ) -> Iterator[Path]:
         """Give the lowered graph its weights; yields a path beside the files that hold them.
 
         Float weights stay where they are, behind a link; quantised ones are written to a file that
         goes when the engine is done.
         """
-        with TemporaryDirectory(prefix=f".{source.spec.name}.", dir=self._directory) as name:
+        with TemporaryDirectory(prefix=f".{spec.name}.", dir=self._directory) as name:
             directory = Path(name)
             if source.weights_path is not None:
                 (directory / source.weights_path.name).symlink_to(source.weights_path)
@@ -135,11 +126,11 @@ class Compiler:
                     else:
                         lowered.graph.graph.initializers[parameter].const_value = tensor
             if (ranges := self._compilation.ranges) is not None:
-                bind_activation_scales(lowered, source.spec.kind, ranges.of(source.spec.name))
+                bind_activation_scales(lowered, spec.kind, ranges.of(spec.name))
             compilation = self._compilation
             graph = ir.to_proto(lowered.graph).graph
             check_dtypes(graph, spec, self._model, compilation.precision, compilation.target)
-            yield directory / source.spec.name
+            yield directory / spec.name
 
     def _request(
         self, spec: EngineSpec, lowered: LoweredEngine, weights_path: Path, capacity: int | None
@@ -156,12 +147,15 @@ class Compiler:
             options=self._compilation.options,
         )
 
-    def _build(self, request: PlanRequest, path: str) -> Finished:
+    def _build(self, request: PlanRequest, spec: EngineSpec, path: str) -> BuiltEngine:
+        """The engine, as yet with the one plan at ``path``."""
+
         def on_progress(phase: str, step: int, steps: int) -> None:
             self._on_progress(request.engine, phase, step, steps)
 
         report = build_plan(request, self._directory / path, on_progress)
-        return Finished(report.model_dump(mode="json"), (file_record(self._directory, path),))
+        files = (file_record(self._directory, path),)
+        return BuiltEngine(spec=spec, files=files, plans=(report,), directory=self._directory)
 
     def _step_bytes(self, canonical: EngineSpec, lowered: LoweredEngine) -> int:
         """Bytes of weights and scales that a token reads, by the lowered graph's tensors."""

@@ -15,9 +15,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import DTypeLike
+from pydantic import BaseModel, ConfigDict, Field
 
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
 from ...engines.memory import WEIGHTS_ALIGNMENT
+from ...engines.trt.build import PlanReport
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import Array, Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
@@ -26,12 +28,22 @@ from ..graphs.lowering import LoweredEngine, lowering_of
 _BLOCK_BYTES = 1 << 24  # a tensor is converted and written this many bytes at a time
 
 
-@dataclass(frozen=True)
-class BuiltEngine:
-    """One engine on disk; paths are relative to the directory it was built in."""
+class BuiltEngine(BaseModel):
+    """One engine on disk, ONNX or plans; paths are relative to ``directory``.
+
+    Its JSON is what does not depend on the run that looks at it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     spec: EngineSpec
     files: tuple[FileRecord, ...]
+    plans: tuple[PlanReport, ...] = Field(default=(), description="TensorRT's, a KV capacity each")
+    directory: Path = Field(exclude=True)
+    resumed: bool = Field(default=False, exclude=True, description="built by an earlier run")
+    canonical: BuiltEngine | None = Field(
+        default=None, exclude=True, description="its form without a target's kernels, if on disk"
+    )
 
 
 def build_engine(
@@ -84,7 +96,7 @@ def build_engine(
     check_dtypes(written.graph, spec, model, lowered.precision, target)
     graph_sha256 = hashlib.sha256(graph_bytes).hexdigest()
     records.insert(0, FileRecord(path=spec.graph, size=len(graph_bytes), sha256=graph_sha256))
-    return BuiltEngine(spec, tuple(records))
+    return BuiltEngine(spec=spec, files=tuple(records), directory=directory)
 
 
 def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:

@@ -7,14 +7,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-from pydantic import ValidationError
 
 from ...engines.bundle import file_record
 from ...engines.manifest import FileRecord, ModelSpec, PrecisionSpec, json_digest
@@ -22,6 +20,7 @@ from ..architecture.weights import Parameter
 from ..checkpoint.reader import CheckpointReader
 from ..graphs.lowering import parameters_as_inputs
 from ..quantization.migration import Factors
+from .engine import BuiltEngine
 
 if TYPE_CHECKING:
     from .compilation import Compilation
@@ -42,19 +41,11 @@ _COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
 _TOOLS = (*_COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A piece of work: the files it left, and what else is known of it, a JSON object."""
-
-    facts: dict[str, Any]
-    files: tuple[FileRecord, ...]
-
-
 class Journal:
-    """One line per finished piece of work in the directory where a bundle is being built.
+    """One line per ONNX engine, or plan of an engine, that was built in ``directory``.
 
-    A line holds the work's content key (a hash of all that its bytes follow from) and its files'
-    sizes and hashes. It is on disk before ``record`` returns; a line cut short by a kill counts as
+    A line holds its content key (a hash of all that its bytes follow from) and its files' sizes
+    and hashes. It is on disk before ``record`` returns; a line cut short by a kill counts as
     absent. Publishing the bundle deletes the journal. Several threads may record at once.
     """
 
@@ -64,35 +55,31 @@ class Journal:
         self._entries = dict(self._read())
         self._lock = threading.Lock()
 
-    def finished(self, key: str) -> Finished | None:
+    def built(self, key: str) -> BuiltEngine | None:
         """What is recorded under ``key``, if its files still have the recorded content."""
-        finished = self._entries.get(key)
-        if finished is None or not all(map(self._is_intact, finished.files)):
+        built = self._entries.get(key)
+        if built is None or not all(map(self._is_intact, built.files)):
             return None
-        return finished
+        return built.model_copy(update={"resumed": True})
 
-    def record(self, key: str, finished: Finished) -> None:
-        """Note that ``finished`` is on disk."""
-        document = {
-            "key": key,
-            "facts": finished.facts,
-            "files": [record.model_dump(mode="json") for record in finished.files],
-        }
+    def record(self, key: str, built: BuiltEngine) -> None:
+        """Note that ``built``, an engine or one of its plans, is on disk."""
+        document = {"key": key, "engine": built.model_dump(mode="json")}
         with self._lock, self._path.open("a") as file:
             file.write(json.dumps(document) + "\n")
             file.flush()
             os.fsync(file.fileno())
-            self._entries[key] = finished
+            self._entries[key] = built
 
-    def _read(self) -> Iterator[tuple[str, Finished]]:
+    def _read(self) -> Iterator[tuple[str, BuiltEngine]]:
         if not self._path.is_file():
             return
         for line in self._path.read_text(errors="replace").splitlines():
             try:
                 document = json.loads(line)
-                files = tuple(FileRecord.model_validate(item) for item in document["files"])
-                yield str(document["key"]), Finished(dict(document["facts"]), files)
-            except (ValueError, KeyError, TypeError, ValidationError):
+                found = document["engine"] | {"directory": self._directory}
+                yield str(document["key"]), BuiltEngine.model_validate(found)
+            except (ValueError, KeyError, TypeError):
                 continue  # cut short by a kill: the work is done again
 
     def _is_intact(self, record: FileRecord) -> bool:

@@ -51,13 +51,13 @@ def build(
 
 def _print_plan(config: BuildConfig, *, as_json: bool) -> None:
     from ..pipeline.build import plan_build
-    from .tables import build_plan_table, describe_build_plan
+    from .tables import describe_plan, plan_table
 
     plan = plan_build(config)
     if as_json:
-        print_json(describe_build_plan(plan))
+        print_json(describe_plan(plan))
     else:
-        result_console().print(build_plan_table(plan))
+        result_console().print(plan_table(plan))
 
 
 def _build(config: BuildConfig, *, quiet: bool, as_json: bool) -> None:

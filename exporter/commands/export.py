@@ -66,7 +66,7 @@ def export(
 
 def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
     from ...engines.host.progress import ConsoleProgress
-    from ..pipeline.plan import plan_export
+    from ..pipeline.export import plan_export
     from .tables import describe_plan, plan_table
 
     plan = plan_export(config)

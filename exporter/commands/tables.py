@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from ...engines.manifest import BuildSpec, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
-from ..pipeline.plan import ExportPlan, PlannedEngine
+from ..pipeline.plan import BundlePlan, PlannedEngine
 from ..pipeline.report import EngineReport, ExportReport
-
-if TYPE_CHECKING:
-    from ..pipeline.build import BuildPlan
 
 _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # of TensorRT, in each decoder layer
 
 
-def describe_plan(plan: ExportPlan) -> dict[str, Any]:
+def describe_plan(plan: BundlePlan) -> dict[str, Any]:
     """The plan as a JSON object; sizes in bytes."""
     build = None if plan.compilation is None else plan.compilation.build
     return {
         "output": str(plan.output),
         "target": plan.target,
-        "model": plan.checkpoint.model.model_dump(mode="json"),
-        "load_format": plan.checkpoint.load_format,
+        **plan.origin,
+        "model": plan.model.model_dump(mode="json"),
         "precision": plan.precision.model_dump(mode="json"),
         "build": None if build is None else build.model_dump(mode="json"),
         "schedule": plan.schedule.to_document(),
@@ -41,30 +38,15 @@ def describe_plan(plan: ExportPlan) -> dict[str, Any]:
     }
 
 
-def describe_build_plan(plan: BuildPlan) -> dict[str, Any]:
-    """The plan of a build as a JSON object; sizes in bytes."""
-    return {
-        "output": str(plan.output),
-        "target": plan.compilation.target,
-        "source": str(plan.source.path),
-        "model": plan.source.manifest.model.model_dump(mode="json"),
-        "precision": plan.compilation.precision.model_dump(mode="json"),
-        "build": plan.compilation.build.model_dump(mode="json"),
-        "schedule": plan.schedule.to_document(),
-        "engines": [_describe_engine(engine) for engine in plan.engines],
-        "size": plan.size,
-    }
-
-
 def _describe_engine(engine: PlannedEngine) -> dict[str, Any]:
     described = {"name": engine.name, "size": engine.size}
     return described | ({"capacities": list(engine.capacities)} if engine.capacities else {})
 
 
-def plan_table(plan: ExportPlan) -> RenderableType:
-    """What ``export --dry-run`` prints."""
+def plan_table(plan: BundlePlan) -> RenderableType:
+    """What ``--dry-run`` prints."""
     facts = _fact_table()
-    facts.add_row("model", plan.checkpoint.model.name)
+    facts.add_row("model", plan.model.name)
     facts.add_row("precision", describe_precision(plan.precision))
     if plan.compilation is not None:
         _add_build_rows(facts, plan.target, plan.compilation.build)
@@ -76,19 +58,8 @@ def plan_table(plan: ExportPlan) -> RenderableType:
         facts.add_row("on the way", f"{_megabytes(plan.temporary_size)} more, deleted at the end")
     facts.add_row("KV cache", f"{plan.kv_bytes_per_token / 1e3:,.1f} kB per token and row")
     facts.add_row("estimated time", f"{plan.estimated_seconds:,.0f} s without verification")
-    facts.add_row("output", f"{plan.output} (dry run: nothing written)")
-    return Group(_planned_engines(plan.engines), facts)
-
-
-def build_plan_table(plan: BuildPlan) -> RenderableType:
-    """What ``build --dry-run`` prints."""
-    facts = _fact_table()
-    facts.add_row("model", plan.source.manifest.model.name)
-    facts.add_row("precision", describe_precision(plan.compilation.precision))
-    _add_build_rows(facts, plan.compilation.target, plan.compilation.build)
-    facts.add_row("schedule", format_schedule(plan.schedule))
-    facts.add_row("size", _megabytes(plan.size))
-    facts.add_row("source", str(plan.source.path))
+    if "source" in plan.origin:
+        facts.add_row("source", plan.origin["source"])
     facts.add_row("output", f"{plan.output} (dry run: nothing written)")
     return Group(_planned_engines(plan.engines), facts)
 

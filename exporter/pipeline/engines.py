@@ -1,182 +1,135 @@
-"""Builds a bundle's engines one after another, or several at once, and resumes."""
+"""Where a bundle's ONNX engines come from: built from a checkpoint, or kept by another bundle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from functools import lru_cache
 from pathlib import Path
-from threading import Event
-from time import perf_counter
-from typing import TypeVar
 
 import onnx_ir as ir
 
-from ...engines.manifest import EngineKind, EngineSpec, FileRecord, PrecisionSpec
-from ...engines.trt.build import PlanReport
+from ...engines.bundle import EngineBundle
+from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ..architecture.architecture import engine_parameters
-from ..building.canonical import CanonicalEngine
-from ..building.compile import Compiler, OnPlanProgress
+from ..building.canonical import canonical_engines
 from ..building.engine import BuiltEngine, build_engine
-from ..building.journal import Finished, Journal, content_key, graph_digest
-from ..config import CANONICAL
-from ..quantization.migration import migrated_reader
-from .plan import ExportPlan, PlannedEngine
-from .report import EngineReport
+from ..building.journal import (
+    Journal,
+    compiling_tool_versions,
+    content_key,
+    graph_digest,
+    tool_versions,
+)
+from ..checkpoint.checkpoint import Checkpoint
+from ..quantization.migration import MIGRATION, Migration, migrated_reader
+from .plan import PlannedEngine
+from .report import Stages
 
-T = TypeVar("T")
 
+class EngineSource(ABC):
+    """Gives out ONNX engines, to several threads if need be.
 
-@dataclass(frozen=True)
-class FinishedEngine:
-    """An engine for the plan's target, and its canonical form where that was written too.
-
-    ``files`` are those of the target, ``canonical_files`` the others.
+    ``tool_versions``: of all that has a say in their bytes, or in those of plans made of them.
     """
 
-    report: EngineReport
-    spec: EngineSpec
-    files: tuple[FileRecord, ...]
-    canonical: EngineSpec | None = None
-    canonical_files: tuple[FileRecord, ...] = ()
+    tool_versions: dict[str, str]
+
+    @abstractmethod
+    def provenance(self) -> dict[str, str]:
+        """Where the weights come from, for the manifest."""
+
+    @abstractmethod
+    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
+        """One engine for ``target``, on disk."""
 
 
-class EngineBuilds:
-    """Turns traced graphs into the engines of ``plan`` under ``directory``.
+class BundleEngines(EngineSource):
+    """The canonical engines that ``bundle`` keeps; they stay where they are.
 
-    ``graphs`` holds the canonical graph of each kind. Engines that the directory's journal knows,
-    with the same content key and intact files, are taken as they are. ``on_progress`` is told of
-    TensorRT's steps, from any thread.
+    Raises BundleError for a bundle that was exported without ``--keep-canonical``.
+    """
+
+    def __init__(self, bundle: EngineBundle) -> None:
+        self.tool_versions = bundle.manifest.tool_versions | compiling_tool_versions()
+        self._source = bundle.manifest.source
+        self._engines = {engine.spec.name: engine for engine in canonical_engines(bundle)}
+
+    def provenance(self) -> dict[str, str]:
+        """As the bundle's manifest has it."""
+        return self._source
+
+    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
+        """The canonical engine: there are no others."""
+        return self._engines[planned.name]
+
+
+class CheckpointEngines(EngineSource):
+    """Builds a checkpoint's engines in ``directory``, the weights migrated if there are factors.
+
+    Opening it traces the canonical graph of each kind of engine; all layers share one. Engines that
+    ``journal`` knows, with the same content key and intact files, are taken as they are.
     """
 
     def __init__(
         self,
-        plan: ExportPlan,
-        graphs: Mapping[EngineKind, ir.Model],
+        checkpoint: Checkpoint,
+        dtype: FloatType,
+        migration: Migration | None,
         directory: Path,
-        on_progress: OnPlanProgress,
+        journal: Journal,
+        stages: Stages,
     ) -> None:
-        self._plan = plan
-        self._graphs = graphs
-        self._digests = {kind: graph_digest(graph) for kind, graph in graphs.items()}
+        self.tool_versions = tool_versions()
+        self._checkpoint = checkpoint
+        self._migration = migration
         self._directory = directory
-        self._journal = Journal(directory)
-        self._cancelled = Event()
-        self._compiler = None
-        if plan.compilation is not None:
-            self._compiler = Compiler(
-                plan.compilation,
-                plan.checkpoint.model,
-                directory,
-                self._journal,
-                unless(self._cancelled, on_progress),
-            )
+        self._journal = journal
+        self._graphs = {}
+        with stages.stage("trace", len(EngineKind)):
+            for kind in EngineKind:
+                self._graphs[kind] = _canonical_graph(kind, checkpoint.model, dtype)
+                stages.events.advance(str(kind))
+        self._digests = {kind: graph_digest(graph) for kind, graph in self._graphs.items()}
 
-    def run(self, jobs: int) -> Iterator[FinishedEngine]:
-        """Build all engines, ``jobs`` at once, and yield each as it is finished, in any order.
+    def provenance(self) -> dict[str, str]:
+        """Of the checkpoint, with the digest of the factors; hashes every tensor once."""
+        source = self._checkpoint.source()
+        return source if self._migration is None else source | {MIGRATION: self._migration.digest}
 
-        An error or a KeyboardInterrupt starts no further engine; of those under way, TensorRT's
-        builders are stopped and the rest are finished.
-        """
-        yield from run_jobs(self._finish, self._plan.engines, jobs, self._cancelled)
-
-    def _finish(self, engine: PlannedEngine) -> FinishedEngine:
-        start = perf_counter()
-        plan = self._plan
-        canonical = None
-        resumed = True
-        if self._compiler is not None or plan.canonical_size:
-            float_precision = PrecisionSpec(dtype=plan.precision.dtype)
-            canonical, resumed = self._build_or_take(engine, CANONICAL, float_precision)
-        plans: tuple[PlanReport, ...] = ()
-        if self._compiler is not None:
-            assert canonical is not None
-            source = CanonicalEngine(canonical.spec, canonical.files, self._directory)
-            compiled = self._compiler.compile(source)
-            spec, files, plans = compiled.spec, compiled.files, compiled.plans
-            resumed = resumed and compiled.resumed
-        else:
-            built, resumed = self._build_or_take(engine, plan.target, plan.precision)
-            spec, files = built.spec, built.files
-        canonical_files = () if canonical is None else canonical.files
-        kept = (*files, *canonical_files) if plan.canonical_size else files
-        report = EngineReport(
-            name=engine.name,
-            size=sum(record.size for record in kept),
-            seconds=perf_counter() - start,
-            resumed=resumed,
-            plans=plans,
-        )
-        canonical_spec = None if canonical is None else canonical.spec
-        return FinishedEngine(report, spec, files, canonical_spec, canonical_files)
-
-    def _build_or_take(
-        self, engine: PlannedEngine, target: str, precision: PrecisionSpec
-    ) -> tuple[BuiltEngine, bool]:
-        """The ONNX engine, and whether an interrupted run had built it."""
-        checkpoint, migration = self._plan.checkpoint, self._plan.migration
-        factors = {} if migration is None else migration.of(engine.name)
+    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
+        """Build it, unless an interrupted run had."""
+        kind, index = planned.kind, planned.layer_index
+        model, reader = self._checkpoint.model, self._checkpoint.reader
+        factors = {} if self._migration is None else self._migration.of(planned.name)
         key = content_key(
-            engine.name,
+            planned.name,
             target,
-            self._digests[engine.kind],
-            engine_parameters(engine.kind, checkpoint.model, engine.layer_index),
-            checkpoint.model,
+            self._digests[kind],
+            engine_parameters(kind, model, index),
+            model,
             precision,
-            checkpoint.reader,
+            reader,
             factors,
         )
-        if (finished := self._journal.finished(key)) is not None:
-            return BuiltEngine(EngineSpec.model_validate(finished.facts), finished.files), True
+        if (resumed := self._journal.built(key)) is not None:
+            return resumed
         built = build_engine(
-            self._graphs[engine.kind],
-            engine.kind,
-            engine.layer_index,
-            checkpoint.model,
+            self._graphs[kind],
+            kind,
+            index,
+            model,
             precision,
             target,
-            migrated_reader(
-                checkpoint.reader, factors, engine.kind, engine.layer_index, checkpoint.model
-            ),
+            migrated_reader(reader, factors, kind, index, model),
             self._directory,
         )
-        self._journal.record(key, Finished(built.spec.model_dump(mode="json"), built.files))
-        return built, False
+        self._journal.record(key, built)
+        return built
 
 
-class Cancelled(Exception):  # noqa: N818  (not an error: somebody else's error ends the run)
-    """Ends a build whose result nobody waits for."""
+@lru_cache(maxsize=2 * len(EngineKind))
+def _canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
+    """``trace_engine``, remembered: a model is often exported in several precisions in a row."""
+    from ..graphs.trace import trace_engine
 
-
-def unless(cancelled: Event, on_progress: OnPlanProgress) -> OnPlanProgress:
-    """``on_progress``, raising Cancelled in its place once ``cancelled`` is set."""
-
-    def report(plan: str, phase: str, step: int, steps: int) -> None:
-        if cancelled.is_set():
-            raise Cancelled
-        on_progress(plan, phase, step, steps)
-
-    return report
-
-
-def run_jobs(
-    work: Callable[[T], FinishedEngine], items: Sequence[T], jobs: int, cancelled: Event
-) -> Iterator[FinishedEngine]:
-    """Do ``work`` on every item, ``jobs`` at once, and yield the results as they come.
-
-    When one fails, or the caller stops, no further item is begun and ``cancelled`` is set for
-    those under way.
-    """
-    if jobs == 1:
-        yield from map(work, items)
-        return
-    with ThreadPoolExecutor(jobs, thread_name_prefix="build") as pool:
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            cancelled.set()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+    return trace_engine(kind, model, dtype)

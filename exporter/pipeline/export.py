@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.bundle.place import TOKENIZER_NAME
-from ...engines.bundle.writer import BundleWriter
+from ...engines.bundle.place import partial_path
+from ...engines.bundle.writer import check_target
+from ...engines.checking import Problems
+from ...engines.errors import UnsupportedModelError, UsageError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
-from ...engines.manifest import EngineKind, FileRecord, FloatType, Manifest, ModelSpec
-from ...runtime.schedule.text import format_schedule
-from ..config import ExportConfig
-from ..quantization.migration import MIGRATION
-from ..verification.report import VerificationReport, VerificationRequest
-from .plan import ExportPlan, plan_export
-from .report import ExportReport, PeakMemory, Stages
+from ...engines.manifest import ModelSpec, PrecisionSpec
+from ...engines.targets import exported_targets
+from ..architecture.families import hub_id
+from ..checkpoint.checkpoint import open_checkpoint, resolve_schedule
+from ..config import CANONICAL, ExportConfig
+from ..quantization.ranges import read_migration
+from ..verification.report import VerificationRequest
+from .plan import BundlePlan, bundle_path, check_space, planned_engines
+from .report import ExportReport, Stages
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from ..building.journal import Journal
+    from .engines import EngineSource
 
-    from .engines import FinishedEngine
+HEAD_SIZE_MULTIPLE = 8
 
 
 def export(config: ExportConfig, events: Events | None = None) -> ExportReport:
@@ -37,126 +42,114 @@ def export(config: ExportConfig, events: Events | None = None) -> ExportReport:
     BundleError if another process is writing the same bundle.
     """
     require_extra("export", "skipdec export")
-    with PeakMemory() as memory:
-        return _Export(config, events or Events(), memory).run()
+    from .run import run
+
+    return run(partial(plan_export, config), config, events)
 
 
-class _Export:
-    def __init__(self, config: ExportConfig, events: Events, memory: PeakMemory) -> None:
-        self._config = config
-        self._events = events
-        self._stages = Stages(events)
-        self._memory = memory
+def plan_export(config: ExportConfig) -> BundlePlan:
+    """Open the checkpoint and check everything; nothing is written but the hub's own cache.
 
-    def run(self) -> ExportReport:
-        with self._stages.stage("check", 1):
-            plan = plan_export(self._config)
-        self._events.planned("", plan.warnings)
-        with BundleWriter(
-            plan.output, force=self._config.force, resume=self._config.resume
-        ) as writer:
-            engines = self._build(plan, self._trace(plan), writer.directory)
-            schedule, tokenizer = plan.schedule.to_document(), plan.checkpoint.tokenizer_json
-            verification = None
-            if self._config.verify:
-                # With its canonical engines, kept or not: the CPU runs those.
-                writer.stage(_manifest(plan, engines, canonical=True), schedule, tokenizer)
-                verification = self._verify(plan, writer.directory)
-            manifest = _manifest(plan, engines, canonical=self._config.keep_canonical)
-            with self._stages.stage("publish", 1):
-                bundle = writer.publish(manifest, schedule, tokenizer)
-        return ExportReport(
-            output=bundle.path,
-            digest=bundle.manifest.digest,
-            model=plan.checkpoint.model.name,
-            target=plan.target,
-            precision=plan.precision,
-            build=manifest.build,
-            schedule=format_schedule(plan.schedule),
-            engines=tuple(engine.report for engine in engines),
-            size=sum(record.size for record in manifest.files),
-            stage_seconds=self._stages.seconds,
-            peak_memory=self._memory.peak,
-            verification=verification,
-            warnings=plan.warnings,
+    Raises one SkipDecError with every problem found: target, output, model, tensors, schedule,
+    disk space, and what TensorRT can't do with the model or on this machine.
+    """
+    problems = Problems("export")
+    output = output_path(config)
+    problems.attempt(_check_target_name, config.target)
+    problems.attempt(check_target, output, force=config.force)
+    checkpoint = problems.attempt(open_checkpoint, config.source)
+    if checkpoint is None:
+        raise problems.error()
+    model = checkpoint.model
+    schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint)
+    compilation = migration = None
+    if config.is_compiled:
+        from ..building.compilation import plan_compilation
+
+        compilation = problems.attempt(plan_compilation, config, config.dtype, model)
+        if compilation is not None and compilation.ranges is not None:
+            migration = compilation.ranges.migration
+    else:
+        problems.attempt(_check_head_size, model)
+        if config.ranges is not None:
+            migration = problems.attempt(read_migration, config.ranges, model, config.precision())
+    if schedule is None or problems.errors:
+        raise problems.error()
+    precision = config.precision() if compilation is None else compilation.precision
+    canonical_size = 0
+    if config.keep_canonical or compilation is not None:
+        canonical = planned_engines(model, PrecisionSpec(dtype=config.dtype), CANONICAL)
+        canonical_size = sum(engine.size for engine in canonical)
+
+    def open_source(directory: Path, journal: Journal, stages: Stages) -> EngineSource:
+        from .engines import CheckpointEngines
+
+        return CheckpointEngines(checkpoint, config.dtype, migration, directory, journal, stages)
+
+    plan = BundlePlan(
+        output=output,
+        target=config.target,
+        model=model,
+        precision=precision,
+        schedule=schedule,
+        tokenizer=checkpoint.tokenizer_json,
+        origin={"load_format": checkpoint.load_format},
+        open_source=open_source,
+        engines=planned_engines(model, precision, config.target, compilation),
+        canonical_size=canonical_size if config.keep_canonical else 0,
+        temporary_size=0 if config.keep_canonical else canonical_size,
+        compilation=compilation,
+        verification=_verification(config, output, precision) if config.verify else None,
+        warnings=(*checkpoint.warnings, *_precision_warnings(config)),
+    )
+    check_space(plan)
+    return plan
+
+
+def output_path(config: ExportConfig) -> Path:
+    """``config.output``, else a directory here named after model, precision and target.
+
+    >>> output_path(ExportConfig(model="facebook/opt-1.3b", dtype="float16")).name
+    'opt-1.3b-fp16.skipdec'
+    """
+    stem = Path(hub_id(config.model)).expanduser().resolve().name
+    return bundle_path(config, stem, config.dtype)
+
+
+def _verification(
+    config: ExportConfig, output: Path, precision: PrecisionSpec
+) -> VerificationRequest:
+    """Of the bundle before it is published."""
+    return VerificationRequest(
+        directory=partial_path(output.resolve()),
+        source=config.source,
+        precision=precision,
+        ranges=config.ranges,
+        atol=config.atol,
+        verify_memory=config.verify_memory,
+    )
+
+
+def _check_target_name(target: str) -> None:
+    allowed = exported_targets()
+    if target not in allowed:
+        raise UsageError("target", f"{target!r} is unknown; allowed: {', '.join(allowed)}")
+
+
+def _check_head_size(model: ModelSpec) -> None:
+    if model.head_dim % HEAD_SIZE_MULTIPLE:
+        raise UnsupportedModelError(
+            model.name,
+            f"heads are {model.head_dim} wide; allowed: multiples of {HEAD_SIZE_MULTIPLE}, which "
+            "ONNX Runtime's GroupQueryAttention asks for",
         )
 
-    def _trace(self, plan: ExportPlan) -> dict[EngineKind, ir.Model]:
-        """The canonical graph of each kind of engine; all layers share one."""
-        with self._stages.stage("trace", len(EngineKind)):
-            graphs = {}
-            for kind in EngineKind:
-                graphs[kind] = _canonical_graph(kind, plan.checkpoint.model, plan.precision.dtype)
-                self._events.advance(str(kind))
-        return graphs
 
-    def _build(
-        self, plan: ExportPlan, graphs: dict[EngineKind, ir.Model], directory: Path
-    ) -> list[FinishedEngine]:
-        """All engines, in the manifest's order."""
-        from .engines import EngineBuilds
-
-        finished = {}
-        with self._stages.stage("build", len(plan.engines)):
-            builds = EngineBuilds(plan, graphs, directory, self._events.part)
-            for engine in builds.run(self._config.jobs):
-                finished[engine.spec.name] = engine
-                self._events.advance(engine.report.name, detail=engine.report.summary)
-        return [finished[engine.name] for engine in plan.engines]
-
-    def _verify(self, plan: ExportPlan, directory: Path) -> VerificationReport:
-        from ..verification.process import run_verification
-
-        config = self._config
-        request = VerificationRequest(
-            directory=directory,
-            source=config.source,
-            precision=plan.precision,
-            ranges=config.ranges,
-            atol=config.atol,
-            verify_memory=config.verify_memory,
+def _precision_warnings(config: ExportConfig) -> Iterator[str]:
+    if config.is_compiled:
+        return
+    if config.dtype == "float16" and "none" in config.quantizations:
+        yield (
+            "float16 has no CPU matrix kernels: float weights become float32 when loaded, twice "
+            "the file's size; --quantize int8 is smaller and faster on a CPU"
         )
-        with self._stages.stage("verify"):
-            return run_verification(request, self._events)
-
-
-@lru_cache(maxsize=2 * len(EngineKind))
-def _canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    """``trace_engine``, remembered: a model is often exported in several precisions in a row."""
-    from ..graphs.trace import trace_engine
-
-    return trace_engine(kind, model, dtype)
-
-
-def _manifest(plan: ExportPlan, engines: list[FinishedEngine], *, canonical: bool) -> Manifest:
-    """What the bundle holds, with canonical engines as well where ``canonical`` is true."""
-    from ..building.journal import tool_versions
-
-    files = [record for engine in engines for record in engine.files]
-    if canonical:
-        files += [record for engine in engines for record in engine.canonical_files]
-    specs = [engine.spec for engine in engines]
-    tokenizer = plan.checkpoint.tokenizer_json
-    if tokenizer is not None:
-        digest = hashlib.sha256(tokenizer).hexdigest()
-        files.append(FileRecord(path=TOKENIZER_NAME, size=len(tokenizer), sha256=digest))
-    kept = [engine.canonical for engine in engines if engine.canonical is not None]
-    return Manifest(
-        target=plan.target,
-        model=plan.checkpoint.model,
-        precision=plan.precision,
-        engines=tuple(spec for spec in specs if spec.kind is not EngineKind.CANDIDATES),
-        candidates=next(spec for spec in specs if spec.kind is EngineKind.CANDIDATES),
-        canonical=tuple(kept) if canonical else (),
-        build=None if plan.compilation is None else plan.compilation.build,
-        tokenizer=None if tokenizer is None else TOKENIZER_NAME,
-        files=tuple(files),
-        tool_versions=tool_versions(),
-        source=_source(plan),
-    ).with_digest()
-
-
-def _source(plan: ExportPlan) -> dict[str, str]:
-    """Where the weights come from, and the digest of the factors that migrated them, if any."""
-    source = plan.checkpoint.source()
-    return source if plan.migration is None else {**source, MIGRATION: plan.migration.digest}

@@ -211,7 +211,7 @@ def test_verify_hashes_plans_and_says_that_they_were_not_run(source: Path, tmp_p
 
 
 def test_only_targets_that_compile_can_be_built() -> None:
-    with pytest.raises(UsageError, match="allowed: tensorrt, tensorrt-rtx"):
+    with pytest.raises(UsageError, match="allowed: 'tensorrt' or 'tensorrt-rtx'"):
         BuildConfig(bundle=Path("b"), target="onnxruntime")
     assert run("b", "--target", "onnxruntime").exit_code == 2
 

@@ -1,0 +1,183 @@
+"""From a plan to a published bundle: build every engine, or resume, then verify and publish."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from threading import Event
+from time import perf_counter
+from typing import TypeVar
+
+from ...engines.bundle.place import TOKENIZER_NAME
+from ...engines.bundle.writer import BundleWriter
+from ...engines.host.events import Events
+from ...engines.manifest import EngineKind, FileRecord, Manifest, PrecisionSpec
+from ...runtime.schedule.text import format_schedule
+from ..building.compile import Compiler, OnPlanProgress
+from ..building.engine import BuiltEngine
+from ..building.journal import Journal
+from ..config import CANONICAL, QuantizationConfig
+from ..verification import process
+from .engines import EngineSource
+from .plan import BundlePlan, PlannedEngine
+from .report import EngineReport, ExportReport, PeakMemory, Stages
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def run(
+    make_plan: Callable[[], BundlePlan],
+    config: QuantizationConfig,
+    events: Events | None,
+) -> ExportReport:
+    """Make the plan and do it. Nothing is visible at its output before all has passed."""
+    stages = Stages(events or Events())
+    with PeakMemory() as memory:
+        with stages.stage("check", 1):
+            plan = make_plan()
+        stages.events.planned("", plan.warnings)
+        schedule = plan.schedule.to_document()
+        with BundleWriter(plan.output, force=config.force, resume=config.resume) as writer:
+            building = _Building(plan, writer.directory, stages)
+            reports = building.run(config.jobs)
+            verification = None
+            if plan.verification is not None:
+                # With its canonical engines, kept or not: the CPU runs those.
+                writer.stage(building.manifest(canonical=True), schedule, plan.tokenizer)
+                with stages.stage("verify"):
+                    verification = process.run_verification(plan.verification, stages.events)
+            manifest = building.manifest(canonical=plan.keeps_canonical)
+            with stages.stage("publish", 1):
+                bundle = writer.publish(manifest, schedule, plan.tokenizer)
+    return ExportReport(
+        output=bundle.path,
+        digest=bundle.manifest.digest,
+        model=plan.model.name,
+        target=plan.target,
+        precision=plan.precision,
+        build=manifest.build,
+        schedule=format_schedule(plan.schedule),
+        engines=reports,
+        size=sum(record.size for record in manifest.files),
+        stage_seconds=stages.seconds,
+        peak_memory=memory.peak,
+        verification=verification,
+        warnings=plan.warnings,
+    )
+
+
+class _Building:
+    """Builds the engines of ``plan`` in ``directory``; traces graphs first, if there are any to."""
+
+    def __init__(self, plan: BundlePlan, directory: Path, stages: Stages) -> None:
+        self._plan = plan
+        self._stages = stages
+        self._cancelled = Event()
+        self._engines: dict[str, BuiltEngine] = {}
+        journal = Journal(directory)
+        self._source: EngineSource = plan.open_source(directory, journal, stages)
+        self._compiler = None
+        if plan.compilation is not None:
+            on_progress = _unless(self._cancelled, stages.events.part)
+            self._compiler = Compiler(plan.compilation, plan.model, directory, journal, on_progress)
+
+    def run(self, jobs: int) -> tuple[EngineReport, ...]:
+        """Build all engines, ``jobs`` at once; reports are in the manifest's order.
+
+        An error or a KeyboardInterrupt starts no further engine; of those under way, TensorRT's
+        builders are stopped and the rest are finished.
+        """
+        plan, reports = self._plan, {}
+        with self._stages.stage("build", len(plan.engines)):
+            for engine, report in _run_jobs(self._build, plan.engines, jobs, self._cancelled):
+                self._engines[report.name], reports[report.name] = engine, report
+                self._stages.events.advance(report.name, detail=report.summary)
+        return tuple(reports[planned.name] for planned in plan.engines)
+
+    def _build(self, planned: PlannedEngine) -> tuple[BuiltEngine, EngineReport]:
+        start = perf_counter()
+        plan, canonical = self._plan, None
+        if self._compiler is not None or plan.keeps_canonical:
+            float_precision = PrecisionSpec(dtype=plan.precision.dtype)
+            canonical = self._source.engine(planned, CANONICAL, float_precision)
+        if self._compiler is not None:
+            assert canonical is not None
+            engine = self._compiler.compile(canonical)
+        else:
+            engine = self._source.engine(planned, plan.target, plan.precision)
+        engine = engine.model_copy(update={"canonical": canonical})
+        kept = canonical.files if canonical is not None and plan.keeps_canonical else ()
+        report = EngineReport(
+            name=planned.name,
+            size=sum(record.size for record in (*engine.files, *kept)),
+            seconds=perf_counter() - start,
+            resumed=engine.resumed and (canonical is None or canonical.resumed),
+            plans=engine.plans,
+        )
+        return engine, report
+
+    def manifest(self, *, canonical: bool) -> Manifest:
+        """What the bundle holds, with canonical engines as well where ``canonical`` is true."""
+        plan = self._plan
+        engines = [self._engines[planned.name] for planned in plan.engines]
+        kept = [each.canonical for each in engines if canonical and each.canonical is not None]
+        files = [record for engine in (*engines, *kept) for record in engine.files]
+        if plan.tokenizer is not None:
+            digest = hashlib.sha256(plan.tokenizer).hexdigest()
+            files.append(FileRecord(path=TOKENIZER_NAME, size=len(plan.tokenizer), sha256=digest))
+        *stitched, candidates = [engine.spec for engine in engines]
+        assert candidates.kind is EngineKind.CANDIDATES
+        return Manifest(
+            target=plan.target,
+            model=plan.model,
+            precision=plan.precision,
+            engines=tuple(stitched),
+            candidates=candidates,
+            canonical=tuple(engine.spec for engine in kept),
+            build=None if plan.compilation is None else plan.compilation.build,
+            tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
+            files=tuple(files),
+            tool_versions=self._source.tool_versions,
+            source=self._source.provenance(),
+        ).with_digest()
+
+
+class _Cancelled(Exception):  # noqa: N818  (not an error: somebody else's error ends the run)
+    """Ends a build whose result nobody waits for."""
+
+
+def _unless(cancelled: Event, on_progress: OnPlanProgress) -> OnPlanProgress:
+    """``on_progress``, raising _Cancelled in its place once ``cancelled`` is set."""
+
+    def report(plan: str, phase: str, step: int, steps: int) -> None:
+        if cancelled.is_set():
+            raise _Cancelled
+        on_progress(plan, phase, step, steps)
+
+    return report
+
+
+def _run_jobs(
+    work: Callable[[T], R], items: Sequence[T], jobs: int, cancelled: Event
+) -> Iterator[R]:
+    """Do ``work`` on every item, ``jobs`` at once, and yield the results as they come.
+
+    When one fails, or the caller stops, no further item is begun and ``cancelled`` is set for
+    those under way.
+    """
+    if jobs == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(jobs, thread_name_prefix="build") as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            cancelled.set()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
