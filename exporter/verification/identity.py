@@ -21,13 +21,12 @@ def check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionS
     """Raise VerificationError if the bundle is of another structure or precision than asked."""
     manifest = bundle.manifest
     free = {"name", "max_seq_len"}  # a checkpoint may be called otherwise, its use be limited
-    built, asked = manifest.model.model_dump(exclude=free), model.model_dump(exclude=free)
-    built |= manifest.precision.model_dump()
-    asked |= precision.model_dump()
+    built = dict(manifest.model) | dict(manifest.precision)
+    asked = dict(model) | dict(precision)
     if problems := [
-        f"{field} is {built[field]!r} in the bundle; asked for: {asked[field]!r}"
-        for field in asked
-        if built[field] != asked[field]
+        f"{field} is {built.get(field)!r} in the bundle; asked for: {asked.get(field)!r}"
+        for field in built | asked
+        if field not in free and built.get(field) != asked.get(field)
     ]:
         raise VerificationError(str(bundle.path), *problems)
 

@@ -36,7 +36,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
     return {
         "path": str(bundle.path),
         "target": manifest.target,
-        "model": manifest.model.model_dump(mode="json"),
+        "model": dict(manifest.model),
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
         "bundle_schedule": format_schedule(ExitSchedule.from_document(bundle.schedule_document)),
         "tool_versions": manifest.tool_versions,

@@ -1,0 +1,93 @@
+"""A model family is one file and one registry line: a test adds one and takes it all the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from registration import register
+from toy_family import CONFIG, Toy, ToyModel, write_toy
+
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.host.events import Events
+from skipdec.engines.manifest import TensorRole
+from skipdec.exporter.architecture.architecture import ARCHITECTURES
+from skipdec.exporter.architecture.families import family_config, hub_id, short_names
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.verification import process
+from skipdec.exporter.verification.bundle import verify_bundle
+from skipdec.exporter.verification.report import VerificationRequest
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.text import parse_schedule
+from skipdec.runtime.tokens.sampling import SamplingParams
+
+PROMPTS = [[3, 14, 15, 92, 65, 35], [89], [79, 32, 38]]
+GENERATED = 9
+SCHEDULES = [
+    "full",
+    "linear:max=4,min=2,warmup=1,horizon=5",
+    "linear:max=3,min=2,warmup=1,horizon=4,prompt=decay",
+]
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, ARCHITECTURES, "toy", Toy())
+
+    def verify_here(_: str, __: list[str], request: str, ___: object) -> dict[str, Any]:
+        """A process of its own would know only the registry's own lines."""
+        asked = VerificationRequest.from_json(request)
+        return verify_bundle(asked, Events()).model_dump(mode="json")
+
+    monkeypatch.setattr(process, "run_worker", verify_here)
+
+
+def greedy(model: ToyModel, prompt: list[int], schedule: ExitSchedule) -> list[int]:
+    """Tokens by the reference, each position at its depth, everything computed anew each time."""
+    layers = range(schedule.num_layers)
+    prefixes = [schedule.prompt_prefix(layer, len(prompt)) for layer in layers]
+    sets = [[layer for layer in layers if at < prefixes[layer]] for at in range(len(prompt))]
+    tokens = list(prompt)
+    for index in range(GENERATED):
+        tokens.append(int(model.logits(tokens, sets)[-1].argmax()))
+        sets.append(list(schedule.plan(index).layers))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("rope_theta", [100.0, None])
+def test_an_added_family_is_exported_verified_and_decoded_with_skipping(
+    rope_theta: float | None, quantize: str, tmp_path: Path
+) -> None:
+    model = write_toy(tmp_path / "toy", rope_theta=rope_theta)
+    config = ExportConfig(
+        model=str(tmp_path / "toy"), output=tmp_path / "toy.skipdec", quantize=quantize
+    )
+    report = export(config)
+    assert report.verification is not None
+    assert report.verification.tokens is not None
+    bundle = EngineBundle.open(report.output)
+    spec, layer = bundle.manifest.model, bundle.manifest.layers[0]
+    assert (spec.family, spec.num_heads, spec.num_kv_heads, spec.head_dim) == ("toy", 4, 2, 16)
+    assert layer.tensor(TensorRole.PAST_KEY).shape == ("B", 2, "T", 16)
+    assert (TensorRole.POSITION_IDS in layer.roles) == (rope_theta is not None)
+    if quantize != "none":
+        return
+    params = SamplingParams(temperature=0, max_tokens=GENERATED, ignore_eos=True)
+    for text in SCHEDULES:
+        schedule = parse_schedule(text, num_layers=CONFIG["layers"])
+        expected = [greedy(model, prompt, schedule) for prompt in PROMPTS]
+        for options in ({"threads": 1}, {"device": "rehearsal"}):
+            with Generator.open(bundle.path, **options) as generator:
+                outputs = generator.generate(PROMPTS, params, schedule=schedule)
+            assert [list(output.outputs[0].token_ids) for output in outputs] == expected
+
+
+def test_its_published_checkpoints_have_short_names() -> None:
+    assert "toy-small" in short_names()
+    assert hub_id("toy-small") == "toys/toy-small"
+    assert family_config("toy-small") == CONFIG
+    assert hub_id("opt-125m") == "facebook/opt-125m"
