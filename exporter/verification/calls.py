@@ -12,6 +12,7 @@ from torch import nn
 from ...engines.backends.session import EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array
+from ...runtime.stitching.stitcher import cache_tensors, run_once
 from ..architecture.modules import call_by_role
 
 
@@ -89,28 +90,27 @@ class SessionCalls(EngineCalls):
         """See EngineCalls."""
         spec = self._session.spec.tensor(TensorRole.HIDDEN_STATES_OUT)
         output = np.empty((*input_ids.shape, int(spec.shape[-1])), spec.dtype)  # [B, S, E]
-        self._run(
+        run_once(
+            self._session,
             {
                 TensorRole.INPUT_IDS: input_ids,
                 TensorRole.POSITION_IDS: position_ids,
                 TensorRole.HIDDEN_STATES_OUT: output,
-            }
+            },
         )
         return output
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
         """See EngineCalls."""
         output = np.empty_like(hidden_states)  # [B, S, E]
-        self._run(
+        run_once(
+            self._session,
             {
                 TensorRole.HIDDEN_STATES: hidden_states,
                 TensorRole.HIDDEN_STATES_OUT: output,
-                TensorRole.PAST_KEY: key,
-                TensorRole.PRESENT_KEY: key,
-                TensorRole.PAST_VALUE: value,
-                TensorRole.PRESENT_VALUE: value,
+                **cache_tensors(key, value),
                 **placing(starts, hidden_states.shape[1], key.shape[2]),
-            }
+            },
         )
         return output
 
@@ -118,12 +118,13 @@ class SessionCalls(EngineCalls):
         """See EngineCalls."""
         vocab_size = int(self._session.spec.tensor(TensorRole.LOGITS).shape[-1])
         logits = np.empty((len(row_positions), vocab_size), np.float32)  # [R, V]
-        self._run(
+        run_once(
+            self._session,
             {
                 TensorRole.HIDDEN_STATES: hidden_states,
                 TensorRole.ROW_POSITIONS: row_positions,
                 TensorRole.LOGITS: logits,
-            }
+            },
         )
         return logits
 
@@ -132,20 +133,15 @@ class SessionCalls(EngineCalls):
         spec = self._session.spec.tensor(TensorRole.TOP_LOGITS)
         shape = (len(logits), int(spec.shape[-1]))
         top_logits, top_token_ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
-        self._run(
+        run_once(
+            self._session,
             {
                 TensorRole.LOGITS: logits,
                 TensorRole.TOP_LOGITS: top_logits,
                 TensorRole.TOP_TOKEN_IDS: top_token_ids,
-            }
+            },
         )
         return top_logits, top_token_ids
-
-    def _run(self, tensors: Mapping[TensorRole, Array]) -> None:
-        wanted = self._session.spec.roles
-        binding = self._session.bind({r: a for r, a in tensors.items() if r in wanted})
-        binding.run()
-        binding.release()
 
 
 def placing(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:

@@ -13,8 +13,10 @@ from ...engines.backends.session import EngineBackend, EngineSession, open_backe
 from ...engines.bundle import EngineBundle
 from ...engines.errors import EnvironmentMismatchError
 from ...engines.host.gpus import survey_gpus
-from ...engines.manifest import BuildSpec, EngineSpec, KVBucket, TensorRole
-from ...engines.memory import Array, DeviceTensor
+from ...engines.manifest import BuildSpec, DType, EngineSpec, KVBucket, TensorRole
+from ...engines.memory import Array, Tensor
+from ...runtime.stitching.device_buffers import Field, Staging
+from ...runtime.stitching.stitcher import cache_tensors, run_once
 from .calls import EngineCalls, placing
 
 
@@ -28,12 +30,13 @@ class DeviceCalls(EngineCalls):
     def __init__(
         self,
         session: EngineSession,
-        backend: EngineBackend,
+        memory: DeviceMemory,
         build: BuildSpec,
         bucket: KVBucket | None,
     ) -> None:
         self._session = session
-        self._memory = cast(DeviceMemory, backend.memory)
+        self._device = memory.device
+        self._staging, self._caches = Staging(memory), Staging(memory)
         self._build = build
         self._capacity = build.max_prompt_len if bucket is None else bucket.capacity
 
@@ -48,7 +51,7 @@ class DeviceCalls(EngineCalls):
                 TensorRole.POSITION_IDS: positions[:, tokens],
             }
             shape = (1, tokens.stop - tokens.start, size)
-            pieces.append(self._run(inputs, TensorRole.HIDDEN_STATES_OUT, shape))
+            pieces += self._run(inputs, {TensorRole.HIDDEN_STATES_OUT: shape})
         return np.concatenate(pieces, axis=1).reshape(*input_ids.shape, size)
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
@@ -58,26 +61,20 @@ class DeviceCalls(EngineCalls):
         build = self._build
         rows_at_once = build.max_batch_size if num_tokens == 1 else build.max_prefill_rows
         longest = min(build.max_prompt_len, self._capacity)
+        caches = {TensorRole.PAST_KEY: key, TensorRole.PAST_VALUE: value}
+        kept = min(key.shape[2], self._capacity)
         for rows in _pieces(len(hidden_states), rows_at_once):
-            caches = [self._upload(self._extended(cache[rows])) for cache in (key, value)]
+            on_device = self._upload_caches(caches, rows, kept)
             for tokens in _pieces(num_tokens, longest):
                 states = hidden_states[rows, tokens]
                 places = placing(starts[rows] + tokens.start, states.shape[1], self._capacity)
-                asked = {role: places[role] for role in self._session.spec.roles & places.keys()}
-                output[rows, tokens] = self._run(
-                    {TensorRole.HIDDEN_STATES: states, **asked},
-                    TensorRole.HIDDEN_STATES_OUT,
-                    states.shape,
-                    {
-                        TensorRole.PAST_KEY: caches[0],
-                        TensorRole.PRESENT_KEY: caches[0],
-                        TensorRole.PAST_VALUE: caches[1],
-                        TensorRole.PRESENT_VALUE: caches[1],
-                    },
-                )
-            for cache, device_cache in zip((key, value), caches, strict=True):
-                kept = min(cache.shape[2], self._capacity)
-                cache[rows, :, :kept] = self._download(device_cache)[:, :, :kept]
+                inputs = {TensorRole.HIDDEN_STATES: states, **places}
+                outputs = {TensorRole.HIDDEN_STATES_OUT: states.shape}
+                (output[rows, tokens],) = self._run(inputs, outputs, on_device)
+            self._caches.download()
+            self._device.synchronize()
+            for role, cache in caches.items():
+                cache[rows, :, :kept] = self._caches.host[role][:, :, :kept]
         return output
 
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
@@ -92,66 +89,65 @@ class DeviceCalls(EngineCalls):
                     TensorRole.HIDDEN_STATES: states[:, tokens],
                     TensorRole.ROW_POSITIONS: row_positions[row : row + 1] - tokens.start,
                 }
-                logits[row] = self._run(inputs, TensorRole.LOGITS, (1, vocab_size))
+                (logits[row : row + 1],) = self._run(inputs, {TensorRole.LOGITS: (1, vocab_size)})
         return logits
 
     def candidates(self, logits: Array) -> tuple[Array, Array]:
         """See EngineCalls."""
         count = self._size(TensorRole.TOP_LOGITS)
-        top_logits, top_token_ids = [], []
+        pieces = []
         for rows in _pieces(len(logits), self._build.max_batch_size):
             shape = (rows.stop - rows.start, count)
-            values = self._memory.empty(shape, "float32")
-            inputs = {TensorRole.LOGITS: logits[rows]}
-            top_token_ids.append(
-                self._run(inputs, TensorRole.TOP_TOKEN_IDS, shape, {TensorRole.TOP_LOGITS: values})
-            )
-            top_logits.append(self._download(values))
-        return np.concatenate(top_logits), np.concatenate(top_token_ids)
+            outputs = {TensorRole.TOP_LOGITS: shape, TensorRole.TOP_TOKEN_IDS: shape}
+            pieces.append(self._run({TensorRole.LOGITS: logits[rows]}, outputs))
+        top_logits, top_token_ids = map(np.concatenate, zip(*pieces, strict=True))
+        return top_logits, top_token_ids
 
     def _run(
         self,
         inputs: Mapping[TensorRole, Array],
-        output: TensorRole,
-        shape: tuple[int, ...],
-        on_device: Mapping[TensorRole, DeviceTensor] | None = None,
-    ) -> Array:
-        """Upload ``inputs``, run, and return ``output``; ``on_device`` is bound as it is."""
-        result = self._memory.empty(shape, self._session.spec.tensor(output).dtype)
-        uploaded = {role: self._upload(array) for role, array in inputs.items()}
-        binding = self._session.bind({**uploaded, **(on_device or {}), output: result})
-        binding.run()
-        downloaded = self._download(result)
-        binding.release()
-        return downloaded
+        outputs: Mapping[TensorRole, tuple[int, ...]],
+        on_device: Mapping[TensorRole, Tensor] | None = None,
+    ) -> list[Array]:
+        """Upload ``inputs``, run, return ``outputs``, given by shape; ``on_device`` stays there."""
+        spec, staging = self._session.spec, self._staging
+        inputs = {role: array for role, array in inputs.items() if role in spec.roles}
+        fields = {role: _field(array, array.shape) for role, array in inputs.items()}
+        fields |= {role: Field(spec.tensor(role).dtype, shape) for role, shape in outputs.items()}
+        staging.lay_out(fields)
+        for role, array in inputs.items():
+            staging.host[role][...] = array
+        staging.upload()
+        run_once(self._session, {**staging.device, **(on_device or {})})
+        staging.download()
+        self._device.synchronize()
+        return [staging.host[role].copy() for role in outputs]
 
-    def _upload(self, array: Array) -> DeviceTensor:
-        device = self._memory.device
-        tensor = self._memory.empty(array.shape, str(array.dtype))  # type: ignore[arg-type]
-        pinned = device.pinned(tensor.nbytes)
-        pinned[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        device.copy_to_device(tensor.address, pinned)
-        device.synchronize()
-        return tensor
-
-    def _download(self, tensor: DeviceTensor) -> Array:
-        device = self._memory.device
-        pinned = device.pinned(tensor.nbytes)
-        device.copy_to_host(pinned, tensor.address)
-        device.synchronize()
-        return pinned.copy().view(tensor.dtype).reshape(tensor.shape)
-
-    def _extended(self, cache: Array) -> Array:
-        """A copy of a cache [B, N, T, D] with the plan's T."""
-        rows, num_heads, capacity, head_dim = cache.shape
-        extended = np.zeros((rows, num_heads, self._capacity, head_dim), cache.dtype)
-        kept = min(capacity, self._capacity)
-        extended[:, :, :kept] = cache[:, :, :kept]
-        return extended
+    def _upload_caches(
+        self, caches: Mapping[TensorRole, Array], rows: slice, kept: int
+    ) -> dict[TensorRole, Tensor]:
+        """The first ``kept`` positions of caches [B, N, T, D], in ones with the plan's T."""
+        num_rows = rows.stop - rows.start
+        self._caches.lay_out(
+            {
+                role: _field(cache, (num_rows, cache.shape[1], self._capacity, cache.shape[3]))
+                for role, cache in caches.items()
+            }
+        )
+        for role, cache in caches.items():
+            self._caches.host[role][...] = 0
+            self._caches.host[role][:, :, :kept] = cache[rows, :, :kept]
+        self._caches.upload()
+        device = self._caches.device
+        return cache_tensors(device[TensorRole.PAST_KEY], device[TensorRole.PAST_VALUE])
 
     def _size(self, role: TensorRole) -> int:
         """The last, fixed dimension of a tensor."""
         return int(self._session.spec.tensor(role).shape[-1])
+
+
+def _field(array: Array, shape: tuple[int, ...]) -> Field:
+    return Field(cast(DType, str(array.dtype)), shape)
 
 
 def _pieces(total: int, longest: int) -> list[slice]:
@@ -171,7 +167,7 @@ class PlanRunner:
         build = self.bundle.manifest.build
         assert build is not None
         session = self.backend.load(self.bundle, spec, bucket)
-        return DeviceCalls(session, self.backend, build, bucket)
+        return DeviceCalls(session, cast(DeviceMemory, self.backend.memory), build, bucket)
 
 
 def plan_runner(bundle: EngineBundle) -> PlanRunner | str:
