@@ -140,7 +140,7 @@ def evaluate(
     from ..evaluation.inputs import BundleChoice, EvaluationConfig
     from ..evaluation.markdown import tables_markdown
     from ..evaluation.metrics import MetricOptions
-    from ..evaluation.report import check_output, report_document
+    from ..evaluation.report import evaluation_place, report_document
 
     config = EvaluationConfig(
         bundles=BundleChoice.parse_all(bundles),
@@ -169,7 +169,7 @@ def evaluate(
         by_position=by_position,
     )
     if output is not None:
-        check_output(output, force=force)
+        evaluation_place(output).check(force=force)
 
     def open_generator(path: Path) -> Generator:
         from ...runtime.commands.options import open_for_command

@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...engines.bundle.place import partial_path, remove_tree, take_place
-from ...engines.errors import UsageError
+from ...engines.bundle.place import Place
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from .evaluate import Evaluation, Row
@@ -96,25 +95,30 @@ def _finite(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def check_output(directory: Path, *, force: bool) -> None:
-    """Raise UsageError unless ``directory`` may be written: new, or with ``force`` an old result.
+class EvaluationPlace(Place):
+    """Where an evaluation is put: over another one with ``force``, never over other files."""
 
-    A directory that holds anything else is never replaced.
-    """
-    if not directory.parent.is_dir():
-        raise UsageError(f"--output {directory}", f"{directory.parent} is no directory; make it")
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise UsageError(f"--output {directory}", "is a file; name a directory")
-    if not force:
-        raise UsageError(f"--output {directory}", "exists; --force replaces it, or name another")
-    foreign = sorted({entry.name for entry in directory.iterdir()} - _FILES)
-    if foreign:
-        raise UsageError(
-            f"--output {directory}",
-            f"holds {', '.join(foreign[:5])}, not a result of skipdec evaluate; name another",
-        )
+    def problems(self, *, force: bool) -> list[str]:
+        """Why nothing may be written here; unlike others, the folder above must be there."""
+        directory = self.target
+        if not directory.parent.is_dir():
+            return [f"{directory.parent} is no directory; make it"]
+        if not directory.exists():
+            return []
+        if not directory.is_dir():
+            return ["is a file; name a directory"]
+        if not force:
+            return ["exists; --force replaces it, or name another"]
+        foreign = sorted({entry.name for entry in directory.iterdir()} - _FILES)
+        if foreign:
+            listed = ", ".join(foreign[:5])
+            return [f"holds {listed}, not a result of skipdec evaluate; name another"]
+        return []
+
+
+def evaluation_place(output: Path) -> EvaluationPlace:
+    """Return where the evaluation ``output`` lies."""
+    return EvaluationPlace(output.resolve(), DOCUMENT, "an evaluation")
 
 
 def pictures(evaluation: Evaluation) -> tuple[str, ...]:
@@ -129,21 +133,15 @@ def write_evaluation(
     """Write evaluation.json, evaluation.md and, with matplotlib, the ``pictures``.
 
     Returns the names of the files. What is at ``directory`` is replaced in one step, and only by
-    a whole result. Raises UsageError as ``check_output`` does.
+    a whole result. Raises as ``Place.replaced`` does.
     """
-    check_output(directory, force=force)
-    target = directory.resolve()
-    partial = partial_path(target)
-    remove_tree(partial)
-    partial.mkdir()
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    (partial / DOCUMENT).write_text(text, encoding="utf-8")
-    (partial / REPORT).write_text(report_markdown(evaluation), encoding="utf-8")
-    if find_spec("matplotlib") is not None:
-        if PICTURE in pictures(evaluation):
-            plot_pareto(evaluation, partial / PICTURE)
-        if POSITIONS_PICTURE in pictures(evaluation):
-            plot_positions(evaluation, partial / POSITIONS_PICTURE)
-    names = tuple(sorted(path.name for path in partial.iterdir()))
-    take_place(partial, target)
-    return names
+    with evaluation_place(directory).replaced(force=force) as partial:
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        (partial / DOCUMENT).write_text(text, encoding="utf-8")
+        (partial / REPORT).write_text(report_markdown(evaluation), encoding="utf-8")
+        if find_spec("matplotlib") is not None:
+            if PICTURE in pictures(evaluation):
+                plot_pareto(evaluation, partial / PICTURE)
+            if POSITIONS_PICTURE in pictures(evaluation):
+                plot_positions(evaluation, partial / POSITIONS_PICTURE)
+        return tuple(sorted(path.name for path in partial.iterdir()))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...engines.bundle import EngineBundle, write_schedule
-from ...engines.bundle.place import BundleLock, repair, take_place
-from ...engines.bundle.writer import check_target
+from ...engines.bundle.place import bundle_place
 from ...engines.errors import CheckpointError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
@@ -135,13 +134,11 @@ class ModelSource:
         """
         if self.config.output is None:
             return None
-        target = self.config.output.resolve()
+        place = bundle_place(self.config.output)
         write_schedule(bundle, schedule.to_document())
-        with BundleLock(target):
-            repair(target)
-            check_target(target, force=self.config.force)
-            take_place(bundle, target)
-        return target
+        with place.locked(force=self.config.force):
+            place.take(bundle)
+        return place.target
 
     def _exporting_to(self, output: Path) -> ExportConfig:
         changes = {"output": output, "verify": self.config.output is not None}

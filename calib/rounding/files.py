@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ...engines.bundle.place import (
-    BundleLock,
-    partial_path,
-    place_problems,
-    remove_tree,
-    share_weights,
-    sync_directory,
-    sync_file,
-    take_place,
-)
-from ...engines.errors import UsageError
+from ...engines.bundle.place import Place, share_weights
 from .report import REPORT_NAME
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -69,39 +58,9 @@ class CheckpointFiles:
         share_weights(self._directory)
 
 
-def check_output(output: Path, *, force: bool) -> None:
-    """Raise UsageError if no checkpoint may be put at ``output``.
-
-    With ``force`` a directory may be replaced that a rounding wrote, never anything else.
-    """
-    kind = "a rounded checkpoint"
-    problems = place_problems(output.absolute(), mark=REPORT_NAME, kind=kind, force=force)
-    if problems:
-        raise UsageError(str(output), *problems)
-
-
-@contextmanager
-def published(output: Path) -> Iterator[Path]:
-    """A new directory, beside ``output``, that takes its place when the block ends.
-
-    Nothing is at ``output`` before, and nothing is left after an error. Raises BundleError while
-    another process writes there.
-    """
-    output = output.absolute()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(output)
-    with BundleLock(output):
-        remove_tree(partial)
-        partial.mkdir()
-        try:
-            yield partial
-        except BaseException:
-            remove_tree(partial)
-            raise
-        for path in partial.iterdir():
-            sync_file(path)
-        sync_directory(partial)
-        take_place(partial, output)
+def rounded_place(output: Path) -> Place:
+    """Return where the rounded checkpoint ``output`` lies."""
+    return Place(output.absolute(), REPORT_NAME, "a rounded checkpoint")
 
 
 def _stored_name(name: str) -> str:

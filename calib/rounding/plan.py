@@ -13,7 +13,7 @@ from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...exporter.config import DEFAULT_BLOCK_SIZE, ExportConfig
 from ..layerwise.plan import LayerwiseConfig, LayerwisePlan, open_texts
-from .files import check_output
+from .files import rounded_place
 from .grid import GridTarget
 
 
@@ -67,7 +67,7 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     head that can't be untied, and what ``open_texts`` finds.
     """
     problems = Problems("round")
-    problems.attempt(check_output, config.output, force=config.force)
+    problems.attempt(rounded_place(config.output).check, force=config.force)
     problems.attempt(lambda: config.export)
     opened = open_texts(config, problems)
     problems.attempt(_check_structure, config, opened.checkpoint.model)

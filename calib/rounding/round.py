@@ -16,7 +16,7 @@ from ...engines.manifest import EngineKind
 from ..layerwise.engines import load_engine
 from ..layerwise.texts import HiddenStates, PackedTexts
 from .engines import RoundedEngine, verbatim_tensors
-from .files import CheckpointFiles, published
+from .files import CheckpointFiles, rounded_place
 from .grid import GRIDS
 from .plan import RoundingConfig, RoundingPlan, plan_rounding
 from .report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
@@ -48,7 +48,8 @@ def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
     """Do what ``round_weights`` does, with what ``plan`` holds."""
     source = plan.checkpoint.directory
     assert source is not None  # only random weights lie nowhere
-    with published(plan.config.output) as directory, torch.inference_mode():
+    place = rounded_place(plan.config.output)
+    with place.replaced(force=plan.config.force) as directory, torch.inference_mode():
         files = CheckpointFiles(directory)
         report = _Rounder(plan, files).run(events)
         document = json.loads((source / "config.json").read_bytes())

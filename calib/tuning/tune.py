@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ...engines.bundle import schedule_text
-from ...engines.bundle.place import SCHEDULE_NAME, BundleLock, share_weights
+from ...engines.bundle.place import SCHEDULE_NAME, share_weights
 from ...engines.host.events import Events
 from ...engines.host.extras import missing_modules
 from ...runtime.schedule import ExitSchedule
@@ -50,8 +50,7 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
     if not _is_main():
         _run(plan, Events())
         return None
-    plan.directories.output.parent.mkdir(parents=True, exist_ok=True)
-    with BundleLock(plan.directories.output):
+    with plan.directories.place.locked(force=config.force):
         options = config.model_dump(mode="json", exclude=_FREE_OPTIONS)
         plan.directories.begin({**options, "data_digest": plan.data.digest}, resume=config.resume)
         try:

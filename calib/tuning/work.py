@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...engines.bundle.place import (
-    partial_path,
-    place_problems,
-    remove_tree,
-    sync_directory,
-    take_place,
-)
+from ...engines.bundle.place import Place
 from ...engines.errors import UsageError
 
 REPORT_NAME = "tuning_report.json"
@@ -39,17 +33,16 @@ class TuningDirectories:
         return self.work / "checkpoints"
 
     @property
-    def partial(self) -> Path:
-        """The result while it is written."""
-        return partial_path(self.output)
+    def place(self) -> Place:
+        """The result's own."""
+        return Place(self.output, REPORT_NAME, "a tuned checkpoint")
 
     def check(self, *, force: bool, resume: bool) -> None:
         """Raise UsageError if no result may be put there, or an unfinished run would be lost.
 
         With ``force`` a directory may be replaced that a tuning wrote, never anything else.
         """
-        kind = "a tuned checkpoint"
-        problems = place_problems(self.output, mark=REPORT_NAME, kind=kind, force=force)
+        problems = self.place.problems(force=force)
         unfinished = self.last_checkpoint() is not None
         if unfinished and not resume:
             problems.append(
@@ -97,12 +90,14 @@ class TuningDirectories:
 
     def stage(self) -> Path:
         """An empty directory for the result, beside its place."""
-        remove_tree(self.partial)
-        self.partial.mkdir(parents=True)
-        return self.partial
+        self.place.delete(self.place.partial)
+        self.place.partial.mkdir(parents=True)
+        return self.place.partial
 
     def publish(self) -> None:
-        """Put what was staged in its place in one step, and forget the run's state."""
-        sync_directory(self.partial)
-        take_place(self.partial, self.output)
+        """Put what was staged in its place in one step, and forget the run's state.
+
+        The caller is in the block of ``place.locked``.
+        """
+        self.place.take(self.place.partial)
         shutil.rmtree(self.work)

@@ -15,9 +15,8 @@ from .place import (
     MANIFEST_NAME,
     SCHEDULE_NAME,
     BundleLock,
-    is_interrupted,
+    bundle_place,
     partial_path,
-    repair,
     sync_directory,
 )
 
@@ -46,10 +45,11 @@ class EngineBundle:
         """
         if verify not in ("graphs", "full"):
             raise UsageError("verify", f"is {verify!r}; allowed: 'graphs', 'full'")
-        root = Path(path).resolve()
-        if is_interrupted(root):
+        place = bundle_place(Path(path))
+        root = place.target
+        if place.is_interrupted:
             with BundleLock(root):
-                repair(root)
+                place.repair()
         _require_bundle(root)
         manifest = read_manifest(root)
         bundle = cls(root, manifest, read_schedule(root))

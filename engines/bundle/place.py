@@ -1,11 +1,12 @@
-"""How a finished bundle takes its place: one rename, an exchange, or two renames and a repair.
+"""How a finished result takes its place: one rename, an exchange, or two renames and a repair.
 
-Three names lie beside a bundle ``NAME`` while it is written: ``.NAME.partial`` (being built),
-``.NAME.lock`` (one writer) and ``.NAME.old`` (on its way out). At every moment a crash leaves one
-of two states, and ``repair`` knows what to do from the names alone:
+A result is a directory that holds a certain file, its mark: a bundle its manifest, a tuned or
+rounded checkpoint its report. Three names lie beside a result ``NAME`` while it is written:
+``.NAME.partial`` (being built), ``.NAME.lock`` (one writer) and ``.NAME.old`` (on its way out). At
+every moment a crash leaves one of two states, and ``Place.repair`` knows what to do from the names:
 
 - ``NAME`` exists: it is whole, old or new; what lies at ``.NAME.old`` is rubbish.
-- ``NAME`` is missing and ``.NAME.old`` is a bundle: the swap stopped half way; put it back.
+- ``NAME`` is missing and ``.NAME.old`` has its mark: the swap stopped half way; put it back.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from ..errors import BundleError
+from ..errors import BundleError, UsageError
 
 MANIFEST_NAME = "manifest.json"
 SCHEDULE_NAME = "schedule.json"
@@ -30,13 +34,8 @@ _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 
 def partial_path(target: Path) -> Path:
-    """Where the bundle ``target`` is built: beside it, hence on the same file system."""
+    """Where the result ``target`` is built: beside it, hence on the same file system."""
     return target.with_name(f".{target.name}.partial")
-
-
-def old_path(target: Path) -> Path:
-    """Where the bundle that ``target`` replaces lies until it is deleted."""
-    return target.with_name(f".{target.name}.old")
 
 
 def sync_directory(directory: Path) -> None:
@@ -57,53 +56,129 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def is_interrupted(target: Path) -> bool:
-    """Tell whether a swap stopped between its two renames."""
-    return not target.exists() and (old_path(target) / MANIFEST_NAME).is_file()
+def sync_tree(directory: Path) -> None:
+    """Make everything in ``directory`` durable (fsync)."""
+    for path in directory.rglob("*"):
+        (sync_directory if path.is_dir() else sync_file)(path)
+    sync_directory(directory)
 
 
-def repair(target: Path) -> None:
-    """Finish or undo an interrupted swap. The caller holds the bundle's lock."""
-    if is_interrupted(target):
-        old_path(target).rename(target)
-        sync_directory(target.parent)
-    remove_tree(old_path(target))
+@dataclass(frozen=True)
+class Place:
+    """Where a result of some ``kind``, e.g. "a bundle", lies: a directory that holds ``mark``."""
 
+    target: Path  # absolute
+    mark: str
+    kind: str
 
-def take_place(partial: Path, target: Path) -> None:
-    """Put ``partial`` at ``target``: by ``swap`` where something is there, else by a rename.
+    @property
+    def partial(self) -> Path:
+        """Where the result is built."""
+        return partial_path(self.target)
 
-    An empty directory counts as nothing. The caller holds the lock, as for ``swap``.
-    """
-    if target.exists() and any(target.iterdir()):
-        swap(partial, target)
-    else:
-        partial.rename(target)
-        sync_directory(target.parent)
+    @property
+    def old(self) -> Path:
+        """Where the result that is replaced lies until it is deleted."""
+        return self.target.with_name(f".{self.target.name}.old")
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a swap stopped between its two renames."""
+        return not self.target.exists() and (self.old / self.mark).is_file()
 
-def swap(partial: Path, target: Path) -> None:
-    """Put ``partial`` in the place of the bundle ``target``, delete the replaced one last.
+    @contextmanager
+    def locked(self, *, force: bool) -> Iterator[None]:
+        """Hold the lock of one writer; what an interrupted swap left is finished or undone.
 
-    The caller holds the bundle's lock and has called ``repair``. Where the kernel and the file
-    system exchange two names in one step, ``target`` is there at every moment; elsewhere it is
-    missing between two renames, and ``repair`` puts the replaced one back after a crash.
-    """
-    old = old_path(target)
-    partial.rename(old)
-    if not _exchange(old, target):
-        old.rename(partial)
-        target.rename(old)
-        partial.rename(target)
-    sync_directory(target.parent)
-    remove_tree(old)
+        Raises UsageError as ``check`` does, before anything is changed and again under the lock,
+        and BundleError while another process writes here.
+        """
+        self.check(force=force)
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        with BundleLock(self.target):
+            self.repair()
+            self.check(force=force)
+            yield
 
+    @contextmanager
+    def replaced(self, *, force: bool) -> Iterator[Path]:
+        """A new directory, ``partial``, that is put here when the block ends; locks as ``locked``.
 
-def remove_tree(directory: Path) -> None:
-    """Delete ``directory``, if it is there, its manifest first: the rest is no bundle any more."""
-    if directory.exists():
-        (directory / MANIFEST_NAME).unlink(missing_ok=True)
-        shutil.rmtree(directory)
+        What is here stays until then. After an error nothing is left of the new one.
+        """
+        with self.locked(force=force):
+            self.delete(self.partial)
+            self.partial.mkdir()
+            try:
+                yield self.partial
+            except BaseException:
+                self.delete(self.partial)
+                raise
+            self.take(self.partial)
+
+    def repair(self) -> None:
+        """Finish or undo an interrupted swap. The caller holds the lock."""
+        if self.is_interrupted:
+            self.old.rename(self.target)
+            sync_directory(self.target.parent)
+        self.delete(self.old)
+
+    def take(self, directory: Path) -> None:
+        """Make ``directory`` durable and put it here, over what is here: an empty one is nothing.
+
+        The caller holds the lock and has called ``repair``. What is replaced is deleted last. Where
+        the kernel and the file system exchange two names in one step, ``target`` is there at every
+        moment; elsewhere it is missing between two renames, and ``repair`` puts the replaced one
+        back after a crash.
+        """
+        sync_tree(directory)
+        if not self.target.exists() or is_empty_directory(self.target):
+            directory.rename(self.target)
+            sync_directory(self.target.parent)
+            return
+        directory.rename(self.old)
+        if not _exchange(self.old, self.target):
+            self.old.rename(directory)
+            self.target.rename(self.old)
+            directory.rename(self.target)
+        sync_directory(self.target.parent)
+        self.delete(self.old)
+
+    def delete(self, directory: Path) -> None:
+        """Delete ``directory``, if it is there, its mark first: the rest is no result any more."""
+        if directory.exists():
+            (directory / self.mark).unlink(missing_ok=True)
+            shutil.rmtree(directory)
+
+    def check(self, *, force: bool) -> None:
+        """Raise UsageError if no result may be written here; see ``problems``."""
+        if problems := self.problems(force=force):
+            raise UsageError(str(self.target), *problems)
+
+    def problems(self, *, force: bool) -> list[str]:
+        """Why no result may be written here; changes nothing.
+
+        Allowed: a name that is free, an empty directory, and with ``force`` another result, which
+        has the mark. Never anything else, so that a slip of the keyboard can't replace a directory
+        of other files.
+        """
+        target = self.target
+        problems = []
+        if not target.name:
+            problems.append("is the root of the file system; name a directory in it")
+        if target.exists() and not is_empty_directory(target):
+            if not (target / self.mark).is_file():
+                problems.append(
+                    f"exists and is not {self.kind}; choose another name or move it away"
+                )
+            elif not force:
+                problems.append("exists; pass --force to replace it, or choose another name")
+        ancestor = next((parent for parent in target.parents if parent.exists()), target)
+        if not ancestor.is_dir():
+            problems.append(f"lies below {ancestor}, which is not a directory")
+        elif not os.access(ancestor, os.W_OK | os.X_OK):
+            problems.append(f"can't be written: no permission to create files in {ancestor}")
+        return problems
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -120,8 +195,13 @@ def _exchange(first: Path, second: Path) -> bool:
     raise OSError(code, os.strerror(code), str(second))
 
 
+def bundle_place(target: Path) -> Place:
+    """Return where the bundle ``target`` lies, symbolic links resolved."""
+    return Place(target.resolve(), MANIFEST_NAME, "a bundle")
+
+
 class BundleLock:
-    """An exclusive ``flock`` on ``.<name>.lock`` beside the bundle ``target``; never waits.
+    """An exclusive ``flock`` on ``.<name>.lock`` beside the result ``target``; never waits.
 
     The kernel drops the lock when its process ends, however it ends, so a killed writer blocks
     nobody. The file holds the writer's process id, for the error of the second one, and is removed
@@ -176,29 +256,6 @@ class BundleLock:
             return os.path.samestat(os.fstat(descriptor), self.path.stat())
         except FileNotFoundError:
             return False
-
-
-def place_problems(target: Path, *, mark: str, kind: str, force: bool) -> list[str]:
-    """Why no result may be written to ``target``, an absolute path; changes nothing.
-
-    Allowed: a name that is free, an empty directory, and with ``force`` another result: a directory
-    that holds the file ``mark``, as every ``kind`` ("a bundle") does. Never anything else, so that
-    a slip of the keyboard can't replace a directory of other files.
-    """
-    problems = []
-    if not target.name:
-        problems.append("is the root of the file system; name a directory in it")
-    if target.exists() and not is_empty_directory(target):
-        if not (target / mark).is_file():
-            problems.append(f"exists and is not {kind}; choose another name or move it away")
-        elif not force:
-            problems.append("exists; pass --force to replace it, or choose another name")
-    ancestor = next((parent for parent in target.parents if parent.exists()), target)
-    if not ancestor.is_dir():
-        problems.append(f"lies below {ancestor}, which is not a directory")
-    elif not os.access(ancestor, os.W_OK | os.X_OK):
-        problems.append(f"can't be written: no permission to create files in {ancestor}")
-    return problems
 
 
 def is_empty_directory(path: Path) -> bool:

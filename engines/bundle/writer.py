@@ -6,30 +6,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import BundleError, UsageError
+from ..errors import BundleError
 from ..manifest import Manifest
 from .bundle import EngineBundle, replace_file, schedule_text
 from .place import (
     MANIFEST_NAME,
     SCHEDULE_NAME,
     TOKENIZER_NAME,
-    BundleLock,
+    bundle_place,
     is_empty_directory,
-    partial_path,
-    place_problems,
-    remove_tree,
-    repair,
-    sync_directory,
-    sync_file,
-    take_place,
 )
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raise UsageError if no bundle may be written to ``target``; see ``place_problems``."""
-    target = target.resolve()
-    if problems := place_problems(target, mark=MANIFEST_NAME, kind="a bundle", force=force):
-        raise UsageError(str(target), *problems)
+    """Raise UsageError if no bundle may be written to ``target``; see ``Place.problems``."""
+    bundle_place(target).check(force=force)
 
 
 class BundleWriter:
@@ -47,23 +38,20 @@ class BundleWriter:
     """
 
     def __init__(self, target: Path, *, force: bool = False, resume: bool = True) -> None:
-        self.target = target.resolve()
-        self.directory = partial_path(self.target)
+        self._place = bundle_place(target)
+        self.target = self._place.target
+        self.directory = self._place.partial
         self._force = force
         self._resume = resume
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Lock, repair, and make the directory. Raises UsageError as ``check_target`` does."""
-        check_target(self.target, force=self._force)
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        self._stack.enter_context(BundleLock(self.target))
+        self._stack.enter_context(self._place.locked(force=self._force))
         with ExitStack() as undo:
             undo.push(self._stack)
-            repair(self.target)
-            check_target(self.target, force=self._force)
             if not self._resume:
-                remove_tree(self.directory)
+                self._place.delete(self.directory)
             self.directory.mkdir(exist_ok=True)
             # Without its manifest an interrupted run's directory can't be taken for a whole bundle.
             (self.directory / MANIFEST_NAME).unlink(missing_ok=True)
@@ -100,10 +88,8 @@ class BundleWriter:
         """
         self.stage(manifest, schedule_document, tokenizer)
         self._remove_strays({record.path for record in manifest.files})
-        self._sync()
-        if self.target.exists() and not is_empty_directory(self.target):
-            check_target(self.target, force=self._force)
-        take_place(self.directory, self.target)
+        self._place.check(force=self._force)
+        self._place.take(self.directory)
         return EngineBundle.open(self.target)
 
     def _remove_strays(self, listed: set[str]) -> None:
@@ -115,8 +101,3 @@ class BundleWriter:
                     path.rmdir()
             elif path.relative_to(self.directory).as_posix() not in keep:
                 path.unlink()
-
-    def _sync(self) -> None:
-        for path in self.directory.rglob("*"):
-            (sync_directory if path.is_dir() else sync_file)(path)
-        sync_directory(self.directory)
