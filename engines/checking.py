@@ -6,11 +6,16 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
 
 from .errors import SkipDecError, UsageError
+
+if TYPE_CHECKING:
+    MemorySize = int  # a number of bytes; texts such as "1.5GiB" are read
+else:
+    MemorySize = ByteSize
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,9 +40,11 @@ class Option:
     """How a command shows a field: ``Annotated[Path | None, Option("-o", metavar="DIR")]``.
 
     A field without one is no option. A nested configuration's fields are options beside the
-    others, in its ``panel``. What an option says is the field's description.
+    others, in its ``panel``, unless it has a ``metavar``: then it is read from one text. What an
+    option says is the field's description.
 
-    ``flag``: a short one stands beside ``--name-of-the-field``, a long one takes its place.
+    ``flag``: a short one stands beside ``--name-of-the-field``, a long one takes its place, as do
+    both: ``-p --prompt``; messages have the first.
     ``help``: in place of the description. ``null``: the text that stands for None.
     """
 
@@ -93,7 +100,8 @@ class ValidatedConfig(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             problems = [text for item in error.errors() for text in self._describe(item, values)]
-            problems += self._problems_without({item["loc"][0] for item in error.errors()}, values)
+            refused = {item["loc"][0] for item in error.errors() if item["loc"]}
+            problems += self._problems_without(refused, values)
             raise ConfigurationError(name, *dict.fromkeys(problems)) from error
         if problems := list(self._problems()):
             raise ConfigurationError(name, *problems)
@@ -116,11 +124,13 @@ class ValidatedConfig(BaseModel):
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
         """The sentences for one of pydantic's errors; a nested configuration has its own."""
-        field = ".".join(map(str, item["loc"]))
+        field = ".".join(place for place in item["loc"] if isinstance(place, str))
         context = item.get("ctx", {})
         match context.get("error"):
             case ConfigurationError() as nested:
                 yield from nested.within(field)
+            case None if item["type"] == "too_short" and item["input"]:
+                pass  # as its entries were refused, one by one
             case SkipDecError() as error:
                 yield from (f"{error.subject} {problem}" for problem in error.problems)
             case error:

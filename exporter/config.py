@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field
+from pydantic import BeforeValidator, Field
 
-from ..engines.checking import Option, ValidatedConfig, split_at_commas
+from ..engines.checking import MemorySize, Option, ValidatedConfig, split_at_commas
 from ..engines.errors import UsageError
 from ..engines.host.processor import int8_weight_bits
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
@@ -62,7 +62,7 @@ class TensorRtConfig(ValidatedConfig):
     optimization_level: Annotated[int, Option("--builder-optimization-level")] = Field(
         default=3, ge=0, le=5, description="0 quick to 5 thorough"
     )
-    workspace: Annotated[ByteSize | None, Option()] = Field(
+    workspace: Annotated[MemorySize | None, Option()] = Field(
         default=None, description="scratch memory that kernels may use (no limit)"
     )
     hardware_compatible: Annotated[bool, Option()] = Field(
@@ -178,8 +178,7 @@ class QuantizationConfig(ValidatedConfig):
                     f"`block_size` is {self.block_size} but nothing is quantised in blocks; "
                     "leave it out, or set `quantize` to int4 or int8-block"
                 )
-            if self.block_size < 16 or self.block_size & (self.block_size - 1):
-                yield f"`block_size` is {self.block_size}; allowed: 16, 32, 64, 128, 256, ..."
+            yield from block_size_problems(self.block_size)
         if self.int8_weight_bits is not None and "int8" not in used:
             yield (
                 f"`int8_weight_bits` is {self.int8_weight_bits} but nothing is quantised to int8; "
@@ -223,6 +222,12 @@ class QuantizationConfig(ValidatedConfig):
                 f"`quantize` is fp8, for which target {self.target} has no kernels; "
                 f"allowed with the targets {' and '.join(compiled_targets())}"
             )
+
+
+def block_size_problems(size: int) -> Iterator[str]:
+    """What is wrong with a ``block_size``, if anything is."""
+    if size < 16 or size & (size - 1):
+        yield f"`block_size` is {size}; allowed: 16, 32, 64, 128, 256, ..."
 
 
 class CheckpointSource(ValidatedConfig):
@@ -286,8 +291,8 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     verify: Annotated[bool, _RUNNING] = Field(
         default=True, description="hold the bundle against the checkpoint"
     )
-    verify_memory: Annotated[ByteSize, _RUNNING] = Field(
-        default=ByteSize(8 * GIB), description="for the whole reference model"
+    verify_memory: Annotated[MemorySize, _RUNNING] = Field(
+        default=8 * GIB, description="for the whole reference model"
     )
     atol: Annotated[float | None, _RUNNING] = Field(
         default=None, gt=0, description="tolerance of verification (by precision)"
@@ -336,7 +341,7 @@ class BuildConfig(QuantizationConfig):
     )
 
 
-def chosen_dtype(dtype: str | None, *, fp16: bool) -> dict[str, str]:
+def chosen_dtype(dtype: str | None, *, fp16: bool) -> dict[str, Any]:
     """``--dtype`` and its short form as a value for a configuration; none of them: no value."""
     if fp16 and dtype not in (None, "float16"):
         raise UsageError("--fp16", f"contradicts --dtype {dtype}; give one of them")

@@ -23,9 +23,10 @@ from ..layerwise.engines import (
     replaced,
 )
 from ..layerwise.texts import HiddenStates, PackedTexts
+from .config import CalibrationConfig
 from .generation import generate_completions
 from .migration import Migrator
-from .plan import CalibrationConfig, CalibrationPlan, plan_calibration
+from .plan import CalibrationPlan, plan_calibration
 from .products import measure_errors, measure_ranges
 from .report import (
     HEAD,

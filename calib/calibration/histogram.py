@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...exporter.quantization.linear import INT8_MAXIMUM
-
-RangeMethod = Literal["max", "percentile", "mse"]
+from .config import RangeMethod
 
 # A bin is a float32's exponent and the upper 10 bits of its mantissa: bins are 0.1 % wide at every
 # magnitude, so no range has to be known ahead and histograms of parts add up exactly.

@@ -2,76 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-from pydantic import Field
 
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
-from ...exporter.config import CheckpointSource, LoadFormat
-from ..layerwise.plan import LayerwiseConfig, LayerwisePlan, open_texts
-from ..layerwise.rows import RowCounts
+from ..layerwise.plan import LayerwisePlan, open_texts
+from ..layerwise.rows import split_rows
+from .config import CalibrationConfig
 from .generation import check_room, open_writer
-from .histogram import RangeMethod
-
-
-class CalibrationConfig(LayerwiseConfig):
-    """What to calibrate, on what, and how.
-
-    Observed rows give the ranges, held-out ones the losses; the first ``num_by_layer`` of these
-    also show what each layer alone costs.
-    """
-
-    load_format: LoadFormat = "auto"
-    method: RangeMethod = "percentile"
-    percentile: float | None = Field(default=None, ge=50, le=100, description="None: 99.9")
-    migrate: float | None = Field(
-        default=None, ge=0, le=1, description="alpha of SmoothQuant; None: nothing is migrated"
-    )
-    generate_with: Path | None = Field(
-        default=None, description="bundle that writes the completions; None: the data's"
-    )
-    generate_tokens: int | None = Field(
-        default=None, ge=1, description="most of each such completion; None: 64"
-    )
-    num_by_layer: int = Field(default=16, ge=0)
-
-    def _problems(self) -> Iterator[str]:
-        if self.percentile is not None and self.method != "percentile":
-            yield f"percentile is {self.percentile} but method is {self.method}; leave it out"
-        if self.generate_tokens is not None and self.generate_with is None:
-            yield (
-                f"generate_tokens is {self.generate_tokens} but completions are the data's; "
-                "leave it out, or set generate_with"
-            )
-        if self.num_by_layer > self.num_held_out:
-            yield (
-                f"num_by_layer is {self.num_by_layer}; allowed: at most num_held_out, "
-                f"{self.num_held_out}"
-            )
-
-    @property
-    def percentage(self) -> float:
-        """``percentile``, or its default."""
-        return 99.9 if self.percentile is None else self.percentile
-
-    @property
-    def completion_tokens(self) -> int | None:
-        """Most tokens of a completion that is to be generated; None where the data's are taken."""
-        return None if self.generate_with is None else self.generate_tokens or 64
-
-    @property
-    def source(self) -> CheckpointSource:
-        """The checkpoint."""
-        return CheckpointSource(model=self.model, load_format=self.load_format)
-
-    @property
-    def rows(self) -> RowCounts:
-        """With the length of completions that are to be generated."""
-        return replace(super().rows, completion_tokens=self.completion_tokens)
 
 
 @dataclass(frozen=True)
@@ -104,7 +43,7 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     if config.generate_with is not None:
         writer = problems.attempt(open_writer, config.generate_with, opened.checkpoint)
     if writer is not None and opened.data is not None and config.completion_tokens is not None:
-        observed, _ = config.rows.split(opened.data.examples)
+        observed, _ = split_rows(opened.data.examples, config)
         problems.attempt(check_room, observed, config.completion_tokens, writer)
     return replace(opened.plan(CalibrationPlan), writer=writer)
 

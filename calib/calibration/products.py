@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ...engines.errors import CheckpointError
 from ..layerwise.engines import QuantizedProjection, observed
-from .histogram import RANGE_METHODS, MagnitudeHistogram, RangeMethod
+from .config import RangeMethod
+from .histogram import RANGE_METHODS, MagnitudeHistogram
 
 _OUTLIER_PERCENTAGE = 99.9
 _UNUSED_RANGE = 1.0  # of an input that is always 0: any scale is right, but for 0

@@ -11,7 +11,7 @@ from ...exporter.architecture.weights import engine_name
 from ...exporter.quantization.migration import Migration
 from ...exporter.quantization.ranges import ActivationRanges
 from ..layerwise.engines import StaticFormat
-from .histogram import RangeMethod
+from .config import RangeMethod
 
 HEAD = engine_name(EngineKind.HEAD)
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from math import exp
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console
-from .data_options import (
-    CompletionColumn,
-    CompletionTemplate,
-    DataFormat,
-    DataPreset,
-    LongPrompts,
-    PassageWords,
-    PromptColumn,
-    PromptTemplate,
-)
+from ...engines.host.console import print_json, result_console
+from ...engines.host.extras import require_extra
+from ...engines.host.options import AsJson, Quiet, from_options
+from ..calibration.config import CalibrationConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +41,6 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
 Values in round brackets are the defaults.
 """
-_DATA, _RANGES, _LOSSES = "Data", "Ranges", "Losses"
 
 
 def register(app: typer.Typer) -> None:
@@ -57,137 +48,25 @@ def register(app: typer.Typer) -> None:
     app.command("calibrate", epilog=_EXAMPLES)(calibrate)
 
 
-def _option(panel: str, *names: str, text: str, **options: Any) -> Any:  # noqa: ANN401  (typer's)
-    return typer.Option(*names, help=text, rich_help_panel=panel, **options)
-
-
-@reports_errors
-def calibrate(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="opt-125m, …, a hub id, or a directory")
-    ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="the ranges, JSON")
-    ],
-    data: Annotated[
-        Path, _option(_DATA, "--data", metavar="FILE", text=".jsonl, .csv, .txt, or a dataset")
-    ],
-    data_format: DataFormat = "auto",
-    preset: DataPreset = None,
-    prompt_column: PromptColumn = None,
-    completion_column: CompletionColumn = None,
-    prompt_template: PromptTemplate = None,
-    completion_template: CompletionTemplate = None,
-    passage_words: PassageWords = None,
-    long_prompts: LongPrompts = "refuse",
-    seed: Annotated[int, _option(_DATA, "--seed", text="of the rows that are drawn")] = 0,
-    schedule: Annotated[
-        str | None,
-        _option(
-            _RANGES, "--schedule", metavar="SPEC", text="2x, … (the checkpoint's own, else full)"
-        ),
-    ] = None,
-    method: Annotated[
-        Literal["max", "percentile", "mse"],
-        _option(_RANGES, "--method", text="mse: the range with the smallest int8 error"),
-    ] = "percentile",
-    percentile: Annotated[
-        float | None, _option(_RANGES, "--percentile", text="of --method percentile (99.9)")
-    ] = None,
-    examples: Annotated[int, _option(_RANGES, "--examples", text="texts to take them from")] = 128,
-    migrate: Annotated[
-        float | None,
-        _option(
-            _RANGES,
-            "--migrate",
-            metavar="ALPHA",
-            text="move outliers into weights, SmoothQuant's alpha, 0 to 1, often 0.5 (don't)",
-        ),
-    ] = None,
-    generate_with: Annotated[
-        Path | None,
-        _option(
-            _RANGES,
-            "--generate-with",
-            metavar="BUNDLE",
-            text="exported from MODEL; writes the completions, at --schedule (the data's)",
-        ),
-    ] = None,
-    generate_tokens: Annotated[
-        int | None,
-        _option(_RANGES, "--generate-tokens", text="most of each such completion (64)"),
-    ] = None,
-    max_tokens: Annotated[
-        int, _option(_RANGES, "--max-tokens", text="of all texts; bounds memory")
-    ] = 32768,
-    held_out: Annotated[
-        int, _option(_LOSSES, "--held-out", text="other texts, for losses in int8 and fp8")
-    ] = 64,
-    by_layer: Annotated[
-        int, _option(_LOSSES, "--by-layer", text="texts of those, with one layer alone in int8")
-    ] = 16,
-    load_format: Annotated[
-        Literal["auto", "safetensors", "bin", "dummy"],
-        typer.Option("--load-format", help="of the checkpoint; dummy: random weights"),
-    ] = "auto",
-    force: Annotated[bool, typer.Option("--force", help="replace --output")] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="no progress, warnings only")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, no tables")] = False,
-) -> None:
+@from_options
+def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Measure how large the inputs of all products become, for static int8 and fp8 of TensorRT.
 
     Writes the file for --ranges of export and build; prints each product's int8 error and the loss
     of held-out completions in int8 and fp8, overall and with one layer alone in int8. With
     --migrate, factors too, which move outliers from activations into weights, on CPUs as well.
     """
-    values: dict[str, Any] = {
-        "model": model,
-        "output": output,
-        "data": {
-            "path": data,
-            "format": data_format,
-            "preset": preset,
-            "prompt_column": prompt_column,
-            "completion_column": completion_column,
-            "prompt_template": prompt_template,
-            "completion_template": completion_template,
-            "passage_words": passage_words,
-            "long_prompts": long_prompts,
-        },
-        "seed": seed,
-        "schedule": schedule,
-        "method": method,
-        "percentile": percentile,
-        "num_examples": examples,
-        "migrate": migrate,
-        "generate_with": generate_with,
-        "generate_tokens": generate_tokens,
-        "max_tokens": max_tokens,
-        "num_held_out": held_out,
-        "num_by_layer": by_layer,
-        "load_format": load_format,
-        "force": force,
-    }
-    report = _calibrate(values, quiet=quiet)
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        _print_report(report)
-
-
-def _calibrate(values: dict[str, Any], *, quiet: bool) -> CalibrationReport:
-    from ...engines.host.extras import require_extra
     from ...engines.host.progress import ConsoleProgress
 
     require_extra("export", "skipdec calibrate")
     from ..calibration.calibrate import calibrate as run
-    from ..calibration.plan import CalibrationConfig
 
-    config = CalibrationConfig(**values)
     with ConsoleProgress(quiet=quiet) as progress:
-        return run(config, progress)
+        report = run(config, progress)
+    if as_json:
+        print_json(report.model_dump(mode="json"))
+    else:
+        _print_report(report)
 
 
 def _print_report(report: CalibrationReport) -> None:

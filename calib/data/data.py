@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
-from ...engines.checking import ValidatedConfig
+from pydantic import Field
+
+from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import MissingExtraError, UsageError
 from .long_prompts import LongPrompts
 from .passages import (
@@ -59,26 +61,44 @@ class DataConfig(ValidatedConfig):
     ``long_prompts`` is what becomes of rows longer than the model: "refuse" names their lines.
     """
 
-    path: Path
-    format: DataFormat = "auto"
-    preset: PresetName | None = None
-    prompt_column: str | None = None
-    completion_column: str | None = None
-    prompt_template: str | None = None
-    completion_template: str | None = None
-    passage_words: str | None = None
-    long_prompts: LongPrompts = "refuse"
+    path: Annotated[Path, Option("--data", metavar="FILE")] = Field(
+        description=".jsonl, .csv, .txt, or a dataset"
+    )
+    format: Annotated[DataFormat, Option(show_default=False)] = Field(
+        default="auto", description="(by the file's name)"
+    )
+    preset: Annotated[PresetName | None, Option()] = Field(
+        default=None, description="columns and templates of a known data set"
+    )
+    prompt_column: Annotated[str | None, Option()] = Field(
+        default=None, description="(the preset's, or prompt)"
+    )
+    completion_column: Annotated[str | None, Option()] = Field(
+        default=None, description="(the preset's, or completion)"
+    )
+    prompt_template: Annotated[str | None, Option()] = Field(
+        default=None, description="e.g. '{prompt}<sep>' ({prompt})"
+    )
+    completion_template: Annotated[str | None, Option()] = Field(
+        default=None, description="e.g. ' {completion}' ({completion})"
+    )
+    passage_words: Annotated[str | None, Option()] = Field(
+        default=None, description="PROMPT+COMPLETION, how a text is cut (24+120)"
+    )
+    long_prompts: Annotated[LongPrompts, Option()] = Field(
+        default="refuse", description="drop rows, or cut prompts, that are too long"
+    )
 
     def _problems(self) -> Iterator[str]:
         if self.passage_words is not None:
             try:
                 PassageWords.parse(self.passage_words)
             except UsageError as error:
-                yield from (f"{error.subject} {problem}" for problem in error.problems)
+                yield from (f"`{error.subject}` {problem}" for problem in error.problems)
         for field, placeholder in _PLACEHOLDERS.items():
             template = getattr(self, field)
             if template is not None and template.count(placeholder) != 1:
-                yield f"{field} is {template!r}; allowed: a text with {placeholder} once"
+                yield f"`{field}` is {template!r}; allowed: a text with {placeholder} once"
 
     def columns(self) -> Preset:
         """The preset's columns and templates, with those that are given in their place."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from math import ceil
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from ...engines.bundle import EngineBundle
-from ...engines.checking import Problems
+from ...engines.checking import Option, Problems, ValidatedConfig
 from ...engines.errors import ScheduleError, UsageError
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
@@ -52,63 +55,68 @@ class BundleChoice:
         return tuple(choices)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+def _choices(value: object) -> object:
+    """Bundles as texts are parsed; anything else is left to the field."""
+    if isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
+        return BundleChoice.parse_all(value)
+    return value
+
+
+_RUNNING, _METRICS = Option(panel="Running"), Option(panel="Metrics")
+
+
+class EvaluationConfig(ValidatedConfig):
     """What to evaluate. ``schedules`` are texts; full depth is always run, as the reference.
 
-    Without ``schedules`` each bundle runs its own.
+    Without ``schedules`` each bundle runs its own. ``bundles`` may be texts: `BundleChoice`.
     """
 
-    bundles: tuple[BundleChoice, ...]
-    data: DataConfig
-    schedules: tuple[str, ...] = ()
-    limit: int | None = None  # distinct prompts, the file's first; None: all
-    batch_size: int = 16
-    max_tokens: int | None = None  # None: half more than the longest reference
-    temperature: float = 0.0
-    seed: int = 0  # of sampling and of the bootstrap
-    metrics: MetricOptions = field(default_factory=MetricOptions)
-    resamples: int = 1000
-    confidence: float = 0.95
-    num_shown: int = 5  # examples side by side
-    score_only: bool = False  # write no texts: perplexity alone, quick
-    equal_lengths: bool = False  # speed-ups over full depth that writes as many tokens
-    by_position: bool = False  # perplexity, and the loss over full depth, by position
+    bundles: Annotated[
+        tuple[BundleChoice, ...],
+        BeforeValidator(_choices),
+        Option(metavar="[NAME=]BUNDLE…", is_argument=True),
+    ] = Field(min_length=1, description="one name: averaged too")
+    data: Annotated[DataConfig, Option(panel="Data")]
+    limit: Annotated[int | None, Option(panel="Data")] = Field(
+        default=None, ge=1, description="first N distinct prompts (all)"
+    )
+    score_only: Annotated[bool, _RUNNING] = Field(
+        default=False, description="write no texts: perplexity alone, quick"
+    )
+    by_position: Annotated[bool, _METRICS] = Field(
+        default=False, description="perplexity and loss over full by token position"
+    )
+    equal_lengths: Annotated[bool, _RUNNING] = Field(
+        default=False, description="speed-ups over full depth writing as many tokens"
+    )
+    schedules: Annotated[tuple[str, ...], Option("--schedule", panel="Running")] = Field(
+        default=(), description="repeat for several; full always runs (the bundle's own)"
+    )
+    batch_size: Annotated[int, _RUNNING] = Field(default=16, ge=1, description="prompts at once")
+    max_tokens: Annotated[int | None, _RUNNING] = Field(
+        default=None, ge=1, description="(half more than the longest reference)"
+    )
+    temperature: Annotated[float, _RUNNING] = Field(default=0.0, ge=0, description="0: greedy")
+    seed: Annotated[int, _RUNNING] = Field(default=0, ge=0, description="of sampling and intervals")
+    metrics: Annotated[MetricOptions, _METRICS] = MetricOptions()
+    resamples: Annotated[int, _METRICS] = Field(default=1000, ge=1, description="of the bootstrap")
+    confidence: float = Field(default=0.95, gt=0, lt=1)
+    num_shown: Annotated[int, Option("--examples", panel="Metrics")] = Field(
+        default=5, ge=0, description="side by side in DIR"
+    )
 
-    def __post_init__(self) -> None:
-        bounds = (
-            ("limit", 1),
-            ("batch_size", 1),
-            ("max_tokens", 1),
-            ("temperature", 0),
-            ("seed", 0),
-            ("resamples", 1),
-            ("num_shown", 0),
-        )
-        problems = [
-            f"{name} is {value}; allowed: {low} or more"
-            for name, low in bounds
-            if (value := getattr(self, name)) is not None and value < low
-        ]
-        if not self.bundles:
-            problems.append("there is no bundle; give at least one")
+    def _problems(self) -> Iterator[str]:
         if self.score_only:
             unused = {
                 "equal_lengths": self.equal_lengths,
                 "max_tokens": self.max_tokens,
                 "temperature": self.temperature,
-                "lowercase": self.metrics.lowercase,
-                "bert_model": self.metrics.bert_model,
+                "metrics.lowercase": self.metrics.lowercase,
+                "metrics.bert_model": self.metrics.bert_model,
             }
-            problems += [
-                f"{name} is {value}, and score_only writes no texts; leave it out"
-                for name, value in unused.items()
-                if value
-            ]
-        if not 0 < self.confidence < 1:
-            problems.append(f"confidence is {self.confidence}; allowed: above 0, below 1")
-        if problems:
-            raise UsageError("evaluate", *problems)
+            for name, value in unused.items():
+                if value:
+                    yield f"`{name}` is {value}, and `score_only` writes no texts; leave it out"
 
 
 @dataclass(frozen=True)

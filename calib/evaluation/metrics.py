@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from ...engines.checking import Option, ValidatedConfig
 from ...engines.registry import Registry
 
 Statistics = npt.NDArray[np.float64]
@@ -49,12 +51,16 @@ class Outcome:
     logprobs: tuple[float, ...]  # of the first reference's tokens and the end of text, at depth
 
 
-@dataclass(frozen=True)
-class MetricOptions:
+class MetricOptions(ValidatedConfig):
     """What metrics of texts can be told."""
 
-    lowercase: bool = False  # BLEU only; ROUGE-L always ignores case
-    bert_model: Path | None = None  # a directory; None: no BERT-F
+    lowercase: Annotated[bool, Option()] = Field(
+        default=False,
+        description="BLEU ignores case",  # ROUGE-L always does
+    )
+    bert_model: Annotated[Path | None, Option()] = Field(
+        default=None, description="directory of an encoder, for BERT-F"
+    )
 
 
 class Metric(ABC):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from ...engines.checking import Problems
+from pydantic import ConfigDict, Field, SkipValidation
+
+from ...engines.checking import Option, Problems, ValidatedConfig
 from ...engines.errors import UsageError
 from ...runtime.schedule import ExitSchedule
 from ..data.data import DataConfig, Example, load_examples
@@ -17,36 +20,43 @@ from .source import Source, SourceFacts
 from .space import SearchSpace, SpaceConfig
 from .speed import SpeedupOf
 
+_WORK = Option(panel="Work")
 
-@dataclass(frozen=True, kw_only=True)
-class FitConfig:
+
+class FitConfig(ValidatedConfig):
     """What to fit, on what, and how much work to put in."""
 
-    source: Source
-    data: DataConfig
-    goal: Goal
-    speedup_of: SpeedupOf = "steps"  # that the goal and the search go by
-    space: SpaceConfig = field(default_factory=SpaceConfig)
-    search: SearchConfig = field(default_factory=SearchConfig)
-    num_examples: int = 96  # drawn from the data by the search's seed
-    horizon: int | None = None  # None: the data's median completion
-    repetitions: int = 7  # of each timed comparison with full depth; 0: bytes alone decide
-    sensitivity: bool = False
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    def __post_init__(self) -> None:
-        bounds = (("num_examples", 1), ("horizon", 1), ("repetitions", 0))
-        problems = [
-            f"{name} is {value}; allowed: {low} or more"
-            for name, low in bounds
-            if (value := getattr(self, name)) is not None and value < low
-        ]
+    source: SkipValidation[Source]
+    goal: SkipValidation[Goal]
+    speedup_of: Annotated[SpeedupOf, Option(panel="Goal, one of")] = Field(
+        default="steps", description="steps after the prompt, or the whole call"
+    )
+    data: Annotated[DataConfig, Option(panel="Data")]
+    space: Annotated[SpaceConfig, Option(panel="What may vary, beside max and min exit layer")] = (
+        SpaceConfig()
+    )
+    horizon: Annotated[int | None, Option()] = Field(
+        default=None, ge=1, description="(the data's median completion)"
+    )
+    sensitivity: Annotated[bool, Option()] = Field(
+        default=False, description="also vary each choice alone around the best"
+    )
+    num_examples: Annotated[int, Option("--examples", panel="Work")] = Field(
+        default=96, ge=1, description="drawn from the data by --seed"
+    )
+    search: Annotated[SearchConfig, _WORK] = SearchConfig()
+    repetitions: Annotated[int, _WORK] = Field(
+        default=7, ge=0, description="of each timing; 0: trust bytes"
+    )
+
+    def _problems(self) -> Iterator[str]:
         if self.speedup_of == "call" and self.repetitions == 0:
-            problems.append(
-                "repetitions is 0, but a prompt's part of a call must be timed; allowed with "
-                "--speedup-of call: 1 or more"
+            yield (
+                "`repetitions` is 0, but a prompt's part of a call must be timed; allowed with "
+                "`speedup_of` call: 1 or more"
             )
-        if problems:
-            raise UsageError("fit", *problems)
 
 
 @dataclass(frozen=True)

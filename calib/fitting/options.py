@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from ...engines.bundle.place import MANIFEST_NAME
+from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
+from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
 from ...runtime.schedule.fields import PROMPT_DEPTHS
 from .goal import Goal, MaxLoss, TargetSpeedup
-from .source import BundleSource, Source
-from .space import SpaceConfig
-from .speed import SpeedupOf
+from .source import BundleSource, ModelSource, Source
 
-if TYPE_CHECKING:
-    from .source import ModelSource
+Weights = Literal["none", "int8", "int8-block", "int4"]
+
+_MODEL = Option(panel="If it is a MODEL")
+
+
+class ModelOptions(ValidatedConfig):
+    """How a model is exported for a fit; what is not given is as `ExportConfig` has it."""
+
+    load_format: Annotated[LoadFormat | None, _MODEL] = Field(
+        default=None, description="dummy: random weights (auto)"
+    )
+    fp16: Annotated[bool, _MODEL] = Field(default=False, description="the same as --dtype float16")
+    dtype: Annotated[Literal["float32", "float16"] | None, _MODEL] = Field(
+        default=None, description="to export in (float32)"
+    )
+    quantize: Annotated[Weights | None, _MODEL] = Field(
+        default=None, description="the weights (none)"
+    )
+    head_quantize: Annotated[Weights | None, _MODEL] = Field(
+        default=None, description="the head's weights (as --quantize)"
+    )
+    keep_bundle: Annotated[Path | None, Option(panel="If it is a MODEL", metavar="DIR")] = Field(
+        default=None, description="keep the bundle, with the chosen schedule"
+    )
 
 
 def choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
@@ -28,63 +53,46 @@ def choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
     raise UsageError("fit", f"{given} given; give --target-speedup or --max-loss")
 
 
-def choose_source(
-    text: str, options: dict[str, Any], *, output: Path | None, force: bool
-) -> Source:
-    """Return the bundle at ``text``, or else the model of that name.
+def choose_source(text: str, options: ModelOptions, *, output: Path | None, force: bool) -> Source:
+    """Return the bundle at ``text``, for which there are no ``options``, or the model of that name.
 
-    ``options``: by name, those of an export, None where they were not given; refused for a bundle.
     A model is exported beside ``output``, or where temporary files go. Raises UsageError.
     """
     path = Path(text).expanduser()
-    given = {name: value for name, value in options.items() if value is not None}
+    given = [name for name, value in options if value]
     is_bundle = (path / MANIFEST_NAME).is_file()
     if is_bundle and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(
-            text, f"is a bundle, as it was exported; leave out {', '.join(given)}, or name a model"
+            text, f"is a bundle, as it was exported; leave out {flags}, or name a model"
         )
     if is_bundle or (path.is_dir() and not (path / "config.json").is_file()):
         return BundleSource(path)
-    return _model_source(text, given, output=output, force=force)
+    return _model_source(text, options, output=output, force=force)
 
 
 def _model_source(
-    text: str, given: dict[str, Any], *, output: Path | None, force: bool
+    text: str, options: ModelOptions, *, output: Path | None, force: bool
 ) -> ModelSource:
     """Its bundle goes beside what is written, else where temporary files go."""
-    from ...exporter.config import ExportConfig
-    from .source import ModelSource
-
-    dtype = given.get("--dtype", "float16" if "--fp16" in given else "float32")
-    if "--fp16" in given and dtype != "float16":
-        raise UsageError("--fp16", f"contradicts --dtype {dtype}; give one of them")
-    kept = given.get("--keep-bundle")
-    beside = kept or output
+    given = options.model_dump(
+        include={"load_format", "quantize", "head_quantize"}, exclude_none=True
+    )
     config = ExportConfig(
         model=text,
-        output=kept,
-        load_format=given.get("--load-format", "auto"),
-        dtype=dtype,
-        quantize=given.get("--quantize", "none"),
-        head_quantize=given.get("--head-quantize"),
+        output=options.keep_bundle,
         force=force,
+        **chosen_dtype(options.dtype, fp16=options.fp16),
+        **given,
     )
+    beside = options.keep_bundle or output
     directory = Path(tempfile.gettempdir()) if beside is None else beside.absolute().parent
     return ModelSource(config, directory)
 
 
-def choose_space(
-    decay: list[str] | None,
-    placement: list[str] | None,
-    warmup: list[int] | None,
-    prompt: list[str] | None,
-    speedup_of: SpeedupOf,
-) -> SpaceConfig:
-    """What may vary; what is not given stays at its default."""
-    given: dict[str, Any] = {
-        "decays": decay,
-        "placements": placement,
-        "warmups": warmup,
-        "prompts": prompt or (PROMPT_DEPTHS if speedup_of == "call" else None),
-    }
-    return SpaceConfig(**{name: tuple(dict.fromkeys(v)) for name, v in given.items() if v})
+def choose_space(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What may vary; of calls also how deep the prompt runs, unless that is named."""
+    space = dict(values.get("space", {}))
+    if values.get("speedup_of") == "call":
+        space.setdefault("prompts", PROMPT_DEPTHS)
+    return space

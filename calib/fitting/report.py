@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "num_dropped": inputs.data.num_dropped,
         "goal": {"kind": type(config.goal).__name__, **vars(config.goal)},
         "speedup_of": config.speedup_of,
-        "space": asdict(config.space),
+        "space": config.space.model_dump(mode="json"),
         "budget": config.search.budget,
         "seed": config.search.seed,
         "horizon": inputs.horizon,

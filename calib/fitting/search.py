@@ -6,8 +6,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
 
-from ...engines.errors import UsageError
+from pydantic import Field
+
+from ...engines.checking import Option, ValidatedConfig
 from ...runtime.schedule import ExitSchedule
 from .loss import ScoredSchedule, Scorer
 from .space import Point, SearchSpace
@@ -22,21 +25,13 @@ _FEWEST_EXAMPLES = 4
 Advance = Callable[[str, int], None]  # told what is done and how many texts it took
 
 
-@dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(ValidatedConfig):
     """``budget``: candidates that are scored at all, on the first round's examples."""
 
-    budget: int = 256
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name} is {value}; allowed: {low} or more"
-            for name, value, low in (("budget", self.budget, 1), ("seed", self.seed, 0))
-            if value < low
-        ]
-        if problems:
-            raise UsageError("fit", *problems)
+    budget: Annotated[int, Option()] = Field(
+        default=256, ge=1, description="schedules that are scored"
+    )
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="of examples and search")
 
 
 @dataclass(frozen=True)

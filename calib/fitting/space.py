@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Annotated
 
-from ...engines.errors import ScheduleError, UsageError
+from pydantic import AfterValidator, Field
+
+from ...engines.checking import Option, ValidatedConfig
+from ...engines.errors import ScheduleError
 from ...engines.registry import Registry
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.decays import DECAYS as ALL_DECAYS
@@ -31,8 +35,14 @@ DECAYS = default_choices(ALL_DECAYS)
 PLACEMENTS = default_choices(ALL_PLACEMENTS)
 
 
-@dataclass(frozen=True)
-class SpaceConfig:
+def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+_Choices = Annotated[tuple[str, ...], AfterValidator(_each_once), Field(min_length=1)]
+
+
+class SpaceConfig(ValidatedConfig):
     """What may vary. Decays and placements as ``NAME`` or ``NAME:OPTION=VALUE``.
 
     Max and min exit layer always vary. Equal max and min is the constant decay, so that one need
@@ -40,33 +50,30 @@ class SpaceConfig:
     unless it is named.
     """
 
-    decays: tuple[str, ...] = DECAYS
-    placements: tuple[str, ...] = PLACEMENTS
-    warmups: tuple[int, ...] = WARMUPS
-    prompts: tuple[str, ...] = PROMPT_DEPTHS[:1]
+    decays: Annotated[_Choices, Option("--decay", show_default=False)] = Field(
+        default=DECAYS, description="repeat: linear, power:power=2, … (four of them)"
+    )
+    placements: Annotated[_Choices, Option("--placement", show_default=False)] = Field(
+        default=PLACEMENTS, description="repeat: top, d3:tail=2, … (all)"
+    )
+    warmups: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...], Option("--warmup", show_default=False)
+    ] = Field(default=WARMUPS, min_length=1, description="repeat (0, 1, 2, 3)")
+    prompts: Annotated[_Choices, Option("--prompt", show_default=False)] = Field(
+        default=PROMPT_DEPTHS[:1],
+        description="repeat: full, decay (full; both with --speedup-of call)",
+    )
 
-    def __post_init__(self) -> None:
-        problems = [
-            f"there are no {field.name}; give one or more"
-            for field in fields(self)
-            if not getattr(self, field.name)
-        ]
-        problems += [
-            f"a warm-up is {warmup}; allowed: 0 or more" for warmup in self.warmups if warmup < 0
-        ]
+    def _problems(self) -> Iterator[str]:
         varying = [name for name in ALL_DECAYS if not ALL_DECAYS.load(name).lists_budgets]
-        for option, allowed, choices in (
-            ("--decay", varying, self.decays),
-            ("--placement", ALL_PLACEMENTS, self.placements),
-            ("--prompt", PROMPT_DEPTHS, self.prompts),
+        for field, allowed, choices in (
+            ("decays", varying, self.decays),
+            ("placements", ALL_PLACEMENTS, self.placements),
+            ("prompts", PROMPT_DEPTHS, self.prompts),
         ):
-            problems += [
-                f"{option} is {choice!r}; allowed: {', '.join(allowed)}"
-                for choice in choices
-                if choice.partition(":")[0] not in allowed
-            ]
-        if problems:
-            raise UsageError("fit", *problems)
+            for choice in choices:
+                if choice.partition(":")[0] not in allowed:
+                    yield f"`{field}` is {choice!r}; allowed: {', '.join(allowed)}"
 
 
 @dataclass(frozen=True, order=True)
@@ -210,7 +217,7 @@ class SearchSpace:
     def _check_choices(self) -> None:
         """Each choice must make at least one schedule at the deepest exit layers."""
         decays, placements, warmups, prompts = (
-            getattr(self._config, field.name) for field in fields(SpaceConfig)
+            getattr(self._config, name) for name in SpaceConfig.model_fields
         )
         deepest, next_deepest = self._exits[-1], self._exits[max(-2, -len(self._exits))]
         tried = [

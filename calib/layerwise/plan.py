@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from pydantic import Field
-
-from ...engines.checking import Problems, ValidatedConfig
+from ...engines.checking import Problems
 from ...engines.manifest import ModelSpec
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
-from ...exporter.config import CheckpointSource
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
-from ..data.data import DataConfig
 from ..data.tokenised import TokenisedData, TokenisedExample
-from .rows import RowCounts, cut_off, draw_rows, tokenise_rows
-
-
-class LayerwiseConfig(ValidatedConfig):
-    """Which checkpoint, on what data, and where the result goes.
-
-    Rows are drawn by ``seed``: ``num_examples`` to observe, then ``num_held_out`` others for
-    errors and losses.
-    """
-
-    model: str = Field(min_length=1, description="opt-125m ... opt-66b, a hub id or a directory")
-    data: DataConfig
-    output: Path
-    schedule: str | None = Field(default=None, description="None: the checkpoint's, else full")
-    num_examples: int = Field(default=128, ge=1)
-    num_held_out: int = Field(default=64, ge=1)
-    max_tokens: int = Field(default=1 << 15, ge=1, description="of both parts: bounds memory")
-    batch_tokens: int = Field(default=1024, ge=1, description="that run a layer at once")
-    seed: int = Field(default=0, ge=0)
-    force: bool = False
-
-    @property
-    def source(self) -> CheckpointSource:
-        """The checkpoint; ``seed`` draws rows, not weights."""
-        return CheckpointSource(model=self.model)
-
-    @property
-    def rows(self) -> RowCounts:
-        """How many rows to draw, and how many of their tokens may stay."""
-        return RowCounts(self.num_examples, self.num_held_out, self.max_tokens, self.seed)
+from .config import LayerwiseConfig
+from .rows import cut_off, draw_rows, tokenise_rows
 
 
 @dataclass(frozen=True)
@@ -87,7 +54,7 @@ class OpenedTexts:
         """A plan of ``kind``, texts cut off. Raises one SkipDecError with all problems, if any."""
         if self.data is None or self.schedule is None or self.problems.errors:
             raise self.problems.error()
-        rows = cut_off(self.data, self.config.rows)
+        rows = cut_off(self.data, self.config)
         warnings = (*self.checkpoint.warnings, *rows.warnings)
         return kind(
             self.config, self.checkpoint, self.schedule, rows.observed, rows.held_out, warnings
@@ -102,7 +69,7 @@ def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
     the data, too few of them, prompts longer than the model, a schedule of another depth. Raises
     them all if the checkpoint can't be opened.
     """
-    drawn = problems.attempt(draw_rows, config.data, config.rows)
+    drawn = problems.attempt(draw_rows, config)
     checkpoint = problems.attempt(open_checkpoint, config.source)
     if checkpoint is None:
         raise problems.error()

@@ -12,48 +12,31 @@ from ...exporter.checkpoint.checkpoint import Checkpoint
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
+from .config import LayerwiseConfig
 
 
-@dataclass(frozen=True)
-class RowCounts:
-    """How many rows are drawn for each part, by ``seed``, and how many tokens may stay.
+def split_rows(
+    examples: Sequence[TokenisedExample], config: LayerwiseConfig
+) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
+    """Those to observe and those held out, neither empty; both miss too long rows alike.
 
-    ``completion_tokens``: those that observed rows will have, where others are to be written.
+    Asked for 6 and 3: of 9 that were drawn the first 6 are observed, of 6 that are left 4.
     """
-
-    observed: int
-    held_out: int
-    max_tokens: int
-    seed: int
-    completion_tokens: int | None = None
-
-    @property
-    def share(self) -> float:
-        """Of the rows that are observed."""
-        return self.observed / (self.observed + self.held_out)
-
-    def split(
-        self, examples: Sequence[TokenisedExample]
-    ) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
-        """Those to observe and those held out, neither empty; both miss too long rows alike.
-
-        Asked for 6 and 3: of 9 that were drawn the first 6 are observed, of 6 that are left 4.
-        """
-        first = min(max(1, round(len(examples) * self.share)), len(examples) - 1)
-        return examples[:first], examples[first:]
+    first = min(max(1, round(len(examples) * config.observed_share)), len(examples) - 1)
+    return examples[:first], examples[first:]
 
 
-def draw_rows(data: DataConfig, counts: RowCounts) -> list[Example]:
+def draw_rows(config: LayerwiseConfig) -> list[Example]:
     """The rows to observe, then those held out. Raises UsageError if there are too few."""
-    examples = load_examples(data)
-    wanted = counts.observed + counts.held_out
+    examples = load_examples(config.data)
+    wanted = config.num_examples + config.num_held_out
     if len(examples) < wanted:
         raise UsageError(
-            f"data {data.path}",
-            f"has {len(examples)} rows; asked for {counts.observed} to observe and "
-            f"{counts.held_out} others for the losses; lower --examples or --held-out",
+            f"data {config.data.path}",
+            f"has {len(examples)} rows; asked for {config.num_examples} to observe and "
+            f"{config.num_held_out} others for the losses; lower --examples or --held-out",
         )
-    return random.Random(counts.seed).sample(examples, wanted)
+    return random.Random(config.seed).sample(examples, wanted)
 
 
 def tokenise_rows(
@@ -97,19 +80,19 @@ class Rows:
     warnings: tuple[str, ...]
 
 
-def cut_off(data: TokenisedData, counts: RowCounts) -> Rows:
+def cut_off(data: TokenisedData, config: LayerwiseConfig) -> Rows:
     """Both parts, each cut off where its share of ``max_tokens`` ends."""
-    observed, held_out = counts.split(data.examples)
+    observed, held_out = split_rows(data.examples, config)
     lengths = list(map(len, observed))
-    if (most := counts.completion_tokens) is not None:
+    if (most := config.completion_tokens) is not None:
         lengths = [len(example.prompt_token_ids) + most for example in observed]
-    room = counts.max_tokens * counts.share
+    room = config.max_tokens * config.observed_share
     kept = observed[: _count_within(lengths, room)]
-    kept_out = held_out[: _count_within(map(len, held_out), counts.max_tokens - room)]
+    kept_out = held_out[: _count_within(map(len, held_out), config.max_tokens - room)]
     dropped = len(data.examples) - len(kept) - len(kept_out)
     warning = (
         f"{dropped} of {len(data.examples)} texts are left out: more than "
-        f"{counts.max_tokens} tokens; raise --max-tokens, which costs memory"
+        f"{config.max_tokens} tokens; raise --max-tokens, which costs memory"
     )
     warnings = (*data.warnings, warning) if dropped else data.warnings
     return Rows(tuple(kept), tuple(kept_out), warnings)

@@ -11,15 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...exporter.quantization.linear import LinearBlockQuantizer
 from ...exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
-
-GridTarget = Literal["onnxruntime", "tensorrt"]
+from .config import GridTarget
 
 HIGHEST_CODE = 7
 

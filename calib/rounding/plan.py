@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import Field
-
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.manifest import EngineKind, ModelSpec
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
-from ...exporter.config import DEFAULT_BLOCK_SIZE, ExportConfig
-from ..layerwise.plan import LayerwiseConfig, LayerwisePlan, open_texts
+from ..layerwise.plan import LayerwisePlan, open_texts
+from .config import RoundingConfig
 from .files import rounded_place
-from .grid import GridTarget
-
-
-class RoundingConfig(LayerwiseConfig):
-    """Which weights to round, for which target, on what data: observed activations decide."""
-
-    target: GridTarget = Field(default="onnxruntime", description="whose int4 codes")
-    block_size: int = Field(default=DEFAULT_BLOCK_SIZE, description="inputs that share a scale")
-    untie_head: bool = Field(default=False, description="give a tied head weights of its own")
-    damping: float = Field(default=0.01, gt=0, le=1, description="of the mean squared input")
-
-    @property
-    def export(self) -> ExportConfig:
-        """How the result is meant to be exported. Raises UsageError for a wrong block size."""
-        return ExportConfig(
-            model=self.model, target=self.target, quantize="int4", block_size=self.block_size
-        )
 
 
 @dataclass(frozen=True)
@@ -63,12 +44,11 @@ class RoundingPlan(LayerwisePlan):
 def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     """Read the data, open the checkpoint, parse the schedule; no weight is read.
 
-    Raises one SkipDecError with every problem found: an output that exists, a wrong block size, a
-    head that can't be untied, and what ``open_texts`` finds.
+    Raises one SkipDecError with every problem found: an output that exists, a head
+    that can't be untied, and what ``open_texts`` finds.
     """
     problems = Problems("round")
     problems.attempt(rounded_place(config.output).check, force=config.force)
-    problems.attempt(lambda: config.export)
     opened = open_texts(config, problems)
     problems.attempt(_check_structure, config, opened.checkpoint.model)
     return opened.plan(RoundingPlan)

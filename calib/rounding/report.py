@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .grid import GridTarget
+from .config import GridTarget
 
 REPORT_NAME = "rounding_report.json"
 

@@ -15,10 +15,11 @@ from ...engines.host.events import Events
 from ...engines.manifest import EngineKind
 from ..layerwise.engines import load_engine
 from ..layerwise.texts import HiddenStates, PackedTexts
+from .config import RoundingConfig
 from .engines import RoundedEngine, verbatim_tensors
 from .files import CheckpointFiles, rounded_place
 from .grid import GRIDS
-from .plan import RoundingConfig, RoundingPlan, plan_rounding
+from .plan import RoundingPlan, plan_rounding
 from .report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
 
 

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ...engines.checking import Problems, ValidatedConfig
-from ...engines.errors import UsageError
+from ...engines.checking import Option, ValidatedConfig
 from ..data.data import DataConfig
+
+DEFAULT_VOCAB_SIZE = 2000
+DEFAULT_SEPARATOR = "<sep>"
+DEFAULT_VALIDATION_EXAMPLES = 512
+
+_MODEL, _DATA, _LEARNING, _DEPTH, _RUNNING = (
+    Option(panel=name) for name in ("Model", "Data", "Learning", "Depth", "Running")
+)
+_SPEC = Option(panel="Depth", metavar="SPEC")
 
 
 class LoraConfig(ValidatedConfig):
     """Low-rank adapters in place of all weights (peft), merged into the weights at the end."""
 
-    rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32.0, gt=0)
+    rank: Annotated[int, Option("--lora", metavar="RANK")] = Field(
+        ge=1, description="adapters alone; needs peft"
+    )
+    alpha: Annotated[float | None, Option("--lora-alpha")] = Field(
+        default=None, gt=0, description="(twice the rank)"
+    )
     dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    @property
+    def scale(self) -> float:
+        """``alpha``, or its default."""
+        return 2.0 * self.rank if self.alpha is None else self.alpha
 
 
 class DistillationConfig(ValidatedConfig):
@@ -28,8 +45,10 @@ class DistillationConfig(ValidatedConfig):
     distributions at ``temperature``.
     """
 
-    weight: float = Field(default=0.5, gt=0, le=1)
-    temperature: float = Field(default=1.0, gt=0)
+    weight: Annotated[float, Option("--distill", metavar="WEIGHT")] = Field(
+        gt=0, le=1, description="of the divergence from full depth, 0 to 1"
+    )
+    temperature: Annotated[float, Option()] = Field(default=1.0, gt=0, description="of --distill")
 
 
 class TuneConfig(ValidatedConfig):
@@ -41,94 +60,127 @@ class TuneConfig(ValidatedConfig):
 
     ``curriculum``: over this fraction of the steps the depth shrinks from full to the schedule.
     ``mixture``: each step draws one of these schedules, the target and full depth. Losses before
-    and after are measured on the ``validation`` data, at the schedule and at full depth.
+    and after are measured on the ``validation`` data, at the schedule and at full depth; a path
+    there means another file that is read as the data are.
     """
 
-    model: str | None
-    from_scratch: str | None = None
-    vocab_size: int = Field(default=2000, ge=300)
-    separator: str = "<sep>"
-    output: Path
-    data: DataConfig
-    validation: DataConfig | None = None
-    validation_examples: int = Field(default=512, ge=1, description="the first ones of the file")
-    schedule: str
-    learn_prompt: bool = False
-    learning_rate: float = Field(default=1e-4, gt=0)
-    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
-    decay: Literal["linear", "cosine", "constant"] = "linear"
-    weight_decay: float = Field(default=0.01, ge=0)
-    epochs: float = Field(default=1.0, gt=0)
-    max_steps: int | None = Field(default=None, ge=1)
-    batch_size: int = Field(default=16, ge=1, description="examples a step, device and part")
-    gradient_accumulation: int = Field(default=1, ge=1, description="parts of one step")
-    group_by_length: bool = Field(
-        default=False,
-        description="whole steps of texts of like length: faster, but texts come out shorter",
+    model: Annotated[str | None, Option(metavar="[MODEL]", is_argument=True)] = Field(
+        default=None,
+        description="opt-125m, …, a hub id, or a directory with config.json; not with "
+        "--from-scratch",
     )
-    max_length: int | None = Field(default=None, ge=2, description="None: the model's")
-    bf16: bool = False
-    gradient_checkpointing: bool = False
-    device: Literal["auto", "cpu"] = "auto"
-    lora: LoraConfig | None = None
-    distillation: DistillationConfig | None = None
-    curriculum: float | None = Field(default=None, gt=0, le=1)
-    mixture: tuple[str, ...] = ()
-    seed: int = Field(default=0, ge=0)
-    logging_steps: int = Field(default=10, ge=1)
-    save_steps: int = Field(default=500, ge=1)
-    save_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    resume: bool = False
-    force: bool = False
+    output: Annotated[Path, Option("-o", metavar="DIR")] = Field(description="the tuned checkpoint")
+    from_scratch: Annotated[str | None, Option(panel="Model", metavar="SIZES")] = Field(
+        default=None,
+        description="layers=12,width=256,heads=4[,ffn=,positions=,dropout=] or a config.json",
+    )
+    vocab_size: Annotated[int | None, _MODEL] = Field(
+        default=None, ge=300, description="of the tokenizer that is trained then (2000)"
+    )
+    separator: Annotated[str | None, _MODEL] = Field(
+        default=None, description="token that this tokenizer ends prompts with (<sep>)"
+    )
+    save_dtype: Annotated[Literal["float32", "float16", "bfloat16"], _MODEL] = Field(
+        default="float32", description="of the weights that are written"
+    )
+    data: Annotated[DataConfig, _DATA]
+    validation: Annotated[DataConfig | None, Option(panel="Data", metavar="FILE")] = Field(
+        default=None, description="held out: losses before and after tuning"
+    )
+    validation_examples: Annotated[int | None, _DATA] = Field(
+        default=None, ge=1, description="the first ones of that file (512)"
+    )
+    max_length: Annotated[int | None, _DATA] = Field(
+        default=None, ge=2, description="prompt + completion (the model's)"
+    )
+    learn_prompt: Annotated[bool, _DATA] = Field(default=False, description="a loss on prompts too")
+    learning_rate: Annotated[float, _LEARNING] = Field(
+        default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
+    )
+    warmup_fraction: Annotated[float, _LEARNING] = Field(
+        default=0.05, ge=0, lt=1, description="of the steps, learning rate rises"
+    )
+    decay: Annotated[Literal["linear", "cosine", "constant"], _LEARNING] = Field(
+        default="linear", description="of the learning rate afterwards"
+    )
+    weight_decay: Annotated[float, _LEARNING] = Field(default=0.01, ge=0, description="of AdamW")
+    epochs: Annotated[float | None, _LEARNING] = Field(
+        default=None, gt=0, description="passes over the data (1)"
+    )
+    max_steps: Annotated[int | None, _LEARNING] = Field(
+        default=None, ge=1, description="in place of --epochs"
+    )
+    batch_size: Annotated[int, Option("-b", panel="Learning")] = Field(
+        default=16, ge=1, description="examples at once on each device"
+    )
+    gradient_accumulation: Annotated[int, _LEARNING] = Field(
+        default=1, ge=1, description="batches a step"
+    )
+    group_by_length: Annotated[bool, Option("--group-by-length/--shuffle", panel="Learning")] = (
+        Field(
+            default=False,
+            description="steps of texts of like length: faster, but texts come out shorter",
+        )
+    )
+    lora: Annotated[LoraConfig | None, _LEARNING] = None
+    seed: Annotated[int, _LEARNING] = Field(
+        default=0, ge=0, description="of data order and fresh weights"
+    )
+    schedule: Annotated[str, _SPEC] = Field(description="full, 2x, linear:max=8,min=4,…")
+    distillation: Annotated[DistillationConfig | None, _DEPTH] = None
+    curriculum: Annotated[float | None, Option(panel="Depth", metavar="FRACTION")] = Field(
+        default=None, gt=0, le=1, description="of the steps, depth shrinks from full"
+    )
+    mixture: Annotated[tuple[str, ...], _SPEC] = Field(
+        default=(), description="repeat: steps draw one, the target, or full"
+    )
+    bf16: Annotated[bool, _RUNNING] = Field(default=False, description="mixed precision")
+    gradient_checkpointing: Annotated[bool, _RUNNING] = Field(
+        default=False, description="less memory, more time"
+    )
+    device: Annotated[Literal["auto", "cpu"], _RUNNING] = Field(
+        default="auto", description="auto: CUDA where there is one"
+    )
+    logging_steps: Annotated[int, _RUNNING] = Field(default=10, ge=1, description="between losses")
+    save_steps: Annotated[int, _RUNNING] = Field(
+        default=500, ge=1, description="between saves that --resume can use"
+    )
+    resume: Annotated[bool, _RUNNING] = Field(default=False, description="go on from the last save")
+    force: Annotated[bool, _RUNNING] = Field(
+        default=False, description="replace a checkpoint that was tuned before"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_as_the_data(cls, values: dict[str, Any]) -> dict[str, Any]:
+        path = values.get("validation")
+        if isinstance(path, str | Path) and "data" in values:
+            return values | {"validation": dict(values["data"]) | {"path": path}}
+        return values
 
     def _problems(self) -> Iterator[str]:
         if (self.model is None) == (self.from_scratch is None):
             yield (
-                f"model is {self.model!r} and from_scratch is {self.from_scratch!r}; give one of "
-                "them: a checkpoint to tune, or the sizes of a new model"
+                f"`model` is {self.model!r} and `from_scratch` is {self.from_scratch!r}; give one "
+                "of them: a checkpoint to tune, or the sizes of a new model"
             )
         if self.from_scratch is not None:
-            for field in ("lora", "distillation"):
-                if getattr(self, field) is not None:
-                    yield f"{field} needs a trained model; leave it out with from_scratch"
+            for field in ("lora.rank", "distillation.weight"):
+                if getattr(self, field.partition(".")[0]) is not None:
+                    yield f"`{field}` needs a trained model; leave it out with `from_scratch`"
+        for field, other in (
+            ("vocab_size", "from_scratch"),
+            ("separator", "from_scratch"),
+            ("validation_examples", "validation"),
+        ):
+            if getattr(self, field) is not None and getattr(self, other) is None:
+                yield f"`{field}` needs `{other}`"
+        if self.epochs is not None and self.max_steps is not None:
+            yield f"`epochs` is given beside `max_steps` {self.max_steps}; leave one of them out"
         if self.curriculum is not None and self.mixture:
             yield (
-                "curriculum and mixture both choose a step's schedule; give one of them, "
-                f"curriculum is {self.curriculum}, mixture {', '.join(self.mixture)}"
+                "`curriculum` and `mixture` both choose a step's schedule; give one of them, "
+                f"`curriculum` is {self.curriculum}, `mixture` {', '.join(self.mixture)}"
             )
-        if not self.separator:
-            yield "separator is ''; allowed: a text that the data does not hold, e.g. '<sep>'"
-
-
-def check_combinations(*needs: tuple[str, object, str, object], steps: int | None) -> None:
-    """Raise UsageError for options that would do nothing.
-
-    Each of ``needs``: an option, its value, the one that it needs, and that one's value; None is
-    what was not given. ``steps``: those that are given beside epochs.
-    """
-    problems = Problems("tune")
-    problems.errors += [
-        UsageError(option, f"needs {other}")
-        for option, value, other, others_value in needs
-        if value is not None and others_value is None
-    ]
-    if steps is not None:
-        problems.errors.append(
-            UsageError("--epochs", f"is given beside --max-steps {steps}; leave one of them out")
-        )
-    if problems.errors:
-        raise problems.error()
-
-
-def adapters(rank: int | None, alpha: float | None) -> dict[str, float] | None:
-    """LoraConfig's values; ``alpha`` None: twice the rank."""
-    if rank is None:
-        return None
-    return {"rank": rank, "alpha": 2.0 * rank if alpha is None else alpha}
-
-
-def distillation(weight: float | None, temperature: float | None) -> dict[str, float] | None:
-    """DistillationConfig's values; ``temperature`` None: 1."""
-    if weight is None:
-        return None
-    return {"weight": weight, "temperature": 1.0 if temperature is None else temperature}
+        if self.separator == "":
+            yield "`separator` is ''; allowed: a text that the data does not hold, e.g. '<sep>'"

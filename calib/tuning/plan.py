@@ -16,7 +16,7 @@ from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
-from .config import TuneConfig
+from .config import DEFAULT_VALIDATION_EXAMPLES, TuneConfig
 from .schedules import StepSchedules, step_schedules
 from .start import StartModel, open_start
 from .work import TuningDirectories
@@ -133,7 +133,8 @@ def _check_adapters(config: TuneConfig) -> None:
 def _load_validation(config: TuneConfig) -> list[Example] | None:
     if config.validation is None:
         return None
-    return load_examples(config.validation)[: config.validation_examples]
+    most = config.validation_examples or DEFAULT_VALIDATION_EXAMPLES
+    return load_examples(config.validation)[:most]
 
 
 def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:

@@ -16,7 +16,7 @@ from ...exporter.checkpoint.tokenizer import read_tokenizer
 from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import Example
-from .config import TuneConfig
+from .config import DEFAULT_SEPARATOR, DEFAULT_VOCAB_SIZE, TuneConfig
 from .fresh import FreshModelConfig, read_fresh_model, train_tokenizer
 
 if TYPE_CHECKING:
@@ -109,7 +109,11 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
         return CheckpointStart(config.model)
     assert config.from_scratch is not None
     sizes = read_fresh_model(config.from_scratch)
-    files = train_tokenizer(examples, vocab_size=config.vocab_size, separator=config.separator)
+    files = train_tokenizer(
+        examples,
+        vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE,
+        separator=config.separator or DEFAULT_SEPARATOR,
+    )
     return FreshStart(sizes, files, config.seed)
 
 

@@ -64,7 +64,7 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         lr_scheduler_type=_SCHEDULERS[config.decay],
         warmup_steps=config.warmup_fraction,  # below 1: a fraction
         weight_decay=config.weight_decay,
-        num_train_epochs=config.epochs,
+        num_train_epochs=config.epochs or 1.0,
         max_steps=config.max_steps or -1,
         per_device_train_batch_size=config.batch_size,
         gradient_accumulation_steps=config.gradient_accumulation,
@@ -126,7 +126,7 @@ def _with_adapters(model: SkipOPTForCausalLM, config: LoraConfig) -> PeftModel:
 
     adapters = peft.LoraConfig(
         r=config.rank,
-        lora_alpha=config.alpha,
+        lora_alpha=config.scale,
         lora_dropout=config.dropout,
         target_modules=_LORA_TARGETS,
     )

@@ -105,7 +105,7 @@ class _Field:
         """As typer has them, e.g. ``-o``, ``--output`` or ``--resume/--no-resume``."""
         flag, name = self.option.flag, self.path[-1].replace("_", "-")
         if "--" in flag:
-            return [flag]
+            return [flag] if flag.startswith(" ") else flag.split()
         long = f"--{name}/--no-{name}" if self.info.default is True else f"--{name}"
         return [flag, long] if flag else [long]
 
@@ -113,12 +113,14 @@ class _Field:
     def name(self) -> str:
         """How messages call it."""
         if self.option.is_argument:
-            return self.option.metavar or self.path[-1]
-        return self.flags[-1].strip(" /").partition("/")[0]
+            return (self.option.metavar or self.path[-1]).strip("[]")
+        own = self.flags[0 if "--" in self.option.flag else -1]
+        return own.strip(" /").partition("/")[0]
 
     def parameter(self) -> inspect.Parameter:
         """The option, or argument, for typer."""
-        kind, default = _without_none(self.info.annotation), self.info.default
+        kind = _without_none(self.info.annotation)
+        default = None if self.info.is_required() else self.info.default
         kind = get_args(kind)[0] if self.is_repeated else kind
         shown: Any = kind if kind in (bool, int, float) else str
         settings: dict[str, Any] = {
@@ -128,7 +130,8 @@ class _Field:
             "metavar": self.option.metavar,
         }
         if kind in (int, float):
-            settings |= {"parser": _number_or_text(kind)} | self._bounds()
+            settings |= {"parser": _number_or_text(kind)}
+            settings |= self._bounds() if self.option.null is None else {}
         elif get_origin(kind) is Literal:
             choices = [str(choice) for choice in get_args(kind)]
             settings["autocompletion"] = lambda: choices
@@ -141,14 +144,12 @@ class _Field:
             default = default and ByteSize(default).human_readable()
         if self.is_repeated:
             shown, default = list[shown], list(default or ()) or None
+        elif isinstance(default, tuple):
+            default = ",".join(map(str, default))
         return inspect.Parameter(
             self.parameter_name,
             _KEYWORD,
-            default=inspect.Parameter.empty
-            if self.is_required
-            else None
-            if self.info.is_required()
-            else default,
+            default=inspect.Parameter.empty if self.is_required else default,
             annotation=Annotated[
                 shown,
                 typer.Argument(**settings)
@@ -180,7 +181,8 @@ def _fields_of(
         for option in (entry for entry in info.metadata if isinstance(entry, Option)):
             place, needed = (*path, name), is_required and info.is_required()
             shown = replace(option, panel=option.panel or panel)
-            if inner := _configuration(info.annotation):
+            inner = _configuration(info.annotation)
+            if inner and not option.metavar:
                 yield from _fields_of(inner, place, shown.panel, is_required=needed)
             else:
                 yield _Field(place, info, shown, needed)

@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
-from ...engines.host.console import print_json, reports_errors
+from ...engines.bundle import EngineBundle
+from ...engines.checking import MemorySize, Option, ValidatedConfig
+from ...engines.host.console import print_json
+from ...engines.host.options import AsJson, BundlePath, from_options
+from ..config import GIB, CheckpointSource, LoadFormat
 
 if TYPE_CHECKING:
-    from ...engines.bundle import EngineBundle
     from ..verification.report import VerificationReport
+
+
+class ReferenceOptions(ValidatedConfig):
+    """The checkpoint that a bundle is held against."""
+
+    model: Annotated[str | None, Option("--reference", metavar="MODEL")] = Field(
+        default=None, description="the checkpoint it was made of; default: hashes only"
+    )
+    load_format: Annotated[LoadFormat, Option()] = Field(
+        default="auto", description="of the reference"
+    )
+    revision: Annotated[str | None, Option()] = Field(
+        default=None, description="of the reference on the hub"
+    )
+    local_files_only: Annotated[bool, Option("--local-files-only/--no-local-files-only")] = Field(
+        default=False, description="never use the network"
+    )
+    atol: Annotated[float | None, Option()] = Field(
+        default=None,
+        gt=0,
+        description="largest difference, as a fraction of the largest value; default: by precision",
+    )
+    seed: Annotated[int, Option()] = Field(
+        default=0, ge=0, description="of dummy weights and test prompts"
+    )
+    verify_memory: Annotated[MemorySize, Option()] = Field(
+        default=8 * GIB, description="for a whole reference model"
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -24,65 +56,40 @@ def register(app: typer.Typer) -> None:
     )(verify)
 
 
-@reports_errors
+@from_options
 def verify(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")],
-    reference: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="the checkpoint it was made of; default: hashes only"),
-    ] = None,
-    load_format: Annotated[
-        Literal["auto", "safetensors", "bin", "dummy"], typer.Option(help="of the reference")
-    ] = "auto",
-    revision: Annotated[str | None, typer.Option(help="of the reference on the hub")] = None,
-    local_files_only: Annotated[bool, typer.Option(help="never use the network")] = False,
-    atol: Annotated[
-        float | None,
-        typer.Option(
-            help="largest difference, as a fraction of the largest value; default: by precision"
-        ),
-    ] = None,
+    bundle: BundlePath,
+    reference: ReferenceOptions,
+    *,
     ranges: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="its --ranges, if that migrated outliers into weights"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of dummy weights and test prompts")] = 0,
-    verify_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="for a whole reference model, e.g. 8GiB (the default)"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check every byte of BUNDLE and, with --reference, every engine and the greedy tokens."""
-    from ...engines.bundle import EngineBundle
-
-    if reference is None:
-        opened = EngineBundle.open(bundle, verify="full")
-        _print(opened, None, as_json)
+    if reference.model is None:
+        _print(EngineBundle.open(bundle, verify="full"), None, as_json)
         return
-    from ...engines.host.console import parse_memory_size
     from ...engines.host.progress import ConsoleProgress
-    from ..config import CheckpointSource
     from ..verification.process import run_verification
     from ..verification.report import VerificationRequest
 
     opened = EngineBundle.open(bundle)
-    values: dict[str, Any] = {
-        "directory": opened.path,
-        "source": CheckpointSource(
-            model=reference,
-            load_format=load_format,
-            revision=revision,
-            local_files_only=local_files_only,
-            seed=seed,
+    request = VerificationRequest(
+        directory=opened.path,
+        source=CheckpointSource(
+            model=reference.model,
+            load_format=reference.load_format,
+            revision=reference.revision,
+            local_files_only=reference.local_files_only,
+            seed=reference.seed,
         ),
-        "precision": opened.manifest.precision,
-        "ranges": ranges,
-        "atol": atol,
-    }
-    if verify_memory is not None:
-        values["verify_memory"] = parse_memory_size(verify_memory, "--verify-memory")
-    request = VerificationRequest(**values)
+        precision=opened.manifest.precision,
+        ranges=ranges,
+        atol=reference.atol,
+        verify_memory=reference.verify_memory,
+    )
     with ConsoleProgress() as progress:
         report = run_verification(request, progress)
     _print(opened, report, as_json)

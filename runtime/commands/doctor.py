@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.options import AsJson
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,7 @@ def doctor(
     bandwidth: Annotated[
         bool, typer.Option(help="measure memory bandwidth: a second or two, 1 GiB")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what this machine and installation can do, and how to get what is missing."""
     from ..measuring.doctor import examine_machine

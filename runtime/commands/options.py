@@ -1,91 +1,106 @@
-"""GenerateOptions: what ``skipdec generate`` was asked to do."""
+"""Options of the commands that run engines, and of ``skipdec generate``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from ...engines.backends.session import default_device, open_backend
-from ...engines.bundle import EngineBundle
+from pydantic import Field
+
+from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import UsageError
-from ...engines.host.console import parse_memory_size
-from ...engines.host.processor import available_cores
-from ..generator import Generator
 from ..tokens.sampling import SamplingParams
 
+if TYPE_CHECKING:
+    from ..generator import Generator
 
-@dataclass(frozen=True, kw_only=True)
-class GenerateOptions:
-    """The command's options, checked: a UsageError names all that don't go together."""
+_RUNNING = Option(panel="Running")
 
-    bundle: Path
-    prompts: tuple[str, ...]
-    input: str | None  # a file of lines, "-" for stdin
-    output: Path | None  # None: stdout
-    resume: bool
-    force: bool
-    stream: bool
-    as_json: bool
-    quiet: bool
-    schedule: str | None  # None: the bundle's own
-    device: str | None  # None: what the bundle's target runs on
-    threads: int | None  # None: all cores
-    max_batch_size: int
-    kv_memory: str | None  # as written, e.g. "2GiB"
-    params: SamplingParams  # of prompts, and of lines that say nothing else
 
-    def __post_init__(self) -> None:
-        problems = []
+class EngineOptions(ValidatedConfig):
+    """Where engines run."""
+
+    device: Annotated[str | None, _RUNNING] = Field(
+        default=None, description="cpu, cuda, cuda:1 or rehearsal (cpu; TensorRT: cuda)"
+    )
+    threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
+
+    def open(self, path: Path, *, max_batch_size: int, kv_memory: int | None = None) -> Generator:
+        """Open the bundle at ``path``; on a CPU, with one thread pool for the whole process.
+
+        Raises what ``Generator.open`` raises, and UsageError for threads where engines run on a
+        GPU.
+        """
+        from ...engines.backends.session import default_device, open_backend
+        from ...engines.bundle import EngineBundle
+        from ...engines.host.processor import available_cores
+        from ..generator import Generator
+
+        bundle = EngineBundle.open(path)
+        target = bundle.manifest.target
+        where = self.device or default_device(target)
+        if where == "cpu":
+            from ...engines.backends.ort import use_shared_thread_pool
+
+            use_shared_thread_pool(self.threads or available_cores())
+        elif self.threads is not None:
+            raise UsageError(
+                "--threads", f"is {self.threads}, but engines run on {where}; leave it out"
+            )
+        backend = open_backend(target, device=where)
+        return Generator(bundle, backend, max_batch_size=max_batch_size, kv_memory=kv_memory)
+
+
+class GenerateOptions(EngineOptions):
+    """What ``skipdec generate`` was asked to do: what does not go together is refused."""
+
+    bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
+        description="a bundle's directory"
+    )
+    prompts: Annotated[tuple[str, ...], Option("-p --prompt", metavar="TEXT")] = Field(
+        default=(), description="may be repeated"
+    )
+    input: Annotated[str | None, Option(metavar="FILE.jsonl|-")] = Field(
+        default=None, description="lines; - is stdin"
+    )
+    output: Annotated[Path | None, Option(metavar="FILE.jsonl")] = Field(
+        default=None, description="else stdout"
+    )
+    resume: Annotated[bool, Option()] = Field(
+        default=False, description="skip ids that --output already holds"
+    )
+    force: Annotated[bool, Option()] = Field(default=False, description="replace --output")
+    stream: Annotated[bool, Option()] = Field(default=False, description="text of -p as it comes")
+    as_json: Annotated[bool, Option("--json")] = Field(
+        default=False, description="results of -p, or figures of --output, as JSON"
+    )
+    quiet: Annotated[bool, Option("-q")] = Field(default=False, description="nothing on stderr")
+    schedule: Annotated[str | None, _RUNNING] = Field(
+        default=None, description="full, 2x, linear:max=16,min=8,… or a file (bundle's own)"
+    )
+    max_batch_size: Annotated[int, _RUNNING] = Field(
+        default=8, ge=1, description="most completions at once"
+    )
+    kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
+        default=None, description="most memory of KV caches, e.g. 2GiB (half of all)"
+    )
+    params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
+
+    def _problems(self) -> Iterator[str]:
         if bool(self.prompts) == (self.input is not None):
-            problems.append("give either -p or --input")
+            yield "give either `prompts` or `input`"
         if self.output is not None and self.input is None:
-            problems.append("--output needs --input")
+            yield "`output` needs `input`"
         if self.output is None and (self.resume or self.force):
-            problems.append("--resume and --force need --output")
+            yield "`resume` and `force` need `output`"
         if self.resume and self.force:
-            problems.append("--resume and --force exclude each other")
+            yield "`resume` and `force` exclude each other"
         if self.stream and self.input is not None:
-            problems.append("--stream needs -p")
+            yield "`stream` needs `prompts`"
         if self.stream and not self.as_json and len(self.prompts) * self.params.n > 1:
-            problems.append("--stream shows one completion as text; add --json for more")
-        if problems:
-            raise UsageError("generate", *problems)
+            yield "`stream` shows one completion as text; add `as_json` for more"
 
     def open_generator(self) -> Generator:
         """Load the bundle's engines."""
-        kv_memory = None
-        if self.kv_memory is not None:
-            kv_memory = parse_memory_size(self.kv_memory, "--kv-memory")
-        return open_for_command(
-            self.bundle,
-            device=self.device,
-            threads=self.threads,
-            max_batch_size=self.max_batch_size,
-            kv_memory=kv_memory,
-        )
-
-
-def open_for_command(
-    path: Path,
-    *,
-    device: str | None,
-    threads: int | None,
-    max_batch_size: int,
-    kv_memory: int | None = None,
-) -> Generator:
-    """Open the bundle at ``path``; on a CPU, with one thread pool for the whole process.
-
-    ``threads``: None for all cores. Raises what ``Generator.open`` raises, and UsageError for
-    threads where engines run on a GPU.
-    """
-    bundle = EngineBundle.open(path)
-    target = bundle.manifest.target
-    where = device or default_device(target)
-    if where == "cpu":
-        from ...engines.backends.ort import use_shared_thread_pool
-
-        use_shared_thread_pool(threads or available_cores())
-    elif threads is not None:
-        raise UsageError("--threads", f"is {threads}, but engines run on {where}; leave it out")
-    backend = open_backend(target, device=where)
-    return Generator(bundle, backend, max_batch_size=max_batch_size, kv_memory=kv_memory)
+        return self.open(self.bundle, max_batch_size=self.max_batch_size, kv_memory=self.kv_memory)

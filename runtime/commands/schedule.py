@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
     from ..schedule import ExitSchedule, LayerPlan
@@ -46,7 +47,7 @@ def show(
     schedule: Spec,
     layers: Layers,
     horizon: Horizon = 64,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print how many layers, and which, each generated token runs."""
     from ..schedule.text import parse_schedule
@@ -77,7 +78,7 @@ def plot(
 
 @reports_errors
 def set_schedule(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")],
+    bundle: BundlePath,
     schedule: Spec,
     horizon: Horizon = None,
 ) -> None:

@@ -14,7 +14,8 @@ from recorded_events import RecordedEvents
 from typer.testing import CliRunner
 
 from skipdec.calib.calibration.calibrate import run_calibration
-from skipdec.calib.calibration.plan import CalibrationConfig, CalibrationPlan, plan_calibration
+from skipdec.calib.calibration.config import CalibrationConfig
+from skipdec.calib.calibration.plan import CalibrationPlan, plan_calibration
 from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.host.events import Events

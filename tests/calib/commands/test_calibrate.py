@@ -84,9 +84,9 @@ def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path
         (("--preset", "e2e", "--examples", "7"), "has 8 rows; asked for 7 to observe and 2 others"),
         (
             ("--preset", "e2e", "--method", "max", "--percentile", "99"),
-            "percentile is 99.0 but method is max",
+            "--percentile is 99.0 but --method is max",
         ),
-        (("--preset", "e2e", "--by-layer", "3"), "num_by_layer is 3; allowed: at most"),
+        (("--preset", "e2e", "--by-layer", "3"), "--by-layer is 3; allowed: at most --held-out"),
         (
             ("--preset", "e2e", "--prompt-template", "x" * 80 + "{prompt}"),
             "rows.csv, line 2: the prompt has 90 tokens",

@@ -55,10 +55,10 @@ def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--block-size", "24"), "block_size is 24; allowed: 16, 32"),
+        (("--block-size", "24"), "--block-size is 24; allowed: 16, 32"),
         (("--examples", "7"), "has 8 rows; asked for 7 to observe and 2"),
         (("--schedule", "99x"), "preset 99x | does not fit 6 layers"),
-        (("--damping", "0"), "damping is 0.0"),
+        (("--damping", "0"), "--damping is 0.0; allowed: above 0"),
         (("--prompt-column", "meaning"), "rows.csv, line 2: has no 'meaning'"),
         (("--prompt-template", "x" * 80 + "{prompt}"), "line 2: the prompt has 90 tokens"),
         (("--target", "tensorrt", "--block-size", "64"), "blocks of 64 do not divide; choose"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -102,7 +101,7 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
     config: EvaluationConfig, bundle: Path
 ) -> None:
     """A full depth that ends a text at once would make every schedule look slow."""
-    equal = replace(config, equal_lengths=True, batch_size=2)
+    equal = config.updated(equal_lengths=True, batch_size=2)
     with (
         Generator.open(bundle) as generator,
         patch.object(generator, "generate", wraps=generator.generate) as generate,
@@ -124,18 +123,18 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
 
 def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
     events = RecordedEvents()
-    evaluate(replace(config, limit=1, schedules=("3x", "2x", "full")), Generator.open, events)
+    evaluate(config.updated(limit=1, schedules=("3x", "2x", "full")), Generator.open, events)
     assert events.totals["evaluating"] == events.counts["evaluating"] == 3
 
 
 def test_a_bundles_own_schedule_is_the_default(config: EvaluationConfig) -> None:
-    schedules = prepare(replace(config, schedules=())).bundles[0].schedules
+    schedules = prepare(config.updated(schedules=())).bundles[0].schedules
     assert list(schedules.values()) == ["full", SKIPPING]
 
 
 def test_seeds_decide_sampled_texts(config: EvaluationConfig) -> None:
     def texts(seed: int) -> list[str]:
-        sampled = replace(config, temperature=1.0, seed=seed)
+        sampled = config.updated(temperature=1.0, seed=seed)
         return [item.text for item in evaluate(sampled, Generator.open).rows[0].run.outcomes]
 
     assert texts(1) == texts(1) != texts(2)
@@ -145,7 +144,7 @@ def test_bundles_of_one_name_are_averaged_with_their_range(
     config: EvaluationConfig, bundle: Path
 ) -> None:
     assert evaluate(config, Generator.open).averages == ()
-    pair = replace(config, bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
+    pair = config.updated(bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
     result = evaluate(pair, Generator.open)
     assert [(entry.schedule, entry.num_bundles) for entry in result.averages] == [
         ("full", 2),
@@ -163,8 +162,8 @@ def test_all_that_does_not_fit_a_bundle_is_refused_at_once(
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": "ab", "completion": "c"}, {"prompt": "x" * 63, "completion": "yz"}]
     path.write_text("\n".join(map(json.dumps, rows)))
-    bad = replace(
-        config, data=DataConfig(path=path), schedules=("9x", "linear:max=12,min=8,horizon=4")
+    bad = config.updated(
+        data=DataConfig(path=path), schedules=("9x", "linear:max=12,min=8,horizon=4")
     )
     never_opened = Mock(spec=Generator.open)
     with pytest.raises(UsageError) as error:
@@ -186,7 +185,7 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
     rows = [{"prompt": "a", "completion": "c"}, {"prompt": "word " * 20, "completion": "yz."}]
     path.write_text("\n".join(map(json.dumps, rows)))
     data = DataConfig(path=path, long_prompts=long_prompts, prompt_template="{prompt}:")
-    found = evaluate(replace(config, data=data), Generator.open)
+    found = evaluate(config.updated(data=data), Generator.open)
     prompts = found.rows[0].prepared.prompts
     tokens = [prompt.token_ids for prompt in prompts]
     assert [len(prompt) for prompt in tokens] == lengths
@@ -200,7 +199,7 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
 def test_a_bundle_without_tokenizer_is_refused(
     config: EvaluationConfig, exported: Callable[..., Path]
 ) -> None:
-    bad = replace(config, bundles=(BundleChoice("untold", exported("pre_norm")),))
+    bad = config.updated(bundles=(BundleChoice("untold", exported("pre_norm")),))
     with pytest.raises(UsageError, match="has no tokenizer, and metrics need texts"):
         prepare(bad)
 
@@ -212,8 +211,7 @@ def test_bad_rows_bundles_and_schedules_are_refused_at_once(
     path.write_text('{"prompt": "ab", "completion": ""}\n')
     missing = BundleChoice("none", tmp_path / "none")
     untold = BundleChoice("untold", exported("pre_norm"))
-    bad = replace(
-        config,
+    bad = config.updated(
         data=DataConfig(path=path),
         bundles=(missing, untold, *config.bundles),
         schedules=("9x", "step:max=4,min=2,steps=3"),
@@ -238,28 +236,28 @@ def test_one_bad_bundle_does_not_hide_the_data_of_the_others(
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"prompt": "x" * 63, "completion": "yz"}))
     missing = BundleChoice("none", tmp_path / "none")
-    bad = replace(config, data=DataConfig(path=path), bundles=(missing, *config.bundles))
+    bad = config.updated(data=DataConfig(path=path), bundles=(missing, *config.bundles))
     with pytest.raises(UsageError, match=r"does not exist(?s:.*)line 1: prompt and first"):
         prepare(bad)
     dropping = DataConfig(path=path, long_prompts="drop")
     with pytest.raises(UsageError, match=r"does not exist(?s:.*)has no prompts that fit; all 1"):
-        prepare(replace(bad, data=dropping))
+        prepare(bad.updated(data=dropping))
     with pytest.raises(BundleError, match="does not exist"):
-        prepare(replace(config, bundles=(missing,)))
+        prepare(config.updated(bundles=(missing,)))
 
 
 def test_what_scoring_alone_does_not_use_is_named_by_its_option(config: EvaluationConfig) -> None:
     metrics = MetricOptions(lowercase=True, bert_model=Path("encoder"))
     with pytest.raises(UsageError) as error:
-        replace(config, score_only=True, max_tokens=None, metrics=metrics)
+        config.updated(score_only=True, max_tokens=None, metrics=metrics)
     lowercase, bert_model = error.value.problems
-    assert lowercase.startswith("lowercase is True, and score_only")
-    assert bert_model.startswith("bert_model is encoder, and score_only")
+    assert lowercase.startswith("metrics.lowercase is True, and score_only")
+    assert bert_model.startswith("metrics.bert_model is encoder, and score_only")
 
 
 def test_impossible_settings_are_refused_together(config: EvaluationConfig) -> None:
     with pytest.raises(UsageError, match="4 problems"):
-        replace(config, bundles=(), batch_size=0, limit=0, confidence=1.0)
+        config.updated(bundles=(), batch_size=0, limit=0, confidence=1.0)
 
 
 def test_bundles_are_named_by_hand_or_by_their_directory(tmp_path: Path) -> None:
@@ -272,6 +270,6 @@ def test_bundles_are_named_by_hand_or_by_their_directory(tmp_path: Path) -> None
 
 
 def test_short_room_shortens_the_text_not_the_data(config: EvaluationConfig) -> None:
-    prepared = prepare(replace(config, max_tokens=1000)).bundles[0]
+    prepared = prepare(config.updated(max_tokens=1000)).bundles[0]
     rooms: Iterator[int] = map(prepared.room, prepared.prompts)
     assert list(rooms) == [64 - len(prompt.token_ids) for prompt in prepared.prompts]

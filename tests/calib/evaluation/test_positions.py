@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -35,7 +34,7 @@ def passages(
     path = tmp_path_factory.mktemp("texts") / "cats.txt"
     path.write_text(TEXT)
     data = DataConfig(path=path, passage_words="1+7")
-    return replace(config, data=data, max_tokens=None, score_only=True, by_position=True)
+    return config.updated(data=data, max_tokens=None, score_only=True, by_position=True)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +131,7 @@ def test_nothing_is_written_when_scoring_only(passages: EvaluationConfig) -> Non
 
 
 def test_scoring_only_finds_the_perplexity_of_a_whole_run(config: EvaluationConfig) -> None:
-    quick = replace(config, max_tokens=None, score_only=True)
+    quick = config.updated(max_tokens=None, score_only=True)
     rows = evaluate(quick, Generator.open).rows
     whole = evaluate(config, Generator.open).rows
     for one, other in zip(rows, whole, strict=True):
@@ -150,17 +149,17 @@ def test_passages_stand_alone_and_have_no_end(passages: EvaluationConfig) -> Non
 
 def test_a_passage_is_cut_where_the_bundles_positions_end(passages: EvaluationConfig) -> None:
     assert passages.data.path.read_text() == TEXT
-    longer = replace(passages, data=DataConfig(path=passages.data.path, passage_words="1+30"))
+    longer = passages.updated(data=DataConfig(path=passages.data.path, passage_words="1+30"))
     for encoded in prepare(longer).bundles[0].prompts:
         assert len(encoded.token_ids) + len(encoded.target_ids) == 64
-    too_long = replace(passages, data=DataConfig(path=passages.data.path, passage_words="30+1"))
+    too_long = passages.updated(data=DataConfig(path=passages.data.path, passage_words="30+1"))
     with pytest.raises(UsageError, match="the bundle holds 64 positions"):
         prepare(too_long)
 
 
 def test_options_of_texts_are_refused_without_texts(config: EvaluationConfig) -> None:
     with pytest.raises(UsageError, match="3 problems") as error:
-        replace(config, score_only=True, temperature=1.0, metrics=MetricOptions(lowercase=True))
+        config.updated(score_only=True, temperature=1.0, metrics=MetricOptions(lowercase=True))
     assert "max_tokens is 6, and score_only writes no texts" in str(error.value)
 
 

@@ -38,7 +38,7 @@ def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> No
 
 
 def test_undefined_figures_are_null_and_dashes(config: EvaluationConfig) -> None:
-    single = evaluate(replace(config, max_tokens=1), Generator.open)
+    single = evaluate(config.updated(max_tokens=1), Generator.open)
     assert math.isnan(single.rows[0].figures["realised_depth"].estimate.value)
     figure = report_document(single)["rows"][0]["metrics"]["realised_depth"]
     assert figure["estimate"]["value"] is None
@@ -56,13 +56,13 @@ def test_tables_have_a_row_a_bundle_and_schedule(evaluation: Evaluation) -> None
 
 
 def test_bundles_of_one_name_get_a_table_of_means(config: EvaluationConfig, bundle: Path) -> None:
-    pair = replace(config, bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
+    pair = config.updated(bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
     text = tables_markdown(evaluate(pair, Generator.open))
     assert "| a | full | 2 | 1.00 [1.00, 1.00] |" in text
 
 
 def test_examples_stand_side_by_side_as_written(evaluation: Evaluation) -> None:
-    every = replace(evaluation, config=replace(evaluation.config, num_shown=3))
+    every = replace(evaluation, config=evaluation.config.updated(num_shown=3))
     text = report_markdown(every)
     assert "### rows.jsonl, line 4\n\nefg\n" in text
     assert "- a \\| third" in text
@@ -70,7 +70,7 @@ def test_examples_stand_side_by_side_as_written(evaluation: Evaluation) -> None:
 
 
 def test_names_that_stand_for_schedules_are_explained(config: EvaluationConfig) -> None:
-    short = evaluate(replace(config, schedules=("2x",)), Generator.open)
+    short = evaluate(config.updated(schedules=("2x",)), Generator.open)
     assert f"- `2x`, 6 layers: `{SKIPPING}`" in tables_markdown(short)
 
 

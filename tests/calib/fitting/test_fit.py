@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -126,7 +125,7 @@ def test_the_loss_is_the_torch_models_at_that_depth(
 
 def test_the_fastest_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> None:
     bound = float(np.median([loss for _, _, loss in exhaustive(found)]))
-    result = fit(replace(config, goal=MaxLoss(bound, False)), Generator.open)
+    result = fit(config.updated(goal=MaxLoss(bound, False)), Generator.open)
     fastest = max(speed for _, speed, loss in exhaustive(found) if loss <= bound)
     assert result.chosen.predicted.steps == pytest.approx(fastest)
     assert result.chosen.loss <= bound
@@ -165,7 +164,7 @@ def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
 
 
 def test_the_measured_speedup_is_what_counts(config: FitConfig) -> None:
-    timed = replace(config, repetitions=2, sensitivity=False)
+    timed = config.updated(repetitions=2, sensitivity=False)
     with patch(MEASURE, measured(2.0, 1.3, 1.5)):
         result = fit(timed, Generator.open)
     assert result.measured is not None
@@ -183,12 +182,12 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
         patch(MEASURE, measured(1.35)),
         pytest.raises(SkipDecError, match=r"constant:max=2,min=2.*and 1\.350× as measured"),
     ):
-        fit(replace(config, repetitions=2), Generator.open, events)
+        fit(config.updated(repetitions=2), Generator.open, events)
     assert "searching" not in events.counts
 
 
 def test_a_target_beyond_bytes_holds_where_it_was_measured(config: FitConfig) -> None:
-    beyond = replace(config, repetitions=2, goal=TargetSpeedup(50), sensitivity=False)
+    beyond = config.updated(repetitions=2, goal=TargetSpeedup(50), sensitivity=False)
     with patch(MEASURE, measured(60.0, 55.0)):
         result = fit(beyond, Generator.open)
     assert result.chosen.predicted.steps < 50 <= result.chosen.expected.steps
@@ -202,11 +201,10 @@ def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
     """Of the two schedules with one layer the better; no search of one schedule scores both."""
     space = SpaceConfig()
     cost = CostModel(EngineBundle.open(_path(config)).manifest)
-    inputs = prepare(replace(config, space=space))
+    inputs = prepare(config.updated(space=space))
     fastest = inputs.space.fastest()
     reached = cost.speedup(fastest[0], [len(inputs.prompt)], inputs.num_tokens)
-    asked = replace(
-        config,
+    asked = config.updated(
         space=space,
         goal=TargetSpeedup(reached - 0.001),
         search=SearchConfig(budget=1),
@@ -225,7 +223,7 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
     path = tmp_path / "full.jsonl"
     path.write_text(json.dumps({"prompt": "x" * 62, "completion": "y"}) + "\n")
     goal = MaxLoss(100, False)
-    timed = replace(config, data=DataConfig(path=path), goal=goal, repetitions=1, sensitivity=False)
+    timed = config.updated(data=DataConfig(path=path), goal=goal, repetitions=1, sensitivity=False)
     inputs = prepare(timed)
     assert len(inputs.examples[0].prompt_token_ids) == 63
     assert (len(inputs.prompt), inputs.num_tokens) == (62, 2)
@@ -233,12 +231,11 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
 
 
 def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
-    asked = replace(
-        config,
+    asked = config.updated(
         repetitions=1,
         speedup_of="call",
         goal=TargetSpeedup(1.3),
-        space=replace(config.space, prompts=("full", "decay")),
+        space=config.space.updated(prompts=("full", "decay")),
         search=SearchConfig(budget=30),
     )
     with patch(MEASURE, measured(2.5, 9.0)):
@@ -257,7 +254,7 @@ def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
 
 def test_timing_runs_real_texts(config: FitConfig) -> None:
     goal = MaxLoss(100, False)  # any schedule may be chosen, however fast this machine is
-    timed = replace(config, goal=goal, repetitions=1, sensitivity=False)
+    timed = config.updated(goal=goal, repetitions=1, sensitivity=False)
     result = fit(timed, Generator.open)
     assert result.measured is not None
     assert result.measured.steps > 0
@@ -275,7 +272,7 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
         ({"space": incomplete}, "power is missing"),
     ):
         with pytest.raises(UsageError, match=message):
-            fit(replace(config, **changes), never_opened)  # type: ignore[arg-type]
+            fit(config.updated(**changes), never_opened)  # type: ignore[arg-type]
     never_opened.assert_not_called()
 
 
@@ -285,7 +282,7 @@ def test_long_rows_are_left_out_if_asked_and_said(config: FitConfig, tmp_path: P
     path.write_text("\n".join(map(json.dumps, rows)))
     events = RecordedEvents()
     data = DataConfig(path=path, long_prompts="drop")
-    fit(replace(config, data=data, sensitivity=False), Generator.open, events)
+    fit(config.updated(data=data, sensitivity=False), Generator.open, events)
     assert "left out, too long: 1 of 2 rows" in events.warnings
 
 
@@ -304,7 +301,7 @@ def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
 
 def test_examples_are_drawn_by_seed(config: FitConfig) -> None:
     def drawn(seed: int) -> list[str]:
-        chosen = replace(config, num_examples=3, search=SearchConfig(seed=seed))
+        chosen = config.updated(num_examples=3, search=SearchConfig(seed=seed))
         return [example.source for example in prepare(chosen).examples]
 
     assert drawn(0) == drawn(0)

@@ -25,6 +25,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, MissingExtraError, SkipDecError, UsageError
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
+from skipdec.runtime.commands.options import EngineOptions
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import read_schedule
@@ -70,7 +71,7 @@ def test_losses_are_those_of_the_bundle_at_the_precision_asked_for(
     assert "exporting" in events.lines[0]
     quantised = tmp_path / "int8"
     export(ExportConfig(model=str(model), quantize="int8", output=quantised, verify=False))
-    ready = fit(replace(config, source=BundleSource(quantised)), Generator.open)
+    ready = fit(config.updated(source=BundleSource(quantised)), Generator.open)
     assert losses(found) == pytest.approx(losses(ready))
     assert found.bundle.manifest.digest == ready.bundle.manifest.digest
     assert found.inputs == replace(ready.inputs, space=found.inputs.space)
@@ -140,7 +141,7 @@ def test_bad_rows_and_a_taken_place_are_named_together(config: FitConfig, tmp_pa
     keeping = config.source.config.model_copy(update={"output": taken, "force": True})
     source = ModelSource(keeping, tmp_path)
     with pytest.raises(UsageError, match=r"2 problems:\n.*line 1.*\n.*is not a bundle"):
-        fit(replace(config, data=DataConfig(path=rows), source=source), Generator.open)
+        fit(config.updated(data=DataConfig(path=rows), source=source), Generator.open)
 
 
 def open_alone(path: Path, **options: object) -> Generator:
@@ -154,7 +155,7 @@ def test_the_schedule_and_the_kept_bundle_are_what_export_makes(
     schedule, kept, made = tmp_path / "schedule.json", tmp_path / "kept", tmp_path / "made"
     command = ["fit", model, "--quantize", "int8", "--data", data, "--target-speedup", "1.2"]
     command += [*QUICK, "-o", schedule, "--keep-bundle", kept, "--json"]
-    with patch("skipdec.runtime.commands.options.open_for_command", open_alone):
+    with patch.object(EngineOptions, "open", staticmethod(open_alone)):
         result = CliRunner().invoke(build_app(), list(map(str, command)))
     assert result.exit_code == 0, result.stderr
     assert "exporting" in result.stderr

@@ -72,7 +72,7 @@ def test_neighbours_differ_in_one_step() -> None:
 
 def test_the_prompt_falls_where_that_changes_something() -> None:
     config = SpaceConfig(decays=("linear",), placements=("top", "unified"), warmups=(1,))
-    space = SearchSpace(replace(config, prompts=("full", "decay")), num_layers=12, horizon=9)
+    space = SearchSpace(config.updated(prompts=("full", "decay")), num_layers=12, horizon=9)
     falling = space.schedule(Point(8, 4, 1, "linear", "top", "decay"))
     assert falling == parse_schedule(
         "linear:max=8,min=4,warmup=1,horizon=9,prompt=decay", num_layers=12
@@ -132,13 +132,13 @@ def test_empty_and_negative_choices_are_refused_together() -> None:
     [
         (
             {"decays": ("lin:power=2",)},
-            "--decay is 'lin:power=2'; allowed: linear, cosine, power, exponential, step, "
+            "decays is 'lin:power=2'; allowed: linear, cosine, power, exponential, step, "
             "constant, d3",
         ),
-        ({"decays": ("2x",)}, "--decay is '2x'; allowed: linear, "),
-        ({"decays": ("table:table=4/2",)}, "--decay is 'table:table=4/2'; allowed: linear, "),
-        ({"placements": ("middle",)}, "--placement is 'middle'; allowed: top, bottom, "),
-        ({"prompts": ("falling",)}, "--prompt is 'falling'; allowed: full, decay"),
+        ({"decays": ("2x",)}, "decays is '2x'; allowed: linear, "),
+        ({"decays": ("table:table=4/2",)}, "decays is 'table:table=4/2'; allowed: linear, "),
+        ({"placements": ("middle",)}, "placements is 'middle'; allowed: top, bottom, "),
+        ({"prompts": ("falling",)}, "prompts is 'falling'; allowed: full, decay"),
     ],
 )
 def test_unknown_names_are_refused_with_the_option_and_its_names(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from skipdec.calib.rounding.config import GridTarget
 from skipdec.calib.rounding.gptq import inverse_factor, round_weight
-from skipdec.calib.rounding.grid import GRIDS, GridTarget, Int4Grid
+from skipdec.calib.rounding.grid import GRIDS, Int4Grid
 
 BOTH = pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])
 STORED = pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

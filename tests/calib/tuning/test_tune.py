@@ -68,7 +68,7 @@ def settings(rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
             "device": "cpu",
         }
         if "model" in changes:
-            del values["from_scratch"]
+            del values["from_scratch"], values["vocab_size"]
         return TuneConfig(**{**values, **changes})
 
     return make

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import typer
-from pydantic import BeforeValidator, ByteSize, Field
+from pydantic import BeforeValidator, Field
 from typer.testing import CliRunner
 
-from skipdec.engines.checking import Option, ValidatedConfig, split_at_commas
+from skipdec.engines.checking import MemorySize, Option, ValidatedConfig, split_at_commas
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host.options import Given, from_options
 
@@ -31,7 +31,7 @@ class Config(ValidatedConfig):
     force: Annotated[bool, Option()] = False
     dtype: Annotated[Literal["float32", "float16"], Option()] = "float32"
     level: Annotated[Literal[0, 4], Option()] = 4
-    memory: Annotated[ByteSize, Option("--kv-memory")] = ByteSize(1 << 30)
+    memory: Annotated[MemorySize, Option("--kv-memory")] = 1 << 30
     limit: Annotated[int | None, Option(null="0")] = Field(default=16, ge=1)
     stop: Annotated[tuple[str, ...], Option()] = ()
     sizes: Annotated[tuple[int, ...], BeforeValidator(split_at_commas), Option(repeated=False)] = (

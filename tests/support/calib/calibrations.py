@@ -14,7 +14,8 @@ import torch
 from reference import reference_logits
 from transformers import OPTForCausalLM
 
-from skipdec.calib.calibration.plan import CalibrationConfig, CalibrationPlan
+from skipdec.calib.calibration.config import CalibrationConfig
+from skipdec.calib.calibration.plan import CalibrationPlan
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource

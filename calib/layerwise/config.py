@@ -1,0 +1,55 @@
+"""What a calibration and a rounding are both asked: a model, a schedule, and the rows to draw."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ...engines.checking import Option, ValidatedConfig
+from ...exporter.config import CheckpointSource
+from ..data.data import DataConfig
+
+_DATA = Option(panel="Data")
+
+
+class LayerwiseConfig(ValidatedConfig):
+    """The model, its schedule, and how many rows of the data show what its layers do.
+
+    Rows are drawn by ``seed``: ``num_examples`` to observe, then ``num_held_out`` others.
+    """
+
+    model: Annotated[str, Option(metavar="MODEL", is_argument=True)] = Field(
+        min_length=1, description="opt-125m, …, a hub id, or a directory"
+    )
+    data: Annotated[DataConfig, _DATA]
+    seed: Annotated[int, _DATA] = Field(default=0, ge=0, description="of the rows that are drawn")
+    num_examples: Annotated[int, Option("--examples", panel="Data")] = Field(
+        default=128, ge=1, description="texts to observe"
+    )
+    num_held_out: Annotated[int, Option("--held-out", panel="Data")] = Field(
+        default=64, ge=1, description="other texts, for errors and losses"
+    )
+    max_tokens: Annotated[int, _DATA] = Field(
+        default=1 << 15, ge=1, description="of all texts; bounds memory"
+    )
+    batch_tokens: int = Field(default=1024, ge=1, description="that run a layer at once")
+    schedule: Annotated[str | None, Option(metavar="SPEC")] = Field(
+        default=None, description="2x, … (the checkpoint's own, else full)"
+    )
+    force: Annotated[bool, Option()] = Field(default=False, description="replace --output")
+
+    @property
+    def source(self) -> CheckpointSource:
+        """The checkpoint; ``seed`` draws rows, not weights."""
+        return CheckpointSource(model=self.model)
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """Tokens that observed completions will have, where others are to be written."""
+        return None
+
+    @property
+    def observed_share(self) -> float:
+        """Of the rows that are drawn."""
+        return self.num_examples / (self.num_examples + self.num_held_out)

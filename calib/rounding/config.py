@@ -1,0 +1,47 @@
+"""What a rounding is asked to do: one frozen value with a JSON round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ...engines.checking import Option
+from ...exporter.config import DEFAULT_BLOCK_SIZE, block_size_problems
+from ..layerwise.config import LayerwiseConfig
+
+GridTarget = Literal["onnxruntime", "tensorrt"]
+
+_ROUNDING = Option(panel="Rounding")
+
+
+class RoundingConfig(LayerwiseConfig):
+    """Which weights to round, for which target, on what data.
+
+    Activations of the observed rows decide; the others show errors and losses.
+    """
+
+    output: Annotated[Path, Option("-o", metavar="DIR")] = Field(
+        description="the checkpoint to write"
+    )
+    target: Annotated[GridTarget, _ROUNDING] = Field(
+        default="onnxruntime", description="whose codes: -8 to 7, or -7 to 7"
+    )
+    block_size: Annotated[int, _ROUNDING] = Field(
+        default=DEFAULT_BLOCK_SIZE, description="inputs that share a scale, as in export"
+    )
+    untie_head: Annotated[bool, _ROUNDING] = Field(
+        default=False, description="round a tied head as well; embeddings stay as they are"
+    )
+    damping: Annotated[float, _ROUNDING] = Field(
+        default=0.01, gt=0, le=1, description="of directions that no text takes"
+    )
+
+    force: Annotated[bool, Option()] = Field(
+        default=False, description="replace --output, if a rounding wrote it"
+    )
+
+    def _problems(self) -> Iterator[str]:
+        yield from block_size_problems(self.block_size)
