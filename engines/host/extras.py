@@ -13,14 +13,15 @@ _EXPORT = (
     "onnx",
     "onnx_ir",
     "onnxscript",
+    "ml_dtypes",
     "huggingface_hub",
     "onnxruntime",
 )
 _MODULES = {
     "cpu": ("onnxruntime",),
     "gpu": ("onnxruntime", "cuda.bindings"),
-    "tensorrt": ("tensorrt", "cuda.bindings", "onnx", "onnx_ir"),
-    "tensorrt-rtx": ("tensorrt_rtx", "cuda.bindings", "onnx", "onnx_ir"),
+    "tensorrt": ("tensorrt", "cuda.bindings", "onnx", "onnx_ir", "ml_dtypes"),
+    "tensorrt-rtx": ("tensorrt_rtx", "cuda.bindings", "onnx", "onnx_ir", "ml_dtypes"),
     "export": _EXPORT,
     "calib": (*_EXPORT, "accelerate", "sacrebleu", "rouge_score"),
     "plot": ("matplotlib",),
