@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,25 +21,8 @@ from ..building.journal import (
 )
 from ..checkpoint.checkpoint import Checkpoint
 from ..quantization.migration import MIGRATION, Migration, migrated_reader
-from .plan import PlannedEngine
+from .plan import EngineSource, PlannedEngine
 from .report import Stages
-
-
-class EngineSource(ABC):
-    """Gives out ONNX engines, to several threads if need be.
-
-    ``tool_versions``: of all that has a say in their bytes, or in those of plans made of them.
-    """
-
-    tool_versions: dict[str, str]
-
-    @abstractmethod
-    def provenance(self) -> dict[str, str]:
-        """Where the weights come from, for the manifest."""
-
-    @abstractmethod
-    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
-        """One engine for ``target``, on disk."""
 
 
 class BundleEngines(EngineSource):

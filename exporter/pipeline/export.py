@@ -20,12 +20,11 @@ from ..checkpoint.checkpoint import open_checkpoint, resolve_schedule
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
-from .plan import BundlePlan, bundle_path, check_space, planned_engines
+from .plan import BundlePlan, EngineSource, bundle_path, check_space, planned_engines
 from .report import ExportReport, Stages
 
 if TYPE_CHECKING:
     from ..building.journal import Journal
-    from .engines import EngineSource
 
 HEAD_SIZE_MULTIPLE = 8
 

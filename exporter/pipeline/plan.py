@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,8 @@ from .report import Stages
 
 if TYPE_CHECKING:
     from ..building.compilation import Compilation
+    from ..building.engine import BuiltEngine
     from ..building.journal import Journal
-    from .engines import EngineSource
 
 _GRAPH_BYTES = 1 << 16  # more than any engine's graph without weights
 _FIXED_SECONDS = 10.0  # imports and traces
@@ -56,6 +57,23 @@ class PlannedEngine:
     def name(self) -> str:
         """``embed``, ``layer_000`` ..., ``head`` or ``candidates``."""
         return engine_name(self.kind, self.layer_index)
+
+
+class EngineSource(ABC):
+    """Gives out ONNX engines, to several threads if need be.
+
+    ``tool_versions``: of all that has a say in their bytes, or in those of plans made of them.
+    """
+
+    tool_versions: dict[str, str]
+
+    @abstractmethod
+    def provenance(self) -> dict[str, str]:
+        """Where the weights come from, for the manifest."""
+
+    @abstractmethod
+    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
+        """One engine for ``target``, on disk."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from ..building.engine import BuiltEngine
 from ..building.journal import Journal
 from ..config import CANONICAL, QuantizationConfig
 from ..verification import process
-from .engines import EngineSource
-from .plan import BundlePlan, PlannedEngine
+from .plan import BundlePlan, EngineSource, PlannedEngine
 from .report import EngineReport, ExportReport, PeakMemory, Stages
 
 T = TypeVar("T")
