@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Sampler
 
 from ...runtime.schedule import ExitSchedule
 from ..data.tokenised import TokenisedExample
-from .model import IGNORED_LABEL, SkipOPTForCausalLM
+from .model import IGNORED_LABEL, SkipModel
 
 POOLED_STEPS = 50
 
@@ -112,7 +112,7 @@ def _chunks(indices: list[int], size: int) -> list[list[int]]:
 
 @torch.no_grad()
 def mean_loss(
-    model: SkipOPTForCausalLM,
+    model: SkipModel,
     examples: Sequence[TokenisedExample],
     schedule: ExitSchedule,
     *,

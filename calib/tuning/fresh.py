@@ -13,15 +13,15 @@ from ...engines.checking import ValidatedConfig
 from ...engines.errors import UsageError
 from ..data.data import Example
 
-_TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 BOS, PAD, EOS, UNK = "<s>", "<pad>", "</s>", "<unk>"  # ids 0 to 3, the separator's is 4
 _SPECIAL_TOKENS = (BOS, PAD, EOS, UNK)
 
 
 class FreshModelConfig(ValidatedConfig):
-    """A pre-norm OPT with tied embeddings; ``ffn`` None: four times the width.
+    """The sizes of a new model; ``ffn`` None: four times the width.
 
-    ``base`` is a whole config.json, whose vocabulary and token ids are replaced.
+    ``base`` is a whole config.json, of any family, whose vocabulary and token ids are replaced.
     """
 
     layers: int = Field(ge=1)
@@ -47,26 +47,6 @@ class FreshModelConfig(ValidatedConfig):
             yield f"{item['loc'][0]} is unknown; allowed: {allowed}"
         else:
             yield from super()._describe(item, values)
-
-    def document(self, vocab_size: int) -> dict[str, Any]:
-        """The config.json of the model with a vocabulary of ``vocab_size`` tokens."""
-        sizes = {
-            "model_type": "opt",
-            "architectures": ["OPTForCausalLM"],
-            "num_hidden_layers": self.layers,
-            "hidden_size": self.width,
-            "word_embed_proj_dim": self.width,
-            "num_attention_heads": self.heads,
-            "ffn_dim": self.ffn or 4 * self.width,
-            "max_position_embeddings": self.positions,
-            "dropout": self.dropout,
-            "layerdrop": 0.0,
-        }
-        return {
-            **(sizes if self.base is None else self.base),
-            "vocab_size": vocab_size,
-            **_TOKEN_IDS,
-        }
 
 
 def read_fresh_model(text: str) -> FreshModelConfig:

@@ -1,4 +1,4 @@
-"""OPT with a depth for each position: one teacher-forced pass that computes what decoding computes.
+"""A depth for each position: one teacher-forced pass that computes what decoding computes.
 
 Prompt tokens run every layer (with ``prompt="decay"`` fewer and fewer); generated token i, when it
 is fed back, runs ``schedule.plan(i)``; a token that does not run a layer keeps its hidden state.
@@ -12,12 +12,13 @@ fed back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, OPTConfig, OPTForCausalLM
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -29,18 +30,37 @@ ATTENTION = "skipdec"  # its name in transformers' configurations
 _LONGEST_IN_FLOAT32 = 512  # tokens; beyond, bfloat16 is the faster one on CPUs too
 
 
-class SkipOPTForCausalLM(OPTForCausalLM):  # type: ignore[misc]  # transformers is untyped
-    """Hugging Face's OPT, weights and all; only the forward pass knows of schedules.
+class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is untyped
+    """Hugging Face's own causal language model; only the forward pass knows of schedules.
 
-    ``layerdrop`` of the configuration is ignored: the schedule decides which layers run.
+    A family's class derives from this and from ``plain_class``, whose weights it has, and says how
+    to take the latter apart.
     """
 
+    plain_class: ClassVar[type[PreTrainedModel]]
     accepts_loss_kwargs = True  # transformers' Trainer then counts the labels of a whole step
 
-    def __init__(self, config: OPTConfig) -> None:
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         if config._attn_implementation == "eager":  # it takes no mask for no causality
             raise UsageError("attn_implementation", "is 'eager'; allowed: 'sdpa' and flash kernels")
+
+    @property
+    @abstractmethod
+    def decoder_layers(self) -> Sequence[nn.Module]:
+        """The decoder layers, lowest first."""
+
+    @abstractmethod
+    def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """Token ids [B, S] at positions [S] → what the first layer reads, [B, S, E]."""
+
+    @abstractmethod
+    def run_layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
+        """[B, S, E] at positions [S] through one layer, causal and without a mask, [B, S, E]."""
+
+    @abstractmethod
+    def head(self, rows: Tensor) -> Tensor:
+        """Hidden states [R, E] → float32 logits [R, V]."""
 
     def forward(
         self,
@@ -72,35 +92,22 @@ class SkipOPTForCausalLM(OPTForCausalLM):  # type: ignore[misc]  # transformers 
         ``input_ids`` [B, S] are all fed; row b has ``lengths[b]`` tokens, the first
         ``prompt_lengths[b]`` of them its prompt.
         """
-        decoder = self.model.decoder
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # [S]
-        embedded = decoder.embed_tokens(input_ids)  # [B, S, P]
-        if decoder.project_in is not None:
-            embedded = decoder.project_in(embedded)  # [B, S, E]
-        hidden: Tensor = embedded + decoder.embed_positions(None, position_ids=positions[None])
+        hidden = self.embedded(input_ids, positions)  # [B, S, E]
         active = active_lengths(schedule, prompt_lengths, lengths)  # [L, B]
         longest, shortest = active.amax(dim=1).tolist(), (active - lengths).amin(dim=1).tolist()
-        for layer, cut, lacking in zip(decoder.layers, longest, shortest, strict=True):
+        for index, layer in enumerate(self.decoder_layers):
+            cut = longest[index]
             before, bypassed = hidden[:, :cut], hidden[:, cut:]  # [B, cut, E], [B, S - cut, E]
             # No mask: attention is causal, and padding on the right is after all that counts.
-            after = layer(before, attention_mask=None)  # [B, cut, E]
-            if lacking:
-                runs = positions[:cut] < active[layer.self_attn.layer_idx][:, None]  # [B, cut]
+            after = self.run_layer(layer, before, positions[:cut])  # [B, cut, E]
+            if shortest[index]:
+                runs = positions[:cut] < active[index][:, None]  # [B, cut]
                 after = torch.where(runs[:, :, None], after, before)
             hidden = (
                 torch.cat([after, bypassed], dim=1) if bypassed.shape[1] else after
             )  # [B, S, E]
         return hidden
-
-    def head(self, rows: Tensor) -> Tensor:
-        """Hidden states [R, E] → float32 logits [R, V]."""
-        decoder = self.model.decoder
-        if decoder.final_layer_norm is not None:
-            rows = decoder.final_layer_norm(rows)
-        if decoder.project_out is not None:
-            rows = decoder.project_out(rows)  # [R, P]
-        logits: Tensor = self.lm_head(rows)  # [R, V]
-        return logits.float()
 
 
 def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tensor) -> Tensor:
@@ -113,14 +120,6 @@ def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tens
         for prompt, fed in zip(prompt_lengths.tolist(), lengths.tolist(), strict=True)
     ]
     return torch.tensor(rows, device=lengths.device).T  # [L, B]
-
-
-def load_skip_model(directory: Path) -> SkipOPTForCausalLM:
-    """Read a checkpoint's weights as float32, whatever they are stored as."""
-    model: SkipOPTForCausalLM = SkipOPTForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
-    )
-    return model
 
 
 def attention(

@@ -17,10 +17,11 @@ from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import Example
 from .config import DEFAULT_SEPARATOR, DEFAULT_VOCAB_SIZE, TuneConfig
+from .family import TuningFamily, fresh_document, load_skip_model, tuning_family
 from .fresh import FreshModelConfig, read_fresh_model, train_tokenizer
 
 if TYPE_CHECKING:
-    from .model import SkipOPTForCausalLM
+    from .model import SkipModel
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
@@ -29,6 +30,7 @@ class StartModel(ABC):
     """``spec``: its structure. ``files``: the tokenizer's, by name, as they are published."""
 
     spec: ModelSpec
+    family: TuningFamily
     files: dict[str, bytes]
 
     @property
@@ -47,7 +49,7 @@ class StartModel(ABC):
         return self.spec.eos_token_id
 
     @abstractmethod
-    def load(self) -> SkipOPTForCausalLM:
+    def load(self) -> SkipModel:
         """The model in float32, the same weights at each call."""
 
 
@@ -58,6 +60,7 @@ class CheckpointStart(StartModel):
         directory = locate(CheckpointSource(model=model))
         self.path = directory.path
         self.spec = model_spec(_read_config(directory), directory.name)
+        self.family = tuning_family(self.spec.family)
         tokenizer = read_tokenizer(directory.path)
         if tokenizer is None:
             raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
@@ -67,11 +70,9 @@ class CheckpointStart(StartModel):
             **{name: (self.path / name).read_bytes() for name in others},
         }
 
-    def load(self) -> SkipOPTForCausalLM:
+    def load(self) -> SkipModel:
         """Read the weights."""
-        from .model import load_skip_model
-
-        return load_skip_model(self.path)
+        return load_skip_model(self.path, self.spec.family)
 
 
 class FreshStart(StartModel):
@@ -79,24 +80,26 @@ class FreshStart(StartModel):
 
     def __init__(self, config: FreshModelConfig, files: dict[str, bytes], seed: int) -> None:
         self.files = files
-        self._document = config.document(self.tokenizer_size)
+        self._document = fresh_document(config, self.tokenizer_size)
         self._seed = seed
         self.spec = model_spec(self._document, "from-scratch")
+        self.family = tuning_family(self.spec.family)
 
     @property
     def tokenizer_size(self) -> int:
         """Tokens of the trained vocabulary."""
         return Tokenizer.parse(self.files["tokenizer.json"], "tokenizer").vocab_size
 
-    def load(self) -> SkipOPTForCausalLM:
+    def load(self) -> SkipModel:
         """Draw the weights by the seed."""
-        from transformers import OPTConfig, set_seed
+        from transformers import set_seed
 
-        from .model import ATTENTION, SkipOPTForCausalLM
+        from .model import ATTENTION
 
         set_seed(self._seed)
-        config = OPTConfig(**self._document, attn_implementation=ATTENTION)
-        return SkipOPTForCausalLM(config)
+        model_class = self.family.model_class()
+        config = model_class.config_class(**self._document, attn_implementation=ATTENTION)
+        return model_class(config)
 
 
 def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
-    OPTForCausalLM,
+    PreTrainedModel,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -24,7 +24,7 @@ from ...runtime.schedule import ExitSchedule
 from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from .config import DistillationConfig, LoraConfig, TuneConfig
 from .divergence import DivergenceCheck, are_finite, divergence, everywhere
-from .model import IGNORED_LABEL, SkipOPTForCausalLM
+from .model import IGNORED_LABEL, SkipModel
 from .schedules import StepSchedules
 
 if TYPE_CHECKING:
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
     from .plan import TuningPlan
 
 
-_LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
-def make_trainer(plan: TuningPlan, model: SkipOPTForCausalLM, events: Events) -> SkipTrainer:
+def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrainer:
     """The Trainer that ``plan`` asks for; ``model`` holds the start weights."""
     config = plan.config
     trainer = SkipTrainer(
-        model=model if config.lora is None else _with_adapters(model, config.lora),
+        model=model if config.lora is None else _with_adapters(plan, model, config.lora),
         args=training_arguments(config, str(plan.directories.checkpoints)),
         train_dataset=ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
         data_collator=collate,
@@ -87,7 +86,7 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
 
 def tuned_weights(
     plan: TuningPlan, trainer: SkipTrainer, dtype: torch.dtype
-) -> tuple[OPTForCausalLM, int] | None:
+) -> tuple[PreTrainedModel, int] | None:
     """Transformers' own model with the tuned weights, adapters merged, and how many were trained.
 
     Weights of all processes are gathered; None but in the main one. Raises SkipDecError in each of
@@ -102,33 +101,33 @@ def tuned_weights(
 
 def _gathered(
     plan: TuningPlan, trainer: SkipTrainer, dtype: torch.dtype
-) -> tuple[OPTForCausalLM, int] | None:
+) -> tuple[PreTrainedModel, int] | None:
     trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if not trainer.is_world_process_zero():
         return None
     source = trainer.accelerator.unwrap_model(trainer.model)
     if plan.config.lora is not None:  # merged in a copy: what was trained may be in shards
-        adapted = _with_adapters(plan.start.load(), plan.config.lora)
+        adapted = _with_adapters(plan, plan.start.load(), plan.config.lora)
         adapted.load_state_dict(state)
         source = adapted.merge_and_unload()
         state = source.state_dict()
     with torch.device("meta"):
-        plain = OPTForCausalLM(source.config)
+        plain = source.plain_class(source.config)
     plain.load_state_dict(state, assign=True)
     plain.tie_weights()
     plain.generation_config = source.generation_config
     return plain.to(dtype).eval(), trained
 
 
-def _with_adapters(model: SkipOPTForCausalLM, config: LoraConfig) -> PeftModel:
+def _with_adapters(plan: TuningPlan, model: SkipModel, config: LoraConfig) -> PeftModel:
     import peft
 
     adapters = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.scale,
         lora_dropout=config.dropout,
-        target_modules=_LORA_TARGETS,
+        target_modules=list(plan.start.family.adapter_targets),
     )
     with warnings.catch_warnings():  # peft reads the property that transformers renamed
         warnings.filterwarnings(
@@ -192,7 +191,7 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         target: ExitSchedule,
         groups_lengths: bool = False,
         distillation: DistillationConfig | None = None,
-        teacher: SkipOPTForCausalLM | None = None,
+        teacher: SkipModel | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)

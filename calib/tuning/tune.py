@@ -16,14 +16,15 @@ from ...engines.host.events import Events
 from ...engines.host.extras import missing_modules
 from ...runtime.schedule import ExitSchedule
 from .config import TuneConfig
+from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
 from .report import TuningReport, make_report, plot_curves
 from .work import CURVES_NAME, REPORT_NAME
 
 if TYPE_CHECKING:
-    from transformers import OPTForCausalLM
+    from transformers import PreTrainedModel
 
-    from .model import SkipOPTForCausalLM
+    from .model import SkipModel
 
 _TITLES = {
     "load": "loading",
@@ -71,7 +72,6 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     from transformers import set_seed
 
     from .divergence import divergence
-    from .model import load_skip_model
     from .trainer import make_trainer, tuned_weights
 
     seconds: dict[str, float] = {}
@@ -93,7 +93,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
         directory = plan.directories.stage()
         _write_checkpoint(plain, plan, directory)
         if plan.validation is not None:
-            after = _validate("tuned", load_skip_model(directory), plan)
+            after = _validate("tuned", load_skip_model(directory, plan.model.family), plan)
             if not all(map(isfinite, after.values())):
                 raise divergence(plan, f"held-out losses are {after}")
             losses |= after
@@ -128,7 +128,7 @@ def _resumed(plan: TuningPlan) -> str | None:
     return str(last) if plan.config.resume and last is not None else None
 
 
-def _validate(name: str, model: SkipOPTForCausalLM, plan: TuningPlan) -> dict[str, float]:
+def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]:
     """Loss on the held-out examples: ``NAME_at_schedule`` and ``NAME_at_full``."""
     from .batches import mean_loss
 
@@ -142,7 +142,7 @@ def _validate(name: str, model: SkipOPTForCausalLM, plan: TuningPlan) -> dict[st
     }
 
 
-def _write_checkpoint(model: OPTForCausalLM, plan: TuningPlan, directory: Path) -> None:
+def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path) -> None:
     """Weights, config, tokenizer and schedule, as ``skipdec export`` reads them."""
     model.save_pretrained(directory)
     share_weights(directory)

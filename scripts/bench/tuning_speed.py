@@ -10,12 +10,13 @@ from time import perf_counter
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import OPTConfig, OPTForCausalLM, set_seed
+from transformers import PreTrainedModel, set_seed
 
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
+from skipdec.calib.tuning.family import fresh_document, tuning_family
 from skipdec.calib.tuning.fresh import FreshModelConfig
-from skipdec.calib.tuning.model import ATTENTION, IGNORED_LABEL, SkipOPTForCausalLM, active_lengths
+from skipdec.calib.tuning.model import ATTENTION, IGNORED_LABEL, active_lengths
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
@@ -124,11 +125,13 @@ def _steps(
 ) -> dict[str, Callable[[dict[str, Tensor]], None]]:
     """One model of its own and one training step for each row."""
 
-    def make(kind: type[OPTForCausalLM]) -> tuple[OPTForCausalLM, torch.optim.Optimizer]:
+    document = fresh_document(sizes, vocab_size)
+    skip_class = tuning_family(document["model_type"]).model_class()
+
+    def make(kind: type[PreTrainedModel]) -> tuple[PreTrainedModel, torch.optim.Optimizer]:
         set_seed(seed)
-        attention = ATTENTION if kind is SkipOPTForCausalLM else "sdpa"
-        config = OPTConfig(**sizes.document(vocab_size), attn_implementation=attention)
-        model = kind(config).train()
+        attention = ATTENTION if kind is skip_class else "sdpa"
+        model = kind(kind.config_class(**document, attn_implementation=attention)).train()
         return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def plain(batch: dict[str, Tensor]) -> None:
@@ -141,7 +144,7 @@ def _steps(
         optimizer.zero_grad()
 
     def skipping(text: str) -> Callable[[dict[str, Tensor]], None]:
-        model, optimizer = make(SkipOPTForCausalLM)
+        model, optimizer = make(skip_class)
 
         def step(batch: dict[str, Tensor]) -> None:
             shifted = batch["labels"][:, 1:]
@@ -154,7 +157,7 @@ def _steps(
 
         return step
 
-    plain_model = make(OPTForCausalLM)
+    plain_model = make(skip_class.plain_class)
     return {TRANSFORMERS: plain, **{text: skipping(text) for text in schedules}}
 
 

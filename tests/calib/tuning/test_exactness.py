@@ -15,12 +15,12 @@ from transformers import OPTForCausalLM
 from skipdec import ExitSchedule, Generator
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
+from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import (
-    SkipOPTForCausalLM,
     active_lengths,
     attention,
-    load_skip_model,
 )
+from skipdec.calib.tuning.opt.model import SkipOPTForCausalLM
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule
@@ -50,7 +50,7 @@ def examples() -> list[TokenisedExample]:
 
 
 def skip_model(checkpoint: Path) -> SkipOPTForCausalLM:
-    return load_skip_model(checkpoint).eval()
+    return load_skip_model(checkpoint, "opt").eval()
 
 
 @torch.no_grad()

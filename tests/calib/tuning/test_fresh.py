@@ -9,6 +9,7 @@ import pytest
 
 from skipdec.calib.data.data import Example
 from skipdec.calib.data.tokenised import tokenise
+from skipdec.calib.tuning.family import fresh_document
 from skipdec.calib.tuning.fresh import read_fresh_model, train_tokenizer
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.architecture.model_config import model_spec
@@ -19,7 +20,7 @@ EXAMPLES = [Example("name[Café]", "Café is a pub.", "line 1")]
 
 def test_sizes_from_a_text() -> None:
     fresh = read_fresh_model("layers=12, width=256,heads=4,positions=128")
-    spec = model_spec(fresh.document(1500), "fresh")
+    spec = model_spec(fresh_document(fresh, 1500), "fresh")
     sizes = (spec.num_layers, spec.hidden_size, spec.ffn_dim, spec.vocab_size, spec.max_seq_len)
     assert sizes == (12, 256, 1024, 1500, 128)
     assert (spec.bos_token_id, spec.pad_token_id, spec.eos_token_id) == (0, 1, 2)
@@ -38,7 +39,7 @@ def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
         "eos_token_id": 7,
     }
     path.write_text(json.dumps(document))
-    made = read_fresh_model(str(path)).document(300)
+    made = fresh_document(read_fresh_model(str(path)), 300)
     assert made == {
         **document, "vocab_size": 300, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip

@@ -16,7 +16,9 @@ from skipdec import ExitSchedule
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, LikeLengths, collate, mean_loss
 from skipdec.calib.tuning.config import DistillationConfig
-from skipdec.calib.tuning.model import IGNORED_LABEL, SkipOPTForCausalLM, load_skip_model
+from skipdec.calib.tuning.family import load_skip_model
+from skipdec.calib.tuning.model import IGNORED_LABEL
+from skipdec.calib.tuning.opt.model import SkipOPTForCausalLM
 from skipdec.calib.tuning.schedules import step_schedules
 from skipdec.calib.tuning.trainer import SkipTrainer
 from skipdec.runtime.schedule.placements import PLACEMENTS
@@ -94,7 +96,7 @@ def trainer(
 def test_a_step_runs_its_schedule_and_an_evaluation_the_target(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    model = load_skip_model(checkpoint("pre_norm"))
+    model = load_skip_model(checkpoint("pre_norm"), "opt")
     target = parse_schedule("constant:max=2", num_layers=6)
     made = trainer(model, tmp_path, target)
     batch = collate([ExampleDataset(ROWS)[index] for index in range(len(ROWS))])
@@ -114,7 +116,7 @@ def test_distillation_is_the_divergence_from_full_depth(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Against the formula of DistillationConfig, on the labels' rows alone."""
-    model, teacher = (load_skip_model(checkpoint("pre_norm")) for _ in range(2))
+    model, teacher = (load_skip_model(checkpoint("pre_norm"), "opt") for _ in range(2))
     target = parse_schedule("constant:max=2", num_layers=6)
     config = DistillationConfig(weight=0.25, temperature=2.0)
     made = trainer(model, tmp_path, target, config, teacher)

@@ -1,0 +1,1 @@
+"""How an OPT is tuned."""

@@ -1,0 +1,39 @@
+"""OPT, as tuning sees every family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..fresh import FreshModelConfig
+    from .model import SkipOPTForCausalLM
+
+
+class OptTuning:
+    """See TuningFamily."""
+
+    adapter_targets = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+
+    def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:
+        """Pre-norm, its embeddings tied and as wide as its layers."""
+        return {
+            "model_type": "opt",
+            "architectures": ["OPTForCausalLM"],
+            "num_hidden_layers": sizes.layers,
+            "hidden_size": sizes.width,
+            "word_embed_proj_dim": sizes.width,
+            "num_attention_heads": sizes.heads,
+            "ffn_dim": sizes.ffn or 4 * sizes.width,
+            "max_position_embeddings": sizes.positions,
+            "dropout": sizes.dropout,
+            "layerdrop": 0.0,
+        }
+
+    def model_class(self) -> type[SkipOPTForCausalLM]:
+        """See TuningFamily."""
+        from .model import SkipOPTForCausalLM
+
+        return SkipOPTForCausalLM
+
+
+OPT = OptTuning()
