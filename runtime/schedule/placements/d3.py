@@ -14,7 +14,7 @@ class D3(Placement):
     """Core layers at both ends run, those between them are skipped (after D3, arXiv 2503.08524).
 
     The paper's: head and tail layers are core and always run, the flexible ones in the middle are
-    skipped, more of them with each token (``decay.D3``: ⌊L·αⁱ⌋ layers run). Its full text could
+    skipped, more of them with each token (the decay d3: ⌊L·αⁱ⌋ layers run). Its full text could
     not be read; this much is from its abstract and published summaries. Ours: the head's core is
     the warm-up, the tail's has the size ``tail``, and the skipped layers are one block centred in
     the flexible ones:

@@ -19,7 +19,7 @@ PLACEMENTS = Registry(
         "top": "runtime.schedule.placements.top:Top",
         "bottom": "runtime.schedule.placements.bottom:Bottom",
         "unified": "runtime.schedule.placements.unified:Unified",
-        "unified-nested": "runtime.schedule.placements.unified_nested:UnifiedNested",
+        "unified-nested": "runtime.schedule.placements.unified:UnifiedNested",
         "hierarchical": "runtime.schedule.placements.hierarchical:Hierarchical",
         "d3": "runtime.schedule.placements.d3:D3",
     },
@@ -49,13 +49,3 @@ class Placement(Rule, ABC):
     @abstractmethod
     def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
         """Return the ``budget`` layers that run, lowest first."""
-
-
-def two_layers_problems(schedule: ScheduleFields) -> list[str]:
-    """Say so where the smallest budget has no room for the first and the last layer."""
-    if schedule.min_exit_layer < 2:
-        return [
-            f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement "
-            f"{schedule.placement}: 2 or more, the first and the last layer always run"
-        ]
-    return []

@@ -1,13 +1,15 @@
-"""The placement unified."""
+"""The placements unified and unified-nested: layers spread evenly."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
+from itertools import pairwise
 
 from ..fields import ScheduleFields
 from ..rounding import round_half_up
-from .placement import Placement, two_layers_problems
+from .placement import Placement
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Unified(Placement):
 
     def problems(self, schedule: ScheduleFields) -> list[str]:
         """At least one layer above those that always run."""
-        return super().problems(schedule) or two_layers_problems(schedule)
+        return super().problems(schedule) or _two_layers_problems(schedule)
 
     def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
         """Lowest layers, then equal steps up to the last layer."""
@@ -40,3 +42,51 @@ class Unified(Placement):
             lowest - 1 + round_half_up(Fraction(j * span, steps)) for j in range(1, steps + 1)
         )
         return (*range(lowest), *spread)
+
+
+@dataclass(frozen=True)
+class UnifiedNested(Placement):
+    """Evenly spread layers whose smaller sets lie in the larger ones: ours, after ``unified``.
+
+    Layers join in a fixed order, and a budget runs the first b of it: 0..max(w, 1)−1 and L−1,
+    then again and again the middle layer (the lower of two) of the widest gap (the highest of
+    equals). Any decay may run it.
+
+    L=12, w=1: the order is 0 11 5 8 2 9 6 3 10 7 4 1. Budget 4 runs 0, 5, 8, 11; budget 5 adds
+    layer 2, budget 6 layer 9. The gaps of budget 4 are 5, 3, 3, where unified has 4, 3, 4: the
+    price of nesting.
+    """
+
+    def problems(self, schedule: ScheduleFields) -> list[str]:
+        """At least one layer above those that always run."""
+        return super().problems(schedule) or _two_layers_problems(schedule)
+
+    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
+        """The first ``budget`` layers of the order."""
+        order = _halving_order(schedule.num_layers, max(schedule.warmup_layers, 1))
+        return tuple(sorted(order[:budget]))
+
+
+def _two_layers_problems(schedule: ScheduleFields) -> list[str]:
+    """Say so where the smallest budget has no room for the first and the last layer."""
+    if schedule.min_exit_layer < 2:
+        return [
+            f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement "
+            f"{schedule.placement}: 2 or more, the first and the last layer always run"
+        ]
+    return []
+
+
+@cache
+def _halving_order(num_layers: int, lowest: int) -> tuple[int, ...]:
+    """The order in which ``unified-nested`` takes layers; the ``lowest`` and the last come first.
+
+    >>> _halving_order(6, 1)
+    (0, 5, 2, 3, 4, 1)
+    """
+    order = [*range(lowest), num_layers - 1]
+    while len(order) < num_layers:
+        chosen = sorted(order)
+        _, low, high = max((high - low, low, high) for low, high in pairwise(chosen))
+        order.append((low + high) // 2)
+    return tuple(order)
