@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, Self
 
 from .. import errors
 from ..errors import SkipDecError
@@ -46,26 +46,49 @@ def run_worker(
     ``on_progress`` gets the content of each progress line. Raises the SkipDecError that the worker
     wrote, or WorkerCrashError. An exception here, KeyboardInterrupt too, kills the worker.
     """
-    with (
-        tempfile.TemporaryFile("w+") as stderr,
-        subprocess.Popen(
+    with Worker(module, arguments) as worker:
+        return worker.run(request, on_progress)
+
+
+class Worker:
+    """``python -m module``, started: it imports what it needs while nobody has asked it anything.
+
+    ``environment`` is added to this process's. A context manager: leaving it without a report
+    kills the process.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=stderr,
+            stderr=self._stderr,
             text=True,
-        ) as process,
-    ):
-        try:
-            report = _follow(process, request, on_progress)
-        except BaseException:
-            process.kill()
-            raise
+            env=os.environ | (environment or {}),
+        )
+        self._has_reported = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._has_reported:
+            self._process.kill()
+        with self._stderr, self._process:
+            pass
+
+    def run(self, request: str, on_progress: Callable[[Any], None]) -> Any:  # noqa: ANN401
+        """Hand over the one request and return the content of its report; see ``run_worker``."""
+        report = _follow(self._process, request, on_progress)
         if report is None:
-            code = process.wait()
-            stderr.seek(0)
-            raise WorkerCrashError(code, stderr.read()[-_STDERR_SHOWN:].strip())
-    return report
+            code = self._process.wait()
+            self._stderr.seek(0)
+            raise WorkerCrashError(code, self._stderr.read()[-_STDERR_SHOWN:].strip())
+        self._has_reported = True
+        return report
 
 
 class WorkerLines:

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ...engines.bundle import EngineBundle
+from ...engines.host.collection import collection_paused
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ..architecture.architecture import engine_parameters
 from ..building.canonical import canonical_engines
@@ -67,7 +68,7 @@ class CheckpointEngines(EngineSource):
         self._directory = directory
         self._journal = journal
         self._graphs = {}
-        with stages.stage("trace", len(EngineKind)):
+        with stages.stage("trace", len(EngineKind)), collection_paused():
             for kind in EngineKind:
                 self._graphs[kind] = _canonical_graph(kind, checkpoint.model, dtype)
                 stages.events.advance(str(kind))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -13,6 +14,7 @@ from typing import TypeVar
 from ...engines.bundle.place import TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
 from ...engines.host.events import Events
+from ...engines.host.worker import Worker
 from ...engines.manifest import EngineKind, FileRecord, Manifest, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..building.compile import Compiler, OnPlanProgress
@@ -39,7 +41,10 @@ def run(
             plan = make_plan()
         stages.events.planned("", plan.warnings)
         schedule = plan.schedule.to_document()
-        with BundleWriter(plan.output, force=config.force, resume=config.resume) as writer:
+        with (
+            BundleWriter(plan.output, force=config.force, resume=config.resume) as writer,
+            _verifier(plan) as verifier,
+        ):
             building = _Building(plan, writer.directory, stages)
             reports = building.run(config.jobs)
             verification = None
@@ -47,7 +52,9 @@ def run(
                 # With its canonical engines, kept or not: the CPU runs those.
                 writer.stage(building.manifest(canonical=True), schedule, plan.tokenizer)
                 with stages.stage("verify"):
-                    verification = process.run_verification(plan.verification, stages.events)
+                    verification = process.run_verification(
+                        plan.verification, stages.events, verifier
+                    )
             manifest = building.manifest(canonical=plan.keeps_canonical)
             with stages.stage("publish", 1):
                 bundle = writer.publish(manifest, schedule, plan.tokenizer)
@@ -66,6 +73,13 @@ def run(
         verification=verification,
         warnings=plan.warnings,
     )
+
+
+def _verifier(plan: BundlePlan) -> AbstractContextManager[Worker | None]:
+    """The process that will verify, if any: its imports take as long as tracing, and go beside."""
+    if plan.verification is None:
+        return nullcontext()
+    return process.start_verifier(plan.model, plan.verification.verify_memory)
 
 
 class _Building:

@@ -80,6 +80,11 @@ def reference_bytes(model: ModelSpec) -> int:
     return 4 * sum(math.prod(shape) for shape in expected_tensors(model).values())
 
 
+def fits(model: ModelSpec, verify_memory: int) -> bool:
+    """Whether the whole model fits in ``verify_memory`` bytes, and in what is available."""
+    return reference_bytes(model) <= min(verify_memory, available_memory())
+
+
 def available_memory() -> int:
     """Bytes that can be had without swapping (MemAvailable)."""
     for line in Path("/proc/meminfo").read_text().splitlines():

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from ...engines.errors import VerificationError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
-from ...engines.host.worker import WorkerCrashError, run_worker
+from ...engines.host.worker import Worker, WorkerCrashError
+from ...engines.manifest import ModelSpec
 from .report import VerificationReport, VerificationRequest
 
 _WORKER = f"{__package__}.worker"
+# The pools of torch and ONNX Runtime take turns. By default an OpenMP thread that waits keeps its
+# core busy: where others want the cores too, each product of a small model then takes 5 ms.
+_THREADS = {"OMP_WAIT_POLICY": "passive"}
+
+
+def start_verifier(model: ModelSpec | None = None, verify_memory: int = 0) -> Worker:
+    """Start the process that ``run_verification`` takes: its imports take seconds.
+
+    Started early, they overlap with other work. ``model``: import what its reference model needs,
+    too, if that fits in ``verify_memory`` bytes. A context manager, to be entered.
+    """
+    environment = {name: value for name, value in _THREADS.items() if name not in os.environ}
+    prepared = [] if model is None else [model.model_dump_json(), str(verify_memory)]
+    return Worker(_WORKER, prepared, environment)
 
 
 def run_verification(
-    request: VerificationRequest, events: Events | None = None
+    request: VerificationRequest, events: Events | None = None, verifier: Worker | None = None
 ) -> VerificationReport:
     """Do what ``request`` asks for; ``events`` is told of the stage ``verifying`` and each engine.
 
+    ``verifier`` is a process of ``start_verifier`` for this call alone; None starts one.
     Returns the report of a bundle that passed; raises VerificationError naming the worst tensor
     and engine of one that did not, and whatever error the checkpoint or bundle gave. This process
     stays small: torch is loaded in the other one only.
@@ -30,7 +48,9 @@ def run_verification(
         getattr(events or Events(), method)(*arguments)
 
     try:
-        content = run_worker(_WORKER, [], request.to_json(), forward)
+        with ExitStack() as stack:
+            process = verifier or stack.enter_context(start_verifier())
+            content = process.run(request.to_json(), forward)
     except WorkerCrashError as crash:
         raise _crashed(request.directory, crash) from None
     report = VerificationReport.model_validate(content)

@@ -1,7 +1,8 @@
 """The process that verifies: reads a VerificationRequest on stdin, writes a VerificationReport.
 
-A process of its own (engines/host/worker.py) keeps torch, and all memory that verification
-takes, out of the exporter.
+A process of its own (engines/host/worker.py) keeps the memory that verification takes out of the
+exporter. It may be started long before the request comes: with a ModelSpec and ``verify_memory`` as
+arguments, it imports what the reference of such a model needs.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ from __future__ import annotations
 import os
 import sys
 
-from ...engines.backends.ort import use_shared_thread_pool
 from ...engines.errors import SkipDecError
+from ...engines.host.collection import collection_paused
 from ...engines.host.events import Events
 from ...engines.host.worker import WorkerLines
-from .bundle import verify_bundle
-from .report import VerificationRequest
+from ...engines.manifest import ModelSpec
+
+with collection_paused():
+    from ...engines.backends.ort import use_shared_thread_pool
+    from ..architecture.architecture import architecture_of
+    from .bundle import verify_bundle
+    from .identity import fits
+    from .report import VerificationRequest
 
 
 class _Forwarded(Events):
@@ -31,9 +38,14 @@ class _Forwarded(Events):
 
 
 def main() -> None:
-    """Verify what stdin asks for."""
-    request = VerificationRequest.from_json(sys.stdin.buffer.read())
+    """Verify what stdin asks for; nothing if it ends without a request, as when the parent dies."""
     lines = WorkerLines()
+    if arguments := sys.argv[1:]:
+        _prepare(ModelSpec.model_validate_json(arguments[0]), int(arguments[1]))
+    content = sys.stdin.buffer.read()
+    if not content:
+        return
+    request = VerificationRequest.from_json(content)
     try:
         use_shared_thread_pool(len(os.sched_getaffinity(0)))
         report = verify_bundle(request, _Forwarded(lines))
@@ -41,6 +53,13 @@ def main() -> None:
         lines.write_error(error)
     else:
         lines.write("report", report.model_dump(mode="json"))
+
+
+def _prepare(model: ModelSpec, verify_memory: int) -> None:
+    """Make the reference once, without memory for its parameters, for the sake of its imports."""
+    if fits(model, verify_memory):
+        with collection_paused():
+            architecture_of(model).reference_model(model)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,23 @@ SCHEDULES = [
 ]
 
 
+class Here(AbstractContextManager[None]):
+    """In place of a process of its own, which would know only the registry's own lines."""
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, request: str, on_progress: object) -> dict[str, Any]:
+        return verify_bundle(VerificationRequest.from_json(request), Events()).model_dump(
+            mode="json"
+        )
+
+
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, ARCHITECTURES, "toy", Toy())
 
-    def verify_here(_: str, __: list[str], request: str, ___: object) -> dict[str, Any]:
-        """A process of its own would know only the registry's own lines."""
-        asked = VerificationRequest.from_json(request)
-        return verify_bundle(asked, Events()).model_dump(mode="json")
-
-    monkeypatch.setattr(process, "run_worker", verify_here)
+    monkeypatch.setattr(process, "start_verifier", lambda *_: Here())
 
 
 def greedy(model: ToyModel, prompt: list[int], schedule: ExitSchedule) -> list[int]:

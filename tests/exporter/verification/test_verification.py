@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -328,6 +330,12 @@ def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
     monkeypatch.setattr(verify, "_WORKER", "skipdec.exporter.no_such_module")
     with pytest.raises(VerificationError, match=r"(?s)ended with code 1.*no_such_module"):
         verify.run_verification(request_for(exported("pre_norm"), "unused"))
+
+
+def test_a_verifying_process_that_is_asked_nothing_ends_without_a_word() -> None:
+    command = [sys.executable, "-m", verify._WORKER]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert result.stdout == b""
 
 
 def test_a_killed_verifying_process_points_to_memory() -> None:
