@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
 
-from .errors import SkipDecError, UsageError
+from .errors import ConfigurationError, SkipDecError, UsageError
 
 if TYPE_CHECKING:
     MemorySize = int  # a number of bytes; texts such as "1.5GiB" are read
@@ -20,7 +19,6 @@ else:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")
 _NO_SIZE = "is {input!r}, no size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
 _TEXTS: Mapping[str, str] = {  # of pydantic's types of errors; others have pydantic's words
     "extra_forbidden": "is unknown; allowed: {fields}",
@@ -56,32 +54,6 @@ class Option:
     repeated: bool = True  # of a tuple: an option for each entry; False: one text for all
     is_argument: bool = False
     show_default: bool = True
-
-
-class ConfigurationError(UsageError):
-    """Fields that are not allowed; ``problems`` have their names in backticks until here."""
-
-    def __init__(self, subject: str, *problems: str) -> None:
-        self._marked = problems
-        super().__init__(subject, *(_FIELD.sub(r"\1", problem) for problem in problems))
-
-    def within(self, field: str) -> Iterator[str]:
-        """The problems, marked, of a configuration that has this one in ``field``."""
-        for problem in self._marked:
-            yield _FIELD.sub(rf"`{field}.\1`", problem)
-
-    def without(self, fields: Set[str | int]) -> list[str]:
-        """The problems, marked, that name none of ``fields``."""
-        named = {problem: _FIELD.findall(problem) for problem in self._marked}
-        return [text for text, names in named.items() if fields.isdisjoint(names)]
-
-    def named(self, subject: str, names: Mapping[str, str]) -> UsageError:
-        """The same for someone who knows fields by other ``names``: a command's user."""
-        problems = (
-            _FIELD.sub(lambda match: names.get(match[1], match[1]), problem)
-            for problem in self._marked
-        )
-        return UsageError(subject, *problems)
 
 
 class ValidatedConfig(BaseModel):

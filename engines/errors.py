@@ -12,7 +12,11 @@ skipdec.engines.errors.UsageError: SamplingParams | 2 problems:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping, Set
 from typing import ClassVar
+
+_FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # as configurations write a field's name
 
 
 class SkipDecError(Exception):
@@ -42,6 +46,35 @@ class UsageError(SkipDecError, ValueError):
     """A value given by the caller is not allowed; nothing was started."""
 
     exit_code = 2
+
+
+class ConfigurationError(UsageError):
+    """Fields that are not allowed; ``problems`` have their names in backticks until here."""
+
+    def __init__(self, subject: str, *problems: str) -> None:
+        self._marked = problems
+        super().__init__(subject, *(_FIELD.sub(r"\1", problem) for problem in problems))
+
+    def within(self, field: str) -> Iterator[str]:
+        """The problems, marked, of a configuration that has this one in ``field``."""
+        for problem in self._marked:
+            yield _FIELD.sub(rf"`{field}.\1`", problem)
+
+    def without(self, fields: Set[str | int]) -> list[str]:
+        """The problems, marked, that name none of ``fields``."""
+        return [
+            problem
+            for problem in self._marked
+            if fields.isdisjoint(name.partition(".")[0] for name in _FIELD.findall(problem))
+        ]
+
+    def named(self, subject: str, names: Mapping[str, str]) -> UsageError:
+        """The same for someone who knows fields by other ``names``: a command's user."""
+        problems = (
+            _FIELD.sub(lambda match: names.get(match[1], match[1]), problem)
+            for problem in self._marked
+        )
+        return UsageError(subject, *problems)
 
 
 class ScheduleError(UsageError):

@@ -13,8 +13,8 @@ import typer
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from ..checking import ConfigurationError, Option, ValidatedConfig
-from ..errors import UsageError
+from ..checking import Option, ValidatedConfig
+from ..errors import ConfigurationError, UsageError
 from .console import reports_errors
 
 C = TypeVar("C", bound=ValidatedConfig)
@@ -51,13 +51,11 @@ class Given(Generic[C]):
 def from_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of each parameter that is a configuration, or `Given` of one.
 
-        Other parameters are typer's, as ever. Values reach the configuration as they were typed, so
-        that it refuses what it refuses in Python, in the same words. Errors become exit codes.
+    >>> @from_options
+    ... def export(config: ExportConfig, *, as_json: AsJson = False) -> None: ...
 
-            @from_options
-            def export(config: ExportConfig, *, as_json: _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-
-    AsJson = False) -> None:
+    Other parameters are typer's, as ever. Values reach the configuration as they were typed, so
+    that it refuses what it refuses in Python, in the same words. Errors become exit codes.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters = [inspect.Parameter("context", _KEYWORD, annotation=typer.Context)]
@@ -120,42 +118,35 @@ class _Field:
     def parameter(self) -> inspect.Parameter:
         """The option, or argument, for typer."""
         kind = _without_none(self.info.annotation)
-        default = None if self.info.is_required() else self.info.default
         kind = get_args(kind)[0] if self.is_repeated else kind
-        shown: Any = kind if kind in (bool, int, float) else str
-        settings: dict[str, Any] = {
+        shown: Any
+        shown, settings = _shown_as(kind)
+        settings |= {
             "help": self.option.help or self.info.description,
             "rich_help_panel": self.option.panel,
             "show_default": self.option.show_default,
-            "metavar": self.option.metavar,
         }
-        if kind in (int, float):
-            settings |= {"parser": _number_or_text(kind)}
-            settings |= self._bounds() if self.option.null is None else {}
-        elif get_origin(kind) is Literal:
-            choices = [str(choice) for choice in get_args(kind)]
-            settings["autocompletion"] = lambda: choices
-            settings["metavar"] = f"<{'|'.join(choices)}>"
-            settings["parser"] = _number_or_text(type(get_args(kind)[0]))
-        elif kind is Path:
-            settings["metavar"] = self.option.metavar or "<path>"
-        elif kind is ByteSize:
-            settings["metavar"] = "SIZE"
-            default = default and ByteSize(default).human_readable()
+        if self.option.metavar is not None:
+            settings["metavar"] = self.option.metavar
+        if kind in (int, float) and self.option.null is None:
+            settings |= self._bounds()
+        default = None if self.info.is_required() else self.info.default
         if self.is_repeated:
             shown, default = list[shown], list(default or ()) or None
         elif isinstance(default, tuple):
             default = ",".join(map(str, default))
+        elif kind is ByteSize and default is not None:
+            default = ByteSize(default).human_readable()
+        declared = (
+            typer.Argument(**settings)
+            if self.option.is_argument
+            else typer.Option(*self.flags, **settings)
+        )
         return inspect.Parameter(
             self.parameter_name,
             _KEYWORD,
             default=inspect.Parameter.empty if self.is_required else default,
-            annotation=Annotated[
-                shown,
-                typer.Argument(**settings)
-                if self.option.is_argument
-                else typer.Option(*self.flags, **settings),
-            ],
+            annotation=Annotated[shown, declared],
         )
 
     def _bounds(self) -> dict[str, float]:
@@ -226,6 +217,25 @@ def _configuration(annotation: Any) -> type[ValidatedConfig] | None:  # noqa: AN
     kind = _without_none(annotation)
     is_one = inspect.isclass(kind) and issubclass(kind, ValidatedConfig)
     return kind if is_one else None
+
+
+def _shown_as(kind: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401  (any annotation)
+    """The type that help shows for a field's, and what else typer is told of it."""
+    if kind in (int, float):
+        return kind, {"parser": _number_or_text(kind)}
+    if get_origin(kind) is Literal:
+        values = get_args(kind)
+        choices = [str(value) for value in values]
+        return str, {
+            "parser": _number_or_text(type(values[0])),
+            "metavar": f"<{'|'.join(choices)}>",
+            "autocompletion": lambda: choices,
+        }
+    if kind is Path:
+        return str, {"metavar": "<path>"}
+    if kind is ByteSize:
+        return str, {"metavar": "SIZE"}
+    return bool if kind is bool else str, {}
 
 
 def _number_or_text(kind: type) -> Callable[[str], Any]:
