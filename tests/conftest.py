@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -32,9 +33,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def traced_once() -> Iterator[None]:
-    """Exports in this process share their canonical graphs."""
+    """Exports in this process share their canonical graphs, if the tests have loaded torch."""
+    if "torch" not in sys.modules:
+        yield
+        return
     from canonical_graphs import canonical_graph
 
     with pytest.MonkeyPatch.context() as patch:
@@ -43,9 +47,7 @@ def traced_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def checkpoint(
-    traced_once: None, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``checkpoint(structure)``: the directory of a tiny Hugging Face checkpoint."""
 
     @cache

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from example_rows import write_examples
 
 from skipdec.engines.bundle import EngineBundle
 
@@ -27,7 +28,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.slow
 def test_the_loop_ends_in_a_bundle_with_the_fitted_schedule(tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    write_examples(tmp_path)
     printed = ""
     for program, *arguments in commands():
         assert program == "skipdec"

@@ -126,6 +126,7 @@ def own_completions(
     return tuple(written)
 
 
+@pytest.mark.slow
 def test_the_file_migrates_an_int8_bundle_for_the_cpu(planted: Path, tmp_path: Path) -> None:
     report = run_calibration(plan_of(planted, migrate=0.5), Events())
     path = tmp_path / "ranges.json"

@@ -84,6 +84,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), ["build", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_it_builds_without_torch_and_leaves_the_source_alone(source: Path, tmp_path: Path) -> None:
     before = files(source)
     words = ("build", source, "--target", TARGET, "--gpu-arch", "8.9", "-o", tmp_path / "built")

@@ -61,6 +61,7 @@ def without_builds(manifest: Manifest) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_the_bundle_holds_one_plan_an_engine_and_one_a_bucket_for_layers(
     exported: tuple[ExportReport, Manifest],
 ) -> None:

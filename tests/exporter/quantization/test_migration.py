@@ -202,6 +202,7 @@ def bundle(
     return output
 
 
+@pytest.mark.slow
 def test_the_manifest_says_that_weights_were_migrated(bundle: Path, ranges: Path) -> None:
     migration = ActivationRanges.from_json(ranges.read_bytes(), "").migration
     assert migration is not None

@@ -52,6 +52,7 @@ def results(config: ReproductionConfig) -> list[CellResult]:
     return reproduce(config, Generator.open)
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_table_is_filled(results: list[CellResult]) -> None:
     assert [(result.column, result.speedup) for result in results] == [
         ("untuned", 1),
