@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from ...engines.host.markdown import escaped, interval, number, table
+from ...engines.host.console import escaped, interval, number, table
 from ...runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
 from .evaluate import Average, Evaluation, Example, Row, Spread

@@ -12,8 +12,7 @@ from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import parse_schedule
-from ..architecture.architecture import architecture_of, expected_tensors
-from ..architecture.families import family_config, hub_id
+from ..architecture.architecture import architecture_of, expected_tensors, family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..config import CheckpointSource, LoadFormat
 from .dummy import DummyReader

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
-from ..architecture.families import hub_id, short_names
+from ..architecture.architecture import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
 
 _SMALL_FILES = (

@@ -15,7 +15,7 @@ from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.manifest import ModelSpec, PrecisionSpec
 from ...engines.targets import exported_targets
-from ..architecture.families import hub_id
+from ..architecture.architecture import hub_id
 from ..checkpoint.checkpoint import open_checkpoint, resolve_schedule
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration

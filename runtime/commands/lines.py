@@ -15,10 +15,18 @@ from ..batches.requests import Request, make_request
 from ..generator import Generator
 from ..schedule import ExitSchedule
 from ..tokens.outputs import RequestOutput, StreamDelta
-from .jsonl import BadRecord, Record, RecordId, error_line, read_records, result_line, to_bytes
+from .jsonl import (
+    BadRecord,
+    Record,
+    RecordId,
+    ResultFile,
+    error_line,
+    read_records,
+    result_line,
+    to_bytes,
+)
 from .options import GenerateOptions
 from .progress import GenerationProgress, Interruption
-from .results import ResultFile
 
 Records = Sequence[Record | BadRecord]
 Progress = Callable[[Sequence[StreamDelta]], None]

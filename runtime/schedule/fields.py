@@ -1,13 +1,16 @@
-"""The fields of an exit schedule that every schedule has, and what may be wrong with them."""
+"""The fields that every exit schedule has, what may be wrong with them, and how values round."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 MAX_HORIZON = 2**20
 PROMPT_DEPTHS = ("full", "decay")
 
 _INTEGERS = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon", "warmup_layers")
+_GRID = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +55,17 @@ def _bound_problems(fields: ScheduleFields) -> list[str]:
         if value < low or (high is not None and value > high):
             problems.append(f"{name} is {value}; allowed: {allowed}")
     return problems
+
+
+def round_half_up(value: Fraction) -> int:
+    """Round to the nearest integer, ties upward: 12.5 → 13, 12.4 → 12.
+
+    >>> round_half_up(Fraction(25, 2)), round_half_up(Fraction(62, 5))
+    (13, 12)
+    """
+    return math.floor(value + Fraction(1, 2))
+
+
+def snap(value: float) -> Fraction:
+    """Put an irrational value on a grid: the last bits of a machine's libm can't move a tie."""
+    return Fraction(round(value * _GRID), _GRID)

@@ -12,10 +12,9 @@ from typing import Any
 from ...engines.errors import ScheduleError
 from .choice import choose_rules, unknown_keys
 from .decays import DECAYS, Decay
-from .fields import ScheduleFields
+from .fields import ScheduleFields, round_half_up
 from .placements import PLACEMENTS, Placement
 from .plan import LayerPlan, Segment, generated_holes, prompt_holes
-from .rounding import round_half_up
 from .rule import parameters_of
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")

@@ -13,8 +13,8 @@ from ...engines.errors import ScheduleError
 from ...engines.manifest import json_digest
 from ...engines.registry import Registry
 from .decays import DECAYS
+from .fields import round_half_up
 from .placements import PLACEMENTS
-from .rounding import round_half_up
 from .rule import INTEGER, NAME, Notation, parameters_of
 from .schedule import ExitSchedule
 

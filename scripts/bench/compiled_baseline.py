@@ -23,8 +23,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import PreTrainedModel, StaticCache
 
-from skipdec.exporter.architecture.architecture import expected_tensors
-from skipdec.exporter.architecture.families import family_config
+from skipdec.exporter.architecture.architecture import expected_tensors, family_config
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.exporter.verification.tokens import hugging_face_model

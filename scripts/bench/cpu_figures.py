@@ -15,7 +15,7 @@ from bench.stitching import StitchingBench
 from skipdec.engines.backends.ort import use_shared_thread_pool
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError
-from skipdec.exporter.architecture.families import family_config
+from skipdec.exporter.architecture.architecture import family_config
 
 BENCH_MODEL = "opt-1.3b"
 SIX_LAYERS = "constant:max=6"

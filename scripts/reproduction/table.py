@@ -18,7 +18,7 @@ from reproduction.runs import Cell
 from skipdec.calib.evaluation.bootstrap import Estimate, MetricSample
 from skipdec.calib.evaluation.metrics import METRICS
 from skipdec.engines.bundle import replace_file
-from skipdec.engines.host import markdown
+from skipdec.engines.host import console as markdown
 from skipdec.engines.host.processor import available_cores, processor_name
 
 _CONFIDENCE = 0.95

@@ -16,8 +16,7 @@ from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.runtime.kv.cache import KVCache
-from skipdec.runtime.schedule.placements.bottom import Bottom
-from skipdec.runtime.schedule.placements.top import Top
+from skipdec.runtime.schedule.placements.ends import Bottom, Top
 from skipdec.runtime.stitching.host import StepBuffers
 
 Array = NDArray[Any]

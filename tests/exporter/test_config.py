@@ -8,7 +8,7 @@ import pytest
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.engines.host.processor import processor_flags
 from skipdec.engines.targets import TARGETS, exported_targets
-from skipdec.exporter.architecture.families import family_config, hub_id, short_names
+from skipdec.exporter.architecture.architecture import family_config, hub_id, short_names
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.config import CheckpointSource, ExportConfig, TensorRtConfig
 

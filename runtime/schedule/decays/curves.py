@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from ..fields import ScheduleFields
-from ..rounding import round_half_up, snap
+from ..fields import ScheduleFields, round_half_up, snap
 from .decay import Decay
 
 _LARGEST_EXACT_POWER = 16

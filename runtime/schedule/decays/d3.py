@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
-from ..fields import MAX_HORIZON, ScheduleFields
-from ..rounding import snap
+from ..fields import MAX_HORIZON, ScheduleFields, snap
 from .decay import Decay
 
 

@@ -21,9 +21,9 @@ DECAYS = Registry(
         "cosine": "runtime.schedule.decays.curves:Cosine",
         "power": "runtime.schedule.decays.curves:Power",
         "exponential": "runtime.schedule.decays.curves:Exponential",
-        "step": "runtime.schedule.decays.step:Step",
-        "constant": "runtime.schedule.decays.constant:Constant",
-        "table": "runtime.schedule.decays.table:Table",
+        "step": "runtime.schedule.decays.levels:Step",
+        "constant": "runtime.schedule.decays.levels:Constant",
+        "table": "runtime.schedule.decays.levels:Table",
         "d3": "runtime.schedule.decays.d3:D3",
     },
 )

@@ -16,8 +16,8 @@ from ..rule import Rule
 PLACEMENTS = Registry(
     "placement",
     {
-        "top": "runtime.schedule.placements.top:Top",
-        "bottom": "runtime.schedule.placements.bottom:Bottom",
+        "top": "runtime.schedule.placements.ends:Top",
+        "bottom": "runtime.schedule.placements.ends:Bottom",
         "unified": "runtime.schedule.placements.unified:Unified",
         "unified-nested": "runtime.schedule.placements.unified:UnifiedNested",
         "hierarchical": "runtime.schedule.placements.hierarchical:Hierarchical",

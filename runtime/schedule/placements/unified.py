@@ -7,8 +7,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
-from ..fields import ScheduleFields
-from ..rounding import round_half_up
+from ..fields import ScheduleFields, round_half_up
 from .placement import Placement
 
 

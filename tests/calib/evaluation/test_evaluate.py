@@ -16,7 +16,7 @@ from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
-from skipdec.calib.data.long_prompts import LongPrompts
+from skipdec.calib.data.tokenised import LongPrompts
 from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig, prepare
 from skipdec.calib.evaluation.markdown import tables_markdown

@@ -20,7 +20,7 @@ from skipdec.calib.evaluation.metrics import MetricOptions, Outcome
 from skipdec.calib.evaluation.positions import PositionProfile, position_buckets, position_profiles
 from skipdec.calib.evaluation.report import report_document, write_evaluation
 from skipdec.engines.errors import UsageError
-from skipdec.engines.host.markdown import number
+from skipdec.engines.host.console import number
 from skipdec.runtime.generator import Generator
 
 TEXT = "the cat sat on the mat and the dog sat by the cat on the mat and so on " * 3

@@ -13,8 +13,12 @@ from toy_family import CONFIG, Toy, ToyModel, write_toy
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import TensorRole
-from skipdec.exporter.architecture.architecture import ARCHITECTURES
-from skipdec.exporter.architecture.families import family_config, hub_id, short_names
+from skipdec.exporter.architecture.architecture import (
+    ARCHITECTURES,
+    family_config,
+    hub_id,
+    short_names,
+)
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.export import export
 from skipdec.exporter.verification import process

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from skipdec.exporter.architecture.families import family_config
+from skipdec.exporter.architecture.architecture import family_config
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.commands.results import ResultFile
+from skipdec.runtime.commands.jsonl import ResultFile
 
 LINE_OF: dict[str | int, int] = {"a": 1, "b": 2, 3: 4, "d": 5}
 LINES: list[dict[str, Any]] = [
