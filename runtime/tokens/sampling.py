@@ -31,12 +31,11 @@ class SamplingParams(ValidatedConfig):
     A field's description is also what an error says is allowed. All problems come in one
     UsageError:
 
-    >>> SamplingParams(top_p=1.5, n=0)
+    >>> SamplingParams(temperature=-1, n=0)
     Traceback (most recent call last):
-    skipdec.engines.errors.UsageError: SamplingParams | 2 problems:
+    skipdec.engines.errors.ConfigurationError: SamplingParams | 2 problems:
+      - temperature is -1; allowed: a number from 0; 0 is greedy: the most probable token
       - n is 0; allowed: an integer from 1: completions per prompt
-      - top_p is 1.5; allowed: a number above 0 and up to 1: only the most probable tokens with
-        this sum; 1 is off
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

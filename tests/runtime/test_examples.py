@@ -14,7 +14,7 @@ import pytest
         "batches.planning",
         "kv.pool",
         "tokens.sampling",
-        "schedule.decay",
+        "schedule.decays.d3",
         "schedule.schedule",
         "schedule.text",
     ],
