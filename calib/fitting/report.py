@@ -1,4 +1,4 @@
-"""What a fit found, as a JSON document."""
+"""What a fit found, as a JSON document and as tables on a console."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from .speed import MeasuredSpeedup
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .fit import Fit
-    from .loss import LossDifference
     from .speed import Speedups
 
 _HEADINGS = (
