@@ -59,7 +59,7 @@ def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJso
     from ...engines.host.progress import ConsoleProgress
 
     require_extra("export", "skipdec calibrate")
-    from ..calibration.calibrate import calibrate as run
+    from ..calibration.calibration import calibrate as run
 
     with ConsoleProgress(quiet=quiet) as progress:
         report = run(config, progress)

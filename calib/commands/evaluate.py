@@ -16,7 +16,7 @@ from ...runtime.commands.options import EngineOptions
 from ..evaluation.inputs import EvaluationConfig
 
 if TYPE_CHECKING:
-    from ..evaluation.evaluate import Evaluation
+    from ..evaluation.evaluation import Evaluation
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -63,7 +63,7 @@ def evaluate(
 ) -> None:
     """Write texts at every schedule, compare them with references, and measure the time."""
     from ...engines.host.progress import ConsoleProgress
-    from ..evaluation.evaluate import evaluate as run
+    from ..evaluation.evaluation import evaluate as run
     from ..evaluation.markdown import tables_markdown
     from ..evaluation.report import evaluation_place, report_document
 

@@ -88,7 +88,7 @@ def fit(
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the least loss of quality."""
     from ...engines.host.progress import ConsoleProgress
-    from ..fitting.fit import fit as run
+    from ..fitting.fitting import fit as run
     from ..fitting.report import print_fit, report_document
 
     config = given.build(

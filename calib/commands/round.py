@@ -56,7 +56,7 @@ def round_command(config: RoundingConfig, *, quiet: Quiet = False, as_json: AsJs
     from ...engines.host.progress import ConsoleProgress
 
     require_extra("export", "skipdec round")
-    from ..rounding.round import round_weights
+    from ..rounding.rounding import round_weights
 
     with ConsoleProgress(quiet=quiet) as progress:
         report = round_weights(config, progress)

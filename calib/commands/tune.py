@@ -57,7 +57,7 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
     from transformers.utils import logging
 
     from ...engines.host.progress import ConsoleProgress
-    from ..tuning.tune import tune as run_tuning
+    from ..tuning.tuning import tune as run_tuning
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

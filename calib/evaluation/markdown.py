@@ -9,7 +9,7 @@ from itertools import groupby
 from ...engines.host.console import escaped, interval, number, table
 from ...runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
-from .evaluate import Average, Evaluation, Example, Row, Spread
+from .evaluation import Average, Evaluation, Example, Row, Spread
 from .inputs import EvaluationConfig
 from .metrics import Metric
 from .positions import PositionFigure, PositionProfile

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .bootstrap import Estimate
-from .evaluate import Evaluation, Row
+from .evaluation import Evaluation, Row
 from .positions import PositionFigure
 
 if TYPE_CHECKING:

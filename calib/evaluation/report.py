@@ -13,7 +13,7 @@ from typing import Any
 from ...engines.bundle.place import Place
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
-from .evaluate import Evaluation, Row
+from .evaluation import Evaluation, Row
 from .markdown import report_markdown
 from .plots import plot_pareto, plot_positions
 

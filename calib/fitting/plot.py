@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...engines.errors import UsageError
 from ...engines.host.extras import require_extra
-from .fit import Fit
+from .fitting import Fit
 from .speed import SpeedupOf
 
 FORMATS = (".png", ".svg")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
-from .fit import Candidate, Fit
+from .fitting import Candidate, Fit
 from .loss import LossDifference
 from .sensitivity import SensitivityRow
 from .speed import MeasuredSpeedup

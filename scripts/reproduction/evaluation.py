@@ -13,7 +13,7 @@ from reproduction.columns import Depth, SkipDecode
 from reproduction.config import UNTUNED, ReproductionConfig
 from reproduction.runs import Cell, Run, e2e_data
 from skipdec.calib.evaluation.bootstrap import Bootstrap
-from skipdec.calib.evaluation.evaluate import OpenGenerator, Row, evaluate
+from skipdec.calib.evaluation.evaluation import OpenGenerator, Row, evaluate
 from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.metrics import MetricOptions
 from skipdec.engines.bundle import EngineBundle, replace_file

@@ -13,7 +13,7 @@ from calibrations import SCHEDULES
 from recorded_events import RecordedEvents
 from typer.testing import CliRunner
 
-from skipdec.calib.calibration.calibrate import run_calibration
+from skipdec.calib.calibration.calibration import run_calibration
 from skipdec.calib.calibration.config import CalibrationConfig
 from skipdec.calib.calibration.plan import CalibrationPlan, plan_calibration
 from skipdec.cli import build_app

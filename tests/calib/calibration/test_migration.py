@@ -14,7 +14,7 @@ from calibrations import SCHEDULES, literal_inputs, plan_of
 from transformers import OPTForCausalLM
 from typer.testing import CliRunner
 
-from skipdec.calib.calibration.calibrate import run_calibration
+from skipdec.calib.calibration.calibration import run_calibration
 from skipdec.calib.calibration.migration import smoothing_factors
 from skipdec.calib.calibration.report import CalibrationReport
 from skipdec.calib.data.tokenised import TokenisedExample

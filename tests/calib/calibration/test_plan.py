@@ -11,7 +11,7 @@ from plan_requests import needs_tensorrt_rtx
 from tiny_models import BASE
 from transformers import OPTConfig, OPTForCausalLM
 
-from skipdec.calib.calibration.calibrate import run_calibration
+from skipdec.calib.calibration.calibration import run_calibration
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig

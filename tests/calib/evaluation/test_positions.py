@@ -13,7 +13,7 @@ from evaluations import SKIPPING
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.bootstrap import Bootstrap
-from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
+from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import EvaluationConfig, prepare
 from skipdec.calib.evaluation.markdown import tables_markdown
 from skipdec.calib.evaluation.metrics import MetricOptions, Outcome

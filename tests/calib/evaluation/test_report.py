@@ -11,7 +11,7 @@ import pytest
 from evaluations import SKIPPING
 
 from skipdec.calib.evaluation import report as evaluation_files
-from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
+from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.markdown import report_markdown, tables_markdown
 from skipdec.calib.evaluation.plots import pareto_front

@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from skipdec.calib.data.data import DataConfig
-from skipdec.calib.fitting import fit
+from skipdec.calib.fitting import fitting as fit
 from skipdec.calib.fitting.goal import Goal, MaxLoss, TargetSpeedup
 from skipdec.calib.fitting.inputs import FitConfig
 from skipdec.calib.fitting.loss import ScoredSchedule, loss_difference

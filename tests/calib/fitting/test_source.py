@@ -15,7 +15,7 @@ from recorded_events import RecordedEvents
 from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig
-from skipdec.calib.fitting.fit import Fit, fit
+from skipdec.calib.fitting.fitting import Fit, fit
 from skipdec.calib.fitting.goal import MaxLoss
 from skipdec.calib.fitting.inputs import FitConfig
 from skipdec.calib.fitting.source import BundleSource, ModelSource

@@ -11,9 +11,9 @@ import torch
 from transformers import TrainerCallback
 
 from skipdec.calib.tuning import trainer as tune_training
-from skipdec.calib.tuning import tune as tune_module
+from skipdec.calib.tuning import tuning as tune_module
 from skipdec.calib.tuning.config import TuneConfig
-from skipdec.calib.tuning.tune import tune
+from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError
 
 TOO_FAST = {"learning_rate": 1e25, "decay": "constant", "warmup_fraction": 0}

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from skipdec.calib.tuning.config import TuneConfig
-from skipdec.calib.tuning.tune import tune
+from skipdec.calib.tuning.tuning import tune
 
 WORKER = Path(__file__).parents[2] / "support" / "calib" / "tuning_processes.py"
 STEPS = 6

@@ -8,7 +8,7 @@ from typing import Any
 from calibrations import random_examples
 
 from skipdec.calib.rounding.config import RoundingConfig
-from skipdec.calib.rounding.round import RoundingPlan
+from skipdec.calib.rounding.rounding import RoundingPlan
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.schedule.text import parse_schedule

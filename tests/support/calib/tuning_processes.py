@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
-from skipdec.calib.tuning.tune import tune
+from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError
 
 

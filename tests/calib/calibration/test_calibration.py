@@ -16,8 +16,8 @@ from recorded_events import RecordedEvents
 from torch import nn
 from transformers import OPTForCausalLM
 
-from skipdec.calib.calibration import calibrate as calibration
-from skipdec.calib.calibration.calibrate import run_calibration
+from skipdec.calib.calibration import calibration
+from skipdec.calib.calibration.calibration import run_calibration
 from skipdec.calib.layerwise.engines import round_to_fp8, round_to_int8
 from skipdec.calib.layerwise.texts import HiddenStates
 from skipdec.engines.errors import CheckpointError

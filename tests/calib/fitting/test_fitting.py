@@ -15,7 +15,7 @@ from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
-from skipdec.calib.fitting.fit import Fit, fit
+from skipdec.calib.fitting.fitting import Fit, fit
 from skipdec.calib.fitting.goal import MaxLoss, TargetSpeedup
 from skipdec.calib.fitting.inputs import FitConfig, prepare
 from skipdec.calib.fitting.report import report_document
@@ -30,7 +30,7 @@ from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
-MEASURE = "skipdec.calib.fitting.fit.measure_speedup"
+MEASURE = "skipdec.calib.fitting.fitting.measure_speedup"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from transformers import OPTForCausalLM, TrainerCallback
 
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
-from skipdec.calib.tuning.tune import tune
+from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.exporter.config import ExportConfig
@@ -202,7 +202,7 @@ def test_a_finished_run_that_was_not_published_resumes_without_a_further_step(
     settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed while its result is written, within the second epoch; another step would show."""
-    from skipdec.calib.tuning import tune as tune_module
+    from skipdec.calib.tuning import tuning as tune_module
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.data.tokenised import LongPrompts
-from skipdec.calib.evaluation.evaluate import Evaluation, evaluate
+from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig, prepare
 from skipdec.calib.evaluation.markdown import tables_markdown
 from skipdec.calib.evaluation.metrics import MetricOptions

@@ -16,7 +16,7 @@ from roundings import rounding_plan
 from tiny_models import tiny_model
 from transformers import OPTForCausalLM
 
-from skipdec.calib.rounding.round import run_rounding
+from skipdec.calib.rounding.rounding import run_rounding
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind
