@@ -1,1 +1,38 @@
-"""Making a model ready to skip."""
+"""Making a model ready to skip.
+
+Programs that were written after docs/python.md before calib had folders still find their modules:
+``from skipdec.calib.fit_goal import TargetSpeedup``. New ones import from ``skipdec``.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+_MOVED = {  # module names that docs/python.md used to give, and where their content is
+    "calibration_plan": "calibration.config",
+    "evaluation_inputs": "evaluation.inputs",
+    "fit": "fitting.fitting",
+    "fit_goal": "fitting.goal",
+    "fit_inputs": "fitting.inputs",
+    "fit_source": "fitting.source",
+    "rounding_plan": "rounding.config",
+    "tune": "tuning.tuning",
+    "tune_config": "tuning.config",
+}
+
+
+class _MovedModule(ModuleType):
+    """Hands on the names of the module that took its place, which is loaded when one is used."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        former = self.__name__.rpartition(".")[2]
+        return getattr(import_module(f".{_MOVED[former]}", __package__), name)
+
+
+for _former in _MOVED:
+    sys.modules[f"{__name__}.{_former}"] = _MovedModule(f"{__name__}.{_former}")

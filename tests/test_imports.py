@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import skipdec
+
 EXPORTER_LIBRARIES = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors"}
 
 
@@ -32,6 +34,41 @@ def test_every_public_name_loads_no_exporter_library() -> None:
     loaded = loaded_modules("from skipdec import *")
     assert loaded & EXPORTER_LIBRARIES == set()
     assert "numpy" in loaded
+
+
+@pytest.mark.parametrize("name", sorted(skipdec._PUBLIC_NAMES))
+def test_public_names_are_found_where_they_are_said_to_be(name: str) -> None:
+    assert getattr(skipdec, name).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    {
+        "calib.calibration": "calibrate",
+        "calib.calibration_plan": "CalibrationConfig",
+        "calib.data": "DataConfig",
+        "calib.evaluation": "evaluate",
+        "calib.evaluation_inputs": "BundleChoice EvaluationConfig",
+        "calib.fit": "fit",
+        "calib.fit_goal": "TargetSpeedup",
+        "calib.fit_inputs": "FitConfig",
+        "calib.fit_source": "BundleSource",
+        "calib.rounding": "round_weights",
+        "calib.rounding_plan": "RoundingConfig",
+        "calib.tune": "tune",
+        "calib.tune_config": "TuneConfig",
+        "engines.bundle": "write_schedule",
+        "exporter.config": "ExportConfig",
+        "exporter.pipeline": "export",
+    }.items(),
+)
+def test_imports_that_were_documented_before_there_were_folders_still_work(
+    module: str, names: str
+) -> None:
+    imported: dict[str, object] = {}
+    exec(f"from skipdec.{module} import {', '.join(names.split())}", imported)
+    for name in names.split():
+        assert imported[name] is getattr(skipdec, name)
 
 
 @pytest.mark.parametrize(

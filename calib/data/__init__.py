@@ -1,1 +1,5 @@
 """Examples: prompts and completions, as texts and as tokens."""
+
+from .data import DataConfig
+
+__all__ = ["DataConfig"]

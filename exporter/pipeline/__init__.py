@@ -1,1 +1,5 @@
 """From a checkpoint, or a bundle with canonical engines, to a published bundle."""
+
+from .export import export
+
+__all__ = ["export"]
