@@ -20,8 +20,7 @@ from skipdec.engines.targets.onnxruntime import ONNX_RUNTIME
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.onnxruntime import lower
-from skipdec.exporter.pipeline.export import export
-from skipdec.exporter.pipeline.plan import bundle_name
+from skipdec.exporter.pipeline.export import export, output_path
 from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.report import VerificationRequest
 
@@ -78,7 +77,7 @@ def test_an_export_for_it_is_verified_and_generates(
 
 def test_its_bundles_are_named_after_it() -> None:
     config = ExportConfig(model="opt-125m", target="toy")
-    assert bundle_name("opt-125m", "float32", config) == "opt-125m-toy.skipdec"
+    assert output_path(config).name == "opt-125m-toy.skipdec"
 
 
 def test_an_unknown_target_is_refused_with_it_among_the_known(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_canonical_engines_are_kept_on_request_as_plain_onnx(model: str, tmp_pat
 def test_failed_verification_publishes_nothing(
     model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(request: VerificationRequest, events: object) -> None:
+    def fail(request: VerificationRequest, *_: object) -> None:
         EngineBundle.open(request.directory)  # whole, only not visible
         raise VerificationError("bundle", "layer_003 is off")
 
