@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -57,11 +58,13 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
     from transformers.utils import logging
 
     from ...engines.host.progress import ConsoleProgress
+    from ..tuning.tuning import is_main
     from ..tuning.tuning import tune as run_tuning
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    with ConsoleProgress(quiet=quiet, advice=lambda: _advice(config)) as progress:
+    advice = partial(_advice, config) if is_main() else None  # torchrun's processes say it once
+    with ConsoleProgress(quiet=quiet, advice=advice) as progress:
         report = run_tuning(config, progress)
     if report is None:
         return

@@ -48,7 +48,7 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
     """
     events = events or Events()
     plan = plan_tuning(config)
-    if not _is_main():
+    if not is_main():
         _run(plan, Events())
         return None
     with plan.directories.place.locked(force=config.force):
@@ -62,7 +62,7 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
             raise
 
 
-def _is_main() -> bool:
+def is_main() -> bool:
     """Whether this is torchrun's first process, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -80,7 +80,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     set_seed(plan.config.seed)  # of adapters and dropout
     losses: dict[str, float] = {}
     with _timed(seconds, "validate", events):
-        if plan.validation is not None and _is_main():
+        if plan.validation is not None and is_main():
             losses |= _validate("start", model, plan)
     with _timed(seconds, "train", events):
         trainer = make_trainer(plan, model, events)

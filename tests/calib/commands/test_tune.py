@@ -123,3 +123,17 @@ def test_ctrl_c_advises_to_resume_only_what_was_saved(
     assert result.exit_code == 130
     assert advice in result.stderr
     assert (tmp_path / ".tuned.tuning").exists() == (save_steps == 1)
+
+
+@pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
+def test_of_torchruns_processes_the_first_one_alone_advises(
+    rank: str, times: int, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr("skipdec.calib.tuning.tuning.plan_tuning", interrupted)
+    result = run(*FRESH, "--data", rows, "--schedule", "2x", "-o", tmp_path / "tuned")
+    assert result.exit_code == 130
+    assert result.stderr.count("nothing was saved yet") == times
