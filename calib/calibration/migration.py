@@ -26,8 +26,7 @@ from ..layerwise.engines import (
 from ..layerwise.texts import HiddenStates
 from .plan import CalibrationPlan
 from .products import measure_ranges
-
-_HEAD = engine_name(EngineKind.HEAD)
+from .report import HEAD
 
 
 class ChannelMaxima:
@@ -100,8 +99,8 @@ class Migrator:
     @property
     def migration(self) -> Migration:
         """The factors of all engines so far."""
-        layers = {name: factors for name, factors in self._factors.items() if name != _HEAD}
-        return Migration(alpha=self._alpha, layers=layers, head=self._factors.get(_HEAD, {}))
+        layers = {name: factors for name, factors in self._factors.items() if name != HEAD}
+        return Migration(alpha=self._alpha, layers=layers, head=self._factors.get(HEAD, {}))
 
     def layer(self, index: int, observed: HiddenStates) -> TensorReader:
         """The tensors of a layer, migrated by what ``observed`` brings to it."""

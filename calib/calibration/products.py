@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ...engines.errors import CheckpointError
-from ..layerwise.engines import QuantizedProjection, observed
+from ..layerwise.engines import QuantizedProjection, observed, relative_error, squares
 from .config import RangeMethod
 from .histogram import RANGE_METHODS, MagnitudeHistogram
 
@@ -105,24 +105,15 @@ class _Sums:
     tokens: int = 0
 
     def add(self, product: QuantizedProjection, inputs: Tensor, output: Tensor) -> None:
-        self.input += _squares(inputs)
-        self.input_error += _squares(product.round_inputs(inputs) - inputs)
-        self.output += _squares(output)
-        self.output_error += _squares(product(inputs) - output)
+        self.input += squares(inputs)
+        self.input_error += squares(product.round_inputs(inputs) - inputs)
+        self.output += squares(output)
+        self.output_error += squares(product(inputs) - output)
         self.tokens += output[..., 0].numel()
 
     def errors(self) -> ProductErrors:
         return ProductErrors(
-            input=_relative(self.input_error, self.input),
-            output=_relative(self.output_error, self.output),
+            input=relative_error(self.input_error, self.input),
+            output=relative_error(self.output_error, self.output),
             tokens=self.tokens,
         )
-
-
-def _squares(values: Tensor) -> float:
-    return float(values.double().square().sum())
-
-
-def _relative(error: float, whole: float) -> float:
-    ratio: float = (error / whole) ** 0.5 if whole > 0 else 0.0
-    return ratio

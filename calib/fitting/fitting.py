@@ -19,11 +19,9 @@ from .inputs import FitConfig, FitInputs, prepare
 from .loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
 from .search import ScheduleSearch, SearchResult, excess_costs
 from .sensitivity import SensitivityRow, study
-from .speed import MeasuredSpeedup, SpeedModel, SpeedupOf, Speedups, measure_speedup
+from .speed import SPEEDUP_NAMES, MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
 
 _MOST_ATTEMPTS = 4  # schedules measured before a target counts as missed
-
-_WHOSE: dict[SpeedupOf, str] = {"steps": "the steps after the prompt", "call": "the whole call"}
 
 OpenGenerator = Callable[[Path], Generator]
 Measure = Callable[[ExitSchedule], MeasuredSpeedup]
@@ -167,7 +165,7 @@ class _Fitting:
             return bold
         raise SkipDecError(
             f"--target-speedup {goal.value:g}",
-            f"can't be met: in {_WHOSE[of]}, the fastest candidate, {format_schedule(fastest)}, "
+            f"can't be met: in {SPEEDUP_NAMES[of]}, the fastest candidate, {format_schedule(fastest)}, "
             f"reaches {speed.predicted(fastest).of(of):.3f}× by the bytes it reads{reached}; "
             "nothing was scored; ask for less, or allow more --placement",
         )

@@ -7,10 +7,9 @@ from pathlib import Path
 from ...engines.errors import UsageError
 from ...engines.host.extras import require_extra
 from .fitting import Fit
-from .speed import SpeedupOf
+from .speed import SPEEDUP_NAMES
 
 FORMATS = (".png", ".svg")
-AXES: dict[SpeedupOf, str] = {"steps": "the steps after the prompt", "call": "the whole call"}
 
 
 def check_picture(path: Path) -> None:
@@ -62,7 +61,7 @@ def plot_fit(fit: Fit, path: Path) -> None:
                 label=label,
                 zorder=3,
             )
-        axes.set_xlabel(f"speed-up of {AXES[of]}, expected")
+        axes.set_xlabel(f"speed-up of {SPEEDUP_NAMES[of]}, expected")
         axes.set_ylabel("nats a token")
         axes.legend()
         undated = {"Date": None} if path.suffix.lower() == ".svg" else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
@@ -15,7 +15,11 @@ from ...runtime.schedule import ExitSchedule
 
 _WARMUP_TOKENS = 4
 
-SpeedupOf = Literal["steps", "call"]  # the steps after the prompt; prompt and steps
+SpeedupOf = Literal["steps", "call"]
+SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
+    "steps": "the steps after the prompt",
+    "call": "the whole call",
+}
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,17 @@ _FORMATS: Mapping[StaticFormat, _Format] = {
 STATIC_FORMATS: tuple[StaticFormat, ...] = tuple(_FORMATS)
 
 
+def squares(values: Tensor) -> float:
+    """The sum of the squares, in float64."""
+    return float(values.double().square().sum())
+
+
+def relative_error(error: float, whole: float) -> float:
+    """Root mean square, relative, of two sums of squares; 0 where ``whole`` is 0."""
+    ratio: float = (error / whole) ** 0.5 if whole > 0 else 0.0
+    return ratio
+
+
 def _attention_without_cache(
     query: Tensor,
     key: Tensor,

@@ -14,7 +14,7 @@ from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...exporter.checkpoint.reader import CheckpointReader
 from ...exporter.quantization.quantize import Array
-from ..layerwise.engines import load_engine, observed
+from ..layerwise.engines import load_engine, observed, relative_error, squares
 from .gptq import round_weight
 from .grid import Int4Grid
 from .report import RoundedProduct
@@ -79,9 +79,9 @@ class RoundedEngine:
             exact = self.exact[name]
             total = sums[name]
             total.tokens += output[..., 0].numel()
-            total.output += _squares(output)
-            total.nearest += _squares(inputs @ (self.nearest[name] - exact))
-            total.rounded += _squares(inputs @ (self.rounded[name] - exact))
+            total.output += squares(output)
+            total.nearest += squares(inputs @ (self.nearest[name] - exact))
+            total.rounded += squares(inputs @ (self.rounded[name] - exact))
 
         self.use(self.exact)
         with observed(self.module, self._grids, compare):
@@ -91,8 +91,8 @@ class RoundedEngine:
                 engine=self.name,
                 weight=name,
                 tokens=total.tokens,
-                nearest_error=total.relative(total.nearest),
-                rounded_error=total.relative(total.rounded),
+                nearest_error=relative_error(total.nearest, total.output),
+                rounded_error=relative_error(total.rounded, total.output),
             )
             for name, total in sums.items()
         ]
@@ -158,12 +158,3 @@ class _Sums:
     output: float = 0.0
     nearest: float = 0.0
     rounded: float = 0.0
-
-    def relative(self, error: float) -> float:
-        """Root mean square, relative; 0 where all outputs are 0."""
-        ratio: float = (error / self.output) ** 0.5 if self.output > 0 else 0.0
-        return ratio
-
-
-def _squares(values: Tensor) -> float:
-    return float(values.double().square().sum())

@@ -19,7 +19,7 @@ from .config import TuneConfig
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
 from .report import TuningReport, make_report, plot_curves
-from .work import CURVES_NAME, REPORT_NAME
+from .work import CURVES_NAME, FREE_OPTIONS, REPORT_NAME
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,8 +32,6 @@ _TITLES = {
     "train": "tuning",
     "publish": "writing",
 }
-# What may differ between a run and the one that resumes it.
-_FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 
 
 def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | None:
@@ -52,7 +50,7 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
         _run(plan, Events())
         return None
     with plan.directories.place.locked(force=config.force):
-        options = config.model_dump(mode="json", exclude=_FREE_OPTIONS)
+        options = config.model_dump(mode="json", exclude=FREE_OPTIONS)
         plan.directories.begin({**options, "data_digest": plan.data.digest}, resume=config.resume)
         try:
             events.planned(plan.summary, plan.warnings)

@@ -14,6 +14,8 @@ from ...engines.errors import UsageError
 
 REPORT_NAME = "tuning_report.json"
 CURVES_NAME = "tuning_curves.png"
+FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
+"""Fields of TuneConfig that do not change a model: a run that resumes another may have its own."""
 
 
 @dataclass(frozen=True)

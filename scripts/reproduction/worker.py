@@ -10,13 +10,10 @@ from time import perf_counter
 from reproduction.runs import Run
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.report import TuningReport
-from skipdec.calib.tuning.work import REPORT_NAME, TuningDirectories
+from skipdec.calib.tuning.work import FREE_OPTIONS, REPORT_NAME, TuningDirectories
 from skipdec.engines.bundle.place import MANIFEST_NAME
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.config import ExportConfig
-
-# What does not change a model: where it lies, how it was continued, what was shown meanwhile.
-_FREE_OPTIONS = {"output", "resume", "force", "logging_steps", "save_steps"}
 
 
 def prepare_process(threads: int) -> None:
@@ -82,7 +79,7 @@ def _is_tuned(run: Run) -> bool:
 
 
 def _fixed_options(config: TuneConfig) -> dict[str, object]:
-    return config.model_dump(mode="json", exclude=_FREE_OPTIONS)
+    return config.model_dump(mode="json", exclude=FREE_OPTIONS)
 
 
 def _tune(run: Run) -> None:
