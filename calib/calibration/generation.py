@@ -14,7 +14,7 @@ from ...runtime.generator import Generator
 from ...runtime.schedule import ExitSchedule
 from ...runtime.tokens.outputs import StreamDelta
 from ...runtime.tokens.sampling import SamplingParams
-from ..data.data import raise_problems
+from ..data.rows import raise_problems
 from ..data.tokenised import TokenisedExample
 
 _FREE_FIELDS = {"name", "max_seq_len"}  # a bundle may be called otherwise, its use be limited

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from ...engines.checking import Option, ValidatedConfig
-from ...engines.errors import MissingExtraError, UsageError
+from ...engines.errors import UsageError
 from .long_prompts import LongPrompts
-from .passages import (
-    DEFAULT,
-    DEFAULT_PASSAGE_WORDS,
-    PRESETS,
-    PassageWords,
-    Preset,
-    PresetName,
-    split_passages,
-)
+from .passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
+from .rows import READERS, open_text, raise_problems
 
 DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
-
-MAX_PROBLEMS_SHOWN = 20
+PresetName = Literal["e2e", "tldr", "cnn-dm"]
 
 _FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON's escapes can write one alone
 _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Where prompt and completion stand, and the text that is made of them.
+
+    ``{prompt}`` and ``{completion}`` in the templates stand for the columns' texts.
+    """
+
+    prompt_column: str
+    completion_column: str
+    prompt_template: str = "{prompt}"
+    completion_template: str = "{completion}"
+
+
+DEFAULT = Preset("prompt", "completion")
+
+PRESETS: dict[PresetName, Preset] = {
+    # E2E NLG: a meaning representation and one of its human references a row.
+    "e2e": Preset("mr", "ref"),
+    # Reddit TL;DR (Webis-TLDR-17): a post and its author's summary.
+    "tldr": Preset("content", "summary", "{prompt}\nTL;DR:", " {completion}"),
+    # CNN/DailyMail: an article and its highlights.
+    "cnn-dm": Preset("article", "highlights", "{prompt}\nTL;DR:", " {completion}"),
+}
 
 
 @dataclass(frozen=True)
@@ -107,15 +122,6 @@ class DataConfig(ValidatedConfig):
         return replace(preset, **{name: text for name, text in given.items() if text is not None})
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One row as read: its columns, or why it can't be read."""
-
-    source: str
-    columns: Mapping[str, Any]
-    problem: str | None = None
-
-
 def load_examples(config: DataConfig) -> list[Example]:
     """Read every row, in order.
 
@@ -133,7 +139,7 @@ def load_examples(config: DataConfig) -> list[Example]:
     columns = config.columns()
     examples: list[Example] = []
     problems: list[str] = []
-    for row in _READERS[data_format](config.path):
+    for row in READERS[data_format](config.path):
         found = [row.problem] if row.problem else _row_problems(row.columns, columns)
         problems += [f"{row.source}: {problem}" for problem in found]
         if not found:
@@ -146,15 +152,6 @@ def load_examples(config: DataConfig) -> list[Example]:
         problems = [f"{config.path} has no rows; give prompts with completions"]
     raise_problems("data", problems)
     return examples
-
-
-def raise_problems(subject: str, problems: list[str]) -> None:
-    """Raise a UsageError with the first problems and the number of the others, if there are any."""
-    if problems:
-        shown = problems[:MAX_PROBLEMS_SHOWN]
-        if hidden := len(problems) - len(shown):
-            shown.append(f"and {hidden} more")
-        raise UsageError(subject, *shown)
 
 
 def group_references(examples: Iterable[Example]) -> list[tuple[str, tuple[str, ...]]]:
@@ -208,7 +205,7 @@ def _load_passages(config: DataConfig) -> list[Example]:
     words = DEFAULT_PASSAGE_WORDS
     if config.passage_words is not None:
         words = PassageWords.parse(config.passage_words)
-    with _open_text(config.path) as file:
+    with open_text(config.path) as file:
         text = file.read()
     columns = config.columns()
     examples = [
@@ -242,84 +239,3 @@ def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:
         elif _SURROGATE.search(value):
             problems.append(f"{name!r} holds half of a surrogate pair, which is no character")
     return problems
-
-
-def _read_jsonl(path: Path) -> Iterator[_Row]:
-    """One JSON object a line; blank lines are left out."""
-    with _open_text(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            source = f"{path.name}, line {number}"
-            try:
-                document = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield _Row(source, {}, f"is not JSON ({error})")
-                continue
-            if isinstance(document, dict):
-                yield _Row(source, document)
-            else:
-                yield _Row(source, {}, f"is a JSON {type(document).__name__}; allowed: an object")
-
-
-def _read_csv(path: Path) -> Iterator[_Row]:
-    """A header, then rows; a row is named by its first line, as texts may hold line breaks."""
-    with _open_text(path) as lines:
-        reader = csv.reader(lines, strict=True)
-        start = 1
-        try:
-            header = next(reader, [])
-            start = reader.line_num + 1
-            for cells in reader:
-                source, start = f"{path.name}, line {start}", reader.line_num + 1
-                if len(cells) == len(header):
-                    yield _Row(source, dict(zip(header, cells, strict=True)))
-                elif cells:
-                    yield _Row(source, {}, f"has {len(cells)} cells; the header has {len(header)}")
-        except csv.Error as error:
-            yield _Row(f"{path.name}, line {start}", {}, f"is not CSV ({error})")
-
-
-def _read_dataset(path: Path) -> Iterator[_Row]:
-    """A dataset that Hugging Face datasets saved; one split of it."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtraError(
-            f"data {path}", "is read by datasets, not installed here; run: pip install datasets"
-        ) from error
-    try:
-        stored = datasets.load_from_disk(str(path))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"data {path}", f"is no dataset on disk ({error}); save one with save_to_disk"
-        ) from error
-    if isinstance(stored, datasets.DatasetDict):
-        splits = ", ".join(str(path / name) for name in stored)
-        raise UsageError(f"data {path}", f"holds several splits; give one of {splits}")
-    for number, row in enumerate(stored, start=1):
-        yield _Row(f"{path.name}, row {number}", row)
-
-
-def _open_text(path: Path) -> IO[str]:
-    """UTF-8 text, checked as a whole first: one UsageError names the lines that are not."""
-    if path.is_dir():
-        raise UsageError(f"data {path}", "is a directory; give a file")
-    raise_problems("data", list(_undecodable_lines(path)))
-    return path.open(encoding="utf-8-sig", newline="")
-
-
-def _undecodable_lines(path: Path) -> Iterator[str]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                byte = line[error.start]
-                yield (
-                    f"{path.name}, line {number}: is not UTF-8 (byte {byte:#04x} at "
-                    f"{error.start + 1}); convert the file"
-                )
-
-
-_READERS = {"jsonl": _read_jsonl, "csv": _read_csv, "dataset": _read_dataset}

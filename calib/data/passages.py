@@ -1,4 +1,4 @@
-"""Passages of a plain text as examples; columns and templates of data sets that people bring."""
+"""Passages of a plain text: consecutive words, cut into prompts and completions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 from ...engines.errors import UsageError
 
 _WORD = re.compile(r"\s*\S+")  # with the white space before it
-PresetName = Literal["e2e", "tldr", "cnn-dm"]
 
 
 @dataclass(frozen=True)
@@ -68,28 +66,3 @@ def split_passages(text: str, words: PassageWords) -> Iterator[Passage]:
         prompt, completion = "".join(parts[: words.prompt]), "".join(parts[words.prompt :])
         yield Passage(prompt, completion, start)
         line += prompt.count("\n") + completion.count("\n")
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Where prompt and completion stand, and the text that is made of them.
-
-    ``{prompt}`` and ``{completion}`` in the templates stand for the columns' texts.
-    """
-
-    prompt_column: str
-    completion_column: str
-    prompt_template: str = "{prompt}"
-    completion_template: str = "{completion}"
-
-
-DEFAULT = Preset("prompt", "completion")
-
-PRESETS: dict[PresetName, Preset] = {
-    # E2E NLG: a meaning representation and one of its human references a row.
-    "e2e": Preset("mr", "ref"),
-    # Reddit TL;DR (Webis-TLDR-17): a post and its author's summary.
-    "tldr": Preset("content", "summary", "{prompt}\nTL;DR:", " {completion}"),
-    # CNN/DailyMail: an article and its highlights.
-    "cnn-dm": Preset("article", "highlights", "{prompt}\nTL;DR:", " {completion}"),
-}

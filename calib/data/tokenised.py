@@ -9,8 +9,9 @@ from statistics import median_low
 
 from ...engines.errors import UsageError
 from ...runtime.tokens.tokenizer import Tokenizer
-from .data import Example, raise_problems
+from .data import Example
 from .long_prompts import LongPrompts, cut_to_fit
+from .rows import raise_problems
 
 
 @dataclass(frozen=True)

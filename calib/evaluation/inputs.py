@@ -16,7 +16,8 @@ from ...engines.checking import Option, Problems, ValidatedConfig
 from ...engines.errors import ScheduleError, UsageError
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
-from ..data.data import DataConfig, raise_problems
+from ..data.data import DataConfig
+from ..data.rows import raise_problems
 from .metrics import MetricOptions
 from .prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 

@@ -165,8 +165,8 @@ class _Fitting:
             return bold
         raise SkipDecError(
             f"--target-speedup {goal.value:g}",
-            f"can't be met: in {SPEEDUP_NAMES[of]}, the fastest candidate, {format_schedule(fastest)}, "
-            f"reaches {speed.predicted(fastest).of(of):.3f}× by the bytes it reads{reached}; "
+            f"can't be met: in {SPEEDUP_NAMES[of]}, the fastest candidate, "
+            f"{format_schedule(fastest)}, reaches {speed.predicted(fastest).of(of):.3f}× by the bytes it reads{reached}; "
             "nothing was scored; ask for less, or allow more --placement",
         )
 

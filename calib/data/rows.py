@@ -1,0 +1,113 @@
+"""The rows of a file of examples, each named by its line: JSON Lines, CSV, a saved dataset."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ...engines.errors import MissingExtraError, UsageError
+
+MAX_PROBLEMS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row as read: its columns, or why it can't be read."""
+
+    source: str
+    columns: Mapping[str, Any]
+    problem: str | None = None
+
+
+def raise_problems(subject: str, problems: list[str]) -> None:
+    """Raise a UsageError with the first problems and the number of the others, if there are any."""
+    if problems:
+        shown = problems[:MAX_PROBLEMS_SHOWN]
+        if hidden := len(problems) - len(shown):
+            shown.append(f"and {hidden} more")
+        raise UsageError(subject, *shown)
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    """One JSON object a line; blank lines are left out."""
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            source = f"{path.name}, line {number}"
+            try:
+                document = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield Row(source, {}, f"is not JSON ({error})")
+                continue
+            if isinstance(document, dict):
+                yield Row(source, document)
+            else:
+                yield Row(source, {}, f"is a JSON {type(document).__name__}; allowed: an object")
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    """A header, then rows; a row is named by its first line, as texts may hold line breaks."""
+    with open_text(path) as lines:
+        reader = csv.reader(lines, strict=True)
+        start = 1
+        try:
+            header = next(reader, [])
+            start = reader.line_num + 1
+            for cells in reader:
+                source, start = f"{path.name}, line {start}", reader.line_num + 1
+                if len(cells) == len(header):
+                    yield Row(source, dict(zip(header, cells, strict=True)))
+                elif cells:
+                    yield Row(source, {}, f"has {len(cells)} cells; the header has {len(header)}")
+        except csv.Error as error:
+            yield Row(f"{path.name}, line {start}", {}, f"is not CSV ({error})")
+
+
+def _read_dataset(path: Path) -> Iterator[Row]:
+    """A dataset that Hugging Face datasets saved; one split of it."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError(
+            f"data {path}", "is read by datasets, not installed here; run: pip install datasets"
+        ) from error
+    try:
+        stored = datasets.load_from_disk(str(path))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"data {path}", f"is no dataset on disk ({error}); save one with save_to_disk"
+        ) from error
+    if isinstance(stored, datasets.DatasetDict):
+        splits = ", ".join(str(path / name) for name in stored)
+        raise UsageError(f"data {path}", f"holds several splits; give one of {splits}")
+    for number, row in enumerate(stored, start=1):
+        yield Row(f"{path.name}, row {number}", row)
+
+
+def open_text(path: Path) -> IO[str]:
+    """UTF-8 text, checked as a whole first: one UsageError names the lines that are not."""
+    if path.is_dir():
+        raise UsageError(f"data {path}", "is a directory; give a file")
+    raise_problems("data", list(_undecodable_lines(path)))
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _undecodable_lines(path: Path) -> Iterator[str]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                yield (
+                    f"{path.name}, line {number}: is not UTF-8 (byte {byte:#04x} at "
+                    f"{error.start + 1}); convert the file"
+                )
+
+
+READERS = {"jsonl": _read_jsonl, "csv": _read_csv, "dataset": _read_dataset}
