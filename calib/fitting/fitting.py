@@ -166,8 +166,8 @@ class _Fitting:
         raise SkipDecError(
             f"--target-speedup {goal.value:g}",
             f"can't be met: in {SPEEDUP_NAMES[of]}, the fastest candidate, "
-            f"{format_schedule(fastest)}, reaches {speed.predicted(fastest).of(of):.3f}× by the bytes it reads{reached}; "
-            "nothing was scored; ask for less, or allow more --placement",
+            f"{format_schedule(fastest)}, reaches {speed.predicted(fastest).of(of):.3f}× by the "
+            f"bytes it reads{reached}; nothing was scored; ask for less, or allow more --placement",
         )
 
     def _measure(self, schedule: ExitSchedule) -> MeasuredSpeedup:
