@@ -118,7 +118,9 @@ class _Field:
     def parameter(self) -> inspect.Parameter:
         """The option, or argument, for typer."""
         kind = _without_none(self.info.annotation)
-        kind = get_args(kind)[0] if self.is_repeated else kind
+        if self.is_repeated:
+            kind = get_args(kind)[0]  # of each entry, without what bounds it
+            kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         shown: Any
         shown, settings = _shown_as(kind)
         settings |= {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import typer
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, Strict
 from typer.testing import CliRunner
 
 from skipdec.engines.checking import MemorySize, Option, ValidatedConfig, split_at_commas
@@ -34,6 +34,7 @@ class Config(ValidatedConfig):
     memory: Annotated[MemorySize, Option("--kv-memory")] = 1 << 30
     limit: Annotated[int | None, Option(null="0")] = Field(default=16, ge=1)
     stop: Annotated[tuple[str, ...], Option()] = ()
+    ids: Annotated[tuple[Annotated[int, Strict()], ...], Option("--id")] = ()
     sizes: Annotated[tuple[int, ...], BeforeValidator(split_at_commas), Option(repeated=False)] = (
         1,
     )
@@ -67,7 +68,7 @@ def test_what_is_not_given_has_the_fields_default() -> None:
 
 def test_every_kind_of_option_reaches_its_field() -> None:
     switches = "here -o out -j 3 --no-verify --dtype float16 --level 0 --kv-memory 1.5GiB"
-    others = "--limit 0 --stop a --stop b --sizes 1,8 --grid 3 --grid-columns 4"
+    others = "--limit 0 --stop a --stop b --id 3 --sizes 1,8 --grid 3 --grid-columns 4"
     result, config = run(*switches.split(), *others.split())
     assert result.exit_code == 0, result.output
     assert config == Config(
@@ -80,6 +81,7 @@ def test_every_kind_of_option_reaches_its_field() -> None:
         memory=3 << 29,
         limit=None,
         stop=("a", "b"),
+        ids=(3,),
         sizes=(1, 8),
         grid=Grid(rows=3, columns=4),
     )
