@@ -1,6 +1,6 @@
 """The process that builds one plan: reads a request on stdin, writes JSON lines on stdout.
 
-Lines as in ``worker_process.py``; progress is [phase, step, steps]. Its argument is the file to
+Lines as in ``host/worker.py``; progress is [phase, step, steps]. Its argument is the file to
 write. SIGINT and SIGTERM make the builder stop at its next step.
 """
 

@@ -1,1 +1,1 @@
-"""The runtime's commands, one module a command; `skipdec.cli` mounts them."""
+"""The runtime's commands, one module a command; `skipdec.cli` loads the one that runs."""

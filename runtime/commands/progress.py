@@ -1,4 +1,4 @@
-"""GenerationProgress: what ``skipdec generate`` counts while it works, and says at the end."""
+"""What ``skipdec generate`` counts while it works and says at the end, and what Ctrl-C does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs the engines that a plan names: embed, layers, head, one after the other.
 
 The runtime knows tensors by role only: each engine is given what its spec asks for. Bypassing a
-layer is not calling it. ``host_stitcher.py`` runs engines at once on numpy arrays,
-``device_stitcher.py`` enqueues them on a device.
+layer is not calling it. ``host.py`` runs engines at once on numpy arrays, ``device.py`` enqueues
+them on a device.
 """
 
 from __future__ import annotations
