@@ -111,6 +111,10 @@ class EngineBuildError(SkipDecError):
     """TensorRT refused an engine, crashed, was stopped, or built another than was asked for."""
 
 
+class DeviceError(SkipDecError):
+    """The device or its driver refused a call; the text holds its own words."""
+
+
 class VerificationError(SkipDecError):
     """An engine does not compute what its reference does; the worst tensor is named."""
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CapacityError, EnvironmentMismatchError, MissingExtraError
+from ..errors import CapacityError, DeviceError, EnvironmentMismatchError, MissingExtraError
 from ..memory import Array
-from .device import Device, DeviceError, DeviceGraph
+from .device import Device, DeviceGraph
 
 try:
     from cuda.bindings import runtime

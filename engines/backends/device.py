@@ -13,16 +13,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SkipDecError
 from ..manifest import DType, TensorRole
 from ..memory import ITEM_BYTES, Array, Buffer, DeviceBuffer, DeviceTensor, Memory, Tensor
 
 # Of the memory that is free once engines are loaded; the rest is left to activations and graphs.
 _KV_SHARE = 0.8
-
-
-class DeviceError(SkipDecError):
-    """The device or its driver refused a call; the text holds its own words."""
 
 
 class DeviceGraph(ABC):

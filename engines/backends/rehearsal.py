@@ -16,9 +16,9 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CapacityError
+from ..errors import CapacityError, DeviceError
 from ..memory import Array
-from .device import Device, DeviceError, DeviceGraph
+from .device import Device, DeviceGraph
 
 Work = Callable[[], None]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from skipdec.engines.backends.device import DeviceError, DeviceMemory
-from skipdec.engines.errors import CapacityError, EnvironmentMismatchError
+from skipdec.engines.backends.device import DeviceMemory
+from skipdec.engines.errors import CapacityError, DeviceError, EnvironmentMismatchError
 
 runtime = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from host_device import POISON, HostDevice
 
-from skipdec.engines.backends.device import DeviceError, DeviceMemory, misplaced
+from skipdec.engines.backends.device import DeviceMemory, misplaced
 from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.backends.session import open_backend
-from skipdec.engines.errors import CapacityError, UsageError
+from skipdec.engines.errors import CapacityError, DeviceError, UsageError
 from skipdec.engines.manifest import TensorRole
 
 

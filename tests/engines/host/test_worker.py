@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from importlib import import_module
 
 import pytest
 
+from skipdec.engines import errors
 from skipdec.engines.host.worker import Worker, WorkerCrashError
 
 READER = "ast"  # a module of Python's own that reads its stdin to the end
@@ -29,3 +31,12 @@ def test_the_environment_is_added_to_this_process() -> None:
     with Worker(READER, [], added) as worker, pytest.raises(WorkerCrashError) as caught:
         worker.run("no source (", lambda _: None)
     assert "cleanup" in caught.value.output  # what a verbose interpreter says at its end
+
+
+def test_every_error_of_a_device_or_bundle_can_be_handed_over() -> None:
+    import_module("skipdec.engines.backends.rehearsal")
+    kinds = [errors.SkipDecError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    names = {kind.__name__ for kind in kinds if kind.__module__.startswith("skipdec.")}
+    assert names <= vars(errors).keys()

@@ -18,10 +18,9 @@ from host_device import HostDevice
 from tiny_models import STRUCTURES
 
 from skipdec import ExitSchedule, Generator, SamplingParams
-from skipdec.engines.backends.device import DeviceError
 from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.errors import CapacityError, UsageError
+from skipdec.engines.errors import CapacityError, DeviceError, UsageError
 from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.runtime.stitching.device import DeviceStitcher
 

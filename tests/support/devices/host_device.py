@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from skipdec.engines.backends.device import DeviceError, DeviceGraph
+from skipdec.engines.backends.device import DeviceGraph
 from skipdec.engines.backends.rehearsal import RehearsalDevice
+from skipdec.engines.errors import DeviceError
 from skipdec.engines.memory import Array
 
 POISON = 0xA5
