@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from ..errors import BundleError, UsageError
 
@@ -221,12 +220,7 @@ class BundleLock:
         os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the file and release the lock, in this order, so that nobody else's is removed."""
         assert self._descriptor is not None
         self.path.unlink(missing_ok=True)

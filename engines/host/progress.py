@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import RLock
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -67,12 +66,7 @@ class ConsoleProgress(Events):
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         """Take the bars away; after Ctrl-C, say how to go on."""
         self._bars.stop()
         if self._advice is not None and isinstance(error, KeyboardInterrupt):

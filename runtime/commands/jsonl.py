@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from ...engines.bundle import replace_file
@@ -203,12 +202,7 @@ class ResultFile:
         self._file.flush()
         self._numbers += map(self._number, lines)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         assert self._file is not None
         self._file.close()
         if kind is None and self._numbers != sorted(self._numbers):
