@@ -37,8 +37,7 @@ def main() -> None:
     parser.add_argument(
         "--bundle",
         type=Path,
-        help="float16 with canonical graphs, in place of one"
-        " with random weights, which needs torch here",
+        help="float16 with canonical graphs; else one of random weights, which needs torch here",
     )
     parser.add_argument("--tests", help="the last line of pytest, for the page")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, a small model")

@@ -93,7 +93,7 @@ def _points(rows: tuple[Row, ...], metric: str) -> list[tuple[float, float]]:
 
 
 def plot_positions(evaluation: Evaluation, path: Path) -> None:
-    """Draw both over the position, one row of pictures a bundle; intervals are shaded.
+    """Draw perplexity and loss by position, one row of pictures a bundle; intervals are shaded.
 
     Needs matplotlib (extra ``plot``) and an evaluation by position.
     """

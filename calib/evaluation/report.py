@@ -1,4 +1,4 @@
-"""What an evaluation found, as a JSON document."""
+"""What an evaluation found, as a JSON document, and the directory that holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the data for a calibration: some to observe, others held out, tokenised and cut off."""
+"""Rows of the data: some to observe, others held out, tokenised and cut off."""
 
 from __future__ import annotations
 

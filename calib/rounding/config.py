@@ -38,7 +38,6 @@ class RoundingConfig(LayerwiseConfig):
     damping: Annotated[float, _ROUNDING] = Field(
         default=0.01, gt=0, le=1, description="of directions that no text takes"
     )
-
     force: Annotated[bool, Option()] = Field(
         default=False, description="replace --output, if a rounding wrote it"
     )

@@ -3,7 +3,7 @@
 Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers"
 (arXiv 2210.17323). What differs is ours: a block's scale is taken when its turn comes, from weights
 that make up for all errors before it, and its largest weight stays at the lowest code, so that the
-result lies on a grid which export finds again (``int4_grid.py``).
+result lies on a grid which export finds again (``grid.py``).
 
 Worked, two inputs that are always equal, weights (0.3, 0.3), whole numbers allowed: to nearest
 both become 0 and the output 0.6·x is lost. Here the first becomes 0 and its error 0.3 moves to the

@@ -4,9 +4,9 @@
     python scripts/data/collect_prose.py --topics TOPICS.py work     # work/prose.{train,dev}.txt
 
 Reads GNU info manuals, Vim's help, Git's notes, Python's pydoc topics, and man pages (sections 2
-and 7, and Git's), as far as they are installed. Keeps paragraphs of 20 words or more
-that are mostly letters, each once. One line a paragraph; every twelfth block of 60 is held out.
-The texts have licences of their own: they are for measuring here, not for passing on.
+and 7, and Git's), as far as they are installed. Keeps paragraphs of 20 words or more that are
+mostly letters, each once. One line a paragraph; every twelfth block of 60 is held out. The texts
+have licences of their own: they are for measuring here, not for passing on.
 """
 
 from __future__ import annotations
