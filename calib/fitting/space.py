@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -18,6 +18,8 @@ from ...runtime.schedule.decays import DECAYS as ALL_DECAYS
 from ...runtime.schedule.fields import PROMPT_DEPTHS
 from ...runtime.schedule.placements import PLACEMENTS as ALL_PLACEMENTS
 from ...runtime.schedule.text import parse_schedule
+
+T = TypeVar("T")
 
 WARMUPS = (1, 0, 2, 3)
 
@@ -35,11 +37,11 @@ DECAYS = default_choices(ALL_DECAYS)
 PLACEMENTS = default_choices(ALL_PLACEMENTS)
 
 
-def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
+def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
 
 
-_Choices = Annotated[tuple[str, ...], AfterValidator(_each_once), Field(min_length=1)]
+_Choices = Annotated[tuple[T, ...], AfterValidator(_each_once), Field(min_length=1)]
 
 
 class SpaceConfig(ValidatedConfig):
@@ -50,16 +52,16 @@ class SpaceConfig(ValidatedConfig):
     unless it is named.
     """
 
-    decays: Annotated[_Choices, Option("--decay", show_default=False)] = Field(
+    decays: Annotated[_Choices[str], Option("--decay", show_default=False)] = Field(
         default=DECAYS, description="repeat: linear, power:power=2, … (four of them)"
     )
-    placements: Annotated[_Choices, Option("--placement", show_default=False)] = Field(
+    placements: Annotated[_Choices[str], Option("--placement", show_default=False)] = Field(
         default=PLACEMENTS, description="repeat: top, d3:tail=2, … (all)"
     )
     warmups: Annotated[
-        tuple[Annotated[int, Field(ge=0)], ...], Option("--warmup", show_default=False)
-    ] = Field(default=WARMUPS, min_length=1, description="repeat (0, 1, 2, 3)")
-    prompts: Annotated[_Choices, Option("--prompt", show_default=False)] = Field(
+        _Choices[Annotated[int, Field(ge=0)]], Option("--warmup", show_default=False)
+    ] = Field(default=WARMUPS, description="repeat (0, 1, 2, 3)")
+    prompts: Annotated[_Choices[str], Option("--prompt", show_default=False)] = Field(
         default=PROMPT_DEPTHS[:1],
         description="repeat: full, decay (full; both with --speedup-of call)",
     )

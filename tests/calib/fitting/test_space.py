@@ -18,6 +18,11 @@ def schedules(space: SearchSpace) -> set[ExitSchedule]:
     return {schedule for point in space.points() if (schedule := space.schedule(point))}
 
 
+def test_a_choice_that_is_named_twice_is_there_once() -> None:
+    config = SpaceConfig(decays=("linear", "linear"), warmups=(1, 0, 1), prompts=("full", "full"))
+    assert (config.decays, config.warmups, config.prompts) == (("linear",), (1, 0), ("full",))
+
+
 def test_every_pair_above_the_warm_up_is_there_once() -> None:
     space = SearchSpace(ONLY_TOP, num_layers=6, horizon=9)
     found = {(entry.max_exit_layer, entry.min_exit_layer) for entry in schedules(space)}
