@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from .plan import TuningPlan
 
-
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
@@ -252,11 +251,11 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         full = ExitSchedule.full(self._target.num_layers)
         with torch.no_grad():
             wanted = self._teacher(**inputs, schedule=full).logits  # [R, V]
-        divergence = F.kl_div(
+        from_teacher = F.kl_div(
             (logits / config.temperature).log_softmax(-1),
             (wanted / config.temperature).log_softmax(-1),
             reduction="sum",
             log_target=True,
         )
         scale = config.weight * config.temperature**2
-        return (1 - config.weight) * total + scale * divergence
+        return (1 - config.weight) * total + scale * from_teacher
