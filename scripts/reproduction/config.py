@@ -51,21 +51,21 @@ class ReproductionConfig(ValidatedConfig):
         for field in ("seeds", "speedups", "columns"):
             values = getattr(self, field) or ()
             if len(values) != len(set(values)):
-                yield f"{field} is {', '.join(map(str, values))}; allowed: each once"
+                yield f"`{field}` is {', '.join(map(str, values))}; allowed: each once"
         if self.batch_size % self.parts:
-            yield f"parts is {self.parts}; allowed: a divisor of batch_size, {self.batch_size}"
+            yield f"`parts` is {self.parts}; allowed: a divisor of `batch_size`, {self.batch_size}"
         if unknown := [name for name in self.columns if name not in COLUMNS]:
-            yield f"columns has {', '.join(unknown)}; allowed: {', '.join(COLUMNS)}"
+            yield f"`columns` has {', '.join(unknown)}; allowed: {', '.join(COLUMNS)}"
         try:
             layers = self.num_layers
         except SkipDecError as error:
-            yield from (f"sizes: {problem}" for problem in error.problems)
+            yield from (f"`sizes`: {problem}" for problem in error.problems)
             return
         for speedup in self.rows:
             try:
                 parse_schedule(f"{speedup}x", num_layers=layers, horizon=1)
             except SkipDecError as error:
-                yield from (f"speedups: {speedup}x {problem}" for problem in error.problems)
+                yield from (f"`speedups`: {speedup}x {problem}" for problem in error.problems)
 
     @property
     def rows(self) -> tuple[int, ...]:
