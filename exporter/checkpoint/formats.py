@@ -1,6 +1,6 @@
-"""One ``.safetensors`` file, mapped into memory.
+"""A file of weights, ``.safetensors`` or ``.bin`` (``torch.save``), mapped into memory.
 
-The format (https://github.com/huggingface/safetensors): eight bytes with the little-endian length
+safetensors (https://github.com/huggingface/safetensors): eight bytes with the little-endian length
 of a JSON header, the header (``name -> {dtype, shape, data_offsets}``), the tensors. It is read
 here rather than by the safetensors package because numpy has no bfloat16 and because a view of the
 map costs no memory, however large the tensor.

@@ -1,6 +1,6 @@
 """Rewrites a canonical graph for one target: what all targets share.
 
-A lowering works on graphs without data; ``build.py`` binds the weights afterwards. No torch here:
+A lowering works on graphs without data; ``building/`` binds the weights afterwards. No torch here:
 a machine that only builds engines has none.
 """
 

@@ -1,7 +1,7 @@
 """Lowers canonical graphs to ONNX Runtime's own operators (domain com.microsoft).
 
 TensorScatter + Attention → GroupQueryAttention; products that are to be quantised → integer
-products (lowering_products.py). Residual Add and LayerNormalization stay two nodes: fused as
+products (products.py). Residual Add and LayerNormalization stay two nodes: fused as
 SkipLayerNormalization they take longer on a CPU (opt-125m, 8 rows: 24 of 290 µs a layer).
 """
 

@@ -1,4 +1,4 @@
-"""What an export did: for people and machines that run it, never part of a bundle."""
+"""What an export or a build did, its stages and its memory; never part of a bundle."""
 
 from __future__ import annotations
 

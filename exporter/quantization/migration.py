@@ -1,9 +1,8 @@
 """Migration of outliers from activations into weights (SmoothQuant, arXiv 2211.10438, section 4).
 
 For a product x @ W and one factor s per input channel, (x / s) @ (diag(s) W) is the same product.
-What makes x divides by s as well as x itself, so that nothing is left to be done at run time:
-
-Which tensors make x is the family's to say: ``Architecture.migration_sites``.
+The tensors that make x are divided by s in its place, so that nothing is left to be done at run
+time; which they are is the family's to say: ``Architecture.migration_sites``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Quantised weights: how they are made, what they stand for, and the exact int8 product.
 
-numpy only, no graph: ``lowering_products.py`` builds the nodes that use these tensors, and the
+numpy only, no graph: ``graphs/products.py`` builds the nodes that use these tensors, and the
 verification recomputes them with the functions here.
 """
 

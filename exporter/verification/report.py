@@ -1,4 +1,4 @@
-"""What a verification is asked, reports while it runs, and finds."""
+"""What a verification is asked, and what it finds."""
 
 from __future__ import annotations
 
