@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 JOURNAL_NAME = "journal.jsonl"
 # What an engine's bytes follow from; reports, commands and the proof may change in between.
 _CODE = (
-    "engines/targets",
-    "engines/trt",
+    "engines/memory.py",
+    "engines/targets/**/*.py",
+    "engines/trt/**/*.py",
     *(
-        f"exporter/{name}"
+        f"exporter/{name}/**/*.py"
         for name in ("architecture", "building", "checkpoint", "graphs", "quantization")
     ),
 )
@@ -108,7 +109,7 @@ def _code_digest() -> str:
     """SHA-256 of the source: engines that other code has built are not reused."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
-    for path in sorted(path for name in _CODE for path in (root / name).rglob("*.py")):
+    for path in sorted(path for pattern in _CODE for path in root.glob(pattern)):
         name = path.relative_to(root).as_posix()
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
