@@ -25,16 +25,24 @@ with collection_paused():
 
 
 class _Forwarded(Events):
-    """Writes a line for each event: the method's name and its arguments."""
+    """Writes a line for each event: the method's name and its arguments.
+
+    Ends the process once nobody reads them: the parent was killed.
+    """
 
     def __init__(self, lines: WorkerLines) -> None:
         self._lines = lines
 
     def stage(self, name: str, total: int | None = None) -> None:
-        self._lines.write("progress", ["stage", name, total])
+        self._write("stage", name, total)
 
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
-        self._lines.write("progress", ["advance", item, steps])
+        self._write("advance", item, steps)
+
+    def _write(self, method: str, *arguments: object) -> None:
+        self._lines.write("progress", [method, *arguments])
+        if not self._lines.is_read:
+            sys.exit("nobody waits for this verification")
 
 
 def main() -> None:
