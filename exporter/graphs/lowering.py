@@ -73,6 +73,12 @@ def consumer(value: ir.Value) -> ir.Node:
     return use.node
 
 
+def products_by_weight(graph: ir.Graph) -> dict[str | None, ir.Node]:
+    """The MatMul nodes, each by the name of its second operand."""
+    products = [node for node in graph if node.op_type == "MatMul"]
+    return {weight.name: node for node in products if (weight := node.inputs[1]) is not None}
+
+
 def initializer(graph: ir.Graph, name: str, dtype: str, shape: tuple[int, ...]) -> ir.Value:
     """Register an initialiser without data; ``dtype`` is numpy's name of it."""
     element_type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))

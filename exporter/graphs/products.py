@@ -28,7 +28,7 @@ from ..quantization.quantize import (
     WeightQuantizer,
     weight_quantizer,
 )
-from .lowering import CONTRIB_DOMAIN, initializer, replace_value
+from .lowering import CONTRIB_DOMAIN, initializer, products_by_weight, replace_value
 
 
 def quantize_products(
@@ -43,11 +43,7 @@ def quantize_products(
     if quantizer is None:
         return {}
     writer = _ProductWriter(graph, kind, precision)
-    products = {
-        node.inputs[1].name: node
-        for node in graph
-        if node.op_type == "MatMul" and node.inputs[1] is not None
-    }
+    products = products_by_weight(graph)
     names = quantized_parameters(kind, model)
     for name in names:
         writer.replace(products[name], quantizer)

@@ -31,7 +31,7 @@ from ..quantization.linear import (
 )
 from ..quantization.quantize import WeightQuantizer, quantization
 from ..quantization.ranges import Ranges, quantizes_activations
-from .lowering import LoweredEngine, initializer, the_node
+from .lowering import LoweredEngine, initializer, products_by_weight, the_node
 
 EXPECTED_LAYERS = {
     EngineKind.LAYER: {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1},
@@ -183,11 +183,7 @@ def _quantize_products(
     quantizers: Mapping[str, WeightQuantizer],
 ) -> None:
     """Let the products of an engine of ``kind`` read quantised weights, in place."""
-    products = {
-        node.inputs[1].name: node
-        for node in graph
-        if node.op_type == "MatMul" and node.inputs[1] is not None
-    }
+    products = products_by_weight(graph)
     for name, quantizer in quantizers.items():
         product = products[name]
         _dequantize_weight(graph, product, quantizer)

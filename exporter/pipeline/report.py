@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -108,12 +107,7 @@ class PeakMemory:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take a last sample and stop."""
         self._stopped.set()
         if self._thread.ident is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from types import TracebackType
 from typing import Self
 
 from ...engines.backends.session import open_backend
@@ -111,12 +110,7 @@ class Verification:
         """Nothing more is to be opened."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let backends go."""
         if isinstance(self._plans, PlanRunner):
             self._plans.backend.close()
@@ -201,13 +195,10 @@ class Verification:
         self, runner: PlanRunner, spec: EngineSpec, bucket: KVBucket | None
     ) -> EngineCheck:
         """A plan on its GPU; its weights can't be read back."""
-        builder = ReferenceBuilder(self._quantized, spec.kind, spec.layer_index)
-        for _ in builder.tensors():
-            pass
         return check_engine(
             spec,
             runner.load(spec, bucket),
-            ModuleCalls(builder.module),
+            ModuleCalls(ReferenceBuilder(self._quantized, spec.kind, spec.layer_index).filled()),
             self._model,
             self._tolerance(plan_tolerance(self._precision, spec.kind)),
             self._seed,
@@ -261,10 +252,7 @@ class Verification:
 
     def _streamed_reference(self, rows: list[tuple[int, ...]]) -> list[FloatArray]:
         def load(kind: EngineKind, layer_index: int | None) -> ModuleCalls:
-            builder = ReferenceBuilder(self._float, kind, layer_index)
-            for _ in builder.tensors():
-                pass
-            return ModuleCalls(builder.module)
+            return ModuleCalls(ReferenceBuilder(self._float, kind, layer_index).filled())
 
         return streamed_logits(rows, self._model, "float32", load)
 
