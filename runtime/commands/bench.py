@@ -13,7 +13,7 @@ from .options import EngineOptions
 
 if TYPE_CHECKING:
     from ..generator import Generator
-    from ..measuring.bandwidth import BandwidthProbe, DeviceBandwidthProbe
+    from ..measuring.bandwidth import Probe
 
 _HEADINGS = (
     "layers\nrun",
@@ -66,7 +66,7 @@ def bench(
         _print_report(document)
 
 
-def _probe(generator: Generator, threads: int | None) -> BandwidthProbe | DeviceBandwidthProbe:
+def _probe(generator: Generator, threads: int | None) -> Probe:
     """The yardstick of where the engines run."""
     from ...engines.host.processor import available_cores
     from ..measuring.bandwidth import BandwidthProbe, DeviceBandwidthProbe

@@ -28,10 +28,10 @@ from ...engines.errors import CapacityError, UsageError
 PROBE_BYTES = 2**30
 PASSES = 10
 _HUGE_PAGE = 2**21
-
-Reader = Callable[[int, int], None]
 _COPIES = 8  # a pass: long enough that starting it and waiting for it don't count
 _RUN_BYTES = 2**20  # a run of the strided copy, which then is one contiguous piece
+
+Reader = Callable[[int, int], None]
 
 
 class Probe(ABC):

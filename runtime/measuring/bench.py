@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -21,24 +21,11 @@ from ..generator import Generator
 from ..schedule import ExitSchedule, realised_depth
 from ..schedule.text import format_schedule
 from ..tokens.sampling import SamplingParams
-from .bandwidth import PASSES
+from .bandwidth import PASSES, Probe
 from .cost import CostModel
 
 _WARMUP_TOKENS = 4
 _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
-
-
-class Probe(Protocol):
-    """Measures the bandwidth of the memory that the engines read."""
-
-    samples: list[float]  # bytes a second, one a pass
-
-    @property
-    def best(self) -> float:
-        """The highest of all passes."""
-
-    def measure(self) -> float:
-        """Run one pass and return its bytes a second."""
 
 
 class BenchConfig(ValidatedConfig):
@@ -163,10 +150,7 @@ def random_prompts(
 
 
 def timed_run(
-    generator: Generator,
-    prompts: Sequence[Sequence[int]],
-    schedule: ExitSchedule,
-    num_tokens: int,
+    generator: Generator, prompts: Sequence[Sequence[int]], schedule: ExitSchedule, num_tokens: int
 ) -> Run:
     """Generate exactly ``num_tokens`` greedily for each prompt, in one batch, and time it."""
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
