@@ -6,7 +6,6 @@ forgets to wait, or reads what was freed, goes wrong here too. Speed says nothin
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CapacityError, DeviceError
-from ..memory import Array
+from ..memory import Array, HostMemory
 from .device import Device, DeviceGraph
 
 Work = Callable[[], None]
@@ -34,7 +33,7 @@ class RehearsalDevice(Device):
 
     def __init__(self, *, compute_capability: str = "8.9", limit: int | None = None) -> None:
         self._compute_capability = compute_capability
-        self._limit = limit if limit is not None else _half_of_memory()
+        self._limit = HostMemory().available_bytes() if limit is None else limit
         self._stream = next(_streams)
         self._addresses: list[int] = []  # of what is allocated, ascending
         self._blocks: dict[int, NDArray[np.uint8]] = {}
@@ -193,7 +192,3 @@ class _RecordedGraph(DeviceGraph):
     def destroy(self) -> None:
         """See DeviceGraph."""
         self._work = None
-
-
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 _EXACT_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
-TUNABLE = "glibc.malloc.hugetlb"
+_HUGE_PAGES = "glibc.malloc.hugetlb"
 
 
 def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -51,7 +51,7 @@ def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:
 
 
 def restart_with_huge_pages() -> None:
-    """Replace this process by itself with the tunable set; returns only where that is no use.
+    """Replace this process by itself with glibc's tunable set; returns only where that is no use.
 
     Weights in huge pages take fewer page-table walks while a step streams gigabytes. Most systems
     give such pages only to memory that asks (``madvise``); glibc's malloc asks for all that it maps
@@ -62,10 +62,10 @@ def restart_with_huge_pages() -> None:
     glibc, or where ``GLIBC_TUNABLES`` already names the tunable (with 0 to keep it off).
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
-    if TUNABLE in tunables or not _has_glibc():
+    if _HUGE_PAGES in tunables or not _has_glibc():
         return
     environment = os.environ | {
-        "GLIBC_TUNABLES": ":".join(filter(None, (tunables, f"{TUNABLE}=1")))
+        "GLIBC_TUNABLES": ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))
     }
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 

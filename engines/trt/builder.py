@@ -222,7 +222,7 @@ def attach_timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401  (trt.I
 
     Raises EnvironmentMismatchError if the file is of another TensorRT or GPU.
     """
-    cache = _parse(path, config)
+    cache = _timing_cache(path, config)
     if not config.set_timing_cache(cache, ignore_mismatch=False):
         raise _mismatch(path)
     return cache
@@ -235,7 +235,7 @@ def merge_timing_cache(path: Path, config: Any, cache: Any) -> None:  # noqa: AN
     entries join what the others have put on disk in the meantime.
     """
     with _locked(path):
-        merged = _parse(path, config)
+        merged = _timing_cache(path, config)
         if not merged.combine(cache, ignore_mismatch=False):
             raise _mismatch(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -246,7 +246,7 @@ def merge_timing_cache(path: Path, config: Any, cache: Any) -> None:  # noqa: AN
             temporary.unlink(missing_ok=True)
 
 
-def _parse(path: Path, config: Any) -> Any:  # noqa: ANN401
+def _timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401
     content = path.read_bytes() if path.exists() else b""
     cache = config.create_timing_cache(content)
     if cache is None:

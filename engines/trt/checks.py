@@ -12,13 +12,11 @@ from .library import TensorRtLibrary
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
-
 _OLDEST_COMPATIBLE = (8, 0)  # compute capability; hardware-compatible plans are for Ampere and up
 _ALIASES = {
     TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
     TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
 }
-
 _MOST_RECORDS = 32  # the first ones tell the cause
 
 

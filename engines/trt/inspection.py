@@ -25,7 +25,6 @@ _HINTS: Mapping[str, str] = {
 }
 """Parts of the builder's messages and what can be done about them."""
 
-
 _DTYPES: Mapping[str, DType] = {
     "FLOAT": "float32",
     "HALF": "float16",
