@@ -267,12 +267,7 @@ class Generator:
         call_start = perf_counter()
         longest = max(request.max_tokens for request in requests)
         resolved = self.resolve_schedule(schedule, max_tokens=longest)
-        batches = plan_batches(
-            requests,
-            resolved,
-            self._layout,
-            self._limits,
-        )
+        batches = plan_batches(requests, resolved, self._layout, self._limits)
         self._require_open()
         return self._run_batches(batches, resolved, cancelled, call_start)
 

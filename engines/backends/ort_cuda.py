@@ -20,13 +20,7 @@ from ..errors import BundleError, EnvironmentMismatchError
 from ..manifest import DType, EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceTensor, Tensor
 from .device import Device, DeviceMemory, misplaced
-from .ort import (
-    cpu_session_options,
-    execution_providers,
-    open_session,
-    run_bound,
-    session_options,
-)
+from .ort import cpu_session_options, execution_providers, open_session, run_bound, session_options
 from .rehearsal import RehearsalDevice
 from .session import Binding, EngineBackend, EngineSession
 

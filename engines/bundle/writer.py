@@ -9,13 +9,7 @@ from typing import Any, Self
 from ..errors import BundleError
 from ..manifest import Manifest
 from .bundle import EngineBundle, replace_file, schedule_text
-from .place import (
-    MANIFEST_NAME,
-    SCHEDULE_NAME,
-    TOKENIZER_NAME,
-    bundle_place,
-    is_empty_directory,
-)
+from .place import MANIFEST_NAME, SCHEDULE_NAME, TOKENIZER_NAME, bundle_place, is_empty_directory
 
 
 def check_target(target: Path, *, force: bool) -> None:

@@ -15,7 +15,6 @@ from ..errors import SkipDecError
 if TYPE_CHECKING:
     from rich.console import Console
 
-
 P = ParamSpec("P")
 
 

@@ -181,11 +181,7 @@ def _fields_of(
                 yield _Field(place, info, shown, needed)
 
 
-def _given(
-    config: type[C],
-    typed: Mapping[_Field, Any],
-    context: typer.Context,
-) -> Given[C]:
+def _given(config: type[C], typed: Mapping[_Field, Any], context: typer.Context) -> Given[C]:
     """What the command line has, as ``config`` takes it, and what is missing in it."""
     values: dict[str, Any] = {}
     given = [field for field in typed if _was_given(field, context)]

@@ -72,7 +72,6 @@ def inspect(
 
 
 def _print_sections(document: dict[str, Any]) -> None:
-
     console = result_console()
     model, precision = document["model"], document["precision"]
     console.print(

@@ -43,12 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 @reports_errors
-def show(
-    schedule: Spec,
-    layers: Layers,
-    horizon: Horizon = 64,
-    as_json: AsJson = False,
-) -> None:
+def show(schedule: Spec, layers: Layers, horizon: Horizon = 64, as_json: AsJson = False) -> None:
     """Print how many layers, and which, each generated token runs."""
     from ..schedule.text import parse_schedule
 
@@ -77,11 +72,7 @@ def plot(
 
 
 @reports_errors
-def set_schedule(
-    bundle: BundlePath,
-    schedule: Spec,
-    horizon: Horizon = None,
-) -> None:
+def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) -> None:
     """Change the schedule that a bundle runs by default; no engine is rebuilt."""
     from ...engines.bundle import EngineBundle, write_schedule
     from ..schedule import ExitSchedule

@@ -33,11 +33,9 @@ from .stitcher import Stitcher, bind, cache_tensors
 
 _LOGGER = logging.getLogger(__name__)
 
-
 # Sets of cache addresses whose graphs are kept: calls of other sizes or schedules in between
 # don't cost those of the calls around them.
 _KEPT_PLACES = 4
-
 
 _Addresses = tuple[tuple[int, int, int], ...]  # layer, address, capacity; key, then value
 

@@ -15,10 +15,7 @@ from .stitcher import Stitcher
 
 
 def load_stitcher(
-    bundle: EngineBundle,
-    backend: EngineBackend,
-    max_rows: int,
-    padded_rows: Callable[[int], int],
+    bundle: EngineBundle, backend: EngineBackend, max_rows: int, padded_rows: Callable[[int], int]
 ) -> Stitcher:
     """Load all engines of ``bundle``; of layers with a static capacity, the smallest bucket.
 

@@ -93,7 +93,6 @@ class Exponential(Curve):
 
 def _positive_number_problems(name: str, value: object) -> list[str]:
     """Say what is wrong with a parameter that is a finite number above 0, if anything."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and 0 < float(value) < math.inf:  # type: ignore[arg-type]
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
         return []
     return [f"{name} is {value!r}; this decay needs a finite number above 0, e.g. {name}=2"]
