@@ -53,13 +53,14 @@ def bench(
     from ...engines.host.progress import ConsoleProgress
 
     threads = engines.threads
-    with (
-        ConsoleProgress() as progress,
-        engines.open(bundle, max_batch_size=max(config.batch_sizes)) as generator,
-        _probe(generator, threads) as probe,
-    ):
-        report = run_benchmark(generator, config, probe, progress)
-        document = _document(generator, threads, config, report)
+    with ConsoleProgress() as progress:
+        progress.stage("loading")
+        with (
+            engines.open(bundle, max_batch_size=max(config.batch_sizes)) as generator,
+            _probe(generator, threads) as probe,
+        ):
+            report = run_benchmark(generator, config, probe, progress)
+            document = _document(generator, threads, config, report)
     if as_json:
         print_json(document)
     else:

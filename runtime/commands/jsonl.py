@@ -219,7 +219,7 @@ class ResultFile:
         whole = content[: content.rfind(b"\n") + 1]
         kept: dict[RecordId, dict[str, Any]] = {}
         for number, line in enumerate(whole.splitlines(), start=1):
-            document = _parsed(line)
+            document = _json_object(line)
             if document is None or not ("error" in document or _has_id(document)):
                 raise UsageError(
                     str(self._path), f"line {number} is no result of skipdec generate; remove it"
@@ -240,7 +240,7 @@ def _has_id(document: dict[str, Any]) -> bool:
     return isinstance(document.get("id"), str | int)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _json_object(line: bytes) -> dict[str, Any] | None:
     try:
         document = json.loads(line)
     except ValueError:

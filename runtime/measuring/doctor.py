@@ -49,6 +49,7 @@ _DISTRIBUTIONS = (
     "onnx",
     "onnx-ir",
     "onnxscript",
+    "ml_dtypes",
     "huggingface_hub",
     "matplotlib",
 )
