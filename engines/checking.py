@@ -85,7 +85,7 @@ class ValidatedConfig(BaseModel):
     def _problems_without(self, refused: Set[str | int], values: Mapping[str, Any]) -> list[str]:
         """What the fields that are not refused get wrong together."""
         fields = type(self).model_fields
-        if any(fields[name].is_required() for name in fields if name in refused):
+        if not refused or any(fields[name].is_required() for name in fields if name in refused):
             return []
         try:
             type(self)(**{name: value for name, value in values.items() if name not in refused})
@@ -109,7 +109,7 @@ class ValidatedConfig(BaseModel):
                 other = error or f"{item['msg'][:1].lower()}{item['msg'][1:]}"
                 text = _TEXTS.get(item["type"], "is {input!r}; {other}")
                 facts = {"input": item["input"], "fields": ", ".join(cls.model_fields)} | context
-                yield f"`{field}` " + text.format(**facts, other=other)
+                yield f"`{field}` " + text.format(**facts, other=other) if field else str(other)
 
     def updated(self, **changes: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
         """Return a copy with some fields changed, checked like a new one."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from skipdec.engines.checking import MemorySize, ValidatedConfig, split_at_commas
 from skipdec.engines.errors import UsageError
@@ -70,3 +70,15 @@ def test_an_updated_copy_is_checked() -> None:
     assert limits.updated(rows=2) == Limits(rows=2, columns=3)
     with pytest.raises(UsageError, match="rows is 4"):
         limits.updated(rows=4)
+
+
+def test_what_a_validator_of_the_whole_says_is_told_as_it_is() -> None:
+    class Refusing(Limits):
+        @model_validator(mode="before")
+        @classmethod
+        def _refuse(cls, values: dict[str, Any]) -> dict[str, Any]:
+            raise ValueError("no limits today")
+
+    with pytest.raises(UsageError) as caught:
+        Refusing(rows=1)
+    assert caught.value.problems == ("no limits today",)
