@@ -180,8 +180,8 @@ class RoundingPlan(LayerwisePlan):
 def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     """Read the data, open the checkpoint, parse the schedule; no weight is read.
 
-    Raises one SkipDecError with every problem found: an output that exists, a head
-    that can't be untied, and what ``open_texts`` finds.
+    Raises one SkipDecError with every problem found: an output that exists, a head that can't be
+    untied, blocks that do not divide a product's inputs, and what ``open_texts`` finds.
     """
     problems = Problems("round")
     problems.attempt(rounded_place(config.output).check, force=config.force)

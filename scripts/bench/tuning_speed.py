@@ -75,9 +75,9 @@ def measure_steps(
 ) -> list[StepSpeed]:
     """Time whole steps (forward, backward, AdamW) of every schedule in turn, ``repetitions`` times.
 
-    ``bf16``: forward passes under autocast, as ``tune --bf16`` runs them.
     The first row is transformers' own pass, the second one full depth, to which ``speedup``
     refers. Each repetition has its own batch, of texts of like length, the same for all rows.
+    ``bf16``: forward passes under autocast, as ``tune --bf16`` runs them.
     """
     examples = workload.examples(64 * batch_size, vocab_size, seed)
     dataset = ExampleDataset(examples)
@@ -124,7 +124,6 @@ def _steps(
     seed: int,
 ) -> dict[str, Callable[[dict[str, Tensor]], None]]:
     """One model of its own and one training step for each row."""
-
     document = fresh_document(sizes, vocab_size)
     skip_class = tuning_family(document["model_type"]).model_class()
 
