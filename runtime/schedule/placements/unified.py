@@ -11,8 +11,22 @@ from ..fields import ScheduleFields, round_half_up
 from .placement import Placement
 
 
+class EvenlySpread(Placement):
+    """Layers from the first to the last, both of which always run."""
+
+    def problems(self, schedule: ScheduleFields) -> list[str]:
+        """At least one layer above those that always run."""
+        problems = super().problems(schedule)
+        if not problems and schedule.min_exit_layer < 2:
+            return [
+                f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement "
+                f"{schedule.placement}: 2 or more, the first and the last layer always run"
+            ]
+        return problems
+
+
 @dataclass(frozen=True)
-class Unified(Placement):
+class Unified(EvenlySpread):
     """Evenly spread layers, the first and the last among them (arXiv 2404.06954).
 
     The paper's, from its abstract: how many layers are skipped follows from the target speed-up
@@ -28,10 +42,6 @@ class Unified(Placement):
 
     hole_advice = "take the decay constant, e.g. constant:max=4, or placement unified-nested"
 
-    def problems(self, schedule: ScheduleFields) -> list[str]:
-        """At least one layer above those that always run."""
-        return super().problems(schedule) or _two_layers_problems(schedule)
-
     def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
         """Lowest layers, then equal steps up to the last layer."""
         lowest = max(schedule.warmup_layers, 1)
@@ -44,7 +54,7 @@ class Unified(Placement):
 
 
 @dataclass(frozen=True)
-class UnifiedNested(Placement):
+class UnifiedNested(EvenlySpread):
     """Evenly spread layers whose smaller sets lie in the larger ones: ours, after ``unified``.
 
     Layers join in a fixed order, and a budget runs the first b of it: 0..max(w, 1)−1 and L−1,
@@ -56,24 +66,10 @@ class UnifiedNested(Placement):
     price of nesting.
     """
 
-    def problems(self, schedule: ScheduleFields) -> list[str]:
-        """At least one layer above those that always run."""
-        return super().problems(schedule) or _two_layers_problems(schedule)
-
     def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
         """The first ``budget`` layers of the order."""
         order = _halving_order(schedule.num_layers, max(schedule.warmup_layers, 1))
         return tuple(sorted(order[:budget]))
-
-
-def _two_layers_problems(schedule: ScheduleFields) -> list[str]:
-    """Say so where the smallest budget has no room for the first and the last layer."""
-    if schedule.min_exit_layer < 2:
-        return [
-            f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement "
-            f"{schedule.placement}: 2 or more, the first and the last layer always run"
-        ]
-    return []
 
 
 @cache
