@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ...engines.errors import CheckpointError
 from ...engines.manifest import EngineKind, ModelSpec
+from ...engines.memory import Array
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...exporter.checkpoint.reader import CheckpointReader
-from ...exporter.quantization.quantize import Array
 from ..layerwise.engines import load_engine, observed, relative_error, squares
 from .gptq import round_weight
 from .grid import Int4Grid

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engines.manifest import EngineKind
-
-Array = NDArray[Any]
+from ...engines.memory import Array
 
 
 class TensorReader(Protocol):

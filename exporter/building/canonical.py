@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import BundleError
+from ...engines.memory import Array
 from .engine import BuiltEngine
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

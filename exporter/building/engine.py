@@ -17,10 +17,10 @@ from numpy.typing import DTypeLike
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
-from ...engines.memory import WEIGHTS_ALIGNMENT
+from ...engines.memory import WEIGHTS_ALIGNMENT, Array
 from ...engines.trt.build import PlanReport
 from ..architecture.architecture import engine_parameters
-from ..architecture.weights import Array, Parameter, TensorReader, engine_name
+from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
 

@@ -11,7 +11,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from .reader import Array, CheckpointReader
+from ...engines.memory import Array
+from .reader import CheckpointReader
 
 STANDARD_DEVIATION = 0.02  # as models are initialised: activations stay sane at every depth
 _LEVELS = 1 << 16

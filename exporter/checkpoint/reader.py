@@ -7,12 +7,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from ...engines.memory import Array
+
 StoredType = Literal["float32", "float16", "bfloat16"]
 
 _BLOCK_BYTES = 1 << 24

@@ -14,7 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from ...engines.manifest import EngineKind, FloatType, PrecisionSpec
-from .quantize import Array, FloatArray, WeightQuantizer, column_blocks, finite, quantization
+from ...engines.memory import Array
+from .quantize import FloatArray, WeightQuantizer, column_blocks, finite, quantization
 
 FLOAT8_MAXIMUM = 448.0  # of e4m3fn
 INT8_MAXIMUM = 127

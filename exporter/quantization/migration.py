@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...engines.manifest import EngineKind, ModelSpec, json_digest
+from ...engines.memory import Array
 from ..architecture.architecture import architecture_of, engine_parameters
-from ..architecture.weights import Array, TensorReader, engine_name
+from ..architecture.weights import TensorReader, engine_name
 
 MIGRATION = "migration"  # among a manifest's ``source``: the digest of the factors
 

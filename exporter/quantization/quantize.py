@@ -9,17 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import EngineKind, PrecisionSpec, Quantization
+from ...engines.memory import Array
 from ...engines.registry import load
 from ...engines.targets import target_of
 
-Array = NDArray[Any]
 FloatArray = NDArray[np.float32]
 
 ACTIVATION_ZERO_POINT = 128  # activations are uint8: int8 ones fall to a kernel 40 times slower
