@@ -57,7 +57,8 @@ def plan_table(plan: BundlePlan) -> RenderableType:
     if plan.temporary_size:
         facts.add_row("on the way", f"{_megabytes(plan.temporary_size)} more, deleted at the end")
     facts.add_row("KV cache", f"{plan.kv_bytes_per_token / 1e3:,.1f} kB per token and row")
-    facts.add_row("estimated time", f"{plan.estimated_seconds:,.0f} s without verification")
+    unverified = "" if plan.verification is None else " without verification"
+    facts.add_row("estimated time", f"{plan.estimated_seconds:,.0f} s{unverified}")
     if "source" in plan.origin:
         facts.add_row("source", plan.origin["source"])
     facts.add_row("output", f"{plan.output} (dry run: nothing written)")
