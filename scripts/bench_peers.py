@@ -24,12 +24,15 @@ from pathlib import Path
 from statistics import median
 from time import sleep
 
+from skipdec.engines.host.console import markdown_table
+
 SCRIPTS = Path(__file__).resolve().parent
 PEERS = SCRIPTS.parent / ".venv-peers"
 CONSTRAINTS = SCRIPTS / "bench" / "peers-constraints.txt"
 PEER_PACKAGES = ("ctranslate2", "openvino", "optimum-intel")
 PROMPT, SHORT, LONG = 32, 8, 72  # tokens; decoding is timed as the difference of two lengths
 SETTLE_SECONDS = 0.5
+_HEADINGS = ("model", "measured", "skipdec", "CTranslate2", "ratio", "OpenVINO", "ratio")
 
 # Hugging Face's names; what is not given is opt-125m's.
 MODELS: dict[str, dict[str, int]] = {
@@ -205,7 +208,7 @@ def measure(
     return results
 
 
-def table_row(model: str, cell: Cell, rounds: list[dict[str, float]]) -> str:
+def table_row(model: str, cell: Cell, rounds: list[dict[str, float]]) -> list[str]:
     """Median milliseconds, and per peer the median ratio: above 1, skipdec is faster."""
     columns = [model, cell.name, f"{median(timing['skipdec'] for timing in rounds):.1f}"]
     for peer, goal in zip(("ctranslate2", "openvino"), cell.goals.get(model, (0, 0)), strict=True):
@@ -214,7 +217,7 @@ def table_row(model: str, cell: Cell, rounds: list[dict[str, float]]) -> str:
         if goal:
             verdict += f", goal {goal} {'reached' if ratio >= goal else '**missed**'}"
         columns += [f"{median(timing[peer] for timing in rounds):.1f}", f"{ratio:.2f}× ({verdict})"]
-    return f"| {' | '.join(columns)} |"
+    return columns
 
 
 def peer_versions() -> str:
@@ -243,14 +246,13 @@ def main() -> None:
         f"Random weights, greedy, prompts of {PROMPT} tokens where decoding is timed. "
         "Ratio: the other engine's time ÷ ours.",
         "",
-        "| model | measured | skipdec | CTranslate2 | ratio | OpenVINO | ratio |",
-        "|---|---|---|---|---|---|---|",
     ]
+    rows = []
     for model in arguments.models:
         directories = prepare_model(model, arguments.work / model)
         results = measure(directories, arguments.threads, arguments.rounds)
-        lines += [table_row(model, cell, results[cell.name]) for cell in CELLS]
-    report = "\n".join(lines) + "\n"
+        rows += [table_row(model, cell, results[cell.name]) for cell in CELLS]
+    report = "\n".join([*lines, markdown_table(_HEADINGS, rows)]) + "\n"
     print(report, end="")
     if arguments.output:
         arguments.output.write_text(report)

@@ -14,11 +14,22 @@ import torch
 from bench.tuning_speed import Workload, measure_steps
 
 from skipdec.calib.tuning.fresh import read_fresh_model
+from skipdec.engines.host.console import markdown_table
 from skipdec.engines.host.processor import available_cores, processor_name
 
 WORKLOADS = (
     Workload("short answers", (14, 45), (8, 40)),
     Workload("long answers", (8, 24), (96, 160)),
+)
+
+
+_HEADINGS = (
+    "texts",
+    "schedule",
+    "ms a step",
+    "steps a second ÷ full",
+    "needed of full",
+    "padding",
 )
 
 
@@ -42,10 +53,9 @@ def main() -> None:
         f"{arguments.batch_size}, {number_type}, median of {arguments.repetitions} interleaved "
         "steps\n"
     )
-    print("| texts | schedule | ms a step | steps a second ÷ full | needed of full | padding |")
-    print("|---|---|---|---|---|---|")
+    rows = []
     for workload in WORKLOADS:
-        rows = measure_steps(
+        measured = measure_steps(
             workload,
             read_fresh_model(arguments.sizes),
             arguments.schedules,
@@ -54,11 +64,18 @@ def main() -> None:
             repetitions=arguments.repetitions,
             bf16=arguments.bf16,
         )
-        for row in rows:
-            print(
-                f"| {workload.name} | {row.name} | {row.seconds * 1e3:.0f} | {row.speedup:.2f}× | "
-                f"{row.depth_share:.2f} | {row.padding - 1:.0%} |"
+        rows += [
+            (
+                workload.name,
+                row.name,
+                f"{row.seconds * 1e3:.0f}",
+                f"{row.speedup:.2f}×",
+                f"{row.depth_share:.2f}",
+                f"{row.padding - 1:.0%}",
             )
+            for row in measured
+        ]
+    print(markdown_table(_HEADINGS, rows))
 
 
 if __name__ == "__main__":

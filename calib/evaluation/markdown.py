@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from ...engines.host.console import escaped, interval, number, table
+from ...engines.host.console import escaped, interval, markdown_table, number
 from ...runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
 from .evaluation import Average, Evaluation, Example, Row, Spread
@@ -79,7 +79,7 @@ def _too_long(evaluation: Evaluation) -> str:
 def _main_table(evaluation: Evaluation) -> str:
     headings = ["bundle", "schedule", "nominal depth", *_speed_headings(evaluation.config)]
     headings += [metric.heading for metric in evaluation.metrics.values()]
-    return table(headings, (_main_cells(evaluation, row) for row in evaluation.rows))
+    return markdown_table(headings, (_main_cells(evaluation, row) for row in evaluation.rows))
 
 
 def _main_cells(evaluation: Evaluation, row: Row) -> list[str]:
@@ -108,7 +108,7 @@ def _schedule_names(rows: Sequence[Row]) -> str:
 
 def _difference_table(evaluation: Evaluation) -> str:
     measures = _measures_of_quality(evaluation)
-    rows = table(
+    rows = markdown_table(
         ["bundle", "schedule", *(metric.heading for metric in measures.values())],
         (
             [
@@ -129,7 +129,9 @@ def _difference_table(evaluation: Evaluation) -> str:
 def _average_table(evaluation: Evaluation) -> str:
     headings = ["name", "schedule", "bundles", *_speed_headings(evaluation.config)[:1]]
     headings += [metric.heading for metric in evaluation.metrics.values()]
-    rows = table(headings, (_average_cells(evaluation, entry) for entry in evaluation.averages))
+    rows = markdown_table(
+        headings, (_average_cells(evaluation, entry) for entry in evaluation.averages)
+    )
     return f"Means over bundles of one name, lowest and highest in brackets:\n\n{rows}"
 
 
@@ -147,7 +149,7 @@ def _average_cells(evaluation: Evaluation, average: Average) -> list[str]:
 
 
 def _example(example: Example) -> str:
-    texts = table(
+    texts = markdown_table(
         ["bundle", "schedule", "text"],
         (map(escaped, (text.bundle, text.schedule, text.text)) for text in example.texts),
     )
@@ -184,7 +186,7 @@ def _bundle_tables(rows: Sequence[Row]) -> str:
     figures = profiles[0][1].figures
     names = [figure.name for figure in figures]
     counts = ["tokens", *(f"{figure.num_tokens:,}" for figure in figures)]
-    perplexities = table(
+    perplexities = markdown_table(
         ["schedule", *names],
         [counts, *_cells(profiles, lambda figure: figure.perplexity, digits=2)],
     )
@@ -203,7 +205,7 @@ def _bundle_tables(rows: Sequence[Row]) -> str:
 def _excess_table(names: Sequence[str], profiles: Sequence[tuple[Row, PositionProfile]]) -> str:
     cells = _cells(profiles, lambda figure: figure.loss_over_full, digits=3, signed=True)
     changes = (profile.late_minus_early for _, profile in profiles)
-    return table(
+    return markdown_table(
         ["schedule", *names, "late − early"],
         [
             [*row, "–" if change is None else _interval(change, 3, signed=True)]

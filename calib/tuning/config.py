@@ -153,9 +153,9 @@ class TuneConfig(ValidatedConfig):
     @model_validator(mode="before")
     @classmethod
     def _read_as_the_data(cls, values: dict[str, Any]) -> dict[str, Any]:
-        path = values.get("validation")
-        if isinstance(path, str | Path) and "data" in values:
-            return values | {"validation": dict(values["data"]) | {"path": path}}
+        path, data = values.get("validation"), values.get("data")
+        if isinstance(path, str | Path) and isinstance(data, dict | DataConfig):
+            return values | {"validation": dict(data) | {"path": path}}
         return values
 
     def _problems(self) -> Iterator[str]:

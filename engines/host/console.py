@@ -58,8 +58,8 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     return wrapper
 
 
-def table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table; cells are Markdown already."""
+def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown; cells are Markdown already."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from bench.stitching import StitchingBench
 from skipdec.engines.backends.ort import use_shared_thread_pool
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError
+from skipdec.engines.host.console import markdown_table
 from skipdec.exporter.architecture.architecture import family_config
 
 BENCH_MODEL = "opt-1.3b"
@@ -174,27 +175,30 @@ def decoding_figures(quantize: str, document: dict[str, Any]) -> Iterator[Figure
 def figures_table(figures: Sequence[Figure]) -> str:
     """Return the figures as a Markdown table."""
     rows = [
-        f"| {figure.what} | {figure.target} | {figure.measured} | {'yes' if figure.met else 'no'} |"
+        (figure.what, figure.target, figure.measured, "yes" if figure.met else "no")
         for figure in figures
     ]
-    return "\n".join(["| figure | target | measured | met |", "|---|---|---|---|", *rows])
+    return markdown_table(("figure", "target", "measured", "met"), rows)
 
 
 def bench_table(document: dict[str, Any]) -> str:
     """Return one bundle's measurements as a Markdown table."""
-    header = (
-        "| batch | schedule | layers run | first token ms | ms/token p50 | p95 | tokens/s "
-        "| whole call s | speed-up | of steps | predicted | of bandwidth | best |"
-    )
-    rows = [
-        f"| {entry['batch_size']} | `{entry['name']}` | {entry['realised_depth']:.2f} "
-        f"| {entry['time_to_first_token'] * 1e3:.0f} | {entry['step_milliseconds_p50']:.2f} "
-        f"| {entry['step_milliseconds_p95']:.2f} | {entry['tokens_per_second']:.1f} "
-        f"| {entry['wall_seconds']:.2f} | {entry['speedup']:.2f}× | {entry['decode_speedup']:.2f}× "
-        f"| {entry['predicted_speedup']:.2f}× | {entry['bandwidth_fraction']:.2f} "
-        f"| {entry['best_bandwidth_fraction']:.2f} |"
-        for entry in document["measurements"]
-    ]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "batch": lambda entry: str(entry["batch_size"]),
+        "schedule": lambda entry: f"`{entry['name']}`",
+        "layers run": lambda entry: f"{entry['realised_depth']:.2f}",
+        "first token ms": lambda entry: f"{entry['time_to_first_token'] * 1e3:.0f}",
+        "ms/token p50": lambda entry: f"{entry['step_milliseconds_p50']:.2f}",
+        "p95": lambda entry: f"{entry['step_milliseconds_p95']:.2f}",
+        "tokens/s": lambda entry: f"{entry['tokens_per_second']:.1f}",
+        "whole call s": lambda entry: f"{entry['wall_seconds']:.2f}",
+        "speed-up": lambda entry: f"{entry['speedup']:.2f}×",
+        "of steps": lambda entry: f"{entry['decode_speedup']:.2f}×",
+        "predicted": lambda entry: f"{entry['predicted_speedup']:.2f}×",
+        "of bandwidth": lambda entry: f"{entry['bandwidth_fraction']:.2f}",
+        "best": lambda entry: f"{entry['best_bandwidth_fraction']:.2f}",
+    }
+    rows = [[cell(entry) for cell in columns.values()] for entry in document["measurements"]]
     bandwidth = document["bandwidth_bytes_per_second"] / 1e9
     config = document["config"]
     return "\n".join(
@@ -202,9 +206,7 @@ def bench_table(document: dict[str, Any]) -> str:
             f"Prompt {config['prompt_length']}, {config['num_tokens']} tokens a row, medians of "
             f"{config['repetitions']}; memory reads {bandwidth:.1f} GB/s, best of "
             f"{document['bandwidth_passes']}.\n",
-            header,
-            "|" + "---|" * header.count(" | ") + "---|",
-            *rows,
+            markdown_table(list(columns), rows),
         ]
     )
 

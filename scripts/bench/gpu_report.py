@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from skipdec.engines.host.console import escaped, markdown_table
+
 BASELINE = "Hugging Face, static cache, torch.compile"
 
 # Of opt-1.3b in float16 on an H200, batch 1, milliseconds a token. Reading the weights once at the
@@ -143,7 +145,7 @@ def markdown(report: GpuReport) -> str:
         verdicts = {True: "met", False: "**missed**", None: "open"}
         lines += [f"- {aim}: {seen}, {verdicts[met]}" for aim, seen, met in judged_aims(report)]
         lines += [""]
-    return "\n".join([*lines, *_table(report)]) + "\n"
+    return "\n".join([*lines, markdown_table(_HEADER, _rows(report))]) + "\n"
 
 
 def _fastest(cells: Sequence[Cell]) -> dict[tuple[int, str], Cell]:
@@ -170,31 +172,26 @@ def _ahead_of_baseline(report: GpuReport, cells: Sequence[Cell]) -> tuple[str, s
     return aim, seen if complete else f"{seen}, of the cells measured", ratios[worst] > 1
 
 
-def _table(report: GpuReport) -> Iterator[str]:
-    yield _row(_HEADER)
-    yield "|" + "---|" * len(_HEADER)
+def _rows(report: GpuReport) -> Iterator[Sequence[str]]:
     for cell in report.cells:
-        yield _row(_cell_columns(cell, report))
+        yield _cell_columns(cell, report)
     for baseline in report.baselines:
         tokens = baseline.batch_size / baseline.milliseconds * 1e3
-        yield _row(
-            (
-                BASELINE + ("" if baseline.uses_cuda_graphs else ", without CUDA graphs"),
-                str(baseline.batch_size),
-                "`full`",
-                f"{baseline.num_layers:.1f}",
-                f"{baseline.milliseconds:.3f}",
-                "",
-                f"{tokens:,.0f}",
-                "",
-                "",
-                "1.00×",
-            )
+        yield (
+            BASELINE + ("" if baseline.uses_cuda_graphs else ", without CUDA graphs"),
+            str(baseline.batch_size),
+            "`full`",
+            f"{baseline.num_layers:.1f}",
+            f"{baseline.milliseconds:.3f}",
+            "",
+            f"{tokens:,.0f}",
+            "",
+            "",
+            "1.00×",
         )
     for entry in report.unmeasured:
         batch_size = "all" if entry.batch_size is None else str(entry.batch_size)
-        reason = " ".join(entry.reason.split())
-        yield _row((entry.what, batch_size, f"not measured: {reason}", *[""] * 7))
+        yield (entry.what, batch_size, f"not measured: {escaped(entry.reason)}", *[""] * 7)
 
 
 def _cell_columns(cell: Cell, report: GpuReport) -> tuple[str, ...]:
@@ -212,7 +209,3 @@ def _cell_columns(cell: Cell, report: GpuReport) -> tuple[str, ...]:
         "" if fraction is None else f"{fraction:.2f}",
         f"{baseline.milliseconds / cell.step_milliseconds_p50:.2f}×" if baseline else "",
     )
-
-
-def _row(columns: Sequence[str]) -> str:
-    return "| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |"

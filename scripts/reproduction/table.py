@@ -18,7 +18,7 @@ from reproduction.runs import Cell
 from skipdec.calib.evaluation.bootstrap import Estimate, MetricSample
 from skipdec.calib.evaluation.metrics import METRICS
 from skipdec.engines.bundle import replace_file
-from skipdec.engines.host import console as markdown
+from skipdec.engines.host.console import interval, markdown_table, number
 from skipdec.engines.host.processor import available_cores, processor_name
 
 _CONFIDENCE = 0.95
@@ -100,7 +100,7 @@ def _grid(table: Table, text: Print) -> str:
         [f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)]
         for speedup in (1, *table.config.rows)
     ]
-    return markdown.table(["by layers", *headings], rows)
+    return markdown_table(["by layers", *headings], rows)
 
 
 def _figure(table: Table, metric: str, digits: int, cell: Cell) -> str:
@@ -115,8 +115,8 @@ def _by_seed(values: Sequence[float], digits: int) -> str:
     """``69.1 (68.7, 69.5)``: the mean, then each seed."""
     if not values:
         return _EMPTY
-    seeds = ", ".join(markdown.number(value, digits) for value in values)
-    average = markdown.number(mean(values), digits)
+    seeds = ", ".join(number(value, digits) for value in values)
+    average = number(mean(values), digits)
     return f"{average} ({seeds})" if len(values) > 1 else average
 
 
@@ -124,7 +124,7 @@ def _difference(table: Table, metric: str, cell: Cell) -> str:
     if not table.of(cell):
         return _EMPTY
     estimate = table.difference(cell, metric)
-    return markdown.interval(estimate.value, estimate.low, estimate.high, 1, signed=True)
+    return interval(estimate.value, estimate.low, estimate.high, 1, signed=True)
 
 
 def write_results(config: ReproductionConfig, results: Sequence[CellResult]) -> str:
