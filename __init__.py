@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .exporter.config import BuildConfig as BuildConfig
     from .exporter.config import ExportConfig as ExportConfig
     from .exporter.pipeline.build import build_bundle as build_bundle
-    from .exporter.pipeline.export import export as export
+    from .exporter.pipeline.exporting import export as export
     from .runtime.generator import Generator
     from .runtime.schedule import ExitSchedule
     from .runtime.tokens.outputs import CompletionOutput, RequestOutput
@@ -70,7 +70,7 @@ _MAKING = {
     "build_bundle": ".exporter.pipeline.build",
     "calibrate": ".calib.calibration.calibration",
     "evaluate": ".calib.evaluation.evaluation",
-    "export": ".exporter.pipeline.export",
+    "export": ".exporter.pipeline.exporting",
     "fit": ".calib.fitting.fitting",
     "round_weights": ".calib.rounding.rounding",
     "tune": ".calib.tuning.tuning",

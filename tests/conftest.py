@@ -81,7 +81,7 @@ def exported(
     @cache
     def export_once(structure: str, **options: object) -> Path:
         from skipdec.exporter.config import ExportConfig
-        from skipdec.exporter.pipeline.export import export
+        from skipdec.exporter.pipeline.exporting import export
 
         output = tmp_path_factory.mktemp("bundle") / structure
         model = str(checkpoint(structure))

@@ -100,7 +100,7 @@ class ModelSource:
         Raises MissingExtraError without torch and onnx, else one error with every problem.
         """
         require_extra("export", "skipdec fit of a model that is no bundle")
-        from ...exporter.pipeline.export import plan_export
+        from ...exporter.pipeline.exporting import plan_export
 
         kept = self.config.output
         try:
@@ -118,7 +118,7 @@ class ModelSource:
     @contextmanager
     def bundle(self, events: Events) -> Iterator[Path]:
         """Export; the directory goes at the end, also after errors and Ctrl-C."""
-        from ...exporter.pipeline.export import export
+        from ...exporter.pipeline.exporting import export
 
         with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.directory) as directory:
             events.note(f"exporting {self.name} for the time of the fit, into {directory}")

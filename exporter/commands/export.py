@@ -66,7 +66,7 @@ def export(
 
 def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
     from ...engines.host.progress import ConsoleProgress
-    from ..pipeline.export import plan_export
+    from ..pipeline.exporting import plan_export
     from .tables import describe_plan, plan_table
 
     plan = plan_export(config)
@@ -79,7 +79,7 @@ def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
 
 def _export(config: ExportConfig, *, verbose: bool, quiet: bool, as_json: bool) -> None:
     from ...engines.host.progress import ConsoleProgress
-    from ..pipeline.export import export as run_export
+    from ..pipeline.exporting import export as run_export
     from .tables import report_table
 
     if verbose:

@@ -1,5 +1,5 @@
 """From a checkpoint, or a bundle with canonical engines, to a published bundle."""
 
-from .export import export
+from .exporting import export
 
 __all__ = ["export"]

@@ -46,7 +46,7 @@ def make(run: Run) -> float:
     if not tuned:
         _tune(run)
     if not tuned or not _is_exported(run):
-        from skipdec.exporter.pipeline.export import export
+        from skipdec.exporter.pipeline.exporting import export
 
         export(ExportConfig(model=str(run.checkpoint), output=run.bundle, force=True))
     return perf_counter() - begin

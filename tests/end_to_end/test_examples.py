@@ -10,7 +10,7 @@ import pytest
 
 from skipdec import Generator, SamplingParams
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMPT = "name[Blue Spice], eatType[coffee shop], area[city centre]"

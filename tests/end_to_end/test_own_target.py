@@ -20,7 +20,7 @@ from skipdec.engines.targets.onnxruntime import ONNX_RUNTIME
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.onnxruntime import lower
-from skipdec.exporter.pipeline.export import export, output_path
+from skipdec.exporter.pipeline.exporting import export, output_path
 from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.report import VerificationRequest
 

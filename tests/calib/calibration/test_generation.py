@@ -20,7 +20,7 @@ from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.sampling import SamplingParams
 

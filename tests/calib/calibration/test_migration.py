@@ -22,7 +22,7 @@ from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.ranges import ActivationRanges
 
 Checkpoint = Callable[[str], Path]

@@ -15,7 +15,7 @@ from skipdec.calib.calibration.calibration import run_calibration
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 
 
 @pytest.fixture(scope="module")

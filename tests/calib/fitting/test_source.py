@@ -24,7 +24,7 @@ from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, MissingExtraError, SkipDecError, UsageError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.commands.options import EngineOptions
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
@@ -97,7 +97,7 @@ def test_an_interrupted_export_leaves_nothing(config: FitConfig, directory: Path
         raise KeyboardInterrupt
 
     with (
-        patch("skipdec.exporter.pipeline.export.export", interrupted),
+        patch("skipdec.exporter.pipeline.exporting.export", interrupted),
         pytest.raises(KeyboardInterrupt),
     ):
         fit(config, Generator.open)
@@ -125,7 +125,7 @@ def test_what_an_export_lacks_is_said_before_it_starts(
 ) -> None:
     with (
         patch(patched, value),
-        patch("skipdec.exporter.pipeline.export.export") as never,
+        patch("skipdec.exporter.pipeline.exporting.export") as never,
         pytest.raises(error, match=message),
     ):
         fit(config, Generator.open)

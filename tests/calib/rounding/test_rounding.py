@@ -24,7 +24,7 @@ from skipdec.exporter.architecture.architecture import engine_parameters
 from skipdec.exporter.architecture.weights import engine_name
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource, ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.linear import LinearBlockQuantizer
 from skipdec.exporter.quantization.quantize import BlockQuantizer
 from skipdec.runtime.generator import Generator

@@ -21,7 +21,7 @@ from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import read_schedule

@@ -20,7 +20,7 @@ from skipdec.exporter.architecture.architecture import (
     short_names,
 )
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification import process
 from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.report import VerificationRequest

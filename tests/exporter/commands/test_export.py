@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from skipdec.cli import build_app
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig, TensorRtConfig
-from skipdec.exporter.pipeline import export as pipeline
+from skipdec.exporter.pipeline import exporting as pipeline
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from skipdec.engines.manifest import Manifest, PrecisionSpec
 from skipdec.exporter.config import BuildConfig
 from skipdec.exporter.pipeline import build as bundle_build
 from skipdec.exporter.pipeline.build import build_bundle, output_path
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 
 pytestmark = needs_tensorrt_rtx
 

@@ -11,7 +11,7 @@ import pytest
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, ScheduleError, SkipDecError, UnsupportedModelError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import output_path, plan_export
+from skipdec.exporter.pipeline.exporting import output_path, plan_export
 
 PRECISIONS = [
     {},

@@ -22,7 +22,7 @@ from skipdec.engines.manifest import Manifest
 from skipdec.engines.trt.build import PlanReport, PlanRequest, build_plan
 from skipdec.exporter.building import compile as compile_module
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
 
 pytestmark = needs_tensorrt_rtx

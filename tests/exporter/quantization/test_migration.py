@@ -22,7 +22,7 @@ from skipdec.exporter.building.journal import content_key
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import BuildConfig, CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.build import _check_migration
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
 from skipdec.exporter.quantization.ranges import ActivationRanges
 from skipdec.exporter.verification.process import run_verification

@@ -23,7 +23,7 @@ from skipdec.engines.host.worker import WorkerCrashError
 from skipdec.engines.manifest import Manifest, PrecisionSpec
 from skipdec.exporter.architecture.weights import Parameter
 from skipdec.exporter.config import GIB, CheckpointSource, ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification import process as verify
 from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.report import VerificationReport, VerificationRequest

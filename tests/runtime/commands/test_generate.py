@@ -20,7 +20,7 @@ from skipdec.engines.backends import ort
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import CheckpointSource, ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 
 STRUCTURE = "no_bias"  # of tiny_models: the one whose vocabulary holds every byte
 

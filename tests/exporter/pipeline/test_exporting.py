@@ -19,7 +19,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, VerificationError
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.export import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
 from skipdec.exporter.verification import process as verify
 from skipdec.exporter.verification.report import VerificationRequest
