@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from ...engines.host.console import print_json, result_console
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..config import BuildConfig
 
@@ -43,33 +43,10 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Compile the canonical engines of BUNDLE with TensorRT to a new bundle; needs no torch."""
+    from ..pipeline.build import build_bundle, plan_build
+    from .tables import print_plan, run_and_print
+
     if dry_run:
-        _print_plan(config, as_json=as_json)
+        print_plan(plan_build(config), as_json=as_json)
     else:
-        _build(config, quiet=quiet, as_json=as_json)
-
-
-def _print_plan(config: BuildConfig, *, as_json: bool) -> None:
-    from ..pipeline.build import plan_build
-    from .tables import describe_plan, plan_table
-
-    plan = plan_build(config)
-    if as_json:
-        print_json(describe_plan(plan))
-    else:
-        result_console().print(plan_table(plan))
-
-
-def _build(config: BuildConfig, *, quiet: bool, as_json: bool) -> None:
-    from ...engines.host.progress import ConsoleProgress
-    from ..pipeline.build import build_bundle
-    from .tables import report_table
-
-    with ConsoleProgress(
-        quiet=quiet, advice=lambda: "run the same command again to go on from here"
-    ) as progress:
-        report = build_bundle(config, progress)
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        result_console().print(report_table(report))
+        run_and_print(partial(build_bundle, config), quiet=quiet, as_json=as_json)

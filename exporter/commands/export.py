@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from ...engines.errors import UsageError
-from ...engines.host.console import print_json, result_console, stderr_console
+from ...engines.host.console import stderr_console
 from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ..config import ExportConfig, chosen_dtype
 
@@ -58,39 +59,14 @@ def export(
     if verbose and quiet:
         raise UsageError("-v", "contradicts -q; give one of them")
     config = given.build(**chosen_dtype(given.values.get("dtype"), fp16=fp16))
-    if dry_run:
-        _print_plan(config, as_json=as_json)
-    else:
-        _export(config, verbose=verbose, quiet=quiet, as_json=as_json)
-
-
-def _print_plan(config: ExportConfig, *, as_json: bool) -> None:
-    from ...engines.host.progress import ConsoleProgress
-    from ..pipeline.exporting import plan_export
-    from .tables import describe_plan, plan_table
-
-    plan = plan_export(config)
-    if as_json:
-        print_json(describe_plan(plan))
-        return
-    ConsoleProgress().planned("", plan.warnings)
-    result_console().print(plan_table(plan))
-
-
-def _export(config: ExportConfig, *, verbose: bool, quiet: bool, as_json: bool) -> None:
-    from ...engines.host.progress import ConsoleProgress
     from ..pipeline.exporting import export as run_export
-    from .tables import report_table
+    from ..pipeline.exporting import plan_export
+    from .tables import print_plan, run_and_print
 
+    if dry_run:
+        print_plan(plan_export(config), as_json=as_json)
+        return
     if verbose:
         stderr_console().print_json(config.to_json())
-    with ConsoleProgress(
-        quiet=quiet,
-        verbose=verbose,
-        advice=lambda: "run the same command again to go on from here",
-    ) as progress:
-        report = run_export(config, progress)
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        result_console().print(report_table(report))
+    run = partial(run_export, config)
+    run_and_print(run, quiet=quiet, verbose=verbose, as_json=as_json)

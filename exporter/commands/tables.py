@@ -1,20 +1,48 @@
-"""An export's or a build's plan and report as tables and JSON."""
+"""An export's or a build's plan and report as tables and JSON, and how both commands show them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from ...engines.host.console import print_json, result_console
+from ...engines.host.events import Events
+from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import BuildSpec, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..pipeline.plan import BundlePlan, PlannedEngine
 from ..pipeline.report import EngineReport, ExportReport
 
 _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # of TensorRT, in each decoder layer
+
+
+def print_plan(plan: BundlePlan, *, as_json: bool) -> None:
+    """Print what would be done on stdout, its warnings on stderr."""
+    if as_json:
+        print_json(describe_plan(plan))
+        return
+    ConsoleProgress().planned("", plan.warnings)
+    result_console().print(plan_table(plan))
+
+
+def run_and_print(
+    run: Callable[[Events], ExportReport], *, quiet: bool, as_json: bool, verbose: bool = False
+) -> None:
+    """Run an export or a build, show on stderr how far it is, print its report on stdout."""
+    with ConsoleProgress(
+        quiet=quiet,
+        verbose=verbose,
+        advice=lambda: "run the same command again to go on from here",
+    ) as progress:
+        report = run(progress)
+    if as_json:
+        print_json(report.model_dump(mode="json"))
+    else:
+        result_console().print(report_table(report))
 
 
 def describe_plan(plan: BundlePlan) -> dict[str, Any]:
