@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .errors import UsageError
@@ -46,3 +46,17 @@ def load(entry: str) -> Any:  # noqa: ANN401  (whoever names it knows what it is
     """Import and return the attribute that ``entry``, ``folder.module:Attribute``, names."""
     module, _, attribute = entry.partition(":")
     return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of ``package``: each name comes from its module, once it is used.
+
+    ``__getattr__ = lazy_names(__name__, {"evaluate": ".evaluation"})``
+    """
+
+    def get(name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
+        if name in modules:
+            return getattr(importlib.import_module(modules[name], package), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...engines.registry import lazy_names
 
 if TYPE_CHECKING:
     from .calibration import calibrate
 
 __all__ = ["calibrate"]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
-    if name == "calibrate":
-        from .calibration import calibrate
-
-        return calibrate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"calibrate": ".calibration"})

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...engines.registry import lazy_names
 
 if TYPE_CHECKING:
     from .rounding import round_weights
 
 __all__ = ["round_weights"]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
-    if name == "round_weights":
-        from .rounding import round_weights
-
-        return round_weights
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"round_weights": ".rounding"})
