@@ -14,7 +14,7 @@ from ..manifest import FileRecord, Manifest, json_digest
 from .place import (
     MANIFEST_NAME,
     SCHEDULE_NAME,
-    BundleLock,
+    WriterLock,
     bundle_place,
     partial_path,
     sync_directory,
@@ -48,7 +48,7 @@ class EngineBundle:
         place = bundle_place(Path(path))
         root = place.target
         if place.is_interrupted:
-            with BundleLock(root):
+            with WriterLock(root):
                 place.repair()
         _require_bundle(root)
         manifest = read_manifest(root)

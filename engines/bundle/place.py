@@ -94,7 +94,7 @@ class Place:
         """
         self.check(force=force)
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        with BundleLock(self.target):
+        with WriterLock(self.target):
             self.repair()
             self.check(force=force)
             yield
@@ -199,7 +199,7 @@ def bundle_place(target: Path) -> Place:
     return Place(target.resolve(), MANIFEST_NAME, "a bundle")
 
 
-class BundleLock:
+class WriterLock:
     """An exclusive ``flock`` on ``.<name>.lock`` beside the result ``target``; never waits.
 
     The kernel drops the lock when its process ends, however it ends, so a killed writer blocks
@@ -212,7 +212,7 @@ class BundleLock:
         self.path = target.with_name(f".{target.name}.lock")
         self._descriptor: int | None = None
 
-    def __enter__(self) -> BundleLock:
+    def __enter__(self) -> WriterLock:
         """Take the lock; BundleError, naming the holder's process id, if another writer has it."""
         while self._descriptor is None:
             self._descriptor = self._try_lock()

@@ -10,7 +10,7 @@ from skipdec.calib.evaluation.report import evaluation_place
 from skipdec.calib.rounding.files import rounded_place
 from skipdec.calib.tuning.work import TuningDirectories
 from skipdec.engines.bundle import place as bundle_place
-from skipdec.engines.bundle.place import BundleLock, Place
+from skipdec.engines.bundle.place import Place, WriterLock
 from skipdec.engines.errors import BundleError, UsageError
 
 
@@ -68,5 +68,5 @@ def test_an_error_leaves_what_was_there(place: Place) -> None:
 
 
 def test_one_writes_at_a_time(place: Place) -> None:
-    with BundleLock(place.target), pytest.raises(BundleError, match="written by process"):
+    with WriterLock(place.target), pytest.raises(BundleError, match="written by process"):
         write(place, "second")
