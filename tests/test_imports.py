@@ -82,6 +82,28 @@ def test_help_loads_no_numeric_library(arguments: list[str]) -> None:
     assert "typer" in loaded
 
 
+def test_commands_for_which_the_cpu_extra_is_too_little_name_the_one_they_need() -> None:
+    dummy = ["opt-125m", "--load-format", "dummy"]
+    commands = [
+        ["export", *dummy],
+        ["export", *dummy, "--target", "tensorrt", "--dry-run"],
+        ["build", "bundle", "--target", "tensorrt"],
+        ["build", "bundle", "--target", "tensorrt-rtx", "--dry-run"],
+    ]
+    code = (
+        "import sys\n"
+        f"for name in {EXPORTER_LIBRARIES | {'ml_dtypes', 'tensorrt', 'cuda'}}:\n"
+        "    sys.modules[name] = None\n"  # as if it were not installed
+        "from skipdec.cli import build_app\n"
+        f"for command in {commands}:\n"
+        "    try: build_app()(command)\n"
+        "    except SystemExit as end: assert end.code == 3, end.code"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("pip install 'skipdec[") == len(commands)
+
+
 def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from skipdec.engines.errors import MissingExtraError
     from skipdec.engines.host import extras

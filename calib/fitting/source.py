@@ -105,6 +105,7 @@ class ModelSource:
         kept = self.config.output
         try:
             plan = plan_export(self._exporting_to(kept or self.directory / f"{_PREFIX}bundle"))
+            plan.check_space()
         except CheckpointError as error:
             if Path(self.name).expanduser().exists():
                 raise

@@ -63,6 +63,7 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
         "kv_bytes_per_token": plan.kv_bytes_per_token,
         "estimated_seconds": plan.estimated_seconds,
         "warnings": list(plan.warnings),
+        "shortage": plan.shortage,
     }
 
 
@@ -89,6 +90,8 @@ def plan_table(plan: BundlePlan) -> RenderableType:
     facts.add_row("estimated time", f"{plan.estimated_seconds:,.0f} s{unverified}")
     if "source" in plan.origin:
         facts.add_row("source", plan.origin["source"])
+    if plan.shortage is not None:
+        facts.add_row("lacking", plan.shortage)
     facts.add_row("output", f"{plan.output} (dry run: nothing written)")
     return Group(_planned_engines(plan.engines), facts)
 

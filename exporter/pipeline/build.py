@@ -14,7 +14,7 @@ from ...engines.host.extras import require_extra
 from ...runtime.schedule import ExitSchedule
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
-from .plan import BundlePlan, bundle_path, check_space, planned_engines
+from .plan import BundlePlan, bundle_path, planned_engines
 from .report import ExportReport
 
 
@@ -39,8 +39,8 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     """Open the bundle, hash every byte of it, and check everything; nothing is written.
 
     Raises MissingExtraError if TensorRT or onnx is not installed, else one SkipDecError with every
-    problem found: bundle, output, what TensorRT can't do with the model or on this machine, disk
-    space.
+    problem found: bundle, output, what TensorRT can't do with the model or on this machine. What
+    the plan lacks in disk space is its ``shortage``.
     """
     require_extra(config.target, "skipdec build")
     from ..building.compilation import plan_compilation
@@ -60,7 +60,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     if engines is None or compilation is None or problems.errors:
         raise problems.error()
     tokenizer = source.manifest.tokenizer
-    plan = BundlePlan(
+    return BundlePlan(
         output=output,
         target=config.target,
         model=model,
@@ -72,8 +72,6 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         engines=planned_engines(model, compilation.precision, config.target, compilation),
         compilation=compilation,
     )
-    check_space(plan)
-    return plan
 
 
 def output_path(config: BuildConfig, source: EngineBundle) -> Path:

@@ -20,10 +20,11 @@ from ..checkpoint.checkpoint import open_checkpoint, resolve_schedule
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
-from .plan import BundlePlan, EngineSource, bundle_path, check_space, planned_engines
+from .plan import BundlePlan, EngineSource, bundle_path, planned_engines
 from .report import ExportReport, Stages
 
 if TYPE_CHECKING:
+    from ..building.compilation import Compilation
     from ..building.journal import Journal
 
 HEAD_SIZE_MULTIPLE = 8
@@ -49,8 +50,9 @@ def export(config: ExportConfig, events: Events | None = None) -> ExportReport:
 def plan_export(config: ExportConfig) -> BundlePlan:
     """Open the checkpoint and check everything; nothing is written but the hub's own cache.
 
-    Raises one SkipDecError with every problem found: target, output, model, tensors, schedule,
-    disk space, and what TensorRT can't do with the model or on this machine.
+    Raises one SkipDecError with every problem found: target, output, model, tensors, schedule, and
+    what TensorRT can't do with the model or on this machine. What the plan lacks in disk space is
+    its ``shortage``.
     """
     problems = Problems("export")
     output = output_path(config)
@@ -63,9 +65,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint)
     compilation = migration = None
     if config.is_compiled:
-        from ..building.compilation import plan_compilation
-
-        compilation = problems.attempt(plan_compilation, config, config.dtype, model)
+        compilation = problems.attempt(_compilation, config, model)
         if compilation is not None and compilation.ranges is not None:
             migration = compilation.ranges.migration
     else:
@@ -85,7 +85,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
 
         return CheckpointEngines(checkpoint, config.dtype, migration, directory, journal, stages)
 
-    plan = BundlePlan(
+    return BundlePlan(
         output=output,
         target=config.target,
         model=model,
@@ -101,8 +101,6 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         verification=_verification(config, output, precision) if config.verify else None,
         warnings=(*checkpoint.warnings, *_precision_warnings(config)),
     )
-    check_space(plan)
-    return plan
 
 
 def output_path(config: ExportConfig) -> Path:
@@ -113,6 +111,14 @@ def output_path(config: ExportConfig) -> Path:
     """
     stem = Path(hub_id(config.model)).expanduser().resolve().name
     return bundle_path(config, stem, config.dtype)
+
+
+def _compilation(config: ExportConfig, model: ModelSpec) -> Compilation:
+    """How TensorRT will compile engines; MissingExtraError without the libraries of graphs."""
+    require_extra("export", f"skipdec export --target {config.target}")
+    from ..building.compilation import plan_compilation
+
+    return plan_compilation(config, config.dtype, model)
 
 
 def _verification(

@@ -112,6 +112,25 @@ class BundlePlan:
         return self.canonical_size + sum(engine.size for engine in self.engines)
 
     @property
+    def shortage(self) -> str | None:
+        """What is lacking beside the output for all that will be written there, if anything is."""
+        unfinished = partial_path(self.output)
+        parent = next(parent for parent in self.output.parents if parent.exists())
+        written = sum(path.stat().st_size for path in unfinished.rglob("*") if path.is_file())
+        free = shutil.disk_usage(parent).free + written
+        if (needed := self.size + self.temporary_size) <= free:
+            return None
+        return (
+            f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free on that disk; "
+            "free some, or choose another with --output"
+        )
+
+    def check_space(self) -> None:
+        """Raise CapacityError if there is a ``shortage``."""
+        if self.shortage is not None:
+            raise CapacityError(str(self.output), self.shortage)
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that one position of one row takes at full depth."""
         model = self.model
@@ -189,17 +208,3 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, 
             nbytes = -(-math.prod(shape) * _ITEM_BITS[dtype] // 8)
             size += -(-nbytes // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT
     return size
-
-
-def check_space(plan: BundlePlan) -> None:
-    """Raise CapacityError unless all that ``plan`` writes fits beside its output."""
-    unfinished = partial_path(plan.output)
-    parent = next(parent for parent in plan.output.parents if parent.exists())
-    written = sum(path.stat().st_size for path in unfinished.rglob("*") if path.is_file())
-    free = shutil.disk_usage(parent).free + written
-    if (needed := plan.size + plan.temporary_size) > free:
-        raise CapacityError(
-            str(plan.output),
-            f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free on that disk; "
-            "free some, or choose another with --output",
-        )

@@ -39,6 +39,7 @@ def run(
     with PeakMemory() as memory:
         with stages.stage("check", 1):
             plan = make_plan()
+            plan.check_space()
         stages.events.planned("", plan.warnings)
         schedule = plan.schedule.to_document()
         with (

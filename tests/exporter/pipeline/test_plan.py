@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, ScheduleError, SkipDecError, UnsupportedModelError
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import output_path, plan_export
+from skipdec.exporter.pipeline.exporting import export, output_path, plan_export
 
 PRECISIONS = [
     {},
@@ -81,13 +83,21 @@ def test_a_single_problem_keeps_its_own_type(directory: Path) -> None:
         plan_export(ExportConfig(model=str(directory), max_seq_len=65))
 
 
-def test_full_disk_is_noticed_before_any_work(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_is_noticed_before_any_work_and_a_dry_run_shows_the_plan_still(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10**9, 10**9, 1000))
+    output = tmp_path / "bundle"
     with pytest.raises(CapacityError, match="are free on that disk"):
-        plan_export(ExportConfig(model=str(directory)))
+        export(ExportConfig(model=str(directory), output=output))
+    assert not output.exists()
+    arguments = ["export", str(directory), "-o", str(output), "--dry-run"]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 0
+    assert "6 layers" in result.stdout
+    assert "lacking" in result.stdout
+    assert "are free on that disk" in result.stdout
 
 
 @pytest.mark.parametrize("spec", ["linear:max=7,min=2,horizon=8", "9x:horizon=8", "nonsense"])
