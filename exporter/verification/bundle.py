@@ -18,14 +18,7 @@ from ..config import DEFAULT_TARGET
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
 from .calls import ModuleCalls, SessionCalls
-from .engines import (
-    Tolerance,
-    check_engine,
-    engine_tolerance,
-    graph_tensors,
-    plan_tolerance,
-    weight_problem,
-)
+from .engines import check_engine, graph_tensors, weight_problem
 from .identity import (
     available_memory,
     check_graphs,
@@ -48,6 +41,7 @@ from .tokens import (
     text_from_logits,
     token_tolerance,
 )
+from .tolerance import Tolerance, engine_tolerance, plan_tolerance
 
 
 def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:

@@ -14,6 +14,7 @@ from ...engines.manifest import TensorRole
 from ...engines.memory import Array
 from ...runtime.stitching.stitcher import cache_tensors, run_once
 from ..architecture.modules import call_by_role
+from .placing import placing
 
 
 class EngineCalls(ABC):
@@ -142,21 +143,6 @@ class SessionCalls(EngineCalls):
             },
         )
         return top_logits, top_token_ids
-
-
-def placing(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:
-    """All that says where ``num_tokens`` tokens a row stand, the first at ``starts`` [B].
-
-    The mask is bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``.
-    """
-    positions = starts[:, None] + np.arange(num_tokens)  # [B, S]
-    return {
-        TensorRole.POSITION_IDS: positions,
-        TensorRole.WRITE_INDICES: starts,
-        TensorRole.ATTENTION_MASK: (np.arange(capacity) <= positions[..., None])[:, None],
-        TensorRole.SEQLENS_K: (starts + num_tokens - 1).astype(np.int32),
-        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(starts.max() + num_tokens, np.int32),
-    }
 
 
 def _float32_tensor(array: Array) -> torch.Tensor:

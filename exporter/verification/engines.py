@@ -11,19 +11,11 @@ import onnx
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError
-from ...engines.manifest import (
-    EngineKind,
-    EngineSpec,
-    ModelSpec,
-    PrecisionSpec,
-    Quantization,
-    TensorRole,
-)
+from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, TensorRole
 from ...engines.memory import Array
-from ..config import RANGED_QUANTIZATIONS
-from ..quantization.quantize import quantization
 from .calls import EngineCalls
 from .report import EngineCheck
+from .tolerance import Tolerance
 
 # A ragged prompt, padded on the right, then single tokens; room is left unused behind them.
 _PROMPT_LENGTHS = (7, 1, 4)
@@ -35,51 +27,6 @@ _EMBED_TOKENS = 4096  # embedded at once, in two rows
 
 # A pair of named tensors to compare: what the engine made and what it should have made.
 Comparison = tuple[str, Array, Array]
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Errors allowed in a tensor, as fractions of its max |reference|.
-
-    ``largest`` holds for every element, ``median`` for the worst element of the median token.
-    """
-
-    largest: float
-    median: float
-
-
-def engine_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
-    """What may differ on a CPU: float32 0.0001, float16 0.005; quantised products as follows.
-
-    MatMulNBits at accuracy level 4 quantises activations, which the reference does not: 0.03.
-    int8 is exact, but where float rounding moves an activation over the edge of its 8-bit code,
-    the token is off by up to 0.03 at the end of the layer. In float32 that hits about one token
-    in thirty (opt-1.3b), so the median token must be right to 0.0001; in float16 it hits all.
-    """
-    exact = 1e-4 if precision.dtype == "float32" else 5e-3
-    quantize = _quantization(precision, kind)
-    if quantize == "int8":
-        return Tolerance(3e-2, exact if precision.dtype == "float32" else 3e-2)
-    if quantize != "none" and precision.accuracy_level == 4:
-        return Tolerance(3e-2, 3e-2)
-    return Tolerance(exact, exact)
-
-
-def plan_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
-    """What may differ on a GPU: float32 (whose products are TF32) and float16 0.005, bfloat16 0.04.
-
-    Weights are compared after quantisation, which alone changes nothing more. The reference does
-    not quantise activations, where ranges make plans do so: 0.1.
-    """
-    is_ranged = precision.activation_ranges is not None
-    if is_ranged and _quantization(precision, kind) in RANGED_QUANTIZATIONS:
-        return Tolerance(1e-1, 1e-1)
-    exact = 4e-2 if precision.dtype == "bfloat16" else 5e-3
-    return Tolerance(exact, exact)
-
-
-def _quantization(precision: PrecisionSpec, kind: EngineKind) -> Quantization:
-    return quantization(kind, precision) if kind in (EngineKind.LAYER, EngineKind.HEAD) else "none"
 
 
 def check_engine(

@@ -17,7 +17,8 @@ from ...engines.manifest import BuildSpec, DType, EngineSpec, KVBucket, TensorRo
 from ...engines.memory import Array, Tensor
 from ...runtime.stitching.device_buffers import Field, Staging
 from ...runtime.stitching.stitcher import cache_tensors, run_once
-from .calls import EngineCalls, placing
+from .calls import EngineCalls
+from .placing import placing
 
 
 class DeviceCalls(EngineCalls):
