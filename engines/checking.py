@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
 
+from .documents import parse_json
 from .errors import ConfigurationError, SkipDecError, UsageError
 
 if TYPE_CHECKING:
@@ -122,10 +122,7 @@ class ValidatedConfig(BaseModel):
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Read what `to_json` wrote. Raises UsageError for broken JSON and bad values."""
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise UsageError(cls.__name__, f"is not JSON ({error})") from error
+        document = parse_json(text, UsageError, subject=cls.__name__)
         if not isinstance(document, dict):
             raise UsageError(
                 cls.__name__, f"is a JSON {type(document).__name__}; expected an object"

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from .documents import parse_json
 from .errors import BundleError
 
 FORMAT_VERSION = 2
@@ -26,6 +27,12 @@ FORMAT_VERSION = 2
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"]
 FloatType = Literal["float32", "float16", "bfloat16"]
 Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
+
+# Far above any model's, far below what would eat memory before the first check of it.
+MAX_LAYERS = 4096
+_MAX_WIDTH = 2**20
+_MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
+_MAX_BYTES = 2**63 - 1
 
 NUM_CANDIDATES = 64  # K: tokens a row that a device hands to the sampler in place of all logits
 
@@ -70,13 +77,17 @@ class _Model(BaseModel):
 
 def _inside_bundle(path: str) -> str:
     pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or "\\" in path:
+    if pure.is_absolute() or ".." in pure.parts or not {"\\", "\0"}.isdisjoint(path) or not path:
         raise ValueError(f"{path!r} leaves the bundle; allowed: a relative path without '..'")
+    if str(pure) != path:
+        raise ValueError(f"{path!r} is another way to write '{pure}'")
     return path
 
 
 RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Capacity = Annotated[int, Field(ge=1, le=_MAX_TOKENS)]
+Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class TensorSpec(_Model):
@@ -85,13 +96,13 @@ class TensorSpec(_Model):
     name: str
     role: TensorRole
     dtype: DType
-    shape: tuple[int | str, ...]
+    shape: tuple[Dimension | str, ...]
 
 
 class KVBucket(_Model):
     """The plan of a layer for one static KV capacity."""
 
-    capacity: int = Field(ge=1, description="T, in positions")
+    capacity: Capacity = Field(description="T, in positions")
     graph: RelativePath
 
 
@@ -111,7 +122,9 @@ class EngineSpec(_Model):
     buckets: tuple[KVBucket, ...] = ()
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    step_bytes: int = Field(ge=0, description="bytes of weights and scales read to run one token")
+    step_bytes: int = Field(
+        ge=0, le=_MAX_BYTES, description="bytes of weights and scales read to run one token"
+    )
 
     def tensor(self, role: TensorRole) -> TensorSpec:
         """Return the input or output that plays ``role``; KeyError if this engine has none."""
@@ -140,22 +153,24 @@ class ModelSpec(_Model):
 
     family: str = Field(default="opt", description="Hugging Face's model_type")
     name: str = Field(description="hub id or directory name, for people")
-    num_layers: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
-    num_heads: int = Field(ge=1, description="of queries")
+    num_layers: int = Field(ge=1, le=MAX_LAYERS)
+    hidden_size: int = Field(ge=1, le=_MAX_WIDTH)
+    num_heads: int = Field(ge=1, le=_MAX_WIDTH, description="of queries")
     num_kv_heads: int = Field(
         default_factory=lambda known: known["num_heads"],
         ge=1,
+        le=_MAX_WIDTH,
         description="of keys and values; absent: num_heads",
     )
     head_dim: int = Field(
         default_factory=lambda known: known["hidden_size"] // known["num_heads"],
         ge=1,
+        le=_MAX_WIDTH,
         description="width of one head; absent: hidden_size / num_heads",
     )
-    vocab_size: int = Field(ge=1)
-    max_position_embeddings: int = Field(ge=1, description="positions that the model was made for")
-    max_seq_len: int = Field(ge=1, description="longest prompt + completion that is accepted")
+    vocab_size: int = Field(ge=1, le=_MAX_TOKENS)
+    max_position_embeddings: Capacity = Field(description="positions that the model was made for")
+    max_seq_len: Capacity = Field(description="longest prompt + completion that is accepted")
     tie_word_embeddings: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | None = None
@@ -199,12 +214,14 @@ class BuildSpec(_Model):
     version: str = Field(description="of the TensorRT library, e.g. 10.16.1.11")
     compute_capability: str = Field(description="of the GPU that the plans are for, e.g. 8.9")
     driver: str | None = Field(description="CUDA version of the driver; None: built without a GPU")
-    max_batch_size: int = Field(ge=1, description="rows of a decode step")
-    max_prompt_len: int = Field(ge=1, description="tokens a row of a prefill call")
-    max_prefill_rows: int = Field(ge=1, description="rows of a prefill call")
-    kv_buckets: tuple[int, ...] = Field(min_length=1, description="KV capacities T, ascending")
+    max_batch_size: int = Field(ge=1, le=_MAX_WIDTH, description="rows of a decode step")
+    max_prompt_len: Capacity = Field(description="tokens a row of a prefill call")
+    max_prefill_rows: int = Field(ge=1, le=_MAX_WIDTH, description="rows of a prefill call")
+    kv_buckets: tuple[Capacity, ...] = Field(min_length=1, description="KV capacities T, ascending")
     optimization_level: int = Field(ge=0, le=5)
-    workspace: int | None = Field(default=None, ge=0, description="bytes of scratch allowed")
+    workspace: int | None = Field(
+        default=None, ge=0, le=_MAX_BYTES, description="bytes of scratch allowed"
+    )
     hardware_compatible: bool = False
     version_compatible: bool = False
 
@@ -213,7 +230,7 @@ class FileRecord(_Model):
     """One file of the bundle."""
 
     path: RelativePath
-    size: int = Field(ge=0)
+    size: int = Field(ge=0, le=_MAX_BYTES)
     sha256: Sha256
 
 
@@ -240,11 +257,18 @@ class Manifest(_Model):
 
     @model_validator(mode="after")
     def _check_engines(self) -> Self:
+        layers = range(self.model.num_layers)
         names = [engine.name for engine in self.engines]
-        expected = ["embed", *(f"layer_{i:03d}" for i in range(self.model.num_layers)), "head"]
+        expected = ["embed", *(f"layer_{index:03d}" for index in layers), "head"]
         if names != expected:
             raise ValueError(f"engines are {names}; expected: {expected}")
+        kinds = [EngineKind.EMBED, *(EngineKind.LAYER for _ in layers), EngineKind.HEAD]
+        for engine, kind, index in zip(self.engines, kinds, (None, *layers, None), strict=True):
+            if (engine.kind, engine.layer_index) != (kind, index):
+                raise ValueError(f"engine {engine.name} is a {engine.kind}, {engine.layer_index}")
         known = {record.path for record in self.files}
+        if len(known) != len(self.files):
+            raise ValueError("files lists a path twice")
         for engine in (*self.all_engines, *self.canonical):
             buckets = (bucket.graph for bucket in engine.buckets)
             for path in (engine.graph, *engine.weights, *buckets):
@@ -288,13 +312,11 @@ class Manifest(_Model):
     def from_json(cls, text: str | bytes, subject: str) -> Manifest:
         """Parse and check manifest.json; ``subject`` names the file in errors.
 
-        Raises BundleError for JSON that is broken, of another format version, has unknown or
-        missing fields, or whose digest does not match its content.
+        Raises BundleError for JSON that is broken, of another format version, whose digest does
+        not match its content, or that has unknown, missing or impossible fields: in this order, so
+        that nothing is made of a number that was not there when the file was written.
         """
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise BundleError(subject, f"is not JSON ({error}); export the model again") from error
+        document = parse_json(text, BundleError, subject=subject, remedy="export the model again")
         version = document.get("format_version") if isinstance(document, dict) else None
         if version != FORMAT_VERSION:
             raise BundleError(
@@ -302,8 +324,15 @@ class Manifest(_Model):
                 f"has format version {version!r}; this skipdec reads {FORMAT_VERSION}; "
                 "export the model again or install the skipdec that wrote it",
             )
+        expected = json_digest({key: document[key] for key in document if key != "digest"})
+        if document.get("digest") != expected:
+            raise BundleError(
+                subject,
+                f"digest is {str(document.get('digest'))[:12]}…, its content has "
+                f"{expected[:12]}…; the file was changed, export again",
+            )
         try:
-            manifest = cls.model_validate(document)
+            return cls.model_validate(document)
         except ValidationError as error:
             problems = [
                 f"{'.'.join(map(str, item['loc'])) or 'manifest'}: {item['msg']}"
@@ -311,13 +340,6 @@ class Manifest(_Model):
                 if item["type"] != "default_factory_not_called"  # follows from another one
             ]
             raise BundleError(subject, *problems) from error
-        if manifest.digest != manifest.content_digest():
-            raise BundleError(
-                subject,
-                f"digest is {manifest.digest[:12]}…, its content has "
-                f"{manifest.content_digest()[:12]}…; the file was changed, export again",
-            )
-        return manifest
 
 
 def json_digest(document: Any) -> str:  # noqa: ANN401  (any JSON value)

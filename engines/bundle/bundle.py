@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from ..documents import parse_json, read_file
 from ..errors import BundleError, UsageError
 from ..manifest import FileRecord, Manifest, json_digest
 from .place import (
@@ -126,7 +127,7 @@ def replace_file(path: Path, content: bytes) -> None:
 def read_manifest(root: Path) -> Manifest:
     """Read ``root``'s manifest.json; BundleError unless it is, byte for byte, what was written."""
     path = root / MANIFEST_NAME
-    content = path.read_bytes()
+    content = read_file(path, BundleError, remedy=EXPORT_AGAIN)
     manifest = Manifest.from_json(content, str(path))
     if content != manifest.to_json().encode():
         raise BundleError(str(path), f"was reformatted or damaged; {EXPORT_AGAIN}")
@@ -137,13 +138,10 @@ def read_schedule(root: Path) -> dict[str, Any]:
     """Read ``root``'s schedule.json and return its ExitSchedule JSON object, digest checked."""
     path = root / SCHEDULE_NAME
     remedy = "write it with 'skipdec schedule set'"
-    try:
-        content = path.read_bytes()
-        document = json.loads(content)
-    except FileNotFoundError:
-        raise BundleError(str(path), f"is missing; {remedy}") from None
-    except ValueError as error:
-        raise BundleError(str(path), f"is not JSON ({error}); {remedy}") from error
+    if not path.exists():
+        raise BundleError(str(path), f"is missing; {remedy}")
+    content = read_file(path, BundleError, remedy=remedy)
+    document = parse_json(content, BundleError, subject=str(path), remedy=remedy)
     schedule = document.get("schedule") if isinstance(document, dict) else None
     if not isinstance(schedule, dict):
         raise BundleError(str(path), f"has no object under the key 'schedule'; {remedy}")

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ...engines.manifest import MAX_LAYERS
+
 MAX_HORIZON = 2**20
 PROMPT_DEPTHS = ("full", "decay")
 
@@ -43,7 +45,7 @@ def field_problems(fields: ScheduleFields) -> list[str]:
 def _bound_problems(fields: ScheduleFields) -> list[str]:
     num_layers, largest = fields.num_layers, fields.max_exit_layer
     bounds = (
-        ("num_layers", 1, None, "1 or more"),
+        ("num_layers", 1, MAX_LAYERS, f"1 to {MAX_LAYERS}"),
         ("max_exit_layer", 1, num_layers, f"1 to num_layers, {num_layers}"),
         ("min_exit_layer", 1, largest, f"1 to max_exit_layer, {largest}"),
         ("warmup_layers", 0, num_layers, f"0 to num_layers, {num_layers}"),
@@ -52,7 +54,7 @@ def _bound_problems(fields: ScheduleFields) -> list[str]:
     problems = []
     for name, low, high, allowed in bounds:
         value = getattr(fields, name)
-        if value < low or (high is not None and value > high):
+        if not low <= value <= high:
             problems.append(f"{name} is {value}; allowed: {allowed}")
     return problems
 

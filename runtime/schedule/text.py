@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from ...engines.documents import read_json
 from ...engines.errors import ScheduleError
 from ...engines.manifest import json_digest
 from ...engines.registry import Registry
@@ -169,10 +169,7 @@ def read_schedule(path: Path, *, num_layers: int) -> ExitSchedule:
     schedule of another depth.
     """
     subject = f"schedule {path}"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ScheduleError(subject, f"can't be read as JSON ({error})") from error
+    document = read_json(path, ScheduleError, subject=subject)
     if isinstance(document, dict) and "schedule" in document:
         digest = json_digest(document["schedule"])
         if document.get("digest", digest) != digest:

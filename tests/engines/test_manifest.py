@@ -112,6 +112,11 @@ def test_what_does_not_follow_from_the_heads_is_written(bundle: EngineBundle) ->
         (lambda d: d["files"][0].update(path="/etc/passwd"), "leaves the bundle"),
         (lambda d: d["files"][0].update(sha256="short"), "files.0.sha256"),
         (lambda d: d["engines"][0].update(graph="a/../../b"), "leaves the bundle"),
+        (lambda d: d["model"].update(num_layers=4 * 10**9), "model.num_layers: .* than or equal"),
+        (lambda d: d["model"].update(vocab_size=10**4299), "model.vocab_size: .* than or equal"),
+        (lambda d: d["files"].append(d["files"][0]), "a path twice"),
+        (lambda d: d["files"][0].update(path="engines//embed"), "another way to write"),
+        (lambda d: d["engines"][1].update(layer_index=1), "engine layer_000 is a layer, 1"),
     ],
 )
 def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
@@ -142,6 +147,15 @@ def test_what_is_not_a_json_object_is_refused(text: str | bytes) -> None:
 
 def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:
     text = bundle.manifest.to_json().replace('"name": "tiny"', '"name": "huge"')
+    with pytest.raises(BundleError, match="digest"):
+        Manifest.from_json(text, "manifest.json")
+
+
+def test_nothing_is_made_of_a_manifest_whose_digest_does_not_match(
+    bundle: EngineBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = bundle.manifest.to_json().replace('"num_layers": 2', '"num_layers": 4000000000')
+    monkeypatch.setattr(Manifest, "model_validate", None)
     with pytest.raises(BundleError, match="digest"):
         Manifest.from_json(text, "manifest.json")
 

@@ -143,7 +143,7 @@ def test_files(tmp_path: Path, wrapped: bool) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "can't be read as JSON"),
+        ("{", "is not JSON"),
         (json.dumps({"schedule": {"num_layers": 3}, "digest": "0"}), "digest is '0'"),
         (json.dumps({"num_layers": 3}), "'horizon' is missing"),
     ],

@@ -1,0 +1,122 @@
+"""Reads JSON files that somebody else wrote: whatever lies there, an answer or a named error."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import SkipDecError
+
+MAX_BYTES = 16 * 2**20  # parsed, the worst JSON takes twenty times its size
+MAX_NESTING = 100
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def read_json(
+    path: Path,
+    raises: type[SkipDecError],
+    *,
+    subject: str | None = None,
+    remedy: str = "",
+    limit: int = MAX_BYTES,
+) -> Any:  # noqa: ANN401  (any JSON value)
+    """Return the value of the JSON file ``path``; see ``read_file`` and ``parse_json``.
+
+    Problems are raised as ``raises(subject, "…; remedy")``, the subject being the path unless it
+    is given.
+    """
+    subject = subject or str(path)
+    content = read_file(path, raises, subject=subject, remedy=remedy, limit=limit)
+    return parse_json(content, raises, subject=subject, remedy=remedy)
+
+
+def read_file(
+    path: Path,
+    raises: type[SkipDecError],
+    *,
+    subject: str | None = None,
+    remedy: str = "",
+    limit: int = MAX_BYTES,
+) -> bytes:
+    """Return the bytes of ``path``: a regular file of at most ``limit`` bytes, or a link to one.
+
+    Anything else, a pipe or a device, say, is refused before it is read: nothing waits.
+    """
+    try:
+        with open_regular(path) as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        problem = f"can't be read ({error.strerror or error})"
+    else:
+        if len(content) <= limit:
+            return content
+        problem = f"is larger than {limit:,} bytes, the most that is read"
+    raise raises(subject or str(path), _advised(problem, remedy)) from None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open ``path`` for reading; OSError unless it is a regular file, or a link to one."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+        if kind != stat.S_IFREG:
+            raise OSError(f"is {_KINDS.get(kind, 'special')}; expected a regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def parse_json(
+    content: str | bytes, raises: type[SkipDecError], *, subject: str, remedy: str = ""
+) -> Any:  # noqa: ANN401  (any JSON value)
+    """Return the value of JSON text in UTF-8.
+
+    Raises for broken text, half a surrogate pair, numbers of more than 4,300 digits, and for
+    nesting deeper than ``MAX_NESTING``, which would end in RecursionError here or further on.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+        document = json.loads(text)
+        problem = _value_problem(document)
+    except RecursionError:
+        problem = f"is nested deeper than {MAX_NESTING} levels"
+    except ValueError as error:
+        problem = f"is not JSON ({error})"
+    if problem is None:
+        return document
+    raise raises(subject, _advised(problem, remedy)) from None
+
+
+def _value_problem(document: Any) -> str | None:  # noqa: ANN401
+    """Walk the value level by level, without recursion."""
+    level = [document]
+    for _ in range(MAX_NESTING):
+        texts = [value for value in level if isinstance(value, str)]
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                texts += value
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+        for text in texts:
+            text.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
+        if not inner:
+            return None
+        level = inner
+    return f"is nested deeper than {MAX_NESTING} levels"
+
+
+def _advised(problem: str, remedy: str) -> str:
+    return f"{problem}; {remedy}" if remedy else problem
