@@ -34,6 +34,7 @@ _MAX_WIDTH = 2**20
 _MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
 _MAX_BYTES = 2**63 - 1
 
+PROMPT_PLACEHOLDER = "{prompt}"  # what the prompt's text stands for in a template
 NUM_CANDIDATES = 64  # K: tokens a row that a device hands to the sampler in place of all logits
 
 
@@ -84,7 +85,14 @@ def _inside_bundle(path: str) -> str:
     return path
 
 
+def _holds_the_prompt(template: str) -> str:
+    if template.count(PROMPT_PLACEHOLDER) != 1:
+        raise ValueError(f"{template!r} is no template; allowed: a text with {{prompt}} once")
+    return template
+
+
 RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
+PromptTemplate = Annotated[str, AfterValidator(_holds_the_prompt)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Capacity = Annotated[int, Field(ge=1, le=_MAX_TOKENS)]
 Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -248,12 +256,23 @@ class Manifest(_Model):
     canonical: tuple[EngineSpec, ...] = Field(default=(), description="of --keep-canonical")
     build: BuildSpec | None = Field(default=None, description="of targets compiled by TensorRT")
     tokenizer: RelativePath | None = None
+    prompt_template: PromptTemplate | None = Field(
+        default=None, description="what prompts stood in when the model was tuned; absent: nothing"
+    )
     files: tuple[FileRecord, ...]
     tool_versions: dict[str, str] = Field(default_factory=dict)
     source: dict[str, str] = Field(
         default_factory=dict, description="load format, revision and content hash of the checkpoint"
     )
     digest: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Bundles were written before there were templates, and are compared byte for byte."""
+        document: dict[str, Any] = serialize(self)
+        if document.get("prompt_template", "") is None:
+            del document["prompt_template"]
+        return document
 
     @model_validator(mode="after")
     def _check_engines(self) -> Self:

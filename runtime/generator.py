@@ -54,6 +54,7 @@ class Generator:
         schedule: str | ExitSchedule | None = None,
         max_batch_size: int = 8,
         kv_memory: int | None = None,
+        raw_prompts: bool = False,
     ) -> None:
         if max_batch_size < 1:
             raise UsageError("max_batch_size", f"is {max_batch_size}; allowed: 1 or more")
@@ -65,7 +66,8 @@ class Generator:
         self._default_schedule = schedule
         self.resolve_schedule(schedule, max_tokens=1)
         tokenizer = bundle.manifest.tokenizer
-        self.tokenizer = Tokenizer.load(bundle.file(tokenizer)) if tokenizer else None
+        template = None if raw_prompts else bundle.manifest.prompt_template
+        self.tokenizer = Tokenizer.load(bundle.file(tokenizer), template) if tokenizer else None
         self._layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
         self._backend = backend
         limits = BatchLimits.of(
@@ -95,6 +97,7 @@ class Generator:
         threads: int | None = None,
         max_batch_size: int = 8,
         kv_memory: int | None = None,
+        raw_prompts: bool = False,
         verify: Literal["graphs", "full"] = "graphs",
     ) -> Generator:
         """Open a bundle directory.
@@ -104,14 +107,20 @@ class Generator:
         for what the bundle's target runs on (``onnxruntime``: the CPU). ``threads``: of each
         engine's pool on a CPU, where the process has not called ``use_shared_thread_pool``.
         ``kv_memory``: bytes for KV caches, None for half of the machine's memory, or four fifths
-        of what engines leave free on a GPU. ``verify="full"`` hashes the weights too.
+        of what engines leave free on a GPU. ``raw_prompts``: text prompts stand alone, although
+        the model was tuned with a ``prompt_template``. ``verify="full"`` hashes the weights too.
 
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
         """
         bundle = EngineBundle.open(path, verify=verify)
         backend = open_backend(bundle.manifest.target, device=device, threads=threads)
         return cls(
-            bundle, backend, schedule=schedule, max_batch_size=max_batch_size, kv_memory=kv_memory
+            bundle,
+            backend,
+            schedule=schedule,
+            max_batch_size=max_batch_size,
+            kv_memory=kv_memory,
+            raw_prompts=raw_prompts,
         )
 
     def __enter__(self) -> Generator:
@@ -132,6 +141,14 @@ class Generator:
     def device(self) -> Device | None:
         """The device that engines run on; None for the CPU."""
         return self._backend.device
+
+    @property
+    def prompt_template(self) -> str | None:
+        """What text prompts are put into, e.g. ``"{prompt}\\nTL;DR:"``; None: they stand alone.
+
+        The bundle's, which is that of the model's tuning, unless ``raw_prompts`` was given.
+        """
+        return None if self.tokenizer is None else self.tokenizer.prompt_template
 
     def warmup(
         self,
@@ -196,6 +213,9 @@ class Generator:
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
         """Continue each prompt (text, or token ids) and return results in input order.
+
+        A text stands in ``prompt_template``, token ids are read as they are; the results have both,
+        ``prompt`` as it was given and ``prompt_token_ids`` as they were read.
 
         ``sampling_params``: one for all prompts, or one each. ``cancelled`` is asked between
         steps; once true, what is unfinished ends with finish_reason "abort". ``on_progress``

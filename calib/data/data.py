@@ -28,13 +28,24 @@ _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{complet
 class Preset:
     """Where prompt and completion stand, and the text that is made of them.
 
-    ``{prompt}`` and ``{completion}`` in the templates stand for the columns' texts.
+    ``{prompt}`` and ``{completion}`` in the templates stand for the columns' texts. Where
+    ``prompt_template`` is None, prompts stand in the model's own template, if it has one.
     """
 
     prompt_column: str
     completion_column: str
-    prompt_template: str = "{prompt}"
+    prompt_template: str | None = None
     completion_template: str = "{completion}"
+
+    def prompt(self, text: str) -> str:
+        """A column's text in the prompt's template, if there is one."""
+        return (
+            text if self.prompt_template is None else self.prompt_template.replace("{prompt}", text)
+        )
+
+    def completion(self, text: str) -> str:
+        """A column's text in the completion's template."""
+        return self.completion_template.replace("{completion}", text)
 
 
 DEFAULT = Preset("prompt", "completion")
@@ -68,7 +79,8 @@ class DataConfig(ValidatedConfig):
     ``format`` "auto" goes by the name: ``.jsonl``, ``.csv``, ``.txt``, or a directory that Hugging
     Face datasets wrote (``save_to_disk``). What is None comes from ``preset``, and without one from
     the columns ``prompt`` and ``completion`` as they are. Templates wrap a column's text:
-    ``prompt_template="{prompt}<sep>"``.
+    ``prompt_template="{prompt}<sep>"``. Where neither names one, prompts stand in the template that
+    the model was tuned with, if any.
 
     A plain text has no columns. It is cut into passages of ``passage_words``: "24+120", the
     default, makes a prompt of 24 words and a completion of the 120 words behind them.
@@ -92,7 +104,7 @@ class DataConfig(ValidatedConfig):
         default=None, description="(the preset's, or completion)"
     )
     prompt_template: Annotated[str | None, Option()] = Field(
-        default=None, description="e.g. '{prompt}<sep>' ({prompt})"
+        default=None, description="e.g. '{prompt}<sep>' (the preset's, or model's)"
     )
     completion_template: Annotated[str | None, Option()] = Field(
         default=None, description="e.g. ' {completion}' ({completion})"
@@ -143,10 +155,8 @@ def load_examples(config: DataConfig) -> list[Example]:
         found = [row.problem] if row.problem else _row_problems(row.columns, columns)
         problems += [f"{row.source}: {problem}" for problem in found]
         if not found:
-            prompt = columns.prompt_template.replace("{prompt}", row.columns[columns.prompt_column])
-            completion = columns.completion_template.replace(
-                "{completion}", row.columns[columns.completion_column]
-            )
+            prompt = columns.prompt(row.columns[columns.prompt_column])
+            completion = columns.completion(row.columns[columns.completion_column])
             examples.append(Example(prompt, completion, row.source))
     if not examples and not problems:
         problems = [f"{config.path} has no rows; give prompts with completions"]
@@ -210,8 +220,8 @@ def _load_passages(config: DataConfig) -> list[Example]:
     columns = config.columns()
     examples = [
         Example(
-            columns.prompt_template.replace("{prompt}", passage.prompt),
-            columns.completion_template.replace("{completion}", passage.completion),
+            columns.prompt(passage.prompt),
+            columns.completion(passage.completion),
             f"{config.path.name}, line {passage.line}",
             ends=False,
         )

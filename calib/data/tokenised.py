@@ -12,6 +12,7 @@ from ...runtime.tokens.tokenizer import Tokenizer
 from .data import Example
 from .long_prompts import LongPrompts, cut_to_fit
 from .rows import raise_problems
+from .templates import NO_TEMPLATE, PromptTemplate
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ class TokenisedData:
     """All examples in order, and how many were too long for the greatest length.
 
     ``num_truncated`` completions and ``num_cut`` prompts were cut, ``num_dropped`` rows left out.
+    ``template``: what all prompts stand in.
     """
 
     examples: tuple[TokenisedExample, ...]
     num_truncated: int
     num_cut: int = 0
     num_dropped: int = 0
+    template: PromptTemplate = NO_TEMPLATE
 
     @property
     def median_completion(self) -> int:
@@ -48,8 +51,9 @@ class TokenisedData:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What became of rows that are too long, for people."""
-        warnings, kept = [], len(self.examples)
+        """What prompts stand in, and what became of rows that are too long, for people."""
+        warnings = [] if self.template.note is None else [self.template.note]
+        kept = len(self.examples)
         if self.num_dropped:
             total = kept + self.num_dropped
             warnings.append(f"left out, too long: {self.num_dropped} of {total} rows")
@@ -78,7 +82,7 @@ def tokenise(
     eos_token_id: int,
     max_length: int,
     long_prompts: LongPrompts = "refuse",
-    prompt_template: str = "{prompt}",
+    template: PromptTemplate = NO_TEMPLATE,
 ) -> TokenisedData:
     """Tokenise prompts with the tokenizer's special tokens, completions without, plus end of text.
 
@@ -89,13 +93,14 @@ def tokenise(
     Raises one UsageError with the line of every prompt that leaves no room for a completion.
 
     With ``long_prompts`` "drop", rows that are longer than ``max_length`` are left out; with "cut",
-    their prompts lose words at the end, inside ``prompt_template``, down to half of the length.
+    their prompts lose words at the end, inside ``template``, down to half of the length.
     """
     tokenised: list[TokenisedExample] = []
     problems: list[str] = []
     num_truncated = num_cut = num_dropped = 0
     for example in examples:
-        prompt = tuple(tokenizer.encode(example.prompt))
+        text = template.apply(example.prompt)
+        prompt = tuple(tokenizer.encode(text))
         completion = tokenizer.encode(example.completion, add_special_tokens=False)
         whole = (*completion, eos_token_id) if example.ends else tuple(completion)
         if long_prompts == "drop" and len(prompt) + len(whole) > max_length:
@@ -103,8 +108,8 @@ def tokenise(
             continue
         if long_prompts == "cut":
             shorter = cut_to_fit(
-                example.prompt,
-                prompt_template,
+                text,
+                template.text,
                 tokenizer,
                 num_tokens=len(prompt),
                 completion=len(whole),
@@ -127,4 +132,4 @@ def tokenise(
     if not tokenised:
         dropped = f" within {max_length} tokens; {num_dropped} are longer" if num_dropped else ""
         raise UsageError("data", f"has no examples{dropped}; give at least one")
-    return TokenisedData(tuple(tokenised), num_truncated, num_cut, num_dropped)
+    return TokenisedData(tuple(tokenised), num_truncated, num_cut, num_dropped, template)

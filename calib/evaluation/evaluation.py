@@ -140,6 +140,7 @@ def evaluate(
     metrics = create_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)
     events = events or Events()
+    events.planned("", inputs.notes)
     open_generator = open_generator or partial(Generator.open, max_batch_size=config.batch_size)
     steps = sum(num_steps(prepared, config.batch_size) for prepared in inputs.bundles)
     events.stage("evaluating", steps)

@@ -18,6 +18,7 @@ from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
 from ..data.data import DataConfig
 from ..data.rows import raise_problems
+from ..data.templates import PromptTemplate
 from .metrics import MetricOptions
 from .prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 
@@ -129,6 +130,7 @@ class PreparedBundle:
     schedules: Mapping[ExitSchedule, str]  # full depth first, each with the name asked for
     prompts: tuple[EncodedPrompt, ...]
     max_tokens: int
+    template: PromptTemplate
 
     @property
     def num_cut(self) -> int:
@@ -148,6 +150,15 @@ class EvaluationInputs:
     prompts: tuple[ReferencedPrompt, ...]
     bundles: tuple[PreparedBundle, ...]
     num_dropped: int = 0  # prompts that do not fit one of the bundles
+
+    @property
+    def notes(self) -> list[str]:
+        """What prompts are put into, for people, where it differs from what might be thought."""
+        return [
+            f"{prepared.choice.label}: {prepared.template.note}"
+            for prepared in self.bundles
+            if prepared.template.note is not None
+        ]
 
 
 def prepare(config: EvaluationConfig) -> EvaluationInputs:
@@ -216,7 +227,8 @@ def _prepare_bundle(
         if not tokens.fits
     ]
     raise_problems(str(choice.path), problems)
-    return PreparedBundle(choice, bundle, schedules, encoded, max_tokens)
+    template = PromptTemplate.choose(config.data, bundle.manifest.prompt_template)
+    return PreparedBundle(choice, bundle, schedules, encoded, max_tokens, template)
 
 
 def _schedules(

@@ -11,6 +11,7 @@ from ...engines.manifest import ModelSpec
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, group_references, load_examples
 from ..data.long_prompts import cut_to_fit
+from ..data.templates import PromptTemplate
 
 
 @dataclass(frozen=True)
@@ -75,23 +76,30 @@ def encode_prompts(
     if name is None:
         return None
     tokenizer, model = Tokenizer.load(bundle.file(name)), bundle.manifest.model
-    template = data.columns().prompt_template if data.long_prompts == "cut" else None
-    return tuple(_encode(prompt, tokenizer, model, template) for prompt in prompts)
+    template = PromptTemplate.choose(data, bundle.manifest.prompt_template)
+    cut = data.long_prompts == "cut"
+    return tuple(_encode(prompt, tokenizer, model, template, cut=cut) for prompt in prompts)
 
 
 def _encode(
-    prompt: ReferencedPrompt, tokenizer: Tokenizer, model: ModelSpec, template: str | None
+    prompt: ReferencedPrompt,
+    tokenizer: Tokenizer,
+    model: ModelSpec,
+    template: PromptTemplate,
+    *,
+    cut: bool,
 ) -> EncodedPrompt:
     """Prompt and references as token ids; a passage that goes on is cut where the room ends."""
     references = [tokenizer.encode(text, add_special_tokens=False) for text in prompt.references]
-    token_ids = tuple(tokenizer.encode(prompt.text))
+    text = template.apply(prompt.text)
+    token_ids = tuple(tokenizer.encode(text))
     end = () if model.eos_token_id is None or not prompt.ends else (model.eos_token_id,)
     target_ids = (*references[0], *end)
     shorter = None
-    if template is not None:
+    if cut:
         shorter = cut_to_fit(
-            prompt.text,
-            template,
+            text,
+            template.text,
             tokenizer,
             num_tokens=len(token_ids),
             completion=len(target_ids),

@@ -13,6 +13,7 @@ from ...engines.checking import Option, Problems, ValidatedConfig
 from ...engines.errors import UsageError
 from ...runtime.schedule import ExitSchedule
 from ..data.data import DataConfig, Example, load_examples
+from ..data.templates import PromptTemplate
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
 from .goal import Goal
 from .search import SearchConfig
@@ -125,7 +126,7 @@ def _tokenise(config: FitConfig, facts: SourceFacts, rows: Sequence[Example]) ->
         eos_token_id=model.eos_token_id,
         max_length=model.max_seq_len,
         long_prompts=config.data.long_prompts,
-        prompt_template=config.data.columns().prompt_template,
+        template=PromptTemplate.choose(config.data, facts.prompt_template),
     )
 
 

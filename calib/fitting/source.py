@@ -29,6 +29,7 @@ class SourceFacts:
     model: ModelSpec
     tokenizer: Tokenizer | None
     schedule: ExitSchedule  # its own
+    prompt_template: str | None = None  # that of its tuning
 
 
 class Source(Protocol):
@@ -67,6 +68,7 @@ class BundleSource:
             model=bundle.manifest.model,
             tokenizer=None if name is None else Tokenizer.load(bundle.file(name)),
             schedule=ExitSchedule.from_document(bundle.schedule_document),
+            prompt_template=bundle.manifest.prompt_template,
         )
 
     def bundle(self, events: Events) -> AbstractContextManager[Path]:
@@ -114,7 +116,12 @@ class ModelSource:
         tokenizer = None
         if plan.tokenizer is not None:
             tokenizer = Tokenizer.parse(plan.tokenizer, f"tokenizer of {plan.model.name}")
-        return SourceFacts(model=plan.model, tokenizer=tokenizer, schedule=plan.schedule)
+        return SourceFacts(
+            model=plan.model,
+            tokenizer=tokenizer,
+            schedule=plan.schedule,
+            prompt_template=plan.prompt_template,
+        )
 
     @contextmanager
     def bundle(self, events: Events) -> Iterator[Path]:

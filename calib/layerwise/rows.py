@@ -11,6 +11,7 @@ from ...engines.errors import CheckpointError, UsageError
 from ...exporter.checkpoint.checkpoint import Checkpoint
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, Example, load_examples
+from ..data.templates import PromptTemplate
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
 from .config import LayerwiseConfig
 
@@ -60,7 +61,7 @@ def tokenise_rows(
         eos_token_id=model.eos_token_id,
         max_length=model.max_seq_len,
         long_prompts=data.long_prompts,
-        prompt_template=data.columns().prompt_template,
+        template=PromptTemplate.choose(data, checkpoint.prompt_template),
     )
     if len(tokenised.examples) < 2:
         raise UsageError(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from ...engines.bundle.place import Place, share_weights
+from ...exporter.checkpoint.template import TEMPLATE_NAME
 from .report import REPORT_NAME
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -21,6 +22,7 @@ _CARRIED_FILES = (
     "special_tokens_map.json",
     "vocab.json",
     "merges.txt",
+    TEMPLATE_NAME,
 )
 
 

@@ -15,6 +15,7 @@ from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
+from ..data.templates import PromptTemplate
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
 from .config import DEFAULT_VALIDATION_EXAMPLES, TuneConfig
 from .schedules import StepSchedules, step_schedules
@@ -78,11 +79,11 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
     data = validation = None
     reader = problems.attempt(_reader, config, start)
     if reader is not None and examples is not None:
-        data = problems.attempt(_tokenise, reader, config.data, examples)
+        data = problems.attempt(_tokenise, reader, config.data, start, examples)
     # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
     if reader is not None and held_out is not None and (examples or config.model is not None):
         assert config.validation is not None
-        validation = problems.attempt(_tokenise, reader, config.validation, held_out)
+        validation = problems.attempt(_tokenise, reader, config.validation, start, held_out)
     # Where the data are bad, the largest: it refuses the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
     schedule = problems.attempt(_parse, config.schedule, start, horizon)
@@ -149,12 +150,15 @@ def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
 
 
 def _tokenise(
-    reader: partial[TokenisedData], data: DataConfig, examples: Sequence[Example]
+    reader: partial[TokenisedData],
+    data: DataConfig,
+    start: StartModel,
+    examples: Sequence[Example],
 ) -> TokenisedData:
     return reader(
         examples,
         long_prompts=data.long_prompts,
-        prompt_template=data.columns().prompt_template,
+        template=PromptTemplate.choose(data, start.prompt_template),
     )
 
 
@@ -165,7 +169,11 @@ def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
 def _warnings(data: TokenisedData, validation: TokenisedData | None) -> list[str]:
     warnings = list(data.warnings)
     if validation is not None:
-        warnings += [f"held out: {warning}" for warning in validation.warnings]
+        warnings += [
+            f"held out: {warning}"
+            for warning in validation.warnings
+            if warning != data.template.note
+        ]
     if find_spec("matplotlib") is None:
         warnings.append("no curves: matplotlib is missing; run: pip install 'skipdec[plot]'")
     return warnings

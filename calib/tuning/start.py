@@ -12,6 +12,7 @@ from ...engines.errors import CheckpointError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.hub import CheckpointDirectory, locate
+from ...exporter.checkpoint.template import read_template
 from ...exporter.checkpoint.tokenizer import read_tokenizer
 from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
@@ -27,11 +28,15 @@ _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 
 class StartModel(ABC):
-    """``spec``: its structure. ``files``: the tokenizer's, by name, as they are published."""
+    """``spec``: its structure. ``files``: the tokenizer's, by name, as they are published.
+
+    ``prompt_template``: what an earlier tuning's prompts stood in; None: they stood alone.
+    """
 
     spec: ModelSpec
     family: TuningFamily
     files: dict[str, bytes]
+    prompt_template: str | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -61,6 +66,7 @@ class CheckpointStart(StartModel):
         self.path = directory.path
         self.spec = model_spec(_read_config(directory), directory.name)
         self.family = tuning_family(self.spec.family)
+        self.prompt_template = read_template(directory.path)
         tokenizer = read_tokenizer(directory.path)
         if tokenizer is None:
             raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")

@@ -14,6 +14,7 @@ from ...engines.bundle import schedule_text
 from ...engines.bundle.place import SCHEDULE_NAME, share_weights
 from ...engines.host.events import Events
 from ...engines.host.extras import missing_modules
+from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
 from .config import TuneConfig
 from .family import load_skip_model
@@ -141,9 +142,9 @@ def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]
 
 
 def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path) -> None:
-    """Weights, config, tokenizer and schedule, as ``skipdec export`` reads them."""
+    """Weights, config, tokenizer, template and schedule, as ``skipdec export`` reads them."""
     model.save_pretrained(directory)
     share_weights(directory)
-    for name, content in plan.start.files.items():
+    for name, content in (plan.start.files | template_files(plan.data.template.text)).items():
         (directory / name).write_bytes(content)
     (directory / SCHEDULE_NAME).write_text(schedule_text(plan.schedule.to_document()))

@@ -1,4 +1,4 @@
-"""A checkpoint: its model's structure, its tensors, its tokenizer and its schedule."""
+"""A checkpoint: its model's structure, its tensors, tokenizer, schedule and prompt template."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
 from .reader import CheckpointReader, MappedReader, StoredTensor
+from .template import read_template
 from .tokenizer import byte_level_tokenizer, read_tokenizer
 
 _SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
@@ -42,6 +43,7 @@ class Checkpoint:
     revision: str | None = None
     tokenizer_json: bytes | None = None
     schedule_document: dict[str, Any] | None = None
+    prompt_template: str | None = None
     warnings: tuple[str, ...] = field(default=())
 
     def source(self) -> dict[str, str]:
@@ -78,6 +80,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
         revision=directory.revision,
         tokenizer_json=tokenizer,
         schedule_document=_read_schedule(directory.path),
+        prompt_template=read_template(directory.path),
         warnings=warnings,
     )
 

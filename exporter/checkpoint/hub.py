@@ -9,6 +9,7 @@ from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
 from ..architecture.architecture import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
+from .template import TEMPLATE_NAME
 
 _SMALL_FILES = (
     "config.json",
@@ -19,6 +20,7 @@ _SMALL_FILES = (
     "merges.txt",
     "schedule.json",
     "training_schedule.json",
+    TEMPLATE_NAME,
 )
 _WEIGHT_FILES: dict[LoadFormat, tuple[str, ...]] = {
     "safetensors": ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),

@@ -67,6 +67,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         precision=compilation.precision,
         schedule=ExitSchedule.from_document(source.schedule_document),
         tokenizer=None if tokenizer is None else source.file(tokenizer).read_bytes(),
+        prompt_template=source.manifest.prompt_template,
         origin={"source": str(source.path)},
         open_source=lambda *_: engines,
         engines=planned_engines(model, compilation.precision, config.target, compilation),

@@ -92,6 +92,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         precision=precision,
         schedule=schedule,
         tokenizer=checkpoint.tokenizer_json,
+        prompt_template=checkpoint.prompt_template,
         origin={"load_format": checkpoint.load_format},
         open_source=open_source,
         engines=planned_engines(model, precision, config.target, compilation),

@@ -93,6 +93,7 @@ class BundlePlan:
     schedule: ExitSchedule
     engines: tuple[PlannedEngine, ...]
     tokenizer: bytes | None
+    prompt_template: str | None
     origin: dict[str, str]
     open_source: Callable[[Path, Journal, Stages], EngineSource]
     compilation: Compilation | None = None

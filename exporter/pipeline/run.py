@@ -153,6 +153,7 @@ class _Building:
             canonical=tuple(engine.spec for engine in kept),
             build=None if plan.compilation is None else plan.compilation.build,
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
+            prompt_template=plan.prompt_template,
             files=tuple(files),
             tool_versions=self._source.tool_versions,
             source=self._source.provenance(),

@@ -97,13 +97,20 @@ def checked_token_ids(
     model: ModelSpec,
     tokenizer: Tokenizer | None,
     *,
-    add_special_tokens: bool = True,
+    is_continuation: bool = False,
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return the problems of a prompt, if any, and its token ids."""
+    """Return the problems of a prompt, if any, and its token ids.
+
+    A text is read with the tokenizer's prompt template and special tokens, unless it is a
+    continuation; token ids are as they are.
+    """
     if isinstance(prompt, str):
         if tokenizer is None:
             return [f"{subject} is text, but the bundle has no tokenizer; give token ids"], ()
-        token_ids = tuple(tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
+        if is_continuation:
+            token_ids = tuple(tokenizer.encode(prompt, add_special_tokens=False))
+        else:
+            token_ids = tuple(tokenizer.encode_prompt(prompt))
     else:
         token_ids = tuple(prompt)
     if not token_ids:

@@ -54,7 +54,7 @@ def make_score_requests(
     ):
         found, prompt_ids = checked_token_ids(prompt, f"prompt {index}", model, tokenizer)
         more, token_ids = checked_token_ids(
-            continuation, f"continuation {index}", model, tokenizer, add_special_tokens=False
+            continuation, f"continuation {index}", model, tokenizer, is_continuation=True
         )
         found += more
         length = len(prompt_ids) + len(token_ids)

@@ -79,6 +79,8 @@ def _print_sections(document: dict[str, Any]) -> None:
         f"{document['target']}, {precision['dtype']}, quantize {precision['quantize']}, "
         f"schedule {document['bundle_schedule']}"
     )
+    if (template := document["prompt_template"]) is not None:
+        console.print(f"text prompts are put into {template!r}", markup=False)
     tables: dict[Section, Callable[[Any], Table]] = {
         Section.ENGINES: _engines_table,
         Section.IO: _tensors_table,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import UsageError
+from ...engines.host.console import stderr_console
 from ..tokens.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -26,7 +27,14 @@ class EngineOptions(ValidatedConfig):
     )
     threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
 
-    def open(self, path: Path, *, max_batch_size: int, kv_memory: int | None = None) -> Generator:
+    def open(
+        self,
+        path: Path,
+        *,
+        max_batch_size: int,
+        kv_memory: int | None = None,
+        raw_prompts: bool = False,
+    ) -> Generator:
         """Open the bundle at ``path``; on a CPU, with one thread pool for the whole process.
 
         Raises what ``Generator.open`` raises, and UsageError for threads where engines run on a
@@ -49,7 +57,13 @@ class EngineOptions(ValidatedConfig):
                 "--threads", f"is {self.threads}, but engines run on {where}; leave it out"
             )
         backend = open_backend(target, device=where)
-        return Generator(bundle, backend, max_batch_size=max_batch_size, kv_memory=kv_memory)
+        return Generator(
+            bundle,
+            backend,
+            max_batch_size=max_batch_size,
+            kv_memory=kv_memory,
+            raw_prompts=raw_prompts,
+        )
 
 
 class GenerateOptions(EngineOptions):
@@ -63,6 +77,9 @@ class GenerateOptions(EngineOptions):
     )
     input: Annotated[str | None, Option(metavar="FILE.jsonl|-")] = Field(
         default=None, description="lines; - is stdin"
+    )
+    raw_prompt: Annotated[bool, Option()] = Field(
+        default=False, description="without the template that the model was tuned with"
     )
     output: Annotated[Path | None, Option(metavar="FILE.jsonl")] = Field(
         default=None, description="else stdout"
@@ -102,5 +119,17 @@ class GenerateOptions(EngineOptions):
             yield "`stream` shows one completion as text; add `as_json` for more"
 
     def open_generator(self) -> Generator:
-        """Load the bundle's engines."""
-        return self.open(self.bundle, max_batch_size=self.max_batch_size, kv_memory=self.kv_memory)
+        """Load the bundle's engines; say on stderr what text prompts are put into, if anything."""
+        generator = self.open(
+            self.bundle,
+            max_batch_size=self.max_batch_size,
+            kv_memory=self.kv_memory,
+            raw_prompts=self.raw_prompt,
+        )
+        if (template := generator.prompt_template) is not None and not self.quiet:
+            stderr_console().print(
+                f"prompts are put into {template!r}, as the model was tuned (--raw-prompt: not)",
+                markup=False,
+                soft_wrap=True,
+            )
+        return generator

@@ -38,6 +38,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "target": manifest.target,
         "model": dict(manifest.model),
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
+        "prompt_template": manifest.prompt_template,
         "bundle_schedule": format_schedule(ExitSchedule.from_document(bundle.schedule_document)),
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,

@@ -12,6 +12,7 @@ from typing import Protocol
 import tokenizers
 
 from ...engines.errors import BundleError, UsageError
+from ...engines.manifest import PROMPT_PLACEHOLDER
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # of tokenizers with byte fallback
 _REPLACEMENT = "\ufffd"
@@ -33,9 +34,14 @@ class IncrementalDecoder(Protocol):
 
 
 class Tokenizer:
-    """Text to token ids and back, by a ``tokenizer.json`` of the tokenizers library."""
+    """Text to token ids and back, by a ``tokenizer.json`` of the tokenizers library.
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+    ``prompt_template``: what ``encode_prompt`` puts a prompt into, in place of ``{prompt}``; None:
+    a prompt stands alone.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_template: str | None = None) -> None:
+        self.prompt_template = prompt_template
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
@@ -48,15 +54,15 @@ class Tokenizer:
         self._bytes_of: dict[int, bytes] = {}  # byte-level only, filled as tokens come
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path, prompt_template: str | None = None) -> Tokenizer:
         """Read a ``tokenizer.json``. Raises BundleError if it is missing or malformed."""
         path = Path(path)
         if not path.is_file():
             raise BundleError(str(path), "does not exist; export the model again")
-        return cls.parse(path.read_bytes(), str(path))
+        return cls.parse(path.read_bytes(), str(path), prompt_template)
 
     @classmethod
-    def parse(cls, document: bytes, subject: str) -> Tokenizer:
+    def parse(cls, document: bytes, subject: str, prompt_template: str | None = None) -> Tokenizer:
         """Parse the bytes of a ``tokenizer.json``; ``subject`` names it in a BundleError."""
         try:
             tokenizer = tokenizers.Tokenizer.from_buffer(document)
@@ -64,7 +70,7 @@ class Tokenizer:
             raise BundleError(
                 subject, f"is no tokenizer ({error}); export the model again"
             ) from error
-        return cls(tokenizer)
+        return cls(tokenizer, prompt_template)
 
     @property
     def vocab_size(self) -> int:
@@ -80,6 +86,16 @@ class Tokenizer:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError as error:
             raise UsageError("prompt", f"{text!r:.80} is no Unicode text") from error
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """Return the token ids that the model reads for ``prompt``, template included.
+
+        >>> Tokenizer.load("tokenizer.json", "{prompt}\\nTL;DR:").encode_prompt("a post")
+        ...     # as encode("a post\\nTL;DR:")
+        """
+        if self.prompt_template is not None:
+            prompt = self.prompt_template.replace(PROMPT_PLACEHOLDER, prompt)
+        return self.encode(prompt)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``token_ids``; ids that are no token are left out."""

@@ -117,6 +117,7 @@ def test_what_does_not_follow_from_the_heads_is_written(bundle: EngineBundle) ->
         (lambda d: d["files"].append(d["files"][0]), "a path twice"),
         (lambda d: d["files"][0].update(path="engines//embed"), "another way to write"),
         (lambda d: d["engines"][1].update(layer_index=1), "engine layer_000 is a layer, 1"),
+        (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
     ],
 )
 def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
@@ -143,6 +144,15 @@ def test_all_problems_are_reported_at_once(bundle: EngineBundle) -> None:
 def test_what_is_not_a_json_object_is_refused(text: str | bytes) -> None:
     with pytest.raises(BundleError):
         Manifest.from_json(text, "manifest.json")
+
+
+def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(
+    bundle: EngineBundle,
+) -> None:
+    assert "prompt_template" not in bundle.manifest.to_json()
+    wrapped = bundle.manifest.model_copy(update={"prompt_template": "{prompt}\nTL;DR:"})
+    text = wrapped.with_digest().to_json()
+    assert Manifest.from_json(text, "manifest.json").prompt_template == "{prompt}\nTL;DR:"
 
 
 def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:

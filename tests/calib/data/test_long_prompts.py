@@ -9,6 +9,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from skipdec.calib.data.data import Example
 from skipdec.calib.data.long_prompts import LongPrompts
+from skipdec.calib.data.templates import PromptTemplate
 from skipdec.calib.data.tokenised import TokenisedData, tokenise
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ def tokenised(long_prompts: LongPrompts, max_length: int = 6) -> TokenisedData:
         eos_token_id=0,
         max_length=max_length,
         long_prompts=long_prompts,
-        prompt_template="{prompt}\nTLDR",
+        template=PromptTemplate("{prompt}\nTLDR"),
     )
 
 

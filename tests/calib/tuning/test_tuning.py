@@ -14,18 +14,27 @@ import torch
 from recorded_events import RecordedEvents
 from safetensors.torch import load_file
 from transformers import OPTForCausalLM, TrainerCallback
+from typer.testing import CliRunner
 
+from skipdec.calib.data.data import DataConfig, load_examples
+from skipdec.calib.evaluation.inputs import EvaluationConfig
+from skipdec.calib.evaluation.inputs import prepare as prepare_evaluation
+from skipdec.calib.fitting.source import BundleSource, ModelSource
+from skipdec.calib.layerwise.rows import tokenise_rows
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
+from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import read_schedule
 from skipdec.runtime.tokens.sampling import SamplingParams
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 NAMES = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
 SCHEDULE = "linear:max=3,min=2,warmup=1"
@@ -109,7 +118,8 @@ def assert_same_weights(first: Path, second: Path, tolerance: float = 0.0) -> No
 def test_loss_falls_and_the_output_exports_with_its_schedule(
     small: Path, rows: Path, settings: Callable[..., TuneConfig], tmp_path: Path
 ) -> None:
-    config = settings(model=str(small), max_steps=60, validation={"path": rows}, batch_size=8)
+    data = {"path": rows, "prompt_template": "{prompt} ="}
+    config = settings(model=str(small), max_steps=60, data=data, validation=rows, batch_size=8)
     report = tune(config)
     assert report is not None
     assert report.validation is not None
@@ -126,10 +136,49 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
     export(ExportConfig(model=str(output), output=bundle, verify=False))
     schedule = ExitSchedule.from_document(EngineBundle.open(bundle).schedule_document)
     assert schedule == read_schedule(output / "schedule.json", num_layers=4)
+    params = SamplingParams(temperature=0, max_tokens=20)
     with Generator.open(bundle, threads=1) as generator:
-        result = generator.generate(["name[Cat]"], SamplingParams(temperature=0, max_tokens=20))
-    assert " is a pub" in result[0].outputs[0].text
-    assert set(result[0].outputs[0].layers_per_token[1:]) == {3, 2}
+        (result,) = generator.generate(["name[Cat]"], params)
+        assert generator.tokenizer is not None
+        in_template = tuple(generator.tokenizer.encode("name[Cat] ="))
+        assert generator.prompt_template == "{prompt} ="
+        assert generator.score(["name[Cat]"], ["."])[0].prompt_token_ids == in_template
+    assert (result.prompt, result.prompt_token_ids) == ("name[Cat]", in_template)
+    assert " is a pub" in result.outputs[0].text
+    assert set(result.outputs[0].layers_per_token[1:]) == {3, 2}
+    with Generator.open(bundle, threads=1, raw_prompts=True) as generator:
+        (raw,) = generator.generate(["name[Cat] ="], params)
+    assert (raw.prompt_token_ids, raw.outputs[0].token_ids) == (
+        in_template,
+        result.outputs[0].token_ids,
+    )
+    assert_the_template_is_carried_along(output, bundle, rows)
+
+
+def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: Path) -> None:
+    """Whatever reads rows of its own puts their prompts into it, once, and says so."""
+    template = "{prompt} ="
+    data = DataConfig(path=rows)
+    (encoded,) = prepare_evaluation(EvaluationConfig(bundles=(str(bundle),), data=data)).bundles
+    wanted = Tokenizer.load(bundle / "tokenizer.json").encode("name[Ant] =")
+    assert list(encoded.prompts[0].token_ids) == wanted
+    assert encoded.template.note is not None
+    examine = {
+        "bundle": BundleSource(bundle).examine(),
+        "model": ModelSource(ExportConfig(model=str(checkpoint)), rows.parent).examine(),
+    }
+    assert {facts.prompt_template for facts in examine.values()} == {template}
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
+    examples = load_examples(data)
+    tokenised = tokenise_rows(opened, examples, data)
+    assert list(tokenised.examples[0].prompt_token_ids) == wanted
+    given = data.updated(prompt_template=template)
+    assert tokenise_rows(opened, load_examples(given), given).examples == tokenised.examples
+    shown = CliRunner().invoke(build_app(), ["inspect", str(bundle), "--show", "engines"])
+    assert f"put into {template!r}" in shown.output
+    command = ["generate", str(bundle), "-p", "name[Ant]", "--max-tokens", "1"]
+    assert f"put into {template!r}" in CliRunner().invoke(build_app(), command).stderr
+    assert "put into" not in CliRunner().invoke(build_app(), [*command, "--raw-prompt"]).stderr
 
 
 def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig]) -> None:

@@ -196,6 +196,11 @@ def test_pickled_code_is_not_run(directory: Path) -> None:
         (lambda path: (path / "model.safetensors").write_bytes(b"x"), CheckpointError, "1 bytes"),
         (lambda path: (path / "schedule.json").write_text("[]"), CheckpointError, "JSON list"),
         (lambda path: (path / "tokenizer.json").write_text("{}"), CheckpointError, "tokenizer"),
+        (
+            lambda path: (path / "prompt_template.json").write_text('{"prompt_template": "none"}'),
+            CheckpointError,
+            "with {prompt} once",
+        ),
     ],
 )
 def test_broken_directories_are_refused_with_the_file_named(
