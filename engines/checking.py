@@ -130,7 +130,7 @@ class ValidatedConfig(BaseModel):
         return cls(**document)
 
 
-def split_at_commas(value: object) -> object:
+def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:
     """Numbers from a text, for a tuple's BeforeValidator; anything else is left to the field.
 
     >>> split_at_commas("256, 1024")
@@ -140,7 +140,7 @@ def split_at_commas(value: object) -> object:
         return value
     words = tuple(word.strip() for word in value.split(","))
     if not all(word.isdecimal() for word in words):
-        raise ValueError("allowed: whole numbers with commas, e.g. 256,1024,2048")
+        raise ValueError(f"allowed: whole numbers with commas, e.g. {example}")
     return tuple(map(int, words))
 
 

@@ -11,6 +11,9 @@ from statistics import mean
 
 from ...engines.host.events import Events
 from ...runtime.generator import Generator
+from ...runtime.measuring.cost import CostModel
+from ...runtime.measuring.disturbance import disturbance
+from ...runtime.schedule import ExitSchedule
 from .bootstrap import Bootstrap, Estimate
 from .inputs import EvaluationConfig, PreparedBundle, prepare
 from .metrics import METRICS, Metric, MetricOptions
@@ -41,6 +44,7 @@ class Row:
     # with ``equal_lengths`` both are the same: full depth writes as many tokens for each prompt
     figures: Mapping[str, Figure]  # by metric
     positions: PositionProfile | None = None
+    disturbed: str = ""  # what shows that the machine did other work meanwhile; "" if nothing
 
     @property
     def label(self) -> str:
@@ -209,6 +213,7 @@ def _rows(
                 for name in metrics
             },
             positions=profile,
+            disturbed=_disturbance(prepared, run, min(speedup, token_speedup), device),
         )
         for run, sample, profile, (speedup, token_speedup) in zip(
             runs, samples, profiles, speedups, strict=True
@@ -227,6 +232,15 @@ def _speedups(config: EvaluationConfig, full: ScheduleRun, run: ScheduleRun) -> 
         full.wall_seconds / run.wall_seconds,
         full.seconds_per_token / run.seconds_per_token,
     )
+
+
+def _disturbance(prepared: PreparedBundle, run: ScheduleRun, speedup: float, device: str) -> str:
+    """Hold the lesser speed-up, which no difference in length makes larger, against bytes."""
+    cost = CostModel(prepared.bundle.manifest, on_device=device != "cpu")
+    full = ExitSchedule.full(run.schedule.num_layers)
+    last = run.schedule.plan(run.schedule.horizon)
+    allowed = cost.step(full.plan(0), [1]).total / cost.step(last, [1]).total
+    return disturbance((), speedup, allowed)
 
 
 def _average(label: str, schedule: str, rows: Sequence[Row]) -> Average:

@@ -18,6 +18,12 @@ from .positions import PositionFigure, PositionProfile
 def tables_markdown(evaluation: Evaluation) -> str:
     """Return the setting, one row a bundle and schedule, differences to full depth, averages."""
     parts = [_setting(evaluation), _main_table(evaluation)]
+    parts += [
+        f"The machine was disturbed, evaluate again when it is calm; {escaped(row.label)}, "
+        f"{escaped(row.run.name)}: {row.disturbed}."
+        for row in evaluation.rows
+        if row.disturbed
+    ]
     if names := _schedule_names(evaluation.rows):
         parts.append(names)
     if any(row.run.name != "full" for row in evaluation.rows):

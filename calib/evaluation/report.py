@@ -81,6 +81,7 @@ def _row_document(row: Row) -> dict[str, Any]:
         "generated_tokens": run.num_tokens,
         "speedup": row.speedup,
         "token_speedup": row.token_speedup,
+        "disturbed": row.disturbed or None,
         "metrics": {name: asdict(figure) for name, figure in row.figures.items()},
         "positions": None if row.positions is None else asdict(row.positions),
     }

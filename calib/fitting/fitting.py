@@ -96,7 +96,8 @@ class _Fitting:
     ) -> None:
         self._config, self._inputs = config, inputs
         self._generator, self._events = generator, events
-        self._measured: list[MeasuredSpeedup] = []
+        cost = CostModel(generator.bundle.manifest, on_device=generator.device is not None)
+        self._by_bytes = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens)
 
     def run(self) -> Fit:
         config, inputs = self._config, self._inputs
@@ -143,31 +144,26 @@ class _Fitting:
         )
 
     def _speed_model(self) -> SpeedModel:
-        """Corrected by a measurement of the fastest; refuses a target beyond it.
-
-        More than bytes promise is expected only where a target needs it, and it was measured.
-        """
-        inputs, goal, of = self._inputs, self._config.goal, self._config.speedup_of
-        manifest = self._generator.bundle.manifest
-        cost = CostModel(manifest, on_device=self._generator.device is not None)
-        speed = bold = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens)
-        fastest = inputs.space.fastest()[0]
+        """Corrected by a measurement of the fastest; refuses a target beyond it or bytes."""
+        goal, of, speed = self._config.goal, self._config.speedup_of, self._by_bytes
+        fastest = self._inputs.space.fastest()[0]
+        allowed = speed.allowed(fastest, of)
+        is_beyond = isinstance(goal, TargetSpeedup) and allowed < goal.value
         reached = ""
-        if self._config.repetitions:
+        if self._config.repetitions and not is_beyond:
             measured = self._measure(_with_prompt_decay(fastest))
-            speed, bold = (
-                speed.calibrated(measured, beyond_bytes=beyond) for beyond in (False, True)
-            )
-            reached = f" and {bold.expected(fastest).of(of):.3f}× as measured"
-        if not isinstance(goal, TargetSpeedup) or speed.expected(fastest).of(of) >= goal.value:
+            speed = speed.calibrated(measured)
+            reached = f" and {speed.expected(fastest).of(of):.3f}× as measured"
+            reached += f" ({measured.disturbed})" if measured.disturbed else ""
+        if not isinstance(goal, TargetSpeedup) or (
+            not is_beyond and speed.expected(fastest).of(of) >= goal.value
+        ):
             return speed
-        if bold.expected(fastest).of(of) >= goal.value:
-            return bold
         raise SkipDecError(
             f"--target-speedup {goal.value:g}",
             f"can't be met: in {SPEEDUP_NAMES[of]}, the fastest candidate, "
-            f"{format_schedule(fastest)}, reaches {speed.predicted(fastest).of(of):.3f}× by the "
-            f"bytes it reads{reached}; nothing was scored; ask for less, or allow more --placement",
+            f"{format_schedule(fastest)}, reaches {allowed:.3f}× at most by the bytes it "
+            f"reads{reached}; nothing was scored; ask for less, or allow more --placement",
         )
 
     def _measure(self, schedule: ExitSchedule) -> MeasuredSpeedup:
@@ -179,6 +175,7 @@ class _Fitting:
             schedule,
             num_tokens=self._inputs.num_tokens,
             repetitions=self._config.repetitions,
+            allowed=self._by_bytes.allowed(schedule, "steps"),
         )
 
     def _horizons(self) -> dict[str, int]:
@@ -240,6 +237,7 @@ def choose(
         needed = fast_enough[0].speedup * goal.value / reached
     nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
     came = f"was measured at {measured.of(config.speedup_of):.3f}×"
+    came += f" on a disturbed machine ({measured.disturbed})" if measured.disturbed else ""
     raise goal.missed(nearest, came, is_exhaustive=is_exhaustive)
 
 

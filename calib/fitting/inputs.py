@@ -10,12 +10,13 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, SkipValidation
 
 from ...engines.checking import Option, Problems, ValidatedConfig
-from ...engines.errors import UsageError
+from ...engines.errors import SkipDecError, UsageError
 from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.templates import PromptTemplate
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
-from .goal import Goal
+from .goal import Goal, TargetSpeedup
 from .search import SearchConfig
 from .source import Source, SourceFacts
 from .space import SearchSpace, SpaceConfig
@@ -82,7 +83,8 @@ def prepare(config: FitConfig) -> FitInputs:
     """Read data, bundle or checkpoint, tokenise, draw the examples; build and load no engine.
 
     Raises one SkipDecError with every problem found: the line of each bad row, what is wrong with
-    the bundle or with an export of the model, choices that fit no schedule of its depth.
+    the bundle or with an export of the model, choices that fit no schedule of its depth, and a
+    target beyond all of those.
     """
     problems = Problems("fit")
     rows = problems.attempt(load_examples, config.data)
@@ -91,7 +93,9 @@ def prepare(config: FitConfig) -> FitInputs:
     if facts is not None:
         horizon = config.horizon or facts.model.max_seq_len  # the data may not be readable
         size = {"num_layers": facts.model.num_layers, "horizon": horizon}
-        problems.attempt(SearchSpace, config.space, **size)
+        space = problems.attempt(SearchSpace, config.space, **size)
+        if space is not None:
+            problems.attempt(_check_target, config.goal, space)
         if rows is not None:
             data = problems.attempt(_tokenise, config, facts, rows)
     if facts is None or data is None or problems.errors:
@@ -109,6 +113,19 @@ def prepare(config: FitConfig) -> FitInputs:
         prompt=prompt,
         num_tokens=max(2, min(data.median_completion, room)),
     )
+
+
+def _check_target(goal: Goal, space: SearchSpace) -> None:
+    """Refuse what no schedule can reach, even if embedding and head took no time."""
+    fastest = space.fastest()[0]
+    most = fastest.num_layers / fastest.min_exit_layer
+    if isinstance(goal, TargetSpeedup) and goal.value > most:
+        raise SkipDecError(
+            f"--target-speedup {goal.value:g}",
+            f"can't be met: the fastest candidate, {format_schedule(fastest)}, runs "
+            f"{fastest.min_exit_layer} of {fastest.num_layers} layers, so it gains {most:g}× at "
+            "most; ask for less, or allow more --placement",
+        )
 
 
 def _tokenise(config: FitConfig, facts: SourceFacts, rows: Sequence[Example]) -> TokenisedData:

@@ -102,6 +102,8 @@ def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
         "call_speedup": measured.call,
         "prompt_share": measured.prompt_share,
         "repetitions": measured.repetitions,
+        "full_depth_spread": measured.spread,
+        "disturbed": measured.disturbed or None,
     }
 
 
@@ -170,9 +172,16 @@ def _print_choice(console: Console, fit: Fit) -> None:
     console.print(
         f"loss {chosen.loss:.4f} nats a token, {_signed(chosen.over_full)} over full; {speed}"
     )
+    if measured is not None and measured.disturbed:
+        console.print(
+            "the machine was disturbed, so what was measured says little; fit again when it is "
+            f"calm: {measured.disturbed}"
+        )
     for entry in fit.rejected:
         console.print(
-            f"passed over, measured at {entry.of(of):.3f}×: {format_schedule(entry.schedule)}"
+            f"passed over, measured at {entry.of(of):.3f}×"
+            f"{' on a disturbed machine' * bool(entry.disturbed)}: "
+            f"{format_schedule(entry.schedule)}"
         )
 
 

@@ -144,3 +144,14 @@ def _print_report(document: dict[str, Any]) -> None:
     console.print(f"{what}: {bandwidth:.1f} GB/s, best of {document['bandwidth_passes']}")
     if not document["probe_is_valid"]:
         console.print("a fraction is above 1: the probe was disturbed, ignore that column")
+    disturbed: dict[str, list[str]] = {}
+    for entry in document["measurements"]:
+        if reason := entry["disturbed"]:
+            disturbed.setdefault(reason, []).append(
+                f"{entry['name']} at batch {entry['batch_size']}"
+            )
+    for reason, names in disturbed.items():
+        console.print(
+            f"the machine was disturbed, measure again when it is calm; {', '.join(names)}: "
+            f"{reason}"
+        )

@@ -121,6 +121,16 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
     assert "per token" not in tables_markdown(result)
 
 
+def test_a_speedup_beyond_bytes_is_said_to_be_disturbed(config: EvaluationConfig) -> None:
+    with patch("skipdec.calib.evaluation.evaluation._speedups", side_effect=[(1, 1), (9, 8)]):
+        full, skipping = (result := evaluate(config, Generator.open)).rows
+    assert full.disturbed == ""
+    assert "8.00× can't be, where bytes allow 2." in skipping.disturbed
+    assert f"again when it is calm; tiny, {SKIPPING}: {skipping.disturbed}." in tables_markdown(
+        result
+    )
+
+
 def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
     events = RecordedEvents()
     evaluate(config.updated(limit=1, schedules=("3x", "2x", "full")), Generator.open, events)

@@ -157,6 +157,7 @@ def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
         *,
         num_tokens: int,
         repetitions: int,
+        allowed: float,
     ) -> MeasuredSpeedup:
         return MeasuredSpeedup(schedule, left.pop(0), 1.2, 0.5, repetitions)
 
@@ -186,13 +187,25 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
     assert "searching" not in events.counts
 
 
-def test_a_target_beyond_bytes_holds_where_it_was_measured(config: FitConfig) -> None:
-    beyond = config.updated(repetitions=2, goal=TargetSpeedup(50), sensitivity=False)
-    with patch(MEASURE, measured(60.0, 55.0)):
-        result = fit(beyond, Generator.open)
-    assert result.chosen.predicted.steps < 50 <= result.chosen.expected.steps
-    assert result.measured is not None
-    assert result.measured.steps == 55.0
+def test_a_target_beyond_bytes_is_refused_untimed_whatever_would_be_measured(
+    config: FitConfig,
+) -> None:
+    asked = config.updated(repetitions=2, goal=TargetSpeedup(2.99))
+    with (
+        patch(MEASURE, side_effect=AssertionError("timed")),
+        pytest.raises(
+            SkipDecError, match=r"speedup 2\.99 .* 2\.\d+× at most by the bytes it reads;"
+        ),
+    ):
+        fit(asked, Generator.open)
+
+
+def test_a_target_beyond_layers_is_refused_before_engines_load(config: FitConfig) -> None:
+    never_opened = Mock(spec=Generator.open)
+    with pytest.raises(SkipDecError, match="runs 2 of 6 layers, so it gains 3× at most") as error:
+        fit(config.updated(goal=TargetSpeedup(50)), never_opened)
+    assert error.value.exit_code == 1
+    never_opened.assert_not_called()
 
 
 def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(

@@ -13,6 +13,7 @@ from skipdec.engines.errors import UsageError
 from skipdec.runtime.measuring.bandwidth import PASSES
 from skipdec.runtime.measuring.bench import BenchConfig, BenchReport, random_prompts, run_benchmark
 from skipdec.runtime.measuring.cost import CostModel
+from skipdec.runtime.measuring.disturbance import disturbance
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput, Timings
@@ -29,6 +30,7 @@ class InventedGenerator:
     def __init__(self, num_layers: int) -> None:
         self.bundle = SimpleNamespace(manifest=hollow_manifest(num_layers))
         self.model = self.bundle.manifest.model
+        self.bundle_schedule = parse_schedule("2x:horizon=8", num_layers=num_layers)
         self.calls: list[tuple[int, bool, int | None]] = []
 
     def resolve_schedule(self, schedule: str, *, max_tokens: int) -> ExitSchedule:
@@ -84,6 +86,18 @@ def test_full_depth_is_measured_once_even_if_asked_for() -> None:
     ]
 
 
+def test_the_bundles_own_schedule_is_measured_where_none_is_named() -> None:
+    _, report = run()
+    own = "linear:max=8,min=4,warmup=1,horizon=8"
+    assert [entry.name for entry in report.measurements] == ["full", own]
+
+
+def test_a_speedup_beyond_bytes_and_caches_is_called_disturbed() -> None:
+    assert disturbance([1.0] * 4, 7.4, 3.0) == ""
+    assert disturbance([1.0] * 4, 7.6, 3.0) == "7.60× can't be, where bytes allow 3.00×"
+    assert "spread by 50%" in disturbance([1.0, 2.0, 3.0], 1.0, 3.0)
+
+
 def test_numbers_follow_from_the_times() -> None:
     _, report = run(schedules=("constant:max=3",), num_tokens=9, prompt_length=4)
     full, skipping = report.measurements
@@ -96,7 +110,7 @@ def test_numbers_follow_from_the_times() -> None:
 
 def test_fraction_is_bytes_over_time_over_bandwidth() -> None:
     _, report = run(bandwidth=1e6, schedules=(), num_tokens=2, prompt_length=4)
-    (full,) = report.measurements
+    full, _ = report.measurements
     cost = CostModel(hollow_manifest(12)).decode(ExitSchedule.full(12), [4], 2)
     seconds = 12 * SECONDS_PER_LAYER
     assert full.bandwidth_fraction == pytest.approx(cost.total / seconds / 1e6)
