@@ -66,17 +66,22 @@ class ValidatedConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, **values: Any) -> None:  # noqa: ANN401  (pydantic checks every field)
-        name = type(self).__name__
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            problems = [text for item in error.errors() for text in self._describe(item, values)]
-            refused = {item["loc"][0] for item in error.errors() if item["loc"]}
-            problems += self._problems_without(refused, values)
-            raise ConfigurationError(name, *dict.fromkeys(problems)) from error
-        if problems := list(self._problems()):
-            raise ConfigurationError(name, *problems)
+    if not TYPE_CHECKING:  # type checkers and editors make one of the fields, as of a dataclass
+
+        def __init__(self, /, **values: Any) -> None:  # noqa: ANN401  (pydantic checks every field)
+            values = {field: plain(value) for field, value in values.items()}
+            name = type(self).__name__
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                problems = [
+                    text for item in error.errors() for text in self._describe(item, values)
+                ]
+                refused = {item["loc"][0] for item in error.errors() if item["loc"]}
+                problems += self._problems_without(refused, values)
+                raise ConfigurationError(name, *dict.fromkeys(problems)) from error
+            if problems := list(self._problems()):
+                raise ConfigurationError(name, *problems)
 
     def _problems(self) -> Iterator[str]:
         """What the fields get wrong together."""
@@ -111,12 +116,16 @@ class ValidatedConfig(BaseModel):
                 facts = {"input": item["input"], "fields": ", ".join(cls.model_fields)} | context
                 yield f"`{field}` " + text.format(**facts, other=other) if field else str(other)
 
-    def updated(self, **changes: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
+    def updated(self, /, **changes: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
         """Return a copy with some fields changed, checked like a new one."""
         return type(self)(**(dict(self) | changes))
 
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as a JSON object's values, every field included."""
+        return self.model_dump(mode="json")
+
     def to_json(self) -> str:
-        """The configuration as a JSON object, every field included."""
+        """The text of ``to_dict``, two spaces a level."""
         return self.model_dump_json(indent=2)
 
     @classmethod
@@ -128,6 +137,14 @@ class ValidatedConfig(BaseModel):
                 cls.__name__, f"is a JSON {type(document).__name__}; expected an object"
             )
         return cls(**document)
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401  (any value)
+    """Python's own numbers and lists for numpy's and torch's; anything else as it is.
+
+    ``np.int64(3)`` and a tensor of no dimensions become 3, an array [[1, 2]] becomes lists.
+    """
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:

@@ -115,6 +115,10 @@ class DeviceError(SkipDecError):
     """The device or its driver refused a call; the text holds its own words."""
 
 
+class LogitsError(SkipDecError):
+    """A row's logits allow no token to be chosen: NaN, infinite, or all of them excluded."""
+
+
 class VerificationError(SkipDecError):
     """An engine does not compute what its reference does; the worst tensor is named."""
 

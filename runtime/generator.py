@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,8 @@ from ..engines.errors import ClosedError, ScheduleError, SkipDecError, UsageErro
 from ..engines.manifest import TensorRole
 from .batches.batch import Batch
 from .batches.planning import BatchLimits, PlannedBatch, plan_batches
-from .batches.requests import Prompt, Request, make_requests
+from .batches.prompts import Prompts
+from .batches.requests import Request, make_requests
 from .batches.scoring import Scorer, make_score_requests
 from .batches.sequence import RunningSequence
 from .kv.cache import KVCache, KVLayout
@@ -205,17 +206,19 @@ class Generator:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompts,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         schedule: str | ExitSchedule | None = None,
         cancelled: Callable[[], bool] = _never,
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
-        """Continue each prompt (text, or token ids) and return results in input order.
+        """Continue each prompt and return results in input order.
 
-        A text stands in ``prompt_template``, token ids are read as they are; the results have both,
-        ``prompt`` as it was given and ``prompt_token_ids`` as they were read.
+        A prompt is a text, token ids (an array or tensor of them, too) or one of vLLM's mappings,
+        ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``. A text stands in ``prompt_template``,
+        token ids are read as they are; the results have both, ``prompt`` as it was given and
+        ``prompt_token_ids`` as they were read.
 
         ``sampling_params``: one for all prompts, or one each. ``cancelled`` is asked between
         steps; once true, what is unfinished ends with finish_reason "abort". ``on_progress``
@@ -223,7 +226,28 @@ class Generator:
 
         Raises UsageError, ScheduleError or CapacityError before any work.
         """
-        requests = make_requests(prompts, sampling_params, self.model, self.tokenizer)
+        requests = self.make_requests(prompts, sampling_params)
+        return self.generate_requests(
+            requests, schedule=schedule, cancelled=cancelled, on_progress=on_progress
+        )
+
+    def make_requests(
+        self,
+        prompts: Prompts,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+    ) -> list[Request]:
+        """Tokenize and check what ``generate`` takes, and run nothing."""
+        return make_requests(prompts, sampling_params, self.model, self.tokenizer)
+
+    def generate_requests(
+        self,
+        requests: Sequence[Request],
+        *,
+        schedule: str | ExitSchedule | None = None,
+        cancelled: Callable[[], bool] = _never,
+        on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
+    ) -> list[RequestOutput]:
+        """``generate`` of requests that were made before, each with an ``index`` of its own."""
         outputs: dict[tuple[int, int], CompletionOutput] = {}
         for deltas, finished in self._run(requests, schedule, cancelled):
             outputs |= {(row.request_index, row.output_index): row.output() for row in finished}
@@ -242,8 +266,8 @@ class Generator:
 
     def stream(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompts,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         schedule: str | ExitSchedule | None = None,
         cancelled: Callable[[], bool] = _never,
@@ -253,14 +277,24 @@ class Generator:
         Arguments are checked at the call, not at the first delta. Closing the iterator stops
         the work.
         """
-        requests = make_requests(prompts, sampling_params, self.model, self.tokenizer)
+        requests = self.make_requests(prompts, sampling_params)
+        return self.stream_requests(requests, schedule=schedule, cancelled=cancelled)
+
+    def stream_requests(
+        self,
+        requests: Sequence[Request],
+        *,
+        schedule: str | ExitSchedule | None = None,
+        cancelled: Callable[[], bool] = _never,
+    ) -> Iterator[StreamDelta]:
+        """``stream`` of requests that were made before, each with an ``index`` of its own."""
         steps = self._run(requests, schedule, cancelled)
         return (delta for deltas, _ in steps for delta in deltas)
 
     def score(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        continuations: Prompt | Sequence[Prompt],
+        prompts: Prompts,
+        continuations: Prompts,
         *,
         schedule: str | ExitSchedule | None = None,
     ) -> list[ScoreOutput]:
@@ -270,7 +304,7 @@ class Generator:
         tokens that are active in it.
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
-        longest = max(len(request.token_ids) for request in requests)
+        longest = max((len(request.token_ids) for request in requests), default=1)
         resolved = self.resolve_schedule(schedule, max_tokens=longest)
         with self._exclusive() as stitcher:
             scorer = Scorer(stitcher, self._pool, self._layout, resolved, self._limits)
@@ -285,7 +319,7 @@ class Generator:
     ) -> Iterator[tuple[list[StreamDelta], list[RunningSequence]]]:
         """Plan at once; yield each step's deltas and the sequences that it finished."""
         call_start = perf_counter()
-        longest = max(request.max_tokens for request in requests)
+        longest = max((request.max_tokens for request in requests), default=1)
         resolved = self.resolve_schedule(schedule, max_tokens=longest)
         batches = plan_batches(requests, resolved, self._layout, self._limits)
         self._require_open()
@@ -299,7 +333,7 @@ class Generator:
         call_start: float,
     ) -> Iterator[tuple[list[StreamDelta], list[RunningSequence]]]:
         with self._exclusive() as stitcher:
-            self._planned_bytes = max(batch.kv_plan.nbytes for batch in batches)
+            self._planned_bytes = max((batch.kv_plan.nbytes for batch in batches), default=0)
             for planned in batches:
                 running = {
                     (row.request.index, row.output_index): RunningSequence(

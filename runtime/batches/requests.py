@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...engines.errors import UsageError
 from ...engines.manifest import ModelSpec
-from ..tokens.sampling import SamplingParams
+from ..tokens.sampling import MAX_LOGPROBS, SamplingParams
 from ..tokens.tokenizer import Tokenizer
-
-Prompt = str | Sequence[int]
+from .prompts import Prompt, Prompts, as_prompt_list, checked_token_ids, prompt_text
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,16 @@ class Request:
 
 
 def make_requests(
-    prompts: Prompt | Sequence[Prompt],
-    sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    prompts: Prompts,
+    sampling_params: SamplingParams | Iterable[SamplingParams] | None,
     model: ModelSpec,
     tokenizer: Tokenizer | None,
 ) -> list[Request]:
     """Pair prompts with parameters, tokenize and check them.
 
-    Raises UsageError, with the problems of all prompts, for an empty batch or prompt, an id
-    outside the vocabulary, a prompt that leaves no room for ``max_tokens``, or a text prompt
-    where the bundle has no tokenizer.
+    Raises UsageError, with the problems of all prompts, for an empty prompt, an id outside the
+    vocabulary, a prompt that leaves no room for ``max_tokens``, or a text prompt where the bundle
+    has no tokenizer.
     """
     prompt_list = as_prompt_list(prompts)
     params_list = _as_params_list(sampling_params, len(prompt_list))
@@ -61,7 +60,8 @@ def make_request(
 ) -> Request:
     """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError."""
     problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
-    problems += [f"{subject}: {text}" for text in params.vocabulary_problems(model.vocab_size)]
+    beyond = params.vocabulary_problems(model.vocab_size, model.eos_token_id)
+    problems += [f"{subject}: {text}" for text in beyond]
     if params.stop and tokenizer is None:
         problems.append(f"{subject}: stop strings need a tokenizer; use stop_token_ids")
     room = model.max_seq_len - len(token_ids)
@@ -71,72 +71,40 @@ def make_request(
             f"{subject} has {len(token_ids)} tokens and max_tokens is {params.max_tokens}; the "
             f"bundle holds {model.max_seq_len} positions; shorten the prompt or lower max_tokens"
         )
+    num_logprobs = params.n * max_tokens * (params.logprobs or 0)
+    if num_logprobs > MAX_LOGPROBS:
+        problems.append(
+            f"{subject}: n {params.n}, max_tokens {max_tokens} and logprobs {params.logprobs} are "
+            f"{num_logprobs:,} log-probabilities; allowed: {MAX_LOGPROBS:,}; lower one of them"
+        )
     if problems:
         raise UsageError("generate", *problems)
-    text = prompt if isinstance(prompt, str) else None
-    return Request(index, text, token_ids, params, max_tokens)
-
-
-def as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return the prompts of a call as a list; one text alone is a list of one."""
-    if isinstance(prompts, str):
-        return [prompts]
-    prompt_list: list[Prompt] = list(prompts)  # type: ignore[arg-type]  # ints: refused below
-    if not prompt_list:
-        raise UsageError("prompts", "there are none; give at least one prompt")
-    if any(isinstance(prompt, int) for prompt in prompt_list):
-        raise UsageError(
-            "prompts", "is a flat list of token ids; allowed: a list of prompts, e.g. [[2, 5, 7]]"
-        )
-    return prompt_list
-
-
-def checked_token_ids(
-    prompt: Prompt,
-    subject: str,
-    model: ModelSpec,
-    tokenizer: Tokenizer | None,
-    *,
-    is_continuation: bool = False,
-) -> tuple[list[str], tuple[int, ...]]:
-    """Return the problems of a prompt, if any, and its token ids.
-
-    A text is read with the tokenizer's prompt template and special tokens, unless it is a
-    continuation; token ids are as they are.
-    """
-    if isinstance(prompt, str):
-        if tokenizer is None:
-            return [f"{subject} is text, but the bundle has no tokenizer; give token ids"], ()
-        if is_continuation:
-            token_ids = tuple(tokenizer.encode(prompt, add_special_tokens=False))
-        else:
-            token_ids = tuple(tokenizer.encode_prompt(prompt))
-    else:
-        token_ids = tuple(prompt)
-    if not token_ids:
-        return [f"{subject} has no tokens; give at least one"], ()
-    for position, token_id in enumerate(token_ids):
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            return [f"{subject} has {token_id!r} at {position}; allowed: integers"], ()
-        if not 0 <= token_id < model.vocab_size:
-            return [
-                f"{subject} has token id {token_id} at {position}; "
-                f"allowed: 0 to {model.vocab_size - 1}"
-            ], ()
-    return [], token_ids
+    return Request(index, prompt_text(prompt), token_ids, params, max_tokens)
 
 
 def _as_params_list(
-    sampling_params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    sampling_params: SamplingParams | Iterable[SamplingParams] | None, count: int
 ) -> list[SamplingParams]:
     if sampling_params is None:
         return [SamplingParams()] * count
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * count
+    if isinstance(sampling_params, str | Mapping) or not isinstance(sampling_params, Iterable):
+        raise _no_params("sampling_params", sampling_params)
     params_list = list(sampling_params)
+    for place, params in enumerate(params_list):
+        if not isinstance(params, SamplingParams):
+            raise _no_params(f"sampling_params[{place}]", params)
     if len(params_list) != count:
         raise UsageError(
             "sampling_params",
             f"there are {len(params_list)} for {count} prompts; give one, or one for each prompt",
         )
     return params_list
+
+
+def _no_params(subject: str, value: object) -> UsageError:
+    remedy = "SamplingParams(**…) makes one of it" if isinstance(value, Mapping) else "or None"
+    return UsageError(
+        subject, f"is {value!r:.80}; allowed: a SamplingParams, or a list of such; {remedy}"
+    )

@@ -17,7 +17,7 @@ from ..stitching.stitcher import Stitcher
 from ..tokens.outputs import ScoreOutput
 from ..tokens.tokenizer import Tokenizer
 from .planning import BatchLimits
-from .requests import Prompt, as_prompt_list, checked_token_ids
+from .prompts import Prompts, as_prompt_list, checked_token_ids
 
 # Logits rows at a time: 64 of OPT's vocabulary are 13 MB.
 _CHUNK = 64
@@ -33,8 +33,8 @@ class ScoreRequest:
 
 
 def make_score_requests(
-    prompts: Prompt | Sequence[Prompt],
-    continuations: Prompt | Sequence[Prompt],
+    prompts: Prompts,
+    continuations: Prompts,
     model: ModelSpec,
     tokenizer: Tokenizer | None,
 ) -> list[ScoreRequest]:
@@ -92,6 +92,8 @@ class Scorer:
 
         Keys and values of a layer are needed only while it runs: one pair serves all layers.
         """
+        if not requests:
+            return 0
         longest = max(requests, key=_num_fed)
         for problem in self._limits.check_prompt(f"text {longest.index}", _num_fed(longest)):
             raise CapacityError("score", problem)

@@ -19,13 +19,14 @@ from typing import IO, Any
 
 from ...engines.bundle import replace_file
 from ...engines.errors import UsageError
-from ..batches.requests import Prompt
+from ..batches.prompts import Prompt
 from ..tokens.outputs import CompletionOutput, Logprob
 from ..tokens.sampling import SamplingParams
 
 RecordId = str | int
 
 _PROMPT_FIELDS = ("prompt", "prompt_token_ids")
+_MAX_PROBLEMS = 20  # shown of one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ def read_records(lines: Iterable[bytes], defaults: SamplingParams) -> Iterator[R
             line = line.removeprefix(b"\xef\xbb\xbf")  # byte-order mark
         if not line.strip():
             continue
-        record = _parse(number, line, defaults)
+        try:
+            record = _parse(number, line, defaults)
+        except RecursionError:
+            record = BadRecord(number, None, "is not JSON: nested too deeply")
         if record.record_id is not None:
             first = first_lines.setdefault(record.record_id, number)
             if first != number:
@@ -82,37 +86,57 @@ def error_line(record: BadRecord) -> dict[str, Any]:
 
 
 def to_bytes(line: dict[str, Any]) -> bytes:
-    """Return one line of JSON with its line feed, in UTF-8."""
-    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    """Return one line of JSON with its line feed, in UTF-8; half a surrogate pair as JSON's \\u."""
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="backslashreplace") + b"\n"
 
 
 def _parse(number: int, line: bytes, defaults: SamplingParams) -> Record | BadRecord:
     try:
-        document = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        document = json.loads(line.decode())
+    except ValueError as error:
         return BadRecord(number, None, f"is not JSON: {error}")
     if not isinstance(document, dict):
         return BadRecord(number, None, f"is {type(document).__name__}; allowed: a JSON object")
     record_id = document.pop("id", None)
     if not _is_id(record_id):
-        return BadRecord(number, None, f"id is {record_id!r}; allowed: a text or an integer")
+        return BadRecord(number, None, f"id is {record_id!r:.80}; allowed: a text or an integer")
+    if b"\\u" in line and not _is_unicode(document):
+        text = "has half a surrogate pair, e.g. \\ud800, which is no Unicode text; leave it out"
+        return BadRecord(number, record_id, text)
     prompts = {field: document.pop(field) for field in _PROMPT_FIELDS if field in document}
     problems = _prompt_problems(prompts)
     params = defaults
     try:
-        params = defaults.updated(**document)
+        params = defaults.updated(**document) if document else defaults
     except UsageError as error:
         problems += error.problems
     if problems:
-        return BadRecord(number, record_id, "; ".join(problems))
+        return BadRecord(number, record_id, joined(problems))
     (prompt,) = prompts.values()
     return Record(number, record_id, prompt, params)
 
 
+def joined(problems: Sequence[str]) -> str:
+    """One text of some problems, which may be as many as a line has keys."""
+    more = len(problems) - _MAX_PROBLEMS
+    shown = [*problems[:_MAX_PROBLEMS], *([f"and {more} more problems"] if more > 0 else [])]
+    return "; ".join(shown)
+
+
 def _is_id(value: object) -> bool:
     if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)  # no UTF-8
+        return _is_unicode(value)
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_unicode(document: object) -> bool:
+    """Whether no text in a JSON value has half a surrogate pair."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _prompt_problems(prompts: dict[str, object]) -> list[str]:

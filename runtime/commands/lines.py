@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...engines.errors import CapacityError, UsageError
+from ...engines.errors import CapacityError, LogitsError, UsageError
 from ...engines.host.console import print_json, stderr_console
 from ..batches.requests import Request, make_request
 from ..generator import Generator
@@ -21,6 +21,7 @@ from .jsonl import (
     RecordId,
     ResultFile,
     error_line,
+    joined,
     read_records,
     result_line,
     to_bytes,
@@ -128,12 +129,18 @@ class Checked:
     record: Record
     request: Request
 
+    @property
+    def num_completions(self) -> int:
+        """Completions to come."""
+        return self.request.params.n
+
 
 class RecordRunner:
     """Runs records in chunks and yields their lines, results and errors, in the input's order.
 
-    Records whose ids are in ``done`` are left out, yet count where a horizon is taken from the
-    largest ``max_tokens``: the schedule is one for all records and all resumed runs.
+    A chunk ends with ``chunk_size`` completions or a few more. Records whose ids are in ``done``
+    are left out, yet count where a horizon is taken from the largest ``max_tokens``: the schedule
+    is one for all records and all resumed runs.
     ``cancelled`` ends the running chunk between two steps; what it has finished is still yielded.
     """
 
@@ -164,18 +171,30 @@ class RecordRunner:
     @property
     def num_completions(self) -> int:
         """Completions to come."""
-        return sum(item.request.params.n for item in self._todo if isinstance(item, Checked))
+        return sum(item.num_completions for item in self._todo if isinstance(item, Checked))
 
     def run(self, on_progress: Progress) -> Iterator[list[dict[str, Any]]]:
         """Yield the lines of each chunk. ``on_progress`` gets the deltas of each step."""
-        for start in range(0, len(self._todo), self._chunk_size):
+        for chunk in self._chunks():
             if self._cancelled():
                 return
-            chunk = self._todo[start : start + self._chunk_size]
             good = [item for item in chunk if isinstance(item, Checked)]
             outputs = self._generate(good, on_progress)
             lines = [_line_of(item, outputs) for item in chunk]
             yield [line for line in lines if line is not None]
+
+    def _chunks(self) -> Iterator[list[Checked | BadRecord]]:
+        """Cut what is to do after ``chunk_size`` completions, bad records counting as one."""
+        chunk: list[Checked | BadRecord] = []
+        size = 0
+        for item in self._todo:
+            chunk.append(item)
+            size += item.num_completions if isinstance(item, Checked) else 1
+            if size >= self._chunk_size:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
 
     def _check(self, record: Record | BadRecord) -> Checked | BadRecord:
         if isinstance(record, BadRecord):
@@ -191,7 +210,7 @@ class RecordRunner:
                 "prompt",
             )
         except UsageError as error:
-            return BadRecord(record.line, record.record_id, "; ".join(error.problems))
+            return BadRecord(record.line, record.record_id, joined(error.problems))
         return Checked(record, request)
 
     def _generate(
@@ -199,27 +218,26 @@ class RecordRunner:
     ) -> dict[int, RequestOutput | BadRecord]:
         """Return by input line what each record gave.
 
-        A row too large for the KV memory refuses its whole call, so the call is cut in halves
-        until that row stands alone.
+        A row that is too large for the KV memory, or whose logits allow no token, ends its whole
+        call, so the call is cut in halves until that row stands alone.
         """
         if not items:
             return {}
         try:
-            outputs = self._generator.generate(
-                [item.request.prompt_token_ids for item in items],
-                [item.request.params for item in items],
+            outputs = self._generator.generate_requests(
+                [item.request for item in items],
                 schedule=self.schedule,
                 cancelled=self._cancelled,
                 on_progress=on_progress,
             )
-        except CapacityError as error:
+        except (CapacityError, LogitsError) as error:
             if len(items) > 1:
                 middle = len(items) // 2
                 first = self._generate(items[:middle], on_progress)
                 return first | self._generate(items[middle:], on_progress)
             record = items[0].record
-            text = "; ".join(error.problems)
-            return {record.line: BadRecord(record.line, record.record_id, text)}
+            bad = BadRecord(record.line, record.record_id, joined(error.problems))
+            return {record.line: bad}
         pairs = zip(items, outputs, strict=True)
         return {item.record.line: output for item, output in pairs}
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 from ...engines.host.console import print_json, stderr_console
-from ..batches.requests import make_requests
-from ..generator import Generator
-from ..schedule import ExitSchedule
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .jsonl import result_line, to_bytes
 from .options import GenerateOptions
@@ -25,9 +22,7 @@ def run_prompts(options: GenerateOptions) -> None:
     from ...engines.host.progress import ConsoleProgress
 
     with options.open_generator() as generator, Interruption() as interruption:
-        requests = make_requests(
-            options.prompts, options.params, generator.model, generator.tokenizer
-        )
+        requests = generator.make_requests(options.prompts, options.params)
         longest = max(request.max_tokens for request in requests)
         schedule = generator.resolve_schedule(options.schedule, max_tokens=longest)
         total = len(options.prompts) * options.params.n
@@ -38,11 +33,13 @@ def run_prompts(options: GenerateOptions) -> None:
             GenerationProgress(schedule, total, events) as progress,
         ):
             if options.stream:
-                _stream(options, generator, schedule, interruption, progress)
+                deltas = generator.stream_requests(
+                    requests, schedule=schedule, cancelled=interruption.is_requested
+                )
+                _print_deltas(deltas, progress, as_json=options.as_json)
             else:
-                outputs = generator.generate(
-                    options.prompts,
-                    options.params,
+                outputs = generator.generate_requests(
+                    requests,
                     schedule=schedule,
                     cancelled=interruption.is_requested,
                     on_progress=progress.update,
@@ -57,26 +54,19 @@ def run_prompts(options: GenerateOptions) -> None:
         raise KeyboardInterrupt
 
 
-def _stream(
-    options: GenerateOptions,
-    generator: Generator,
-    schedule: ExitSchedule,
-    interruption: Interruption,
-    progress: GenerationProgress,
+def _print_deltas(
+    deltas: Iterator[StreamDelta], progress: GenerationProgress, *, as_json: bool
 ) -> None:
-    deltas = generator.stream(
-        options.prompts, options.params, schedule=schedule, cancelled=interruption.is_requested
-    )
     with closing(deltas):  # type: ignore[type-var]  # a generator, which has close
         for delta in deltas:
             progress.update([delta])
-            if options.as_json:
+            if as_json:
                 sys.stdout.buffer.write(to_bytes(_delta_line(delta)))
                 sys.stdout.buffer.flush()
             elif delta.text:
                 sys.stdout.write(delta.text)
                 sys.stdout.flush()
-    if not options.as_json:
+    if not as_json:
         sys.stdout.write("\n")
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.errors import LogitsError, UsageError
 from .outputs import Logprob
 from .sampling import SamplingParams
 
@@ -67,7 +67,7 @@ class Sampler:
         eos_token_id: int | None = None,
         token_text: Callable[[int], str] | None = None,
     ) -> None:
-        if problems := params.vocabulary_problems(vocab_size):
+        if problems := params.vocabulary_problems(vocab_size, eos_token_id):
             raise UsageError("SamplingParams", *problems)
         self._params = params
         self._vocab_size = vocab_size
@@ -75,15 +75,13 @@ class Sampler:
         self._num_sampled = 0
         self._random = None if params.greedy else _random_stream(params.seed, output_index)
         self._penalties = _Penalties.of(params, prompt_token_ids)
-        ending = set(params.stop_token_ids)
-        if eos_token_id is not None and not params.ignore_eos:
-            ending.add(eos_token_id)
-        self._ending_ids = np.array(sorted(ending), np.int64)  # [stop tokens]
+        ending = sorted(params.ending_token_ids(eos_token_id))
+        self._ending_ids = np.array(ending, np.int64)  # [stop tokens]
 
     def sample(self, logits: Logits) -> SampledToken:
         """Choose the next token from ``logits`` (float32 [V], the caller's, left unchanged).
 
-        Raises SkipDecError if a logit is NaN or +inf, or none is finite.
+        Raises LogitsError if a logit is NaN or +inf, or none is finite.
         """
         if logits.shape != (self._vocab_size,):
             raise UsageError("logits", f"are {logits.shape}; expected: ({self._vocab_size},)")
@@ -187,17 +185,17 @@ class Sampler:
             for candidate, rank in chosen_first.items()
         }
 
-    def _not_finite(self, logits: Logits) -> SkipDecError:
+    def _not_finite(self, logits: Logits) -> LogitsError:
         subject = f"logits of output token {self._num_sampled}"
         for name, found in (("NaN", np.isnan(logits)), ("+inf", np.isposinf(logits))):
             if found.any():
-                return SkipDecError(
+                return LogitsError(
                     subject,
                     f"{int(found.sum())} of {logits.size} are {name}, the first at token id "
                     f"{int(found.argmax())}; the engines computed no valid distribution: run "
                     "`skipdec verify` on the bundle, or export it as float32",
                 )
-        return SkipDecError(subject, "no token can be chosen: all are -inf or stop tokens")
+        return LogitsError(subject, "no token can be chosen: all are -inf or stop tokens")
 
 
 class _Penalties:

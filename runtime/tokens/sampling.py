@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from ...engines.checking import Option, ValidatedConfig
+from ...engines.checking import Option, ValidatedConfig, plain
 
 GREEDY_TEMPERATURE = 1e-5  # below it sampling is greedy, as in vLLM
+MAX_COMPLETIONS = 1024  # of one prompt
+MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1024  # each is looked for at every token
+MAX_LOGPROBS = 2**20  # of one prompt, over all tokens of all completions: about 250 MB
+_MAX_SHOWN = 80  # characters of a bad value
 
 
 def _as_tuple(value: object) -> object:
@@ -18,11 +23,17 @@ def _as_tuple(value: object) -> object:
         return ()
     if isinstance(value, str):
         return (value,)
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
-StopString = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 TokenId = Annotated[int, Field(ge=0)]
+if TYPE_CHECKING:  # what may be given; what is there then is a tuple
+    StopStrings = Sequence[str]
+    TokenIds = Sequence[int]
+else:
+    StopStrings = tuple[StopString, ...]
+    TokenIds = tuple[TokenId, ...]
 
 
 class SamplingParams(ValidatedConfig):
@@ -34,8 +45,8 @@ class SamplingParams(ValidatedConfig):
     >>> SamplingParams(temperature=-1, n=0)
     Traceback (most recent call last):
     skipdec.engines.errors.ConfigurationError: SamplingParams | 2 problems:
-      - temperature is -1; allowed: a number from 0; 0 is greedy: the most probable token
-      - n is 0; allowed: an integer from 1: completions per prompt
+      - temperature is -1; allowed: a number from 0 to 1000000; 0 is greedy: the most probable token
+      - n is 0; allowed: an integer from 1 to 1024: completions per prompt
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -44,7 +55,10 @@ class SamplingParams(ValidatedConfig):
         default=16, ge=1, description="an integer from 1, or None: up to the model's limit"
     )
     temperature: Annotated[float, Option()] = Field(
-        default=1.0, ge=0, description="a number from 0; 0 is greedy: the most probable token"
+        default=1.0,
+        ge=0,
+        le=1e6,
+        description="a number from 0 to 1000000; 0 is greedy: the most probable token",
     )
     top_k: Annotated[int, Option()] = Field(
         default=0,
@@ -66,8 +80,10 @@ class SamplingParams(ValidatedConfig):
     )
     repetition_penalty: Annotated[float, Option()] = Field(
         default=1.0,
-        gt=0,
-        description="a number above 0; above 1 makes tokens of prompt and output less likely",
+        ge=0.01,
+        le=100,
+        description="a number from 0.01 to 100; above 1 makes tokens of prompt and output less "
+        "likely",
     )
     presence_penalty: Annotated[float, Option()] = Field(
         default=0.0,
@@ -85,18 +101,26 @@ class SamplingParams(ValidatedConfig):
         default=None, ge=0, lt=2**64, description="an integer from 0 to 2**64 - 1, or None"
     )
     n: Annotated[int, Option()] = Field(
-        default=1, ge=1, description="an integer from 1: completions per prompt"
+        default=1,
+        ge=1,
+        le=MAX_COMPLETIONS,
+        description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
     )
     min_tokens: Annotated[int, Option(help="before anything stops the text")] = Field(
         default=0, ge=0, description="an integer from 0 to max_tokens"
     )
     stop: Annotated[
-        tuple[StopString, ...],
+        StopStrings,
         BeforeValidator(_as_tuple),
         Option(help="text that ends it; may be repeated"),
-    ] = Field(default=(), description="a non-empty string or a list of such")
+    ] = Field(
+        default=(),
+        max_length=MAX_STOP_STRINGS,
+        description=f"a non-empty string of up to {MAX_STOP_LENGTH} characters or a list of up to "
+        f"{MAX_STOP_STRINGS} such",
+    )
     stop_token_ids: Annotated[
-        tuple[TokenId, ...],
+        TokenIds,
         BeforeValidator(_as_tuple),
         Option("--stop-token-id", help="may be repeated"),
     ] = Field(default=(), description="a list of token ids from 0")
@@ -118,12 +142,13 @@ class SamplingParams(ValidatedConfig):
 
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
-        name = str(item["loc"][0])
+        name = str(*item["loc"][:1])
         if name in cls.model_fields:
             allowed = cls.model_fields[name].description
-            yield f"`{name}` is {values[name]!r}; allowed: {allowed}"
+            yield f"`{name}` is {values[name]!r:.{_MAX_SHOWN}}; allowed: {allowed}"
         else:
-            yield f"{name!r} is unknown; allowed: {', '.join(cls.model_fields)}"
+            shown = f"{name!r:.{_MAX_SHOWN}} is unknown" if name else item["msg"]
+            yield f"{shown}; allowed: {', '.join(cls.model_fields)}"
 
     def _problems(self) -> Iterator[str]:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -142,13 +167,23 @@ class SamplingParams(ValidatedConfig):
         """Whether the most probable token is always taken."""
         return self.temperature < GREEDY_TEMPERATURE
 
-    def vocabulary_problems(self, vocab_size: int) -> list[str]:
+    def ending_token_ids(self, eos_token_id: int | None) -> frozenset[int]:
+        """The tokens that end a completion; ``eos_token_id`` is the model's own."""
+        own = () if eos_token_id is None or self.ignore_eos else (eos_token_id,)
+        return frozenset((*self.stop_token_ids, *own))
+
+    def vocabulary_problems(self, vocab_size: int, eos_token_id: int | None = None) -> list[str]:
         """Return what asks for more than a vocabulary of ``vocab_size`` tokens holds."""
+        outside = (token_id for token_id in self.stop_token_ids if token_id >= vocab_size)
         problems = [
             f"stop_token_ids has {token_id}; allowed: 0 to {vocab_size - 1}, the model's vocabulary"
-            for token_id in self.stop_token_ids
-            if token_id >= vocab_size
+            for token_id in islice(outside, 10)
         ]
         if (self.logprobs or 0) > vocab_size:
             problems.append(f"logprobs is {self.logprobs}; the vocabulary has {vocab_size} tokens")
+        if self.min_tokens and len(self.ending_token_ids(eos_token_id)) >= vocab_size:
+            problems.append(
+                f"min_tokens is {self.min_tokens}, but all {vocab_size} tokens end the text; "
+                "leave some out of stop_token_ids, or set min_tokens to 0"
+            )
         return problems

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -96,6 +96,30 @@ class Tokenizer:
         if self.prompt_template is not None:
             prompt = self.prompt_template.replace(PROMPT_PLACEHOLDER, prompt)
         return self.encode(prompt)
+
+    def least_tokens(self, text: str) -> int:
+        """Return how many tokens ``text`` has in any case, from its length alone; in no time.
+
+        Each byte of a byte-level tokenizer's text is in a token, so 1,000 bytes are 8 tokens or
+        more if none is longer than 128. Other tokenizers promise nothing: 0.
+        """
+        num_bytes = len(text.encode(errors="replace"))
+        return -(-num_bytes // self._longest_token) if self._longest_token else 0
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Bytes of the longest token; 0 unless the tokens of a text hold all of its bytes."""
+        tokenizer, vocabulary = self._tokenizer, self._tokenizer.get_vocab()
+        added = tokenizer.get_added_tokens_decoder().values()
+        if (
+            not self._byte_level
+            or tokenizer.normalizer is not None
+            or not isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.ByteLevel)
+            or not _byte_of_character().keys() <= vocabulary.keys()
+            or any(token.lstrip or token.rstrip for token in added)
+        ):
+            return 0
+        return max(len(token.encode()) for token in vocabulary)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``token_ids``; ids that are no token are left out."""

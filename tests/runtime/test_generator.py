@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from skipdec import ExitSchedule, Generator, SamplingParams
@@ -129,7 +130,10 @@ def test_memory_limit_makes_batches_smaller_and_results_stay(exported: Callable[
 @pytest.mark.parametrize(
     ("prompts", "params", "message"),
     [
-        ([], GREEDY, "at least one prompt"),
+        (None, GREEDY, "is None; allowed: a text, token ids"),
+        ({"text": "a"}, GREEDY, "prompt 0 is a mapping with the keys text; allowed"),
+        ([[5]], {"n": 2}, r"SamplingParams\(\*\*…\) makes one of it"),
+        ([[5]], [None], r"sampling_params\[0\] \| is None"),
         ([[5], []], GREEDY, "prompt 1 has no tokens"),
         ([[5, 99999]], GREEDY, "token id 99999 at 1; allowed: 0 to"),
         ([[5, -1]], GREEDY, "token id -1"),
@@ -141,10 +145,27 @@ def test_memory_limit_makes_batches_smaller_and_results_stay(exported: Callable[
     ],
 )
 def test_bad_input_is_refused_before_work(
-    generator: Generator, prompts: list, params: SamplingParams, message: str
+    generator: Generator, prompts: object, params: object, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         generator.stream(prompts, params)
+
+
+def test_no_prompts_give_no_results(generator: Generator) -> None:
+    assert generator.generate([]) == generator.score([], []) == list(generator.stream([])) == []
+
+
+def test_prompts_may_be_arrays_tensors_and_mappings(generator: Generator) -> None:
+    torch = pytest.importorskip("torch")
+    expected = tokens(generator.generate([[5, 9], [7, 8]], GREEDY))
+    given = (
+        np.array([[5, 9], [7, 8]]),
+        torch.tensor([[5, 9], [7, 8]]),
+        [(np.int32(5), 9), torch.tensor([7, 8])],
+        [{"prompt_token_ids": [5, 9]}, {"prompt_token_ids": np.array([7, 8])}],
+    )
+    assert all(tokens(generator.generate(prompts, GREEDY)) == expected for prompts in given)
+    assert tokens(generator.generate({"prompt_token_ids": [5, 9]}, GREEDY)) == expected[:1]
 
 
 def test_problems_of_all_prompts_come_at_once(generator: Generator) -> None:

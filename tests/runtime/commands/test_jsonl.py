@@ -77,6 +77,11 @@ def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> N
         ('{"id": 1, "prompt_token_ids": "x"}', 1, "prompt_token_ids is 'x'"),
         ('{"id": 1, "prompt": "x", "colour": 2}', 1, "'colour' is unknown"),
         ('{"id": 1, "prompt": "x", "temperature": NaN}', 1, "temperature is nan"),
+        ('{"id": 1, "prompt": "x", "self": 2}', 1, "'self' is unknown"),
+        ('{"id": 1, "prompt": "\\ud800"}', 1, "half a surrogate pair"),
+        ('{"id": 1, "prompt": "x", "\\udfff": 2}', 1, "half a surrogate pair"),
+        (b'{"id": 1, "prompt": "\xed\xa0\x80"}', None, "is not JSON"),
+        ('{"id": 1, "prompt": "x", "seed": 1' + "0" * 5000 + "}", None, "is not JSON"),
     ],
 )
 def test_bad_line_says_what_is_wrong(line: str | bytes, record_id: int | None, error: str) -> None:
@@ -91,6 +96,12 @@ def test_all_problems_of_a_line_are_named() -> None:
     assert isinstance(record, BadRecord)
     assert record.error.count(";") >= 3
     assert all(name in record.error for name in ("prompt_token_ids", "top_p", "top_k"))
+
+
+def test_of_very_many_problems_some_are_named() -> None:
+    (record,) = read(json.dumps({"id": 1, "prompt": "x", **{f"k{n}": n for n in range(5000)}}))
+    assert isinstance(record, BadRecord)
+    assert record.error.endswith("; and 4980 more problems")
 
 
 def test_second_line_with_an_id_is_bad_even_if_the_first_one_is() -> None:

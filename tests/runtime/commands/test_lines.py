@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from skipdec.runtime.commands.jsonl import BadRecord, Record, RecordId
+from skipdec.runtime.commands.jsonl import BadRecord, Record, RecordId, read_records, to_bytes
 from skipdec.runtime.commands.lines import RecordRunner
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.outputs import StreamDelta
+from skipdec.runtime.tokens.sampler import Logits, SampledToken, Sampler
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -90,6 +95,47 @@ def test_bad_records_become_errors_and_the_rest_runs(generator: Generator) -> No
     for line, text in {3: "no tokenizer", 4: "id 999 at 1", 5: "62 tokens", 6: "has 500"}.items():
         assert text in errors[line]
     assert [line["id"] for line in lines if "error" not in line] == ["r2", "r7"]
+
+
+_KEYS = [*SamplingParams.model_fields, "prompt", "prompt_token_ids", "self", "\ud800", "colour"]
+_VALUES = [0, 1, 2, -1, 7, 10**9, 10**30, 0.5, 1e-300, 1e300, float("nan"), True, None, "", "x"]
+_LISTS = [[], [5], [5, 9], ["x", ""], list(range(128)), {}, "\ud800", "x" * 2000, [[5]], [None]]
+_FIELDS = st.dictionaries(st.sampled_from(_KEYS), st.sampled_from([*_VALUES, *_LISTS]), max_size=4)
+
+
+@given(fields=st.lists(_FIELDS, min_size=1, max_size=5))
+def test_every_line_gets_its_answer_or_its_error(
+    generator: Generator, fields: list[dict[str, Any]]
+) -> None:
+    documents = [{"id": n, "prompt_token_ids": [5, 6], **one} for n, one in enumerate(fields)]
+    encoded = [json.dumps(document).encode() for document in documents]
+    records = list(read_records(encoded, GREEDY))
+    lines = [line for chunk in run(generator, records) for line in chunk]
+    assert [line["id"] for line in lines] == list(range(len(fields)))
+    assert all(json.loads(to_bytes(line)) for line in lines)
+
+
+def test_record_without_a_valid_distribution_is_refused_alone(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = Sampler.sample
+
+    def broken(self: Sampler, logits: Logits) -> SampledToken:
+        return sample(self, logits * np.nan if self._params.seed == 9 else logits)
+
+    monkeypatch.setattr(Sampler, "sample", broken)
+    sampled = SamplingParams(max_tokens=3)
+    records = [record(1, 3), record(2, 3, sampled.updated(seed=9)), record(3, 3)]
+    lines = [line for chunk in run(generator, records) for line in chunk]
+    assert ["error" in line for line in lines] == [False, True, False]
+    assert "are NaN" in lines[1]["error"]
+
+
+def test_chunks_are_cut_by_completions(generator: Generator) -> None:
+    several = SamplingParams(n=4, max_tokens=2)
+    records = [record(1, 3, several), record(2, 3), record(3, 3), record(4, 3, several)]
+    chunks = run(generator, records, chunk_size=4)
+    assert [[line["id"] for line in chunk] for chunk in chunks] == [["r1"], ["r2", "r3", "r4"]]
 
 
 def test_record_too_large_for_the_memory_is_refused_alone(exported: Callable[..., Path]) -> None:

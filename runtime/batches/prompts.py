@@ -1,0 +1,119 @@
+"""Prompts: the forms in which a caller may give them, and the token ids that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sized
+from itertools import islice
+from typing import Any, SupportsIndex, TypedDict
+
+from ...engines.checking import plain
+from ...engines.errors import UsageError
+from ...engines.manifest import ModelSpec
+from ..tokens.tokenizer import Tokenizer
+
+MAX_PROMPTS = 2**20  # of one call
+_FORMS = 'a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}'
+
+
+class TextPrompt(TypedDict):
+    """A text, as vLLM has it."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """Token ids, as vLLM has them."""
+
+    prompt_token_ids: Iterable[SupportsIndex]
+
+
+Prompt = str | Iterable[SupportsIndex] | TextPrompt | TokensPrompt
+"""Token ids may be integers and arrays of numpy's or torch's, too: int, [S]."""
+Prompts = Prompt | Iterable[Prompt]
+
+
+def as_prompt_list(prompts: Prompts) -> list[Prompt]:
+    """Return the prompts of a call as a list; one text or mapping alone is a list of one.
+
+    >>> as_prompt_list("Hello"), as_prompt_list([{"prompt": "Hello"}, [5, 7]])
+    (['Hello'], [{'prompt': 'Hello'}, [5, 7]])
+
+    Raises UsageError for what is no prompts at all, a flat list of token ids among them.
+    """
+    given: Any = plain(prompts)
+    if isinstance(given, str | Mapping):
+        return [given]
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise UsageError("prompts", f"is {given!r:.80}; allowed: {_FORMS}, or a list of such")
+    prompt_list = list(islice(given, MAX_PROMPTS + 1))
+    if len(prompt_list) > MAX_PROMPTS:
+        raise UsageError("prompts", f"are more than {MAX_PROMPTS:,}; give fewer in one call")
+    if any(isinstance(plain(prompt), int) for prompt in prompt_list):
+        raise UsageError(
+            "prompts", "is a flat list of token ids; allowed: a list of prompts, e.g. [[2, 5, 7]]"
+        )
+    return prompt_list
+
+
+def prompt_text(prompt: Prompt) -> str | None:
+    """Return the text of a prompt that is one, None of token ids."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return text if isinstance(text, str) else None
+
+
+def checked_token_ids(
+    prompt: Prompt,
+    subject: str,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+    *,
+    is_continuation: bool = False,
+) -> tuple[list[str], tuple[int, ...]]:
+    """Return the problems of a prompt, if any, and its token ids.
+
+    A text is read with the tokenizer's prompt template and special tokens, unless it is a
+    continuation; token ids are as they are. A text that is too long for the model whatever its
+    tokens are is refused untokenized: 10 MB take half a minute.
+    """
+    if isinstance(prompt, Mapping):
+        if tuple(prompt) not in (("prompt",), ("prompt_token_ids",)):
+            keys = ", ".join(map(str, islice(prompt, 10))) or "none"
+            return [f"{subject} is a mapping with the keys {keys:.200}; allowed: {_FORMS}"], ()
+        ((key, value),) = prompt.items()
+        if isinstance(value, str) != (key == "prompt"):
+            return [f"{subject} has {value!r:.80} under {key!r}; allowed: {_FORMS}"], ()
+        prompt = value  # type: ignore[assignment]  # whatever it is, it is checked below
+    ids: Any = plain(prompt)
+    if isinstance(ids, str):
+        if tokenizer is None:
+            return [f"{subject} is text, but the bundle has no tokenizer; give token ids"], ()
+        if (least := tokenizer.least_tokens(ids)) > model.max_seq_len:
+            return [_too_long(subject, f"at least {least} tokens", model)], ()
+        if is_continuation:
+            ids = tokenizer.encode(ids, add_special_tokens=False)
+        else:
+            ids = tokenizer.encode_prompt(ids)
+    elif isinstance(ids, bytes) or not isinstance(ids, Iterable):
+        return [f"{subject} is {ids!r:.80}; allowed: {_FORMS}"], ()
+    token_ids = tuple(map(plain, islice(ids, model.max_seq_len + 1)))
+    if not token_ids:
+        return [f"{subject} has no tokens; give at least one"], ()
+    for position, token_id in enumerate(token_ids):
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            return [f"{subject} has {token_id!r:.80} at {position}; allowed: integers"], ()
+        if not 0 <= token_id < model.vocab_size:
+            return [
+                f"{subject} has token id {token_id} at {position}; "
+                f"allowed: 0 to {model.vocab_size - 1}"
+            ], ()
+    if len(token_ids) > model.max_seq_len:
+        count = len(ids) if isinstance(ids, Sized) else f"more than {model.max_seq_len}"
+        return [_too_long(subject, f"{count} tokens", model)], ()
+    return [], token_ids
+
+
+def _too_long(subject: str, length: str, model: ModelSpec) -> str:
+    return (
+        f"{subject} has {length}; the bundle holds {model.max_seq_len} positions; shorten the "
+        "prompt"
+    )
