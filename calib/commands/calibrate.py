@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...engines.host.console import print_json, result_console
+from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.extras import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..calibration.config import CalibrationConfig
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
     from ..calibration.report import CalibrationReport
 
+_HEADINGS = (
+    "engine",
+    "product",
+    "tokens",
+    "max |x|",
+    "range",
+    "max /\n99.9 %",
+    "int8 error\nof input",
+    "int8 error\nof output",
+    "engine's loss,\nalone in int8",
+)
 _EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -109,28 +120,10 @@ def _print_migration(console: Console, report: CalibrationReport) -> None:
 
 
 def _print_products(console: Console, report: CalibrationReport) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("engine", no_wrap=True)
-    table.add_column("product", no_wrap=True)
-    for heading in (
-        "tokens",
-        "max |x|",
-        "range",
-        "max /\n99.9 %",
-        "int8 error\nof input",
-        "\nof output",
-        "loss, alone\nin int8",
-    ):
-        table.add_column(heading, justify="right")
     increases = {entry.engine: f"{entry.increase:+.4f}" for entry in report.by_layer}
-    before = ""
-    for product in report.products:
-        is_first = product.engine != before
-        before = product.engine
-        table.add_row(
-            product.engine if is_first else "",
+    rows = [
+        (
+            product.engine,
             product.weight.removesuffix(".weight"),
             str(product.tokens),
             f"{product.maximum:.3f}",
@@ -138,6 +131,8 @@ def _print_products(console: Console, report: CalibrationReport) -> None:
             f"{product.outlier_ratio:.2f}",
             f"{product.input_error:.2%}",
             f"{product.output_error:.2%}",
-            increases.get(product.engine, "") if is_first else "",
+            increases.get(product.engine, ""),
         )
-    console.print(table)
+        for product in report.products
+    ]
+    print_table(console, _HEADINGS, rows, texts=(0, 1))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...engines.host.console import print_json, result_console
+from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.extras import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..rounding.config import RoundingConfig
@@ -90,21 +90,15 @@ def _print_report(report: RoundingReport, output: Path) -> None:
 
 
 def _print_products(console: Console, report: RoundingReport) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("engine", no_wrap=True)
-    table.add_column("product", no_wrap=True)
-    for heading in ("tokens", "output error,\nto nearest", "\nrounded"):
-        table.add_column(heading, justify="right")
-    before = ""
-    for product in report.products:
-        table.add_row(
-            "" if product.engine == before else product.engine,
+    headings = ("engine", "product", "tokens", "error of output,\nto nearest", "rounded")
+    rows = [
+        (
+            product.engine,
             product.weight.removesuffix(".weight"),
             str(product.tokens),
             f"{product.nearest_error:.2%}",
             f"{product.rounded_error:.2%}",
         )
-        before = product.engine
-    console.print(table)
+        for product in report.products
+    ]
+    print_table(console, headings, rows, texts=(0, 1))

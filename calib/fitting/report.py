@@ -6,8 +6,7 @@ import math
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from ...engines.host.console import print_table
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from .fitting import Candidate, Fit
@@ -129,10 +128,10 @@ def _difference(difference: LossDifference) -> dict[str, float | None]:
 def print_fit(console: Console, fit: Fit) -> None:
     """Print the front, the chosen schedule, and the sensitivity study if there is one."""
     _print_facts(console, fit)
-    console.print(_front(fit))
+    _print_front(console, fit)
     _print_choice(console, fit)
     if fit.sensitivity:
-        console.print(_study(fit))
+        _print_study(console, fit)
 
 
 def _print_facts(console: Console, fit: Fit) -> None:
@@ -148,19 +147,25 @@ def _print_facts(console: Console, fit: Fit) -> None:
     )
 
 
-def _front(fit: Fit) -> Table:
-    table = _table("Pareto front and full depth", "full", "schedule")
-    rows = fit.front if fit.full in fit.front else (fit.full, *fit.front)
-    for candidate in rows:
-        table.add_row(
+def _print_front(console: Console, fit: Fit) -> None:
+    candidates = fit.front if fit.full in fit.front else (fit.full, *fit.front)
+    rows = [
+        (
             format_schedule(candidate.schedule),
             f"{candidate.average_budget:.2f}",
             f"{candidate.loss:.4f}",
             _signed(candidate.over_full),
             *_factors(candidate.expected),
-            style="bold" if candidate.schedule == fit.chosen.schedule else "",
         )
-    return table
+        for candidate in candidates
+    ]
+    chosen = [
+        place
+        for place, candidate in enumerate(candidates)
+        if candidate.schedule == fit.chosen.schedule
+    ]
+    headings = ("schedule", *_headings("full"))
+    print_table(console, headings, rows, title="Pareto front and full depth", bold=chosen)
 
 
 def _print_choice(console: Console, fit: Fit) -> None:
@@ -185,30 +190,25 @@ def _print_choice(console: Console, fit: Fit) -> None:
         )
 
 
-def _study(fit: Fit) -> Table:
-    table = _table("Each varied alone; * is the chosen schedule", "chosen", "varied", "value")
-    before = ""
-    for row in fit.sensitivity:
-        varied = row.variation.varied
-        table.add_row(
-            varied if varied != before else "",
+def _print_study(console: Console, fit: Fit) -> None:
+    rows = [
+        (
+            row.variation.varied,
             row.variation.value + " *" * row.is_best,
             f"{row.average_budget:.2f}",
             f"{row.loss:.4f}",
             _signed(row.difference),
             *_factors(row.speedups),
         )
-        before = varied
-    return table
+        for row in fit.sensitivity
+    ]
+    headings = ("varied", "value", *_headings("chosen"))
+    title = "Each varied alone; * is the chosen schedule"
+    print_table(console, headings, rows, texts=(0, 1), title=title)
 
 
-def _table(title: str, reference: str, *names: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for heading in _HEADINGS:
-        table.add_column(heading.format(reference), justify="right", no_wrap=True)
-    return table
+def _headings(reference: str) -> list[str]:
+    return [heading.format(reference) for heading in _HEADINGS]
 
 
 def _factors(speedups: Speedups) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import html
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+_PIPE_WIDTH = 10_000
+_LEAST_TEXT = 12  # columns of the console that a text keeps beside numbers
+
 
 def stderr_console() -> Console:
     """A rich console on stderr: progress, tables, warnings. Never results."""
@@ -26,11 +29,71 @@ def stderr_console() -> Console:
 
 
 def result_console() -> Console:
-    """A rich console on stdout for tables; as wide in a pipe as they need, so nothing is cut."""
+    """A rich console on stdout for results; in a pipe as wide as they need, so nothing wraps."""
     from rich.console import Console
 
-    plain = not sys.stdout.isatty()
-    return Console(highlight=False, markup=False, soft_wrap=True, width=140 if plain else None)
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+
+
+def print_table(
+    console: Console,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    texts: Collection[int] = (0,),
+    title: str = "",
+    bold: Collection[int] = (),
+) -> None:
+    """Print a table whose numbers are never cut.
+
+    ``texts``: the places of columns that wrap where the console is narrow. Where not even the
+    other columns fit, each row becomes lines of a heading and a value. ``bold``: places of rows.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    cells = [list(row) for row in rows]
+    widths = [
+        max(cell_len(line) for cell in column for line in cell.split("\n"))
+        for column in zip(headings, *cells, strict=True)
+    ]
+    least = [
+        min(width, _LEAST_TEXT) if place in texts else width for place, width in enumerate(widths)
+    ]
+    if sum(least) + 2 * (len(least) - 1) > console.width:
+        _print_records(console, headings, cells, title, bold)
+        return
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
+    for place, (heading, width) in enumerate(zip(headings, least, strict=True)):
+        if place in texts:
+            table.add_column(heading, overflow="fold", min_width=width)
+        else:
+            table.add_column(heading, justify="right", no_wrap=True, min_width=width)
+    for place, row in enumerate(cells):
+        table.add_row(*row, style="bold" if place in bold else "")
+    console.print(table)
+
+
+def _print_records(
+    console: Console,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str,
+    bold: Collection[int],
+) -> None:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    names = [" ".join(heading.split()) for heading in headings]
+    for place, row in enumerate(rows):
+        for name, cell in zip(names, row, strict=True):
+            if cell:
+                table.add_row(name, cell, style="bold" if place in bold else "")
+        table.add_row()
+    console.print(table)
 
 
 def print_json(document: Any) -> None:  # noqa: ANN401  (any JSON value)

@@ -204,15 +204,15 @@ def _grouped(engines: Iterable[Any]) -> list[tuple[str, list[Any]]]:
 
 def _engine_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("engine")
+    table.add_column("engine", overflow="fold")
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
 def _fact_table() -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
+    table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     return table
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...engines.host.console import print_json, result_console
+from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.options import AsJson, BundlePath, from_options
 from ..measuring.bench import BenchConfig, BenchReport, run_benchmark
 from .options import EngineOptions
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from ..measuring.bandwidth import Probe
 
 _HEADINGS = (
+    "batch",
+    "schedule",
     "layers\nrun",
     "first\nms",
     "token\np50 ms",
-    "\np95 ms",
+    "token\np95 ms",
     "tokens\na second",
     "whole\ncall s",
     "speed-up\nof call",
-    "\nof steps",
-    "\npredicted",
+    "speed-up\nof steps",
+    "speed-up\npredicted",
     "of band-\nwidth",
-    "\nbest",
+    "best of\nband-\nwidth",
 )
 
 
@@ -102,8 +104,6 @@ def _document(
 
 
 def _print_report(document: dict[str, Any]) -> None:
-    from rich.table import Table
-
     config = document["config"]
     console = result_console()
     threads = document["threads"]
@@ -112,13 +112,8 @@ def _print_report(document: dict[str, Any]) -> None:
         f"{document['model']}, {where}, prompt {config['prompt_length']}, "
         f"{config['num_tokens']} tokens a row, median of {config['repetitions']}"
     )
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("batch", justify="right")
-    table.add_column("schedule", no_wrap=True)
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right")
-    for entry in document["measurements"]:
-        table.add_row(
+    rows = [
+        (
             str(entry["batch_size"]),
             entry["name"],
             f"{entry['realised_depth']:.2f}",
@@ -133,7 +128,9 @@ def _print_report(document: dict[str, Any]) -> None:
             f"{entry['bandwidth_fraction']:.2f}",
             f"{entry['best_bandwidth_fraction']:.2f}",
         )
-    console.print(table)
+        for entry in document["measurements"]
+    ]
+    print_table(console, _HEADINGS, rows, texts=(1,))
     for name, text in {
         entry["name"]: entry["schedule"] for entry in document["measurements"]
     }.items():

@@ -43,7 +43,9 @@ def doctor(
 def _print_report(report: dict[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table(show_header=False, box=None)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(overflow="fold", min_width=12)
+    table.add_column(overflow="fold")
     table.add_row("python", f"{report['python']}, {report['platform']}")
     installed = [f"{name} {seen}" for name, seen in report["packages"].items() if seen]
     table.add_row("packages", ", ".join(installed))

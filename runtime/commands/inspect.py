@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.console import print_json, print_table, reports_errors, result_console
 from ...engines.host.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console
 
 
 class Section(StrEnum):
@@ -81,33 +81,34 @@ def _print_sections(document: dict[str, Any]) -> None:
     )
     if (template := document["prompt_template"]) is not None:
         console.print(f"text prompts are put into {template!r}", markup=False)
-    tables: dict[Section, Callable[[Any], Table]] = {
-        Section.ENGINES: _engines_table,
-        Section.IO: _tensors_table,
-        Section.MEMORY: _memory_table,
-        Section.SCHEDULE: _schedules_table,
+    print_section: dict[Section, Callable[[Console, Any], None]] = {
+        Section.ENGINES: _print_engines,
+        Section.IO: _print_tensors,
+        Section.MEMORY: _print_memory,
+        Section.SCHEDULE: _print_schedules,
     }
-    for section, table in tables.items():
+    for section, show in print_section.items():
         if section.value in document:
-            console.print(table(document[section.value]))
+            console.print()
+            show(console, document[section.value])
 
 
-def _engines_table(engines: list[dict[str, Any]]) -> Table:
-    table = _table("engines", "engine", "graph", "weights", "read a token")
-    for engine in engines:
-        table.add_row(
+def _print_engines(console: Console, engines: list[dict[str, Any]]) -> None:
+    rows = [
+        (
             engine["name"],
             _size(engine["graph_bytes"]),
             _size(engine["weights_bytes"]),
             _size(engine["step_bytes"]),
         )
-    return table
+        for engine in engines
+    ]
+    headings = ("engine", "graph", "weights", "read a token")
+    print_table(console, headings, rows, title="engines")
 
 
-def _tensors_table(groups: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-
-    table = Table("engine", "tensor", "role", "type", "shape", title="inputs and outputs")
+def _print_tensors(console: Console, groups: list[dict[str, Any]]) -> None:
+    rows = []
     for group in groups:
         names = group["engines"]
         engines = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
@@ -115,46 +116,39 @@ def _tensors_table(groups: list[dict[str, Any]]) -> Table:
             for tensor in group[key]:
                 shape = "×".join(map(str, tensor["shape"])) or "scalar"
                 name = f"{arrow} {tensor['name']}"
-                table.add_row(engines, name, tensor["role"], tensor["dtype"], shape)
-        table.add_section()
-    return table
+                rows.append((engines, name, tensor["role"], tensor["dtype"], shape))
+    headings = ("engine", "tensor", "role", "type", "shape")
+    print_table(console, headings, rows, texts=(0, 1, 2), title="inputs and outputs")
 
 
-def _memory_table(memory: dict[str, Any]) -> Table:
+def _print_memory(console: Console, memory: dict[str, Any]) -> None:
     workload = (
         f"{memory['batch_size']} × ({memory['prompt_length']} + {memory['num_tokens']}) tokens"
     )
-    table = _table("memory", "what", "bytes")
-    table.add_row("weights on disk", _size(memory["weights_bytes"]))
-    table.add_row("KV cache a token, all layers", _size(memory["kv_bytes_per_token"]))
-    for entry in memory["kv_cache"]:
-        table.add_row(f"KV cache of {workload}, {entry['schedule']}", _size(entry["bytes"]))
-    return table
+    rows = [
+        ("weights on disk", _size(memory["weights_bytes"])),
+        ("KV cache a token, all layers", _size(memory["kv_bytes_per_token"])),
+        *(
+            (f"KV cache of {workload}, {entry['schedule']}", _size(entry["bytes"]))
+            for entry in memory["kv_cache"]
+        ),
+    ]
+    print_table(console, ("what", "bytes"), rows, title="memory")
 
 
-def _schedules_table(schedules: list[dict[str, Any]]) -> Table:
-    table = _table(
-        "predicted from bytes", "schedule", "depth", "weights a step", "KV a step", "speed-up"
-    )
-    for entry in schedules:
-        table.add_row(
+def _print_schedules(console: Console, schedules: list[dict[str, Any]]) -> None:
+    rows = [
+        (
             entry["schedule"],
             f"{entry['realised_depth']:.2f}",
             _size(entry["weight_bytes_per_step"]),
             _size(entry["kv_bytes_per_step"]),
             f"{entry['predicted_speedup']:.2f}×",
         )
-    return table
-
-
-def _table(title: str, first: str, *numbers: str) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
+        for entry in schedules
+    ]
+    headings = ("schedule", "depth", "weights\na step", "KV\na step", "speed-up")
+    print_table(console, headings, rows, title="predicted from bytes")
 
 
 def _size(nbytes: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.console import print_json, print_table, reports_errors, result_console
 from ...engines.host.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
@@ -110,23 +110,18 @@ def _describe(schedule: ExitSchedule) -> dict[str, Any]:
 
 
 def _print_table(schedule: ExitSchedule) -> None:
-    from rich.table import Table
-
     from ..schedule.text import format_layers, format_schedule
 
-    table = Table()
-    table.add_column("token")
-    table.add_column("layers run", justify="right")
-    table.add_column("which")
-    for name, plan in _prompt_rows(schedule):
-        table.add_row(name, str(len(plan)), format_layers(plan.layers))
+    rows = [
+        (name, str(len(plan)), format_layers(plan.layers)) for name, plan in _prompt_rows(schedule)
+    ]
     for segment in schedule.segments:
         stop = "" if segment.stop is None else segment.stop - 1
         tokens = str(segment.start) if stop == segment.start else f"{segment.start}–{stop}"
-        table.add_row(tokens, str(len(segment.plan)), format_layers(segment.plan.layers))
+        rows.append((tokens, str(len(segment.plan)), format_layers(segment.plan.layers)))
     console = result_console()
     console.print(format_schedule(schedule))
-    console.print(table)
+    print_table(console, ("token", "layers run", "which"), rows, texts=(2,))
     mean = schedule.average_budget()
     console.print(
         f"mean over {schedule.horizon} tokens: {mean:.2f} of {schedule.num_layers} layers, "

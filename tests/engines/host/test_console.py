@@ -1,0 +1,87 @@
+"""Tables of results: no width cuts a number, and a pipe wraps nothing."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hollow_bundles import write_hollow_bundle
+from rich.console import Console
+
+from skipdec.engines.host.console import print_table, result_console
+from skipdec.runtime.commands import bench, doctor, inspect
+from skipdec.runtime.schedule import ExitSchedule
+
+LONG = "exponential:max=11,min=5,warmup=1,horizon=27,placement=unified-nested,rate=3"
+NUMBERS = [f"{1000 + place}.{place}×" for place in range(9)]
+
+
+def console_of(width: int) -> Console:
+    return Console(width=width, file=io.StringIO(), highlight=False, markup=False, soft_wrap=True)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert max(map(len, lines)) <= console.width
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("width", [120, 100, 80, 60, 40])
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_numbers_are_whole_and_texts_complete_at_every_width(width: int, count: int) -> None:
+    console = console_of(width)
+    numbers = NUMBERS[:count]
+    headings = ["schedule", *(f"speed-up\nof {number}" for number in numbers)]
+    print_table(console, headings, [["full", *numbers], [LONG, *numbers]], bold=[1])
+    text = printed(console)
+    assert all(len(re.findall(rf"(?<!of ){re.escape(number)}", text)) == 2 for number in numbers)
+    assert LONG in re.sub(r"\d{4}\.\d×|\s", "", text)
+
+
+def test_a_pipe_gets_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(result_console(), ["schedule", *NUMBERS], [[LONG * 3, *NUMBERS]])
+    _heading, row = capsys.readouterr().out.splitlines()
+    assert row.split() == [LONG * 3, *NUMBERS]
+    assert len(row) < 400
+
+
+def measurement(name: str) -> dict[str, Any]:
+    numbers = ("time_to_first_token", "step_milliseconds_p50", "step_milliseconds_p95")
+    numbers += ("tokens_per_second", "wall_seconds", "speedup", "decode_speedup")
+    numbers += ("predicted_speedup", "bandwidth_fraction", "best_bandwidth_fraction")
+    facts = {"batch_size": 8, "name": name, "schedule": name, "realised_depth": 12.0}
+    return facts | dict.fromkeys(numbers, 1234.56) | {"disturbed": ""}
+
+
+@pytest.mark.parametrize("width", [100, 80, 60])
+def test_bench_inspect_and_doctor_keep_their_figures(width: int, tmp_path: Path) -> None:
+    schedule = ExitSchedule(num_layers=12, max_exit_layer=9, min_exit_layer=3, horizon=32)
+    bundle = write_hollow_bundle(tmp_path / "bundle", schedule).path
+    console = console_of(width)
+    document = {
+        "model": "opt",
+        "threads": 2,
+        "config": {"prompt_length": 1, "num_tokens": 2, "repetitions": 3},
+        "measurements": [measurement("full"), measurement("linear:max=8,min=4,horizon=24")],
+        "bandwidth_bytes_per_second": 1e9,
+        "bandwidth_passes": 10,
+        "probe_is_valid": True,
+    }
+    with patch.object(bench, "result_console", lambda: console):
+        bench._print_report(document)
+    assert printed(console).count("1234.56×") == 6
+    inspected = console_of(width)
+    with patch.object(inspect, "result_console", lambda: inspected):
+        inspect.inspect(bundle, [inspect.Section.SCHEDULE], None, 1, 128, 64, False)
+    text = inspected.file.getvalue()  # type: ignore[attr-defined]
+    assert len(re.findall(r"\d\.\d\d×", text)) == 6
+    assert "…" not in text
+    examined = console_of(width)
+    with patch.object(doctor, "result_console", lambda: examined):
+        doctor.doctor(threads=None, bandwidth=False, as_json=False)
+    assert "…" not in printed(examined)
