@@ -20,14 +20,15 @@ from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
 from .config import DEFAULT_VALIDATION_EXAMPLES, TuneConfig
 from .schedules import StepSchedules, step_schedules
 from .start import StartModel, open_start
-from .work import TuningDirectories
+from .work import Resumed, TuningDirectories
 
 
 @dataclass(frozen=True)
 class TuningPlan:
     """What is tuned, on what, towards which schedule. ``warnings`` are for people.
 
-    ``horizon_is_median``: the schedule's text left the horizon to the data.
+    ``horizon_is_median``: the schedule's text left the horizon to the data. ``resumed``: the save
+    that an interrupted run goes on from.
     """
 
     config: TuneConfig
@@ -38,6 +39,7 @@ class TuningPlan:
     schedules: StepSchedules
     data: TokenisedData
     validation: TokenisedData | None
+    resumed: Resumed | None
     warnings: tuple[str, ...]
 
     @property
@@ -71,6 +73,7 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
     directories = TuningDirectories(config.output.expanduser().absolute())
     problems.attempt(_check_adapters, config)
     problems.attempt(directories.check, force=config.force, resume=config.resume)
+    resumed = problems.attempt(directories.resumed) if config.resume else None
     examples = problems.attempt(load_examples, config.data)
     held_out = problems.attempt(_load_validation, config)
     start = problems.attempt(open_start, config, examples or [])
@@ -104,7 +107,8 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
         ),
         data=data,
         validation=validation,
-        warnings=tuple(_warnings(data, validation)),
+        resumed=resumed,
+        warnings=tuple(_warnings(data, validation, resumed)),
     )
 
 
@@ -166,8 +170,10 @@ def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
     return parse_schedule(text, num_layers=start.spec.num_layers, horizon=horizon)
 
 
-def _warnings(data: TokenisedData, validation: TokenisedData | None) -> list[str]:
-    warnings = list(data.warnings)
+def _warnings(
+    data: TokenisedData, validation: TokenisedData | None, resumed: Resumed | None
+) -> list[str]:
+    warnings = [*(() if resumed is None else resumed.warnings), *data.warnings]
     if validation is not None:
         warnings += [
             f"held out: {warning}"

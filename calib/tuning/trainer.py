@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from .config import DistillationConfig, LoraConfig, TuneConfig
 from .divergence import DivergenceCheck, are_finite, divergence, everywhere
 from .model import IGNORED_LABEL, SkipModel
+from .saves import Save
 from .schedules import StepSchedules
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
         args=training_arguments(config, str(plan.directories.checkpoints)),
         train_dataset=ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
         data_collator=collate,
-        callbacks=[_Watcher(events), DivergenceCheck(plan)],
+        callbacks=[_Watcher(events), DivergenceCheck(plan), _Sealer()],
         groups_lengths=config.group_by_length,
         schedules=plan.schedules,
         target=plan.schedule,
@@ -173,6 +175,21 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
     ) -> None:
         if state.is_world_process_zero and logs is not None and "loss" in logs:
             self._events.status(f"step {state.global_step}: loss {logs['loss']:.3f}")
+
+
+class _Sealer(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
+    """Seals each save when all processes have written their part of it."""
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,  # noqa: ANN401  (Trainer's)
+    ) -> None:
+        everywhere(True, args.device)  # waits for all of them
+        if state.is_world_process_zero:
+            Save(Path(args.output_dir) / f"checkpoint-{state.global_step}").seal()
 
 
 class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped

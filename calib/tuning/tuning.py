@@ -20,7 +20,7 @@ from .config import TuneConfig
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
 from .report import TuningReport, make_report, plot_curves
-from .work import CURVES_NAME, FREE_OPTIONS, REPORT_NAME
+from .work import CURVES_NAME, FREE_OPTIONS, REPORT_NAME, num_processes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,7 +52,8 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
         return None
     with plan.directories.place.locked(force=config.force):
         options = config.model_dump(mode="json", exclude=FREE_OPTIONS)
-        plan.directories.begin({**options, "data_digest": plan.data.digest}, resume=config.resume)
+        facts = {"data_digest": plan.data.digest, "processes": num_processes()}
+        plan.directories.begin({**options, **facts}, resumed=plan.resumed)
         try:
             events.planned(plan.summary, plan.warnings)
             return _run(plan, events)
@@ -83,7 +84,8 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
             losses |= _validate("start", model, plan)
     with _timed(seconds, "train", events):
         trainer = make_trainer(plan, model, events)
-        trainer.train(resume_from_checkpoint=_resumed(plan))
+        resumed = None if plan.resumed is None else str(plan.resumed.save.path)
+        trainer.train(resume_from_checkpoint=resumed)
         tuned = tuned_weights(plan, trainer, getattr(torch, plan.config.save_dtype))
     if tuned is None:
         return None
@@ -120,11 +122,6 @@ def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[No
     begin = perf_counter()
     yield
     seconds[stage] = round(perf_counter() - begin, 3)
-
-
-def _resumed(plan: TuningPlan) -> str | None:
-    last = plan.directories.last_checkpoint()
-    return str(last) if plan.config.resume and last is not None else None
 
 
 def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]:

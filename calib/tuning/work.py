@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from ...engines.bundle import replace_file
 from ...engines.bundle.place import Place
+from ...engines.documents import read_json
 from ...engines.errors import UsageError
+from .saves import Save, newest_whole, saves_in
 
 REPORT_NAME = "tuning_report.json"
 CURVES_NAME = "tuning_curves.png"
 FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 """Fields of TuneConfig that do not change a model: a run that resumes another may have its own."""
+
+_OPTIONS_NAME = "options.json"
+_PUBLISHED_NAME = "published"
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The save that a run goes on from. ``warnings``: which later ones are damaged, for people."""
+
+    save: Save
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -42,48 +58,69 @@ class TuningDirectories:
     def check(self, *, force: bool, resume: bool) -> None:
         """Raise UsageError if no result may be put there, or an unfinished run would be lost.
 
-        With ``force`` a directory may be replaced that a tuning wrote, never anything else.
+        With ``force`` a directory may be replaced that a tuning wrote, never anything else. What
+        was left by a run that was killed after its result had taken its place is deleted.
         """
+        if self._is_published:
+            self._forget()
         problems = self.place.problems(force=force)
-        unfinished = self.last_checkpoint() is not None
-        if unfinished and not resume:
+        if not resume and self.last_checkpoint() is not None:
             problems.append(
                 f"was being tuned before; go on with --resume, or delete {self.work} to start anew"
             )
-        if resume and not unfinished:
-            problems.append(f"has nothing to resume: {self.checkpoints} holds no checkpoint")
         if problems:
             raise UsageError(str(self.output), *problems)
 
     def last_checkpoint(self) -> Path | None:
-        """Trainer's newest checkpoint; None where there is none."""
-        numbered = {
-            int(path.name.removeprefix("checkpoint-")): path
-            for path in self.checkpoints.glob("checkpoint-*")
-            if (path / "trainer_state.json").is_file()
-        }
-        return numbered[max(numbered)] if numbered else None
+        """Trainer's newest checkpoint that was written to its end; None where there is none."""
+        sealed = (save.path for save in saves_in(self.checkpoints) if save.is_sealed)
+        return next(sealed, None)
 
-    def begin(self, options: Mapping[str, Any], *, resume: bool) -> None:
+    def resumed(self) -> Resumed:
+        """The newest save that is whole: every byte of it is hashed, and of damaged newer ones.
+
+        Raises UsageError, saying what is wrong with each, where there is none.
+        """
+        saves = saves_in(self.checkpoints)
+        if not saves:
+            raise UsageError(
+                str(self.output), f"has nothing to resume: {self.checkpoints} holds no checkpoint"
+            )
+        save, damages = newest_whole(saves)
+        if save is None:
+            advice = f"no save is whole; delete {self.work} to start anew, without --resume"
+            raise UsageError(str(self.checkpoints), *damages, advice)
+        warnings = (f"{damage}: it is deleted" for damage in damages)
+        return Resumed(save, (*warnings, *([f"resumed at step {save.step}"] if damages else [])))
+
+    def begin(self, options: Mapping[str, Any], *, resumed: Resumed | None) -> None:
         """Make the working directory; on resuming, hold ``options`` against those of the start.
 
-        Raises UsageError with every option that differs.
+        Saves that are newer than ``resumed`` are damaged, and deleted. The caller is in the block
+        of ``place.locked``. Raises UsageError with every option that differs.
         """
-        path = self.work / "options.json"
-        if resume:
-            before = json.loads(path.read_text())
-            after = json.loads(json.dumps(options))
-            problems = [
-                f"{name} is {after.get(name)!r}; the run began with {before.get(name)!r}, resume "
-                "with that"
-                for name in {**before, **after}
-                if before.get(name) != after.get(name)
-            ]
-            if problems:
-                raise UsageError("--resume", *problems)
+        path = self.work / _OPTIONS_NAME
+        if resumed is None:
+            shutil.rmtree(self.work, ignore_errors=True)  # of a run that was killed before a save
+            self.checkpoints.mkdir(parents=True)
+            replace_file(path, (json.dumps(options, indent=2) + "\n").encode())
             return
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(options, indent=2) + "\n")
+        advice = f"delete {self.work} to start anew, without --resume"
+        before = read_json(path, UsageError, remedy=advice)
+        if not isinstance(before, dict):
+            raise UsageError(str(path), f"holds no options; {advice}")
+        after = json.loads(json.dumps(options))
+        problems = [
+            f"{name} is {after.get(name)!r}; the run began with {before.get(name)!r}, resume "
+            "with that"
+            for name in {**before, **after}
+            if before.get(name) != after.get(name)
+        ]
+        if problems:
+            raise UsageError("--resume", *problems)
+        for save in saves_in(self.checkpoints):
+            if save.step > resumed.save.step:
+                shutil.rmtree(save.path)
 
     def abandon(self) -> None:
         """After a failure: forget a run that saved nothing, which can't be resumed."""
@@ -101,5 +138,27 @@ class TuningDirectories:
 
         The caller is in the block of ``place.locked``.
         """
+        digest = _digest(self.place.partial / REPORT_NAME)
+        replace_file(self.work / _PUBLISHED_NAME, digest.encode())
         self.place.take(self.place.partial)
-        shutil.rmtree(self.work)
+        self._forget()
+
+    @property
+    def _is_published(self) -> bool:
+        """Whether the run's result has taken its place: its report is there, times included."""
+        published, report = self.work / _PUBLISHED_NAME, self.output / REPORT_NAME
+        return published.is_file() and report.is_file() and published.read_text() == _digest(report)
+
+    def _forget(self) -> None:
+        """Delete the run's state, what says that it is published last."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def num_processes() -> int:
+    """How many processes torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()

@@ -218,6 +218,23 @@ def interrupt(config: TuneConfig, step: int, monkeypatch: pytest.MonkeyPatch) ->
             tune(config)
 
 
+def test_a_save_without_its_optimizer_is_not_resumed_but_the_one_before(
+    settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"save_steps": 2, "max_steps": 6}
+    tune(settings("undisturbed", **options))
+    interrupt(settings("resumed", **options), 5, monkeypatch)
+    saves = settings("resumed").output.with_name(".resumed.tuning") / "checkpoints"
+    (saves / "checkpoint-4" / "optimizer.pt").unlink()
+    report = tune(settings("resumed", **options, resume=True))
+    assert report is not None
+    assert report.warnings[:2] == (
+        "checkpoint-4: optimizer.pt is missing: it is deleted",
+        "resumed at step 2",
+    )
+    assert_same_weights(settings("resumed").output, settings("undisturbed").output)
+
+
 @pytest.mark.parametrize("group_by_length", [True, False])
 def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     group_by_length: bool,

@@ -1,0 +1,106 @@
+"""Saves of an interrupted tuning: a damaged one is never resumed, whichever of its files it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skipdec.calib.tuning.saves import SEAL_NAME, Save
+from skipdec.calib.tuning.work import REPORT_NAME, TuningDirectories
+from skipdec.engines.errors import UsageError
+
+FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "emptied": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+}
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> TuningDirectories:
+    """Those of a run that was killed after two saves, 5 and 10."""
+    directories = TuningDirectories(tmp_path / "tuned")
+    directories.begin({"seed": 0}, resumed=None)
+    for step in (5, 10):
+        save = directories.checkpoints / f"checkpoint-{step}"
+        save.mkdir()
+        for name in FILES:
+            (save / name).write_text(f"{name} after {step}")
+        Save(save).seal()
+    return directories
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [*FILES, SEAL_NAME])
+def test_a_damaged_save_falls_back_to_the_one_before_and_says_so(
+    name: str, damage: str, directories: TuningDirectories
+) -> None:
+    assert directories.resumed().save.step == 10
+    newest, older = (directories.checkpoints / f"checkpoint-{step}" for step in (10, 5))
+    DAMAGES[damage](newest / name)
+    resumed = directories.resumed()
+    assert resumed.save.step == 5
+    assert "checkpoint-10: " in resumed.warnings[0]
+    assert name in resumed.warnings[0]
+    DAMAGES[damage](older / name)
+    with pytest.raises(UsageError) as caught:
+        directories.resumed()
+    assert len(caught.value.problems) == 3
+    assert "start anew" in caught.value.problems[-1]
+    directories.check(force=False, resume=True)
+    assert newest.is_dir(), "an error deletes nothing"
+
+
+def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
+    directories: TuningDirectories,
+) -> None:
+    (directories.checkpoints / "checkpoint-10" / "optimizer.pt").unlink()
+    resumed = directories.resumed()
+    with pytest.raises(UsageError, match="seed is 1; the run began with 0"):
+        directories.begin({"seed": 1}, resumed=resumed)
+    directories.begin({"seed": 0}, resumed=resumed)
+    assert [path.name for path in directories.checkpoints.iterdir()] == ["checkpoint-5"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"seed": '])
+def test_damaged_options_say_what_can_be_done(content: str, directories: TuningDirectories) -> None:
+    (directories.work / "options.json").write_text(content)
+    with pytest.raises(UsageError, match="start anew, without --resume"):
+        directories.begin({"seed": 0}, resumed=directories.resumed())
+
+
+def test_an_interrupted_first_save_is_nothing_to_keep(directories: TuningDirectories) -> None:
+    for seal in directories.checkpoints.glob(f"*/{SEAL_NAME}"):
+        seal.unlink()
+    directories.check(force=False, resume=False)
+    directories.begin({"seed": 0}, resumed=None)
+    assert not list(directories.checkpoints.iterdir())
+
+
+@pytest.mark.parametrize("killed_before", ["take", "_forget"])
+def test_what_a_late_kill_leaves_is_deleted_by_the_next_run(
+    killed_before: str, directories: TuningDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    owner = TuningDirectories if killed_before == "_forget" else type(directories.place)
+    (directories.stage() / REPORT_NAME).write_text(json.dumps({"seconds": 1.5}))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, killed_before, kill)
+        with pytest.raises(Killed):
+            directories.publish()
+    with pytest.raises(UsageError, match=r"go on with --resume|pass --force") as caught:
+        directories.check(force=False, resume=False)
+    published = killed_before == "_forget"
+    assert ("pass --force" in str(caught.value)) == published
+    assert directories.work.exists() == (not published)
