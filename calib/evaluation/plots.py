@@ -7,12 +7,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..pictures import frame, label
 from .bootstrap import Estimate
 from .evaluation import Evaluation, Row
 from .positions import PositionFigure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> None:
@@ -21,6 +23,11 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
     ``metric`` must be one for which higher is better. Points that no other point beats in both
     are ringed. Needs matplotlib (extra ``plot``).
     """
+    pareto_figure(evaluation, metric).savefig(path, dpi=150)
+
+
+def pareto_figure(evaluation: Evaluation, metric: str) -> Figure:
+    """The picture of ``plot_pareto``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -29,10 +36,10 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
     for row in evaluation.rows:
         bundles.setdefault(row.prepared.choice.path, []).append(row)
     for rows in bundles.values():
-        points = sorted(rows, key=lambda row: row.speedup)
-        estimates = [row.figures[metric].estimate for row in points]
+        ordered = sorted(rows, key=lambda row: row.speedup)
+        estimates = [row.figures[metric].estimate for row in ordered]
         axes.errorbar(
-            [row.speedup for row in points],
+            [row.speedup for row in ordered],
             [estimate.value for estimate in estimates],
             yerr=[
                 [max(0.0, estimate.value - estimate.low) for estimate in estimates],
@@ -40,19 +47,8 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
             ],
             marker="o",
             capsize=3,
-            label=points[0].label,
+            label=ordered[0].label,
         )
-        for row, estimate in zip(points, estimates, strict=True):
-            if row.run.schedule.is_full:  # all of these lie at 1
-                continue
-            depth = row.figures["realised_depth"].estimate.value
-            axes.annotate(
-                f"{row.run.name.partition(':')[0]}, {depth:.1f} layers",
-                (row.speedup, estimate.value),
-                xytext=(5, 5),
-                textcoords="offset points",
-                fontsize="x-small",
-            )
     front = [evaluation.rows[place] for place in pareto_front(_points(evaluation.rows, metric))]
     axes.scatter(
         [row.speedup for row in front],
@@ -67,7 +63,13 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
     axes.set_xlabel(f"measured speed-up over full depth of the same bundle, {calls}")
     axes.set_ylabel(evaluation.metrics[metric].heading)
     axes.legend()
-    figure.savefig(path, dpi=150)
+    points = _points(evaluation.rows, metric)
+    frame(axes, points)
+    for row, point in zip(evaluation.rows, points, strict=True):
+        if not row.run.schedule.is_full:  # all of those lie at 1
+            depth = row.figures["realised_depth"].estimate.value
+            label(axes, f"{row.run.name.partition(':')[0]}, {depth:.1f} layers", point)
+    return figure
 
 
 def pareto_front(points: list[tuple[float, float]]) -> list[int]:

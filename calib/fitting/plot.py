@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...engines.errors import UsageError
 from ...engines.host.extras import require_extra
+from ..pictures import frame
 from .fitting import Fit
 from .speed import SPEEDUP_NAMES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
 
@@ -25,44 +30,45 @@ def plot_fit(fit: Fit, path: Path) -> None:
     Errors are one standard error of the difference to full depth.
     """
     check_picture(path)
-    of = fit.config.speedup_of
     import matplotlib
+
+    undated = {"Date": None} if path.suffix.lower() == ".svg" else None
+    with matplotlib.rc_context({"svg.hashsalt": "skipdec"}):
+        fit_figure(fit).savefig(path, dpi=150, metadata=undated)
+
+
+def fit_figure(fit: Fit) -> Figure:
+    """The picture of ``plot_fit``; its frame is the front's."""
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "skipdec"}):
-        figure = Figure(figsize=(7, 4.5), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(
-            [entry.expected.of(of) for entry in fit.others],
-            [entry.loss for entry in fit.others],
-            ".",
-            color="#c9ced6",
-            label="beaten",
-        )
-        axes.errorbar(
-            [entry.expected.of(of) for entry in fit.front],
-            [entry.loss for entry in fit.front],
-            yerr=[entry.over_full.standard_error for entry in fit.front],
-            marker="o",
-            capsize=2,
-            color="#3b6ea5",
-            label="Pareto front",
-        )
-        for entry, marker, colour, label in (
-            (fit.full, "s", "#444444", "full depth"),
-            (fit.chosen, "*", "#f2a65a", "chosen"),
-        ):
-            axes.plot(
-                entry.expected.of(of),
-                entry.loss,
-                marker,
-                color=colour,
-                markersize=12,
-                label=label,
-                zorder=3,
-            )
-        axes.set_xlabel(f"speed-up of {SPEEDUP_NAMES[of]}, expected")
-        axes.set_ylabel("nats a token")
-        axes.legend()
-        undated = {"Date": None} if path.suffix.lower() == ".svg" else None
-        figure.savefig(path, dpi=150, metadata=undated)
+    of = fit.config.speedup_of
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(
+        [entry.expected.of(of) for entry in fit.others],
+        [entry.loss for entry in fit.others],
+        ".",
+        color="#c9ced6",
+        label="beaten",
+    )
+    front = [(entry.expected.of(of), entry.loss) for entry in fit.front]
+    axes.errorbar(
+        [speedup for speedup, _ in front],
+        [loss for _, loss in front],
+        yerr=[entry.over_full.standard_error for entry in fit.front],
+        marker="o",
+        capsize=2,
+        color="#3b6ea5",
+        label="Pareto front",
+    )
+    marked = [(entry.expected.of(of), entry.loss) for entry in (fit.full, fit.chosen)]
+    for point, marker, colour, name in (
+        (marked[0], "s", "#444444", "full depth"),
+        (marked[1], "*", "#f2a65a", "chosen"),
+    ):
+        axes.plot(*point, marker, color=colour, markersize=12, label=name, zorder=3)
+    axes.set_xlabel(f"speed-up of {SPEEDUP_NAMES[of]}, expected")
+    axes.set_ylabel("nats a token")
+    axes.legend()
+    frame(axes, list(dict.fromkeys([*front, *marked])))
+    return figure

@@ -49,10 +49,10 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
             vmax=len(_COLOURS) - 1,
             extent=(-prompt - 0.5, count - 0.5, -0.5, schedule.num_layers - 0.5),
         )
-        mean = schedule.average_budget(count)
+        mean = schedule.average_budget()
         axes.set_title(
             f"{format_schedule(schedule)}\nmean {mean:.2f} of {schedule.num_layers} layers "
-            f"over {count} tokens"
+            f"over {schedule.horizon} tokens"
         )
         axes.set_xlabel("generated token (left of 0: the prompt)")
         axes.set_ylabel("layer")
