@@ -12,52 +12,16 @@ from pydantic import Field
 
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
+from .columns import DEFAULT, PRESETS, MissingColumns, Preset, PresetName
 from .long_prompts import LongPrompts
 from .passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
 from .rows import READERS, open_text, raise_problems
 
 DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
-PresetName = Literal["e2e", "tldr", "cnn-dm"]
 
 _FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON's escapes can write one alone
 _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Where prompt and completion stand, and the text that is made of them.
-
-    ``{prompt}`` and ``{completion}`` in the templates stand for the columns' texts. Where
-    ``prompt_template`` is None, prompts stand in the model's own template, if it has one.
-    """
-
-    prompt_column: str
-    completion_column: str
-    prompt_template: str | None = None
-    completion_template: str = "{completion}"
-
-    def prompt(self, text: str) -> str:
-        """A column's text in the prompt's template, if there is one."""
-        return (
-            text if self.prompt_template is None else self.prompt_template.replace("{prompt}", text)
-        )
-
-    def completion(self, text: str) -> str:
-        """A column's text in the completion's template."""
-        return self.completion_template.replace("{completion}", text)
-
-
-DEFAULT = Preset("prompt", "completion")
-
-PRESETS: dict[PresetName, Preset] = {
-    # E2E NLG: a meaning representation and one of its human references a row.
-    "e2e": Preset("mr", "ref"),
-    # Reddit TL;DR (Webis-TLDR-17): a post and its author's summary.
-    "tldr": Preset("content", "summary", "{prompt}\nTL;DR:", " {completion}"),
-    # CNN/DailyMail: an article and its highlights.
-    "cnn-dm": Preset("article", "highlights", "{prompt}\nTL;DR:", " {completion}"),
-}
 
 
 @dataclass(frozen=True)
@@ -140,9 +104,9 @@ def load_examples(config: DataConfig) -> list[Example]:
     >>> load_examples(DataConfig(path="dev.csv", preset="e2e"))[0]
     Example(prompt='name[Alimentum], area[riverside]', completion='…', source='dev.csv, line 2')
 
-    Raises one UsageError that names all bad rows by line (20 of them, then their number): a
-    missing column, an empty prompt or completion, broken JSON; also where there is no row at all,
-    and where an option does not go with the format.
+    Raises one UsageError that names all bad rows by line (20 of them, then their number): an empty
+    prompt or completion, broken JSON; a missing column once, with what may be meant; also where
+    there is no row at all, and where an option does not go with the format.
     """
     data_format = _resolve_format(config)
     _check_options(config, data_format)
@@ -151,13 +115,16 @@ def load_examples(config: DataConfig) -> list[Example]:
     columns = config.columns()
     examples: list[Example] = []
     problems: list[str] = []
+    missing = MissingColumns()
     for row in READERS[data_format](config.path):
         found = [row.problem] if row.problem else _row_problems(row.columns, columns)
         problems += [f"{row.source}: {problem}" for problem in found]
-        if not found:
+        names = () if row.problem else missing.find(row, columns)
+        if not found and not names:
             prompt = columns.prompt(row.columns[columns.prompt_column])
             completion = columns.completion(row.columns[columns.completion_column])
             examples.append(Example(prompt, completion, row.source))
+    problems = [*missing.problems(), *problems]
     if not examples and not problems:
         problems = [f"{config.path} has no rows; give prompts with completions"]
     raise_problems("data", problems)
@@ -237,12 +204,10 @@ def _load_passages(config: DataConfig) -> list[Example]:
 
 
 def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:
+    """What is wrong with the columns that are there."""
     problems = []
-    for name in (columns.prompt_column, columns.completion_column):
-        value = row.get(name)
-        if name not in row:
-            problems.append(f"has no {name!r}; its columns are {', '.join(map(repr, row))}")
-        elif not isinstance(value, str):
+    for name, value in ((name, row[name]) for name in columns.names if name in row):
+        if not isinstance(value, str):
             problems.append(f"{name!r} is {value!r:.40}; allowed: a text")
         elif not value.strip():
             problems.append(f"{name!r} is empty")

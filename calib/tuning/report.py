@@ -19,6 +19,7 @@ from .plan import TuningPlan, depth_share
 if TYPE_CHECKING:
     from transformers import TrainerState
 
+_FEW_POINTS = 12
 _PACKAGES = ("skipdec", "torch", "transformers", "accelerate", "tokenizers")
 
 
@@ -169,7 +170,9 @@ def plot_curves(report: TuningReport, path: Path) -> None:
     steps = [entry.step for entry in report.losses]
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot(steps, [entry.loss for entry in report.losses], color="#3b6ea5", label="training")
+    marker = "o" if len(steps) <= _FEW_POINTS else ""  # a line of one point is not seen
+    losses = [entry.loss for entry in report.losses]
+    axes.plot(steps, losses, marker=marker, color="#3b6ea5", label="training")
     if report.validation is not None:
         points = [report.validation.start_at_schedule, report.validation.tuned_at_schedule]
         axes.plot(

@@ -162,6 +162,8 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_log = True  # a short run's curve has an end, too
         if state.is_world_process_zero:
             self._events.advance()
 

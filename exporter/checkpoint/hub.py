@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
 from ..architecture.architecture import hub_id, short_names
@@ -47,6 +48,11 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
     """
     local = Path(source.model).expanduser()
     if local.is_dir():
+        if (local / MANIFEST_NAME).is_file() and not (local / "config.json").is_file():
+            raise CheckpointError(
+                source.model,
+                "is a bundle, not a checkpoint; give the directory that it was exported from",
+            )
         return CheckpointDirectory(local.resolve().name, local.resolve(), None)
     if local.exists() or source.model.startswith(("/", "./", "../", "~")):
         raise CheckpointError(

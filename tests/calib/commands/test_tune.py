@@ -55,7 +55,10 @@ def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--preset", "tldr"), "line 2: has no 'content'; its columns are 'mr', 'ref'"),
+        (
+            ("--preset", "tldr"),
+            "'summary', nor have 7 other rows; its columns are 'mr', 'ref'; --preset e2e",
+        ),
         (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 4 layers"),
         (("--preset", "e2e", "--batch-size", "0"), "--batch-size is 0; allowed: 1 or more"),
         (("--preset", "e2e", "--temperature", "2"), "--temperature needs --distill"),

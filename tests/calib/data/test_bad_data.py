@@ -101,11 +101,24 @@ def test_prompts_longer_than_the_model_are_named(command: Command, tmp_path: Pat
     assert "see --long-prompts" in stderr
 
 
+def test_columns_that_all_rows_lack_are_told_once_with_the_preset_that_reads_them(
+    command: Command, tmp_path: Path
+) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("mr,ref\n" + "a,fine\n" * 40)
+    stderr = command(data).stderr
+    assert stderr.count("rows.csv, line") == 2
+    assert "has no 'prompt', nor have 39 other rows; its columns are 'mr', 'ref'\n" in stderr
+    assert "has no 'completion', nor have 39 other rows" in stderr
+    assert "'mr', 'ref'; --preset e2e reads these" in stderr
+
+
 def test_the_wrong_preset_names_the_columns_there_are(command: Command, tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     data.write_text("mr,ref\na,fine\n")
     stderr = command(data, "--preset", "cnn-dm").stderr
     assert "rows.csv, line 2: has no 'article'; its columns are 'mr', 'ref'" in stderr
+    assert "--preset e2e reads these" in stderr
 
 
 def test_a_dataset_with_splits_names_them(command: Command, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from recorded_events import RecordedEvents
 from safetensors.torch import load_file
 from transformers import OPTForCausalLM, TrainerCallback
@@ -23,6 +24,7 @@ from skipdec.calib.fitting.source import BundleSource, ModelSource
 from skipdec.calib.layerwise.rows import tokenise_rows
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.report import plot_curves
 from skipdec.calib.tuning.tuning import tune
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
@@ -394,12 +396,20 @@ def test_all_that_is_wrong_is_said_before_work(
         assert expected in text
 
 
-def test_events_come_in_order(settings: Callable[..., TuneConfig]) -> None:
+def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
+    settings: Callable[..., TuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = RecordedEvents()
-    tune(settings(max_steps=2), events)
+    report = tune(settings(max_steps=2), events)
     assert list(events.counts) == ["loading", "held-out loss", "tuning", "writing"]
     assert events.counts["tuning"] == events.totals["tuning"] == 2
     assert fnmatch(events.lines[0], "step 1: loss ?.???")
+    assert report is not None
+    assert [entry.step for entry in report.losses] == [1, 2], "the first and the last"
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    plot_curves(report.model_copy(update={"losses": report.losses[:1]}), tmp_path / "curves.png")
+    assert figures[0].axes[0].lines[0].get_marker() == "o", "a line of one point is not seen"
 
 
 def test_the_start_checkpoint_is_as_transformers_reads_it(small: Path) -> None:

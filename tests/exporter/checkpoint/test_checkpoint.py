@@ -190,6 +190,11 @@ def test_pickled_code_is_not_run(directory: Path) -> None:
     ("break_it", "error", "text"),
     [
         (lambda path: (path / "config.json").unlink(), CheckpointError, "no config.json"),
+        (
+            lambda path: (path / "config.json").rename(path / "manifest.json"),
+            CheckpointError,
+            "is a bundle, not a checkpoint; give the directory that it was exported from",
+        ),
         (lambda path: (path / "config.json").write_text("{"), CheckpointError, "not JSON"),
         (lambda path: (path / "config.json").write_text("{}"), UnsupportedModelError, "model_type"),
         (lambda path: (path / "model.safetensors").unlink(), CheckpointError, "has none of"),

@@ -1,0 +1,84 @@
+"""Which columns of a file hold prompts and completions, and what stands around their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ...engines.manifest import PROMPT_PLACEHOLDER
+from .rows import Row
+
+PresetName = Literal["e2e", "tldr", "cnn-dm"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Where prompt and completion stand, and the text that is made of them.
+
+    ``{prompt}`` and ``{completion}`` in the templates stand for the columns' texts. Where
+    ``prompt_template`` is None, prompts stand in the model's own template, if it has one.
+    """
+
+    prompt_column: str
+    completion_column: str
+    prompt_template: str | None = None
+    completion_template: str = "{completion}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns, the prompt's first; one, where both are the same."""
+        return tuple(dict.fromkeys((self.prompt_column, self.completion_column)))
+
+    def prompt(self, text: str) -> str:
+        """A column's text in the prompt's template, if there is one."""
+        template = self.prompt_template
+        return text if template is None else template.replace(PROMPT_PLACEHOLDER, text)
+
+    def completion(self, text: str) -> str:
+        """A column's text in the completion's template."""
+        return self.completion_template.replace("{completion}", text)
+
+
+DEFAULT = Preset("prompt", "completion")
+
+PRESETS: dict[PresetName, Preset] = {
+    # E2E NLG: a meaning representation and one of its human references a row.
+    "e2e": Preset("mr", "ref"),
+    # Reddit TL;DR (Webis-TLDR-17): a post and its author's summary.
+    "tldr": Preset("content", "summary", "{prompt}\nTL;DR:", " {completion}"),
+    # CNN/DailyMail: an article and its highlights.
+    "cnn-dm": Preset("article", "highlights", "{prompt}\nTL;DR:", " {completion}"),
+}
+
+
+class MissingColumns:
+    """Columns that rows lack: each is told once, by the first of them, and how many others do."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Row] = {}
+        self._count: dict[str, int] = {}
+
+    def find(self, row: Row, columns: Preset) -> list[str]:
+        """Return, and note, the names of those that ``row`` lacks."""
+        names = [name for name in columns.names if name not in row.columns]
+        for name in names:
+            self._first.setdefault(name, row)
+            self._count[name] = self._count.get(name, 0) + 1
+        return names
+
+    def problems(self) -> Iterator[str]:
+        """One a column; the last one says what may be meant by those that there are."""
+        for place, (name, row) in enumerate(self._first.items(), start=1):
+            others = self._count[name] - 1
+            also = f", nor have {others:,} other rows" if others else ""
+            there = ", ".join(map(repr, row.columns))
+            advice = f"; {_advice(row)}" if place == len(self._first) else ""
+            yield f"{row.source}: has no {name!r}{also}; its columns are {there}{advice}"
+
+
+def _advice(row: Row) -> str:
+    for name, preset in PRESETS.items():
+        if row.columns.keys() >= set(preset.names):
+            return f"--preset {name} reads these"
+    return "name yours with --prompt-column and --completion-column"
