@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -12,6 +13,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from .engines.host.processor import restart_with_huge_pages
+from .engines.host.signals import Interrupts
+from .engines.host.streams import discard_stdout, prepare_streams
 
 _COMMANDS = {  # name → the module whose `register` adds it, and what it is for
     "export": ("exporter.commands.export", "Compile an OPT checkpoint to a verified bundle."),
@@ -78,12 +81,40 @@ def export_main() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Run a command; end an export without taking torch apart, which takes a second or two."""
+    """Run a command and end the process with its exit code, whatever stdout and signals do.
+
+    An export ends without taking torch apart, which takes a second or two.
+    """
+    prepare_streams()
+    interrupts = Interrupts()
+    interrupts.install()
+    code: str | int | None = 0
     try:
         build_app()(arguments, prog_name="skipdec")
     except SystemExit as end:
-        if arguments[:1] == ["export"] and "torch" in sys.modules and isinstance(end.code, int):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(end.code)
-        raise
+        code = end.code
+    except BaseException:
+        if interrupts.received is None:
+            raise
+        code = 1  # what a library made of the interruption
+    interrupts.uninstall()
+    if interrupts.received is not None and code:
+        code = 128 + interrupts.received
+        sys.stderr.write("interrupted\n")
+    code = _flushed(code)
+    if arguments[:1] == ["export"] and "torch" in sys.modules and isinstance(code, int):
+        os._exit(code)
+    sys.exit(code)
+
+
+def _flushed(code: str | int | None) -> str | int | None:
+    """Write out what is printed; the exit code, 1 if stdout could not take it all."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        discard_stdout()
+        if not code and error.errno != errno.EPIPE:  # else its reader has seen enough
+            sys.stderr.write(f"error: stdout | can't be written ({error.strerror})\n")
+        code = code or 1
+    sys.stderr.flush()
+    return code

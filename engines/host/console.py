@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
@@ -16,6 +19,21 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 P = ParamSpec("P")
+
+TRACEBACKS = "SKIPDEC_TRACEBACKS"  # in the environment: the system's errors with their traceback
+
+_ADVICE = {
+    errno.EBADF: "stdin or stdout may be closed: open it",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EACCES: "check who may read and write there",
+    errno.EPERM: "check who may read and write there",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOSPC: "free some space, then run the command again",
+    errno.EDQUOT: "free some space, then run the command again",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
 
 _PIPE_WIDTH = 10_000
 _LEAST_TEXT = 12  # columns of the console that a text keeps beside numbers
@@ -98,13 +116,16 @@ def _print_records(
 
 def print_json(document: Any) -> None:  # noqa: ANN401  (any JSON value)
     """Print one JSON value, indented, on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    is_ascii = "utf" not in (sys.stdout.encoding or "utf-8").lower()
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=is_ascii) + "\n")
 
 
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn a command's SkipDecError into ``error: …`` on stderr and its exit code.
+    """Turn a command's SkipDecError or OSError into ``error: …`` on stderr and its exit code.
 
-    0 ok, 1 failed (parity too), 2 usage, 3 environment mismatch; 130 after Ctrl-C.
+    0 ok, 1 failed (parity and what the system refuses too), 2 usage, 3 environment mismatch; after
+    a signal 128 and its number: 130 after Ctrl-C, 143 after SIGTERM. An OSError that the system
+    gave no number, or that came from a closed pipe, goes on, as do all others.
     """
 
     @wraps(command)
@@ -114,11 +135,23 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
         except SkipDecError as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(error.exit_code) from None
-        except KeyboardInterrupt:
-            sys.stderr.write("interrupted\n")
-            raise SystemExit(130) from None
+        except OSError as error:
+            if error.errno in (None, errno.EPIPE) or TRACEBACKS in os.environ:
+                raise
+            sys.stderr.write(f"error: {describe_os_error(error)}\n")
+            raise SystemExit(1) from None
+        except KeyboardInterrupt as interruption:
+            number = getattr(interruption, "number", signal.SIGINT)
+            raise SystemExit(128 + number) from None
 
     return wrapper
+
+
+def describe_os_error(error: OSError) -> str:
+    """Which file, what the system says of it, and what to do."""
+    text = (error.strerror or str(error)).lower()
+    advice = _ADVICE.get(error.errno or 0, f"{TRACEBACKS}=1 shows where this happened")
+    return f"{error.filename or 'input or output'} | {text}; {advice}"
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> str:

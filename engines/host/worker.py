@@ -19,6 +19,7 @@ from typing import IO, Any, Self
 from .. import errors
 from ..errors import SkipDecError
 
+_TIED = f"{__package__}.tied"
 _STDERR_SHOWN = 2000  # characters at the end
 
 
@@ -54,7 +55,7 @@ class Worker:
     """``python -m module``, started: it imports what it needs while nobody has asked it anything.
 
     ``environment`` is added to this process's. A context manager: leaving it without a report
-    kills the process.
+    kills the process, as does the end of the thread that made it, however it comes.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Worker:
     ) -> None:
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+            [sys.executable, "-P", "-m", _TIED, str(os.getpid()), module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

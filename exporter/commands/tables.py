@@ -12,6 +12,7 @@ from rich.table import Table
 from ...engines.host.console import print_json, result_console
 from ...engines.host.events import Events
 from ...engines.host.progress import ConsoleProgress
+from ...engines.host.streams import reporting
 from ...engines.manifest import BuildSpec, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..pipeline.plan import BundlePlan, PlannedEngine
@@ -39,10 +40,11 @@ def run_and_print(
         advice=lambda: "run the same command again to go on from here",
     ) as progress:
         report = run(progress)
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        result_console().print(report_table(report))
+    with reporting(f"{report.output} is published"):
+        if as_json:
+            print_json(report.model_dump(mode="json"))
+        else:
+            result_console().print(report_table(report))
 
 
 def describe_plan(plan: BundlePlan) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ...engines.bundle import EngineBundle
 from ...engines.host.collection import collection_paused
+from ...engines.host.signals import interrupts_deferred
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ..architecture.architecture import engine_parameters
 from ..building.canonical import canonical_engines
@@ -70,7 +71,8 @@ class CheckpointEngines(EngineSource):
         self._graphs = {}
         with stages.stage("trace", len(EngineKind)), collection_paused():
             for kind in EngineKind:
-                self._graphs[kind] = _canonical_graph(kind, checkpoint.model, dtype)
+                with interrupts_deferred():  # torch makes errors of its own of them
+                    self._graphs[kind] = _canonical_graph(kind, checkpoint.model, dtype)
                 stages.events.advance(str(kind))
         self._digests = {kind: graph_digest(graph) for kind, graph in self._graphs.items()}
 

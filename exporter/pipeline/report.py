@@ -12,6 +12,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...engines.host.events import Events
+from ...engines.host.signals import raise_if_interrupted
 from ...engines.manifest import BuildSpec, PrecisionSpec
 from ...engines.trt.build import PlanReport
 from ..verification.report import VerificationReport
@@ -82,7 +83,11 @@ class Stages:
 
     @contextmanager
     def stage(self, stage: Stage, items: int | None = None) -> Iterator[None]:
-        """Run a ``with`` block as ``stage``, which has ``items`` steps; say how long it took."""
+        """Run a ``with`` block as ``stage``, which has ``items`` steps; say how long it took.
+
+        Raises Interrupted if a signal came before that nobody has acted on.
+        """
+        raise_if_interrupted()
         title = _TITLES[stage]
         self.events.stage(title, items)
         start = perf_counter()

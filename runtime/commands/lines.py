@@ -11,6 +11,7 @@ from typing import Any
 
 from ...engines.errors import CapacityError, LogitsError, UsageError
 from ...engines.host.console import print_json, stderr_console
+from ...engines.host.signals import Interruption
 from ..batches.requests import Request, make_request
 from ..generator import Generator
 from ..schedule import ExitSchedule
@@ -27,7 +28,7 @@ from .jsonl import (
     to_bytes,
 )
 from .options import GenerateOptions
-from .progress import GenerationProgress, Interruption
+from .progress import GenerationProgress
 
 Records = Sequence[Record | BadRecord]
 Progress = Callable[[Sequence[StreamDelta]], None]
@@ -77,8 +78,7 @@ def _run(options: GenerateOptions, records: Records, file: ResultFile | None) ->
         console.print(progress.summary_text(), soft_wrap=True)
     if options.as_json and file is not None:
         print_json(progress.summary() | {"errors": num_errors})
-    if interruption.requested:
-        raise KeyboardInterrupt
+    interruption.raise_again()
     if num_errors:
         console.print(f"{num_errors} of {len(records)} lines could not be run; see their errors")
         raise SystemExit(1)

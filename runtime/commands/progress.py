@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from time import perf_counter
-from types import FrameType
 from typing import Any
 
 from ...engines.host.events import Events
@@ -107,28 +105,3 @@ class GenerationProgress:
             f"{realised}\n{self.num_tokens} tokens in {self.seconds:.2f} s, "
             f"{self.tokens_per_second:.1f} tokens/s, prompts included"
         )
-
-
-class Interruption:
-    """A context in which the first Ctrl-C only sets ``requested``; a second one interrupts.
-
-    To be used in the main thread, which is the one that signals reach.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __enter__(self) -> Interruption:
-        self._previous = signal.signal(signal.SIGINT, self._request)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._previous)
-
-    def is_requested(self) -> bool:
-        """Whether Ctrl-C was pressed; the ``cancelled`` callback of a generator."""
-        return self.requested
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)

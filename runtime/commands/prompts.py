@@ -8,10 +8,11 @@ from contextlib import closing
 from typing import Any
 
 from ...engines.host.console import print_json, stderr_console
+from ...engines.host.signals import Interruption
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .jsonl import result_line, to_bytes
 from .options import GenerateOptions
-from .progress import GenerationProgress, Interruption
+from .progress import GenerationProgress
 
 
 def run_prompts(options: GenerateOptions) -> None:
@@ -50,8 +51,7 @@ def run_prompts(options: GenerateOptions) -> None:
             _print_texts(outputs)
         if not options.quiet:
             stderr_console().print(progress.summary_text(), soft_wrap=True)
-    if interruption.requested:
-        raise KeyboardInterrupt
+    interruption.raise_again()
 
 
 def _print_deltas(

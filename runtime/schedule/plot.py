@@ -23,10 +23,13 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
     Columns are the prompt (one for each of its budgets), then generated tokens 0 … ``num_tokens``
     − 1 (default: the horizon and a tenth more). Equal schedules give equal bytes.
 
-    Raises UsageError for another ending, MissingExtraError where matplotlib is not installed.
+    Raises UsageError for another ending or a missing folder, MissingExtraError where matplotlib is
+    not installed.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"picture {path}", f"{path.absolute().parent} is no directory; make it")
     require_extra("plot", "skipdec schedule plot")
     import matplotlib
     from matplotlib.colors import ListedColormap

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -24,6 +28,23 @@ def test_a_worker_that_ends_without_a_report_has_crashed_with_its_last_words() -
         worker.run("no source (", lambda _: None)
     assert caught.value.code == 1
     assert "SyntaxError" in caught.value.output
+
+
+def test_a_worker_ends_with_a_parent_that_was_killed() -> None:
+    sleeps = ["-n1", "-r1", "import time; time.sleep(600)"]  # of timeit; it reads no stdin
+    code = (
+        "import sys; from skipdec.engines.host.worker import Worker\n"
+        f"worker = Worker('timeit', {sleeps}); print(worker._process.pid, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        worker = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    with os.fdopen(worker):
+        ended, _, _ = select.select([worker], [], [], 30)
+    assert ended == [worker]
 
 
 def test_the_environment_is_added_to_this_process() -> None:

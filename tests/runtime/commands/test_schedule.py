@@ -60,10 +60,15 @@ def test_plot_writes_the_same_picture_twice(tmp_path: Path, ending: str, magic: 
     assert pictures[0].read_bytes() == pictures[1].read_bytes()
 
 
-def test_plot_refuses_other_formats(tmp_path: Path) -> None:
-    result = run("plot", "2x", "--layers", "12", "-o", str(tmp_path / "picture.bmp"))
+@pytest.mark.parametrize(
+    ("picture", "text"), [("picture.bmp", ".png, .svg"), ("none/picture.png", "is no directory")]
+)
+def test_plot_refuses_other_formats_and_missing_folders(
+    tmp_path: Path, picture: str, text: str
+) -> None:
+    result = run("plot", "2x", "--layers", "12", "-o", str(tmp_path / picture))
     assert result.exit_code == 2
-    assert "allowed: .png, .svg" in result.stderr
+    assert text in result.stderr
 
 
 def test_a_decaying_prompt_is_shown_from_its_first_to_its_last_token() -> None:

@@ -1,0 +1,73 @@
+"""The first signal asks, the second one interrupts, none is lost, and nothing stays changed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from skipdec.engines.host.signals import (
+    SIGNALS,
+    Interrupted,
+    Interruption,
+    Interrupts,
+    interrupts_deferred,
+    raise_if_interrupted,
+)
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    installed = Interrupts()
+    installed.install()
+    yield installed
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_first_signal_asks_and_second_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), Interruption() as interruption:  # noqa: PT012
+        assert not interruption.is_requested()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.is_requested()
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_deferred_signal_comes_when_the_block_has_ended(
+    interrupts: Interrupts, number: signal.Signals
+) -> None:
+    reached = []
+    with pytest.raises(Interrupted) as caught, interrupts_deferred():  # noqa: PT012
+        os.kill(os.getpid(), number)
+        reached.append("the end")
+    assert (caught.value.number, reached) == (number, ["the end"])
+
+
+def test_what_a_finaliser_swallowed_is_raised_when_it_is_asked_for(interrupts: Interrupts) -> None:
+    raise_if_interrupted()
+    with suppress(Interrupted):
+        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        raise_if_interrupted()
+
+
+def test_a_program_that_has_no_handler_for_sigterm_is_ended_by_it() -> None:
+    with interrupts_deferred():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_signal_that_was_switched_off_stays_off() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        Interrupts().install()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

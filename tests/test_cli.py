@@ -1,0 +1,96 @@
+"""What no command can do for itself: how a process ends after signals, and without a stdout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from skipdec import cli
+from skipdec.engines.errors import VerificationError
+from skipdec.engines.host.console import reports_errors
+from skipdec.engines.host.signals import SIGNALS
+
+SHOW = ["schedule", "show", "2x", "--layers", "8"]
+
+
+@pytest.fixture
+def ended_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """``ended_by(work)``: the exit code of a command that does ``work``."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.setattr(cli, "prepare_streams", lambda: None)  # pytest's own stay as they are
+
+    def run(work: Callable[[], None]) -> Any:  # noqa: ANN401
+        monkeypatch.setattr(cli, "build_app", lambda: lambda *_, **__: reports_errors(work)())
+        with pytest.raises(SystemExit) as end:
+            cli._run(["tune"])
+        return end.value.code
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def interrupted(number: int, error: type[Exception] | None = None) -> Callable[[], None]:
+    """Work in which a signal comes, of which a library makes ``error``."""
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt:
+            if error is None:
+                raise
+            raise error("fx", "graph") from None
+
+    return work
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError, VerificationError])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_every_command_the_same_way(
+    ended_by: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+    error: type[Exception] | None,
+) -> None:
+    assert ended_by(interrupted(number, error)) == 128 + number
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
+
+
+def test_what_was_finished_in_spite_of_a_signal_is_a_success(ended_by: Callable[..., Any]) -> None:
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            return
+
+    assert not ended_by(work)
+
+
+def show(stdout: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """``schedule show`` in a shell, its stdout redirected."""
+    command = [sys.executable, "-c", "from skipdec.cli import main; main()", *SHOW]
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {stdout}', "sh", *command],
+        capture_output=True,
+        env=os.environ | environment,
+    )
+
+
+@pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])
+def test_a_stdout_that_takes_nothing_is_an_error_of_one_line(stdout: str) -> None:
+    done = show(stdout)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_terminal_without_unicode_gets_every_line() -> None:
+    done = show("", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert b"\\xd7 fewer" in done.stdout
