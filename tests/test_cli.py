@@ -23,6 +23,7 @@ SHOW = ["schedule", "show", "2x", "--layers", "8"]
 def ended_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """``ended_by(work)``: the exit code of a command that does ``work``."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it may be off
     monkeypatch.setattr(cli, "prepare_streams", lambda: None)  # pytest's own stay as they are
 
     def run(work: Callable[[], None]) -> Any:  # noqa: ANN401

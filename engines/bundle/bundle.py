@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 from ..documents import parse_json, read_file
 from ..errors import BundleError, UsageError
 from ..manifest import FileRecord, Manifest, json_digest
+from .ownership import is_at, open_own
 from .place import (
     MANIFEST_NAME,
     SCHEDULE_NAME,
@@ -114,14 +116,33 @@ def write_schedule(path: Path, document: dict[str, Any]) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write ``content`` to a new file and rename it to ``path``: what is mapped stays intact."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    """Write ``content`` to a new file and rename it to ``path``: what is mapped stays intact.
+
+    The new file is ``.<name>.new`` each time, so that the next write takes what a kill leaves of
+    it. One process writes at a time, others wait. Raises BundleError as ``open_own`` does.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    with _locked(temporary) as file:
+        try:
+            file.truncate()
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.rename(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     sync_directory(path.parent)
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Open the file ``path``, made if need be, as the only process that does."""
+    while True:
+        file = os.fdopen(open_own(path), "r+b")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if is_at(path, file.fileno()):
+            return file
+        file.close()  # another process has renamed it
 
 
 def read_manifest(root: Path) -> Manifest:

@@ -22,6 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BundleError, UsageError
+from .ownership import (
+    foreign_directory,
+    is_at,
+    make_own_directory,
+    open_own,
+    require_own_directory,
+)
 
 MANIFEST_NAME = "manifest.json"
 SCHEDULE_NAME = "schedule.json"
@@ -107,7 +114,7 @@ class Place:
         """
         with self.locked(force=force):
             self.delete(self.partial)
-            self.partial.mkdir()
+            make_own_directory(self.partial)
             try:
                 yield self.partial
             except BaseException:
@@ -118,6 +125,7 @@ class Place:
     def repair(self) -> None:
         """Finish or undo an interrupted swap. The caller holds the lock."""
         if self.is_interrupted:
+            require_own_directory(self.old)
             self.old.rename(self.target)
             sync_directory(self.target.parent)
         self.delete(self.old)
@@ -144,7 +152,11 @@ class Place:
         self.delete(self.old)
 
     def delete(self, directory: Path) -> None:
-        """Delete ``directory``, if it is there, its mark first: the rest is no result any more."""
+        """Delete ``directory``, if it is there, its mark first: the rest is no result any more.
+
+        Raises BundleError for a link and for what somebody else has put there.
+        """
+        require_own_directory(directory)
         if directory.exists():
             (directory / self.mark).unlink(missing_ok=True)
             shutil.rmtree(directory)
@@ -177,6 +189,9 @@ class Place:
             problems.append(f"lies below {ancestor}, which is not a directory")
         elif not os.access(ancestor, os.W_OK | os.X_OK):
             problems.append(f"can't be written: no permission to create files in {ancestor}")
+        for beside in (self.partial, self.old) if target.name else ():
+            if (problem := foreign_directory(beside)) is not None:
+                problems.append(f"needs the name {beside.name}, which {problem}")
         return problems
 
 
@@ -229,10 +244,10 @@ class WriterLock:
 
     def _try_lock(self) -> int | None:
         """Return a locked descriptor, or None if the file was removed by its last holder."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_own(self.path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._is_current(descriptor):
+            if is_at(self.path, descriptor):
                 return descriptor
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
@@ -243,13 +258,6 @@ class WriterLock:
             ) from None
         os.close(descriptor)
         return None
-
-    def _is_current(self, descriptor: int) -> bool:
-        """Tell whether the path still names the locked file, not a successor of it."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), self.path.stat())
-        except FileNotFoundError:
-            return False
 
 
 def is_empty_directory(path: Path) -> bool:

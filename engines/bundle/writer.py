@@ -9,6 +9,7 @@ from typing import Any, Self
 from ..errors import BundleError
 from ..manifest import Manifest
 from .bundle import EngineBundle, replace_file, schedule_text
+from .ownership import make_own_directory
 from .place import MANIFEST_NAME, SCHEDULE_NAME, TOKENIZER_NAME, bundle_place, is_empty_directory
 
 
@@ -46,7 +47,7 @@ class BundleWriter:
             undo.push(self._stack)
             if not self._resume:
                 self._place.delete(self.directory)
-            self.directory.mkdir(exist_ok=True)
+            make_own_directory(self.directory)
             # Without its manifest an interrupted run's directory can't be taken for a whole bundle.
             (self.directory / MANIFEST_NAME).unlink(missing_ok=True)
             undo.pop_all()

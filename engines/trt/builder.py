@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
+from ..bundle import replace_file
+from ..bundle.ownership import open_own
 from ..errors import EngineBuildError, EnvironmentMismatchError
 from .build import BuildOptions, PlanReport, PlanRequest
 from .inspection import (
@@ -238,12 +240,7 @@ def merge_timing_cache(path: Path, config: Any, cache: Any) -> None:  # noqa: AN
         merged = _timing_cache(path, config)
         if not merged.combine(cache, ignore_mismatch=False):
             raise _mismatch(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_bytes(memoryview(merged.serialize()))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path, bytes(memoryview(merged.serialize())))
 
 
 def _timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401
@@ -265,6 +262,6 @@ def _mismatch(path: Path) -> EnvironmentMismatchError:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file beside ``path``, which stays: others may wait for it."""
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
+    with os.fdopen(open_own(path.with_name(f".{path.name}.lock")), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

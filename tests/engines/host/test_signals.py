@@ -19,14 +19,21 @@ from skipdec.engines.host.signals import (
 )
 
 
-@pytest.fixture
-def interrupts() -> Iterator[Interrupts]:
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """As at the start of Python; in the background SIGINT may be switched off."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    installed = Interrupts()
-    installed.install()
-    yield installed
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def interrupts(handlers: None) -> Interrupts:
+    installed = Interrupts()
+    installed.install()
+    return installed
 
 
 def test_first_signal_asks_and_second_interrupts() -> None:
@@ -64,10 +71,7 @@ def test_a_program_that_has_no_handler_for_sigterm_is_ended_by_it() -> None:
 
 
 def test_a_signal_that_was_switched_off_stays_off() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        Interrupts().install()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Interrupts().install()
+    with interrupts_deferred():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
