@@ -79,7 +79,7 @@ def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "rows.csv, line 2: has no 'prompt'; its columns are 'mr', 'ref'"),
+        ((), "rows.csv, line 2: has no 'prompt', nor have 7 other rows; its columns are"),
         (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 6 layers"),
         (("--preset", "e2e", "--examples", "7"), "has 8 rows; asked for 7 to observe and 2 others"),
         (

@@ -78,8 +78,8 @@ def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_examples(DataConfig(path=path))
     expected = [
+        "line 2: has no 'completion'; its columns are 'prompt'; name yours with",
         "line 1: 'completion' is empty",
-        "line 2: has no 'completion'; its columns are 'prompt'",
         "line 3: 'prompt' is 7; allowed: a text",
         "line 4: is a JSON list",
         "line 6: is not JSON",
