@@ -10,13 +10,17 @@ from .options import GenerateOptions
 _EXAMPLES = """
 [bold]Examples[/bold]
 
-skipdec generate opt-1.3b.skipdec -p "The capital of France is" --temperature 0
+skipdec generate opt-1.3b.skipdec "The capital of France is" --temperature 0
+
+cat letter.txt | skipdec generate opt-1.3b.skipdec --max-tokens 64
 
 skipdec generate opt-1.3b.skipdec -p "Once upon a time" --schedule 2x --max-tokens 64 --stream
 
 skipdec generate opt-1.3b.skipdec --input prompts.jsonl --output texts.jsonl --resume
 
 head -3 prompts.jsonl | skipdec generate opt-1.3b.skipdec --input - --top-p 0.9 --seed 1
+
+A pipe whose first line is no JSON object is one prompt, without its last line feed.
 
 [bold]Lines in[/bold]: {"id": "a", "prompt": "Hello", "max_tokens": 8}. "prompt_token_ids" may stand
 for "prompt"; sampling fields have the names of the options, with _ for -.
@@ -37,10 +41,16 @@ def register(app: typer.Typer) -> None:
 @from_options
 def generate(options: GenerateOptions) -> None:
     """Continue prompts with the engines and the exit schedule of a bundle."""
-    from .lines import run_lines
+    from .lines import open_lines, run_lines
     from .prompts import run_prompts
+    from .stdin import read_pipe, read_prompt
 
-    if options.input is None:
-        run_prompts(options)
+    if options.input is not None:
+        with open_lines(options) as lines:
+            run_lines(options, lines)
+    elif options.texts:
+        run_prompts(options, [read_prompt() if text == "-" else text for text in options.texts])
+    elif isinstance(piped := read_pipe(), str):
+        run_prompts(options, [piped])
     else:
-        run_lines(options)
+        run_lines(options, piped)

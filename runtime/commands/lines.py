@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...engines.documents import open_regular
 from ...engines.errors import CapacityError, LogitsError, UsageError
 from ...engines.host.console import print_json, stderr_console
 from ...engines.host.signals import Interruption
@@ -20,39 +22,74 @@ from .jsonl import (
     BadRecord,
     Record,
     RecordId,
-    ResultFile,
     error_line,
     joined,
     read_records,
     result_line,
+    split_lines,
     to_bytes,
 )
 from .options import GenerateOptions
 from .progress import GenerationProgress
+from .results import ResultFile, run_parameters
+from .stdin import stdin
 
 Records = Sequence[Record | BadRecord]
 Progress = Callable[[Sequence[StreamDelta]], None]
 BATCHES_PER_CHUNK = 8  # more: better batches of like length; fewer: less is lost by a kill
 
 
-def run_lines(options: GenerateOptions) -> None:
-    """Run all records that have no result yet; exit with 1 if some of them were bad.
+def run_lines(options: GenerateOptions, lines: Iterable[bytes]) -> None:
+    """Run all records in ``lines`` that have no result yet; exit with 1 if some of them were bad.
 
     Ctrl-C writes what is finished and exits with 130.
     """
-    console = stderr_console()
-    records = _read(options)
-    file = _result_file(options, records)
-    num_done = 0 if file is None else len(file.done)
-    if num_done and not options.quiet:
-        console.print(f"{num_done} of {len(records)} lines are done already")
-    if num_done == len(records):
-        with _opened(file):  # an empty input gives an empty file
-            return
-    _run(options, records, file)
+    records = list(read_records(lines, options.params))
+    if options.output is None:
+        _end(*_run(options, records, None))
+        return
+    assert options.input is not None
+    if _is_input(options.output, options.input):
+        raise UsageError("--output", f"{options.output} is the input too; name another file")
+    line_of: dict[RecordId, int] = {
+        record.record_id: record.line for record in records if isinstance(record, Record)
+    }
+    parameters = run_parameters(options)
+    outcome = None
+    with ResultFile(
+        options.output, line_of, parameters, resume=options.resume, force=options.force
+    ) as file:
+        if file.done and not options.quiet:
+            stderr_console().print(f"{len(file.done)} of {len(records)} lines are done already")
+        if len(file.done) < len(records):
+            outcome = _run(options, records, file)
+    if outcome is not None:
+        _end(*outcome)
 
 
-def _run(options: GenerateOptions, records: Records, file: ResultFile | None) -> None:
+@contextmanager
+def open_lines(options: GenerateOptions) -> Iterator[Iterable[bytes]]:
+    """Open ``--input``. Raises UsageError where it can't be read."""
+    assert options.input is not None
+    if options.input == "-":
+        yield split_lines(stdin())
+        return
+    try:
+        file = open_regular(Path(options.input))
+    except OSError as error:
+        raise UsageError(
+            "--input",
+            f"{options.input} can't be read ({error.strerror or error}); give a file of JSON "
+            "lines, or - for stdin",
+        ) from error
+    with file:
+        yield split_lines(file)
+
+
+def _run(
+    options: GenerateOptions, records: Records, file: ResultFile | None
+) -> tuple[Interruption, int]:
+    """Run and write what is to do; return what interrupted it, if anything did, and the errors."""
     from ...engines.host.progress import ConsoleProgress
 
     console = stderr_console()
@@ -67,7 +104,6 @@ def _run(options: GenerateOptions, records: Records, file: ResultFile | None) ->
             cancelled=interruption.is_requested,
         )
         with (
-            _opened(file),
             ConsoleProgress(quiet=options.quiet) as events,
             GenerationProgress(runner.schedule, runner.num_completions, events) as progress,
         ):
@@ -78,40 +114,25 @@ def _run(options: GenerateOptions, records: Records, file: ResultFile | None) ->
         console.print(progress.summary_text(), soft_wrap=True)
     if options.as_json and file is not None:
         print_json(progress.summary() | {"errors": num_errors})
+    if num_errors and not interruption.requested:
+        console.print(f"{num_errors} of {len(records)} lines could not be run; see their errors")
+    return interruption, num_errors
+
+
+def _end(interruption: Interruption, num_errors: int) -> None:
+    """End the command, once the file of results is closed."""
     interruption.raise_again()
     if num_errors:
-        console.print(f"{num_errors} of {len(records)} lines could not be run; see their errors")
         raise SystemExit(1)
 
 
-def _read(options: GenerateOptions) -> Records:
-    assert options.input is not None
-    if options.input == "-":
-        return list(read_records(sys.stdin.buffer, options.params))
-    path = Path(options.input)
-    if not path.is_file():
-        raise UsageError("--input", f"{path} is no file; give JSON lines, or - for stdin")
-    with path.open("rb") as lines:
-        return list(read_records(lines, options.params))
-
-
-def _result_file(options: GenerateOptions, records: Records) -> ResultFile | None:
-    """Return the file to write, or None for stdout."""
-    if options.output is None:
-        return None
-    line_of: dict[RecordId, int] = {
-        record.record_id: record.line for record in records if isinstance(record, Record)
-    }
-    return ResultFile(options.output, line_of, resume=options.resume, force=options.force)
-
-
-@contextmanager
-def _opened(file: ResultFile | None) -> Iterator[None]:
-    if file is None:
-        yield
-    else:
-        with file:
-            yield
+def _is_input(output: Path, source: str) -> bool:
+    """Whether ``output`` is the file that lines are read from, by whatever name."""
+    try:
+        status = os.fstat(stdin().fileno()) if source == "-" else Path(source).stat()
+        return os.path.samestat(status, output.stat())
+    except OSError:
+        return False  # one of them is not there, or standard input is no file
 
 
 def _write(lines: Sequence[dict[str, Any]], file: ResultFile | None) -> None:

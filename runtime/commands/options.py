@@ -72,7 +72,10 @@ class GenerateOptions(EngineOptions):
     bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
         description="a bundle's directory"
     )
-    prompts: Annotated[tuple[str, ...], Option("-p --prompt", metavar="TEXT")] = Field(
+    prompt: Annotated[str | None, Option(metavar="[TEXT|-]", is_argument=True)] = Field(
+        default=None, description="a prompt; - and a pipe: all of stdin"
+    )
+    prompts: Annotated[tuple[str, ...], Option("-p --prompt", metavar="TEXT|-")] = Field(
         default=(), description="may be repeated"
     )
     input: Annotated[str | None, Option(metavar="FILE.jsonl|-")] = Field(
@@ -105,8 +108,10 @@ class GenerateOptions(EngineOptions):
     params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
 
     def _problems(self) -> Iterator[str]:
-        if bool(self.prompts) == (self.input is not None):
+        if self.texts and self.input is not None:
             yield "give either `prompts` or `input`"
+        if self.texts.count("-") > 1:
+            yield "give - only once: stdin can be read once"
         if self.output is not None and self.input is None:
             yield "`output` needs `input`"
         if self.output is None and (self.resume or self.force):
@@ -115,8 +120,13 @@ class GenerateOptions(EngineOptions):
             yield "`resume` and `force` exclude each other"
         if self.stream and self.input is not None:
             yield "`stream` needs `prompts`"
-        if self.stream and not self.as_json and len(self.prompts) * self.params.n > 1:
+        if self.stream and not self.as_json and len(self.texts) * self.params.n > 1:
             yield "`stream` shows one completion as text; add `as_json` for more"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All prompts that were given, ``-`` among them for stdin."""
+        return self.prompts if self.prompt is None else (self.prompt, *self.prompts)
 
     def open_generator(self) -> Generator:
         """Load the bundle's engines; say on stderr what text prompts are put into, if anything."""

@@ -15,18 +15,18 @@ from .options import GenerateOptions
 from .progress import GenerationProgress
 
 
-def run_prompts(options: GenerateOptions) -> None:
-    """Generate, print the results on stdout and the figures on stderr.
+def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
+    """Continue ``prompts``, print the results on stdout and the figures on stderr.
 
     Ctrl-C prints what there is so far and exits with 130.
     """
     from ...engines.host.progress import ConsoleProgress
 
     with options.open_generator() as generator, Interruption() as interruption:
-        requests = generator.make_requests(options.prompts, options.params)
+        requests = generator.make_requests(prompts, options.params)
         longest = max(request.max_tokens for request in requests)
         schedule = generator.resolve_schedule(options.schedule, max_tokens=longest)
-        total = len(options.prompts) * options.params.n
+        total = len(prompts) * options.params.n
         quiet = options.quiet or options.stream
         outputs: list[RequestOutput] = []
         with (

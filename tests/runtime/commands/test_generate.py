@@ -79,6 +79,25 @@ def test_several_prompts_print_under_headings(run: Callable[..., Result]) -> Non
     assert "# c\n" in result.stdout
 
 
+def test_a_prompt_may_stand_alone_or_come_from_a_pipe(run: Callable[..., Result]) -> None:
+    by_option = run("-p", "a\nb", *GREEDY)
+    for arguments, stdin in (
+        (("a\nb",), b""),
+        (("-",), b"a\nb\n"),
+        ((), b"a\nb"),
+        (("-p", "-"), b"a\nb"),
+    ):
+        assert run(*arguments, *GREEDY, stdin=stdin).stdout == by_option.stdout
+    assert "# c\n" in run("a", "-p", "c", *GREEDY).stdout
+    refused = run(stdin=b"\xff")
+    assert (refused.exit_code, "is not UTF-8 at byte 0" in refused.stderr) == (2, True)
+
+
+def test_lines_of_json_in_a_pipe_need_no_option(run: Callable[..., Result]) -> None:
+    content = b"\n" + records(3)
+    assert run(*GREEDY, stdin=content).stdout == run("--input", "-", *GREEDY, stdin=content).stdout
+
+
 def test_json_has_results_and_figures(run: Callable[..., Result]) -> None:
     document = json.loads(run("-p", "ab", "-p", "c", *GREEDY, "--schedule", "2x", "--json").stdout)
     assert [result["id"] for result in document["results"]] == [0, 1]
@@ -134,6 +153,34 @@ def test_resume_after_any_cut_gives_the_same_file(
     assert cut.read_bytes() == whole.read_bytes()
 
 
+def test_resuming_with_another_schedule_is_refused(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(records(2))
+    files = ("--input", str(source), "--output", str(output))
+    assert run(*files, *GREEDY).exit_code == 0
+    content = output.read_bytes()
+    refused = run(*files, "--resume", *GREEDY, "--schedule", "2x")
+    assert refused.exit_code == 2
+    assert "schedule was 'full' and is '2x'" in refused.stderr
+    assert output.read_bytes() == content
+
+
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+def test_the_input_is_never_the_output(
+    run: Callable[..., Result], tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
+    source, link = tmp_path / "in.jsonl", tmp_path / "link.jsonl"
+    source.write_bytes(records(2))
+    make(link, source)
+    for output in (source, link):
+        for how in ("--force", "--resume"):
+            refused = run("--input", str(source), "--output", str(output), how)
+            assert (refused.exit_code, "is the input too" in refused.stderr) == (2, True)
+    assert source.read_bytes() == records(2)
+
+
 def test_nothing_left_to_do_opens_no_bundle(run: Callable[..., Result], tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(records(1))
@@ -160,7 +207,12 @@ def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "give either -p or --input"),
+        ((), "stdin | is empty"),
+        (("-",), "stdin | is empty"),
+        (("-", "-p", "-"), "give - only once"),
+        (("a", "--input", "-"), "give either -p or --input"),
+        (("--input", "-", "--output", "missing/out.jsonl"), "missing is no directory"),
+        (("--input", "."), "expected a regular file"),
         (("-p", "a", "--input", "-"), "give either -p or --input"),
         (("-p", "a", "--output", "x"), "--output needs --input"),
         (("--input", "-", "--resume"), "--resume and --force need --output"),
@@ -171,7 +223,7 @@ def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path:
         (("-p", "a", "--kv-memory", "much"), "--kv-memory is 'much', no size"),
         (("-p", "a", "--schedule", "9x"), "does not fit 6 layers"),
         (("-p", "a", "--max-tokens", "99"), "64 positions"),
-        (("--input", "missing.jsonl"), "missing.jsonl is no file"),
+        (("--input", "missing.jsonl"), "missing.jsonl can't be read (No such file"),
     ],
 )
 def test_wrong_use_exits_with_2_and_says_why(

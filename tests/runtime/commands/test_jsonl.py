@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
+from skipdec.runtime.commands import jsonl
 from skipdec.runtime.commands.jsonl import (
     BadRecord,
     Record,
     error_line,
     read_records,
     result_line,
+    split_lines,
     to_bytes,
 )
 from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob
@@ -65,12 +68,12 @@ def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> N
     [
         ("{", None, "is not JSON"),
         (b'{"id": 1, "prompt": "\xff"}', None, "is not JSON"),
-        ("[" * 100_000, None, "is not JSON"),
+        ("[" * 100_000, None, "is nested deeper than 100 levels"),
         ('"text"', None, "is str; allowed: a JSON object"),
         ('{"prompt": "x"}', None, "id is None"),
         ('{"id": true, "prompt": "x"}', None, "id is True"),
         ('{"id": 1.5, "prompt": "x"}', None, "id is 1.5"),
-        ('{"id": "\\ud800", "prompt": "x"}', None, "id is"),
+        ('{"id": "\\ud800", "prompt": "x"}', None, "surrogates not allowed"),
         ('{"id": 1}', 1, "both are missing"),
         ('{"id": 1, "prompt": "x", "prompt_token_ids": [1]}', 1, "both are given"),
         ('{"id": 1, "prompt": 3}', 1, "prompt is 3"),
@@ -78,8 +81,8 @@ def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> N
         ('{"id": 1, "prompt": "x", "colour": 2}', 1, "'colour' is unknown"),
         ('{"id": 1, "prompt": "x", "temperature": NaN}', 1, "temperature is nan"),
         ('{"id": 1, "prompt": "x", "self": 2}', 1, "'self' is unknown"),
-        ('{"id": 1, "prompt": "\\ud800"}', 1, "half a surrogate pair"),
-        ('{"id": 1, "prompt": "x", "\\udfff": 2}', 1, "half a surrogate pair"),
+        ('{"id": 1, "prompt": "\\ud800"}', None, "surrogates not allowed"),
+        ('{"id": 1, "prompt": "x", "\\udfff": 2}', None, "surrogates not allowed"),
         (b'{"id": 1, "prompt": "\xed\xa0\x80"}', None, "is not JSON"),
         ('{"id": 1, "prompt": "x", "seed": 1' + "0" * 5000 + "}", None, "is not JSON"),
     ],
@@ -96,6 +99,15 @@ def test_all_problems_of_a_line_are_named() -> None:
     assert isinstance(record, BadRecord)
     assert record.error.count(";") >= 3
     assert all(name in record.error for name in ("prompt_token_ids", "top_p", "top_k"))
+
+
+def test_a_line_that_is_too_long_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "_MAX_LINE", 30)
+    fits = b'{"id": 1, "prompt": "abcdefg"}'
+    content = b"\n".join((fits, fits[:-2] + b"h" * 99 + b'"}', fits.replace(b"1", b"2")))
+    first, second, third = read_records(split_lines(io.BytesIO(content)), DEFAULTS)
+    assert (first.record_id, third.record_id, third.line) == (1, 2, 3)
+    assert second == BadRecord(2, None, "is longer than 30 bytes")
 
 
 def test_of_very_many_problems_some_are_named() -> None:

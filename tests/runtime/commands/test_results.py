@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipdec.engines.errors import UsageError
-from skipdec.runtime.commands.jsonl import ResultFile
+from skipdec.engines.errors import BundleError, SkipDecError, UsageError
+from skipdec.runtime.commands.results import ResultFile
 
+PARAMETERS: dict[str, Any] = {"bundle": "d" * 64, "schedule": "2x", "temperature": 0.0}
 LINE_OF: dict[str | int, int] = {"a": 1, "b": 2, 3: 4, "d": 5}
 LINES: list[dict[str, Any]] = [
     {"id": "a", "text": "é"},
@@ -24,15 +25,16 @@ LINES: list[dict[str, Any]] = [
 
 
 def write(path: Path, lines: list[dict[str, Any]], **options: bool) -> None:
-    with ResultFile(path, LINE_OF, **{"resume": False, "force": False, **options}) as file:
+    with ResultFile(
+        path, LINE_OF, PARAMETERS, **{"resume": False, "force": False, **options}
+    ) as file:
         for line in lines:
             file.write([line])
 
 
 def resume(path: Path) -> None:
     """What a second run does: everything that is not done, in order."""
-    file = ResultFile(path, LINE_OF, resume=True, force=False)
-    with file:
+    with ResultFile(path, LINE_OF, PARAMETERS, resume=True, force=False) as file:
         file.write([line for line in LINES if line.get("id") not in file.done])
 
 
@@ -45,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_lines_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    with ResultFile(path, LINE_OF, resume=False, force=False) as file:
+    with ResultFile(path, LINE_OF, PARAMETERS, resume=False, force=False) as file:
         file.write(LINES[:2])
         assert [json.loads(line) for line in path.read_bytes().splitlines()] == LINES[:2]
 
@@ -70,8 +72,9 @@ def test_resuming_after_gaps_puts_lines_in_order(whole: bytes, tmp_path: Path) -
 def test_results_stay_and_errors_run_again(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(whole)
-    assert ResultFile(path, LINE_OF, resume=True, force=False).done == {"a", "b", 3, "d"}
-    assert b"error" not in path.read_bytes()
+    with ResultFile(path, LINE_OF, PARAMETERS, resume=True, force=False) as file:
+        assert file.done == {"a", "b", 3, "d"}
+        assert b"error" not in path.read_bytes()
 
 
 def test_resuming_without_a_file_starts_one(whole: bytes, tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_file_of_something_else_is_refused_and_left_alone(
 
 
 def write_and_interrupt(path: Path) -> None:
-    with ResultFile(path, LINE_OF, resume=False, force=False) as file:
+    with ResultFile(path, LINE_OF, PARAMETERS, resume=False, force=False) as file:
         file.write([LINES[1], LINES[0]])
         raise KeyboardInterrupt
 
@@ -122,3 +125,97 @@ def test_an_error_inside_keeps_what_was_written(whole: bytes, tmp_path: Path) ->
     assert len(path.read_bytes().splitlines()) == 2
     resume(path)
     assert path.read_bytes() == whole
+
+
+def test_two_writers_at_once_are_refused_and_the_first_goes_on(
+    whole: bytes, tmp_path: Path
+) -> None:
+    path, link = tmp_path / "out.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    with ResultFile(path, LINE_OF, PARAMETERS, resume=True, force=False) as file:
+        file.write(LINES[:2])
+        for name in (path, link):
+            with pytest.raises(BundleError, match="is being written by process"):
+                resume(name)
+        file.write(LINES[2:])
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"schedule": "full"}, "schedule was '2x' and is 'full'"),
+        ({"bundle": "e" * 64}, "bundle was dddddddddddd… and is eeeeeeeeeeee…"),
+        ({"temperature": 0.5, "seed": 3}, "seed was None and is 3"),
+        ({"raw_prompt": True}, "raw_prompt was False and is True"),
+    ],
+)
+def test_results_of_other_parameters_are_not_mixed_in(
+    changes: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.jsonl"
+    write(path, LINES[:2])
+    content, other = path.read_bytes(), PARAMETERS | changes
+    with (
+        pytest.raises(UsageError, match=problem),
+        ResultFile(path, LINE_OF, other, resume=True, force=False),
+    ):
+        pass
+    assert path.read_bytes() == content
+    with ResultFile(path, LINE_OF, other, resume=False, force=True) as file:
+        file.write(LINES)
+    with ResultFile(path, LINE_OF, other, resume=True, force=False) as file:
+        assert file.done
+
+
+def test_results_of_earlier_versions_are_continued_without_their_parameters(
+    whole: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(whole[:30])
+    resume(path)
+    assert path.read_bytes() == whole
+    assert json.loads((tmp_path / ".out.jsonl.run.json").read_bytes()) == PARAMETERS
+
+
+def test_forcing_replaces_nothing_before_there_is_something(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(b"old\n")
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ResultFile(path, LINE_OF, PARAMETERS, resume=False, force=True),
+    ):
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("missing/out.jsonl", "is no directory; make it first"),
+        ("file/out.jsonl", "can't be written"),
+        ("n" * 250, "has a name of 250 bytes; allowed: "),
+        ("n" * 5000, "File name too long"),
+        ("", "is no regular file"),
+        ("loop", "loop"),
+        ("out\0.jsonl", "null"),
+    ],
+)
+def test_a_place_that_takes_no_file_is_refused_before_work(
+    name: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match=problem):
+        ResultFile(tmp_path / name, LINE_OF, PARAMETERS, resume=True, force=False)
+
+
+def test_a_full_disk_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, *how, **more: opened(Path("/dev/full"), *how, **more)
+    )
+    with pytest.raises(SkipDecError, match="No space left on device"):
+        write(tmp_path / "out.jsonl", LINES)

@@ -1,0 +1,232 @@
+"""The file of results of ``skipdec generate --output``, and what its texts were made with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ...engines.bundle import EngineBundle, replace_file
+from ...engines.bundle.place import WriterLock
+from ...engines.documents import parse_json, read_json
+from ...engines.errors import SkipDecError, UsageError
+from ..schedule import ExitSchedule
+from ..schedule.text import format_schedule, parse_schedule
+from ..tokens.sampling import SamplingParams
+from .jsonl import RecordId, to_bytes
+from .options import GenerateOptions
+
+
+def run_parameters(options: GenerateOptions) -> dict[str, Any]:
+    """What every text of a run depends on, beside its own line, as a JSON object.
+
+    Of the schedule: the text of the option; what it says where that is a file's name or nothing,
+    which stands for the bundle's own.
+    """
+    bundle = EngineBundle.open(options.bundle)
+    num_layers = bundle.manifest.model.num_layers
+    schedule = options.schedule
+    if schedule is None:
+        schedule = format_schedule(ExitSchedule.from_document(bundle.schedule_document))
+    elif schedule.strip().endswith(".json"):
+        schedule = format_schedule(parse_schedule(schedule, num_layers=num_layers))
+    return {
+        "bundle": bundle.manifest.digest,
+        "schedule": schedule,
+        "raw_prompt": options.raw_prompt,
+        **options.params.to_dict(),
+    }
+
+
+class ResultFile:
+    """A JSON-lines file that grows by whole flushed chunks; ``.NAME.run.json`` lies beside it.
+
+    Without ``resume`` the file must not exist, unless ``force`` replaces it. With ``resume``,
+    results that it holds are in ``done`` and stay. A half-written last line and lines of errors
+    are dropped, so that their records run again. Nothing is changed before the first ``write``,
+    or the end.
+
+    A context manager, inside which no other process writes the file. Its end puts the lines in the
+    order of the input, if interruptions left them in another: the file ends as if it had been
+    written at once.
+
+    ``line_of``: the input's line number of each id. ``parameters``: see `run_parameters`; kept
+    in ``.NAME.run.json``, and with ``resume`` compared with those.
+
+    Raises UsageError if the file exists and neither was asked, can't be written, does not belong
+    to this input, or holds results of other parameters; BundleError while another process writes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        line_of: Mapping[RecordId, int],
+        parameters: Mapping[str, Any],
+        *,
+        resume: bool,
+        force: bool,
+    ) -> None:
+        self._shown = str(path)
+        try:
+            self._path = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a null
+            raise UsageError(self._shown, f"can't be written ({error})") from error
+        with _named_errors(self._shown, UsageError):
+            _check_place(self._path, self._shown)
+            if self._path.exists() and not (resume or force):
+                raise UsageError(
+                    self._shown,
+                    "exists; --resume continues it, --force replaces it, or name another",
+                )
+        self._run = self._path.with_name(f".{self._path.name}.run.json")
+        self._line_of = line_of
+        self._parameters = dict(parameters)
+        self._resume = resume
+        self._held = ExitStack()
+        self._file: IO[bytes] | None = None
+        self._numbers: list[int] = []
+        self.done: frozenset[RecordId] = frozenset()
+
+    def __enter__(self) -> ResultFile:
+        with _named_errors(self._shown, UsageError):
+            self._held.enter_context(WriterLock(self._path))
+            if self._resume and self._path.exists():
+                try:
+                    self._continue()
+                except BaseException:
+                    self._held.close()
+                    raise
+        return self
+
+    def write(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Append results and errors: they survive the end of this process.
+
+        Raises SkipDecError where the disk is full or gone; what was written before stays.
+        """
+        with _named_errors(self._shown, SkipDecError, "; what it holds stays: --resume goes on"):
+            file = self._begun()
+            content = memoryview(b"".join(map(to_bytes, lines)))
+            while content:  # of an unbuffered file, which may take a part
+                content = content[file.write(content) :]
+        self._numbers += map(self._number, lines)
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        with self._held, _named_errors(self._shown, SkipDecError):
+            if kind is None:
+                self._begun()
+            if kind is None and self._numbers != sorted(self._numbers):
+                lines = self._path.read_bytes().splitlines(keepends=True)
+                ordered = sorted(zip(self._numbers, lines, strict=True))
+                replace_file(self._path, b"".join(line for _, line in ordered))
+
+    def _begun(self) -> IO[bytes]:
+        """The file, open; the first time, what it holds is decided, and then what that is."""
+        if self._file is None:
+            mode = "ab" if self._resume else "wb"
+            self._file = self._held.enter_context(self._path.open(mode, buffering=0))
+            content = json.dumps(self._parameters, indent=2, ensure_ascii=False) + "\n"
+            if not self._run.exists() or self._run.read_bytes() != content.encode():
+                replace_file(self._run, content.encode())
+        return self._file
+
+    def _continue(self) -> None:
+        """Take over the results that the file holds."""
+        content = self._path.read_bytes()
+        kept = self._kept_results(content)
+        if kept:
+            self._check_parameters()
+        repaired = b"".join(map(to_bytes, kept))
+        if repaired != content:
+            replace_file(self._path, repaired)
+        self.done = frozenset(line["id"] for line in kept)
+        self._numbers = [self._line_of[line["id"]] for line in kept]
+
+    def _check_parameters(self) -> None:
+        """Raise UsageError with what differs; a file without ``.NAME.run.json`` passes."""
+        if not self._run.exists():
+            return
+        remedy = "remove it to resume whatever the results were made with"
+        recorded = read_json(self._run, UsageError, remedy=remedy)
+        if not isinstance(recorded, dict):
+            raise UsageError(str(self._run), f"is no JSON object; {remedy}")
+        defaults = SamplingParams().to_dict() | {"raw_prompt": False}
+        before, now = defaults | recorded, defaults | self._parameters
+        if problems := [
+            f"{name} was {_shown(before, name)} and is {_shown(now, name)}"
+            for name in sorted(before | now)
+            if before.get(name) != now.get(name)
+        ]:
+            raise UsageError(
+                self._shown,
+                *problems,
+                "its results were made with other parameters; --resume with those, "
+                "--force begins anew, or name another file",
+            )
+
+    def _number(self, line: dict[str, Any]) -> int:
+        number: int = line["line"] if "error" in line else self._line_of[line["id"]]
+        return number
+
+    def _kept_results(self, content: bytes) -> list[dict[str, Any]]:
+        """Return the results in ``content`` that stay."""
+        whole = content[: content.rfind(b"\n") + 1]
+        kept: dict[RecordId, dict[str, Any]] = {}
+        for number, line in enumerate(whole.splitlines(), start=1):
+            document = _json_object(line)
+            if document is None or not ("error" in document or _has_id(document)):
+                raise UsageError(
+                    self._shown, f"line {number} is no result of skipdec generate; remove it"
+                )
+            if "error" in document:
+                continue
+            if document["id"] not in self._line_of:
+                raise UsageError(
+                    self._shown,
+                    f"line {number} has id {document['id']!r}, which the input does not have; "
+                    "resume with the input that it was made from",
+                )
+            kept[document["id"]] = document
+        return list(kept.values())
+
+
+@contextmanager
+def _named_errors(subject: str, raises: type[SkipDecError], advice: str = "") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise raises(subject, f"can't be written ({reason}){advice}") from error
+
+
+def _check_place(path: Path, shown: str) -> None:
+    """Raise UsageError unless a file may be written there."""
+    if path.exists() and not path.is_file():
+        raise UsageError(shown, "is no regular file; name one, or leave --output out for stdout")
+    if not path.parent.is_dir():
+        raise UsageError(shown, f"can't be written: {path.parent} is no directory; make it first")
+    longest = os.pathconf(path.parent, "PC_NAME_MAX") - len("..") - len(".run.json.1234567")
+    if (length := len(os.fsencode(path.name))) > longest:
+        raise UsageError(shown, f"has a name of {length} bytes; allowed: {longest}")
+    for place in (path.parent, *([path] if path.exists() else [])):
+        if not os.access(place, os.W_OK):
+            raise UsageError(shown, f"can't be written: no permission to write {place}")
+
+
+def _shown(parameters: Mapping[str, Any], name: str) -> str:
+    value = parameters.get(name)
+    return f"{str(value)[:12]}…" if name == "bundle" else f"{value!r:.80}"
+
+
+def _has_id(document: dict[str, Any]) -> bool:
+    return isinstance(document.get("id"), str | int)
+
+
+def _json_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        document = parse_json(line, UsageError, subject="line")
+    except UsageError:
+        return None
+    return document if isinstance(document, dict) else None
