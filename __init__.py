@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .engines.errors import SkipDecError, UsageError
     from .engines.host.events import Events
     from .engines.host.progress import ConsoleProgress
+    from .exporter.comparison.comparison import compare as compare
+    from .exporter.comparison.config import CompareConfig as CompareConfig
     from .exporter.config import BuildConfig as BuildConfig
     from .exporter.config import ExportConfig as ExportConfig
     from .exporter.pipeline.build import build_bundle as build_bundle
@@ -58,6 +60,7 @@ _MAKING = {
     "BundleChoice": ".calib.evaluation.inputs",
     "BundleSource": ".calib.fitting.source",
     "CalibrationConfig": ".calib.calibration.config",
+    "CompareConfig": ".exporter.comparison.config",
     "DataConfig": ".calib.data.data",
     "EvaluationConfig": ".calib.evaluation.inputs",
     "ExportConfig": ".exporter.config",
@@ -69,6 +72,7 @@ _MAKING = {
     "TuneConfig": ".calib.tuning.config",
     "build_bundle": ".exporter.pipeline.build",
     "calibrate": ".calib.calibration.calibration",
+    "compare": ".exporter.comparison.comparison",
     "evaluate": ".calib.evaluation.evaluation",
     "export": ".exporter.pipeline.exporting",
     "fit": ".calib.fitting.fitting",

@@ -19,6 +19,7 @@ from .engines.host.streams import discard_stdout, prepare_streams
 _COMMANDS = {  # name → the module whose `register` adds it, and what it is for
     "export": ("exporter.commands.export", "Compile an OPT checkpoint to a verified bundle."),
     "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
+    "compare": ("exporter.commands.compare", "Find where two ways to run engines part."),
     "verify": ("exporter.commands.verify", "Check a bundle's bytes, engines and greedy tokens."),
     "bench": ("runtime.commands.bench", "Measure latency, throughput and what skipping gains."),
     "doctor": ("runtime.commands.doctor", "Show what this machine can do, and what is missing."),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Long enough to bridge the gap between two layers' engines, short enough not to fight.
 _SPIN_MICROSECONDS = "50"
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _LOAD_ERRORS = (
     _native.Fail,
     _native.InvalidProtobuf,
@@ -33,7 +34,7 @@ _LOAD_ERRORS = (
     _native.NoSuchFile,
     _native.NotImplemented,
 )
-_RUN_ERRORS = (RuntimeError, _native.Fail, _native.InvalidArgument, _native.RuntimeException)
+RUN_ERRORS = (RuntimeError, _native.Fail, _native.InvalidArgument, _native.RuntimeException)
 
 
 @dataclass
@@ -163,15 +164,21 @@ def open_session(
     spec: EngineSpec,
     options: onnxruntime.SessionOptions,
     providers: list[Any],
+    *,
+    graph: bytes | None = None,
 ) -> onnxruntime.InferenceSession:
     """Load an engine's graph; never on another provider than those asked for.
+
+    ``graph``: a serialised graph to load in its place, with its weights.
 
     Raises BundleError, with ONNX Runtime's words, if the graph can't be loaded.
     """
     path = bundle.file(spec.graph)
+    if graph is not None:
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
     try:
         return onnxruntime.InferenceSession(
-            str(path), options, providers=providers, enable_fallback=0
+            str(path) if graph is None else graph, options, providers=providers, enable_fallback=0
         )
     except _LOAD_ERRORS as error:
         raise BundleError(
@@ -194,7 +201,7 @@ def run_bound(
     """Run a session on bound memory; SkipDecError, with ONNX Runtime's words, if that fails."""
     try:
         session.run_with_iobinding(io_binding, options)
-    except _RUN_ERRORS as error:
+    except RUN_ERRORS as error:
         raise SkipDecError(f"engine {engine}", f"ONNX Runtime failed to run it: {error}") from error
 
 

@@ -25,6 +25,7 @@ _MODULES = {
     "export": _EXPORT,
     "calib": (*_EXPORT, "accelerate", "sacrebleu", "rouge_score"),
     "plot": ("matplotlib",),
+    "compare": ("onnxruntime", "onnx", "polygraphy"),
 }
 
 EXTRAS = tuple(_MODULES)

@@ -29,7 +29,7 @@ def engine_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
     in thirty (opt-1.3b), so the median token must be right to 0.0001; in float16 it hits all.
     """
     exact = 1e-4 if precision.dtype == "float32" else 5e-3
-    quantize = _quantization(precision, kind)
+    quantize = quantization_of(precision, kind)
     if quantize == "int8":
         return Tolerance(3e-2, exact if precision.dtype == "float32" else 3e-2)
     if quantize != "none" and precision.accuracy_level == 4:
@@ -44,11 +44,12 @@ def plan_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
     not quantise activations, where ranges make plans do so: 0.1.
     """
     is_ranged = precision.activation_ranges is not None
-    if is_ranged and _quantization(precision, kind) in RANGED_QUANTIZATIONS:
+    if is_ranged and quantization_of(precision, kind) in RANGED_QUANTIZATIONS:
         return Tolerance(1e-1, 1e-1)
     exact = 4e-2 if precision.dtype == "bfloat16" else 5e-3
     return Tolerance(exact, exact)
 
 
-def _quantization(precision: PrecisionSpec, kind: EngineKind) -> Quantization:
+def quantization_of(precision: PrecisionSpec, kind: EngineKind) -> Quantization:
+    """How the weights of an engine's products are rounded."""
     return quantization(kind, precision) if kind in (EngineKind.LAYER, EngineKind.HEAD) else "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from ...engines.host.console import stderr_console
 from ..tokens.sampling import SamplingParams
 
 if TYPE_CHECKING:
+    from ...engines.backends.session import EngineBackend
     from ..generator import Generator
 
 _RUNNING = Option(panel="Running")
@@ -34,8 +35,11 @@ class EngineOptions(ValidatedConfig):
         max_batch_size: int,
         kv_memory: int | None = None,
         raw_prompts: bool = False,
+        around: Callable[[EngineBackend], EngineBackend] = lambda backend: backend,
     ) -> Generator:
         """Open the bundle at ``path``; on a CPU, with one thread pool for the whole process.
+
+        ``around``: what is put around the backend that runs its engines.
 
         Raises what ``Generator.open`` raises, and UsageError for threads where engines run on a
         GPU.
@@ -56,7 +60,7 @@ class EngineOptions(ValidatedConfig):
             raise UsageError(
                 "--threads", f"is {self.threads}, but engines run on {where}; leave it out"
             )
-        backend = open_backend(target, device=where)
+        backend = around(open_backend(target, device=where))
         return Generator(
             bundle,
             backend,
@@ -105,6 +109,12 @@ class GenerateOptions(EngineOptions):
     kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
         default=None, description="most memory of KV caches, e.g. 2GiB (half of all)"
     )
+    record: Annotated[Path | None, Option(panel="Running", metavar="DIR")] = Field(
+        default=None, description="keep the inputs of all engine calls in a new DIR, for compare"
+    )
+    record_limit: Annotated[MemorySize, _RUNNING] = Field(
+        default=256 << 20, ge=1, description="most that --record keeps"
+    )
     params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
 
     def _problems(self) -> Iterator[str]:
@@ -135,6 +145,7 @@ class GenerateOptions(EngineOptions):
             max_batch_size=self.max_batch_size,
             kv_memory=self.kv_memory,
             raw_prompts=self.raw_prompt,
+            around=self._around,
         )
         if (template := generator.prompt_template) is not None and not self.quiet:
             stderr_console().print(
@@ -143,3 +154,10 @@ class GenerateOptions(EngineOptions):
                 soft_wrap=True,
             )
         return generator
+
+    def _around(self, backend: EngineBackend) -> EngineBackend:
+        if self.record is None:
+            return backend
+        from ...engines.backends.recording import RecordingBackend
+
+        return RecordingBackend(backend, self.record, self.record_limit)

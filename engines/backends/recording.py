@@ -1,0 +1,199 @@
+"""Keeps the inputs of every engine call of a run, and reads them again.
+
+A recording is a directory: ``recording.json`` names the bundle by its digest and the calls in
+order, ``000000.npz`` and on hold the inputs of a call, an array for each tensor role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from zipfile import BadZipFile
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..documents import read_json
+from ..errors import UsageError
+from ..manifest import EngineKind, EngineSpec, KVBucket, RelativePath, TensorRole
+from ..memory import Array, Tensor
+from .session import Binding, EngineBackend, EngineSession
+
+if TYPE_CHECKING:
+    from ..bundle import EngineBundle
+
+RECORDING_NAME = "recording.json"
+_CACHES = (TensorRole.PAST_KEY, TensorRole.PAST_VALUE)
+
+
+class RecordedCall(BaseModel):
+    """One call of an engine. A step begins at each call of the embedding, 0 is the first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine: str
+    step: int = Field(ge=0)
+    file: RelativePath
+
+
+class RecordingIndex(BaseModel):
+    """The content of ``recording.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str = Field(description="of the bundle's manifest")
+    target: str
+    complete: bool = Field(description="False: calls were left out, as they had no room")
+    nbytes: int = Field(ge=0, description="of all arrays")
+    calls: tuple[RecordedCall, ...]
+
+
+class RecordingBackend(EngineBackend):
+    """Another backend, whose engines' inputs are kept in ``directory`` on every run.
+
+    Arrays of up to ``limit`` bytes are kept; the first call beyond it and those after it are left
+    out. Caches are kept up to the last position that the call reaches. ``close`` ends the
+    recording: without that ``directory`` is none.
+
+    Raises UsageError if ``directory`` holds anything, or for engines that run on a device.
+    """
+
+    def __init__(self, backend: EngineBackend, directory: Path, limit: int) -> None:
+        if backend.device is not None:
+            raise UsageError("recording", "needs engines on the CPU; leave out the device")
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise UsageError(
+                "recording", f"{directory} exists and is not empty; name a new directory"
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        self.memory = backend.memory
+        self._backend = backend
+        self._recorder = Recorder(directory, limit)
+        self._bundle: EngineBundle | None = None
+
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> EngineSession:
+        """See EngineBackend; all engines are of one bundle."""
+        self._bundle = bundle
+        return RecordingSession(self._backend.load(bundle, spec, bucket), self._recorder)
+
+    def close(self) -> None:
+        """Write ``recording.json`` and close the other backend."""
+        if self._bundle is not None:
+            manifest = self._bundle.manifest
+            self._recorder.finish(manifest.digest, manifest.target)
+        self._backend.close()
+
+
+@dataclass
+class Recorder:
+    """Writes calls to ``directory`` until ``limit`` bytes are reached."""
+
+    directory: Path
+    limit: int
+    is_complete: bool = True
+    _step: int = -1
+    _nbytes: int = 0
+    _calls: list[RecordedCall] = field(default_factory=list)
+
+    def record(self, spec: EngineSpec, tensors: Mapping[TensorRole, Tensor]) -> None:
+        """Keep the inputs of a call that is about to run."""
+        if spec.kind is EngineKind.EMBED:
+            self._step += 1
+        arrays = {tensor.role: np.asarray(tensors[tensor.role]) for tensor in spec.inputs}
+        if TensorRole.TOTAL_SEQUENCE_LENGTH in arrays:
+            reached = int(arrays[TensorRole.TOTAL_SEQUENCE_LENGTH])
+            arrays |= {role: arrays[role][:, :, :reached] for role in _CACHES}
+        nbytes = sum(array.nbytes for array in arrays.values())
+        self.is_complete = self.is_complete and self._nbytes + nbytes <= self.limit
+        if not self.is_complete:
+            return
+        call = RecordedCall(engine=spec.name, step=self._step, file=f"{len(self._calls):06}.npz")
+        # numpy's stub takes a mapping's arrays for its own options.
+        np.savez(self.directory / call.file, **{role.value: a for role, a in arrays.items()})  # type: ignore[arg-type]
+        self._nbytes += nbytes
+        self._calls.append(call)
+
+    def finish(self, digest: str, target: str) -> None:
+        """Write the index."""
+        index = RecordingIndex(
+            digest=digest,
+            target=target,
+            complete=self.is_complete,
+            nbytes=self._nbytes,
+            calls=tuple(self._calls),
+        )
+        (self.directory / RECORDING_NAME).write_text(index.model_dump_json(indent=2) + "\n")
+
+
+class RecordingSession(EngineSession):
+    """Another session, whose bindings keep their inputs on every run."""
+
+    def __init__(self, session: EngineSession, recorder: Recorder) -> None:
+        super().__init__(session.spec)
+        self._session = session
+        self._recorder = recorder
+
+    def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
+        return RecordingBinding(self._session.bind(tensors), self.spec, tensors, self._recorder)
+
+
+class RecordingBinding(Binding):
+    """Another binding; the arrays are read before each run."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        spec: EngineSpec,
+        tensors: Mapping[TensorRole, Tensor],
+        recorder: Recorder,
+    ) -> None:
+        self._binding = binding
+        self._spec = spec
+        self._tensors = dict(tensors)
+        self._recorder = recorder
+
+    def run(self) -> None:
+        """See Binding."""
+        self._recorder.record(self._spec, self._tensors)
+        self._binding.run()
+
+    def release(self) -> None:
+        """See Binding."""
+        self._tensors.clear()
+        self._binding.release()
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording that was read; arrays are read when they are asked for."""
+
+    directory: Path
+    index: RecordingIndex
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Read the index. Raises UsageError, saying what lies there instead."""
+        path = directory / RECORDING_NAME
+        remedy = "make one with 'skipdec generate --record DIR'"
+        document = read_json(path, UsageError, remedy=remedy)
+        try:
+            return cls(directory, RecordingIndex.model_validate(document))
+        except ValidationError as error:
+            raise UsageError(str(path), f"is no recording ({error}); {remedy}") from error
+
+    def calls(self, engine: str) -> Iterator[tuple[int, dict[TensorRole, Array]]]:
+        """Step and inputs of each call of ``engine``, in order. Raises UsageError if damaged."""
+        for call in self.index.calls:
+            if call.engine == engine:
+                yield call.step, self._read(self.directory / call.file)
+
+    def _read(self, path: Path) -> dict[TensorRole, Array]:
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return {TensorRole(name): arrays[name] for name in arrays.files}
+        except (OSError, ValueError, BadZipFile) as error:
+            raise UsageError("recording", f"{path} can't be read: {error}") from error

@@ -1,0 +1,1 @@
+"""Two ways to run the same engines, held against each other with Polygraphy."""

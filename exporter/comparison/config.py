@@ -1,0 +1,52 @@
+"""What a comparison is asked to do: a frozen value with a JSON round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ...engines.checking import Option, ValidatedConfig
+
+
+class CompareConfig(ValidatedConfig):
+    """Which engines `compare` holds against which, and on what.
+
+    ``against`` is the reference. Raises UsageError, with every problem at once, as all
+    configurations do.
+
+    >>> CompareConfig(bundle="opt-1.3b-int8.skipdec", against="opt-1.3b.skipdec").stitched
+    False
+    """
+
+    bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
+        description="a bundle's directory"
+    )
+    against: Annotated[str | None, Option(metavar="SIDE")] = Field(
+        default=None,
+        description="canonical, onnxruntime:LEVEL (disabled, basic, extended, all) or another "
+        "bundle's directory (canonical where it is kept, else onnxruntime:disabled)",
+    )
+    layers: Annotated[tuple[int, ...], Option("--layer", metavar="N")] = Field(
+        default=(), description="only this layer, from 0 on; may be repeated (all engines)"
+    )
+    inputs: Annotated[Path | None, Option(metavar="DIR")] = Field(
+        default=None, description="of skipdec generate --record (random tokens)"
+    )
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="of random tokens")
+    stitched: Annotated[bool, Option()] = Field(
+        default=False,
+        description="each side reads what its own engines wrote, so that errors add up (both "
+        "read the reference's)",
+    )
+    atol: Annotated[float | None, Option()] = Field(
+        default=None,
+        gt=0,
+        description="largest difference, as a fraction of the largest value (by precision)",
+    )
+
+    def _problems(self) -> Iterator[str]:
+        if self.stitched and self.inputs is not None:
+            yield "`stitched` makes the inputs of engines, `inputs` has them; leave one out"
