@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from threading import Lock
-from time import perf_counter
 from typing import Literal
 
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle
-from ..engines.errors import ClosedError, ScheduleError, SkipDecError, UsageError
-from ..engines.manifest import TensorRole
-from .batches.batch import Batch
-from .batches.planning import BatchLimits, PlannedBatch, plan_batches
+from ..engines.errors import ScheduleError
 from .batches.prompts import Prompts
 from .batches.requests import Request, make_requests
-from .batches.scoring import Scorer, make_score_requests
-from .batches.sequence import RunningSequence
-from .kv.cache import KVCache, KVLayout
-from .kv.pool import BufferPool, KVMemory
+from .batches.runner import BatchRunner, GeneratorConfig, gather_outputs
+from .batches.scoring import make_score_requests
+from .kv.pool import KVMemory
 from .schedule import ExitSchedule
 from .schedule.text import default_horizon, parse_schedule
-from .stitching.loading import load_stitcher
-from .stitching.stitcher import Stitcher
-from .tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
+from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
 
@@ -45,6 +36,7 @@ class Generator:
 
     One call runs at a time: a second one, from another thread or inside an open ``stream``, is
     refused. Results don't depend on what else is in the batch but for rounding (int8: not at all).
+    Only the process that opened it can use it: a forked child opens one of its own.
     """
 
     def __init__(
@@ -54,39 +46,29 @@ class Generator:
         *,
         schedule: str | ExitSchedule | None = None,
         max_batch_size: int = 8,
-        kv_memory: int | None = None,
+        kv_memory: int | str | None = None,
         raw_prompts: bool = False,
     ) -> None:
-        if max_batch_size < 1:
-            raise UsageError("max_batch_size", f"is {max_batch_size}; allowed: 1 or more")
-        if kv_memory is not None and kv_memory < 1:
-            raise UsageError("kv_memory", f"is {kv_memory}; allowed: 1 byte or more, or None")
-        self.bundle = bundle
-        self.model = bundle.manifest.model
-        self.bundle_schedule = ExitSchedule.from_document(bundle.schedule_document)
-        self._default_schedule = schedule
-        self.resolve_schedule(schedule, max_tokens=1)
-        tokenizer = bundle.manifest.tokenizer
-        template = None if raw_prompts else bundle.manifest.prompt_template
-        self.tokenizer = Tokenizer.load(bundle.file(tokenizer), template) if tokenizer else None
-        self._layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
-        self._backend = backend
-        limits = BatchLimits.of(
-            bundle.manifest,
-            max_batch_size=max_batch_size,
-            kv_bytes=kv_memory or 0,
-            on_device=backend.device is not None,
-        )
-        self._stitcher: Stitcher | None = load_stitcher(
-            bundle, backend, max_batch_size, limits.padded_rows
-        )
-        # What is free is known once the engines are loaded.
-        self._limits = replace(limits, kv_bytes=kv_memory or backend.memory.available_bytes())
-        self._pool = BufferPool(
-            backend.memory, self._limits.kv_bytes, keeps_idle=backend.device is not None
-        )
-        self._planned_bytes = 0
-        self._running = Lock()
+        """See `open`. ``backend`` is the generator's from here on: closed with it, or if this
+        fails.
+        """
+        with ExitStack() as on_failure:
+            on_failure.callback(backend.close)
+            self.bundle = bundle
+            self.model = bundle.manifest.model
+            self.bundle_schedule = ExitSchedule.from_document(bundle.schedule_document)
+            self._default_schedule = schedule
+            self.resolve_schedule(schedule, max_tokens=1)
+            config = GeneratorConfig(
+                max_batch_size=max_batch_size,
+                kv_memory=kv_memory,  # type: ignore[arg-type]  # a text is read
+            )
+            tokenizer = bundle.manifest.tokenizer
+            template = None if raw_prompts else bundle.manifest.prompt_template
+            self.tokenizer = Tokenizer.load(bundle.file(tokenizer), template) if tokenizer else None
+            self._runner = BatchRunner(bundle, backend, config, self.tokenizer)
+            self._engines = self._runner.engines
+            on_failure.pop_all()
 
     @classmethod
     def open(
@@ -97,7 +79,7 @@ class Generator:
         device: str | None = None,
         threads: int | None = None,
         max_batch_size: int = 8,
-        kv_memory: int | None = None,
+        kv_memory: int | str | None = None,
         raw_prompts: bool = False,
         verify: Literal["graphs", "full"] = "graphs",
     ) -> Generator:
@@ -107,9 +89,10 @@ class Generator:
         None is the bundle's own. ``device``: ``cpu``, ``cuda``, ``cuda:1`` or ``rehearsal``, None
         for what the bundle's target runs on (``onnxruntime``: the CPU). ``threads``: of each
         engine's pool on a CPU, where the process has not called ``use_shared_thread_pool``.
-        ``kv_memory``: bytes for KV caches, None for half of the machine's memory, or four fifths
-        of what engines leave free on a GPU. ``raw_prompts``: text prompts stand alone, although
-        the model was tuned with a ``prompt_template``. ``verify="full"`` hashes the weights too.
+        ``kv_memory``: for KV caches, bytes or a text such as ``2GiB``; None for half of the memory
+        that this process may use, or four fifths of what engines leave free on a GPU.
+        ``raw_prompts``: text prompts stand alone, although the model was tuned with a
+        ``prompt_template``. ``verify="full"`` hashes the weights too.
 
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
         """
@@ -131,17 +114,19 @@ class Generator:
         self.close()
 
     def close(self) -> None:
-        """Free engines and caches; later calls raise ClosedError. Idempotent."""
-        if self._stitcher is not None:
-            self._stitcher.close()
-            self._stitcher = None
-            self._pool.trim()
-            self._backend.close()
+        """Free engines and caches; later calls raise ClosedError. Idempotent, from any thread.
+
+        A call that is going on is ended: close waits for the step that runs, if one does, then
+        frees; the call, or a stream that is open, raises ClosedError at its next step. Within a
+        step (in a signal handler) it can't wait, so the step's end frees. In a forked child
+        nothing is done: all of it is the parent's.
+        """
+        self._engines.close()
 
     @property
     def device(self) -> Device | None:
         """The device that engines run on; None for the CPU."""
-        return self._backend.device
+        return self._engines.device
 
     @property
     def prompt_template(self) -> str | None:
@@ -171,25 +156,24 @@ class Generator:
 
     def trim(self) -> None:
         """Free the KV memory that is kept for later calls."""
-        self._pool.trim()
+        self._engines.trim()
 
     @property
     def kv_memory(self) -> KVMemory:
         """KV-cache memory of the last call: planned against actual."""
-        return KVMemory(
-            limit=self._limits.kv_bytes,
-            planned=self._planned_bytes,
-            peak=self._pool.peak_bytes,
-            held=self._pool.idle_bytes,
-        )
+        return self._engines.kv_memory
 
     def resolve_schedule(
         self, schedule: str | ExitSchedule | None, *, max_tokens: int
     ) -> ExitSchedule:
-        """Return the schedule that a call with these arguments runs.
+        """Return the schedule that a request of a call with ``schedule`` runs.
 
-        ``max_tokens``: the call's largest, the horizon of a preset that names none where the
-        bundle's own schedule has none to lend. Raises ScheduleError for one of another depth.
+        ``max_tokens``: the request's own (of a score, the continuation's tokens), the horizon of a
+        preset that names none where the bundle's own schedule has none to lend. With ``2x`` and
+        a bundle of constant depth, requests of 16 and 64 tokens run two schedules, in batches of
+        their own; name a horizon, ``2x:horizon=64``, to let them share one.
+
+        Raises ScheduleError for one of another depth.
         """
         wanted = schedule if schedule is not None else self._default_schedule
         if wanted is None:
@@ -203,6 +187,12 @@ class Generator:
                 f"is for {wanted.num_layers} layers; the bundle has {self.model.num_layers}",
             )
         return wanted
+
+    def resolve_schedules(
+        self, requests: Sequence[Request], schedule: str | ExitSchedule | None = None
+    ) -> list[ExitSchedule]:
+        """Return what each request of a call with ``schedule`` runs: `resolve_schedule` for all."""
+        return self._resolve(schedule, [request.max_tokens for request in requests])
 
     def generate(
         self,
@@ -227,8 +217,9 @@ class Generator:
         Raises UsageError, ScheduleError or CapacityError before any work.
         """
         requests = self.make_requests(prompts, sampling_params)
+        schedules = self.resolve_schedules(requests, schedule)
         return self.generate_requests(
-            requests, schedule=schedule, cancelled=cancelled, on_progress=on_progress
+            requests, schedules, cancelled=cancelled, on_progress=on_progress
         )
 
     def make_requests(
@@ -242,27 +233,17 @@ class Generator:
     def generate_requests(
         self,
         requests: Sequence[Request],
+        schedules: Sequence[ExitSchedule],
         *,
-        schedule: str | ExitSchedule | None = None,
         cancelled: Callable[[], bool] = _never,
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
-        """``generate`` of requests that were made before, each with an ``index`` of its own."""
-        outputs: dict[tuple[int, int], CompletionOutput] = {}
-        for deltas, finished in self._run(requests, schedule, cancelled):
-            outputs |= {(row.request_index, row.output_index): row.output() for row in finished}
-            if on_progress is not None:
-                on_progress(deltas)
-        return [
-            RequestOutput(
-                request_id=str(request.index),
-                prompt=request.prompt,
-                prompt_token_ids=request.prompt_token_ids,
-                outputs=tuple(outputs[request.index, i] for i in range(request.params.n)),
-                finished=True,
-            )
-            for request in requests
-        ]
+        """``generate`` of requests that were made before, each with an ``index`` of its own.
+
+        ``schedules``: one a request, see `resolve_schedules`.
+        """
+        steps = self._runner.run(requests, schedules, cancelled)
+        return gather_outputs(requests, schedules, steps, on_progress)
 
     def stream(
         self,
@@ -278,18 +259,19 @@ class Generator:
         the work.
         """
         requests = self.make_requests(prompts, sampling_params)
-        return self.stream_requests(requests, schedule=schedule, cancelled=cancelled)
+        schedules = self.resolve_schedules(requests, schedule)
+        return self.stream_requests(requests, schedules, cancelled=cancelled)
 
     def stream_requests(
         self,
         requests: Sequence[Request],
+        schedules: Sequence[ExitSchedule],
         *,
-        schedule: str | ExitSchedule | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
-        """``stream`` of requests that were made before, each with an ``index`` of its own."""
-        steps = self._run(requests, schedule, cancelled)
-        return (delta for deltas, _ in steps for delta in deltas)
+        """``stream`` of requests that were made before, as `generate_requests` takes them."""
+        steps = self._runner.run(requests, schedules, cancelled)
+        return (delta for step in steps for delta in step.deltas)
 
     def score(
         self,
@@ -304,81 +286,14 @@ class Generator:
         tokens that are active in it.
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
-        longest = max((len(request.token_ids) for request in requests), default=1)
-        resolved = self.resolve_schedule(schedule, max_tokens=longest)
-        with self._exclusive() as stitcher:
-            scorer = Scorer(stitcher, self._pool, self._layout, resolved, self._limits)
-            self._planned_bytes = scorer.check(requests)
-            return [scorer.score(request) for request in requests]
+        schedules = self._resolve(schedule, [len(request.token_ids) for request in requests])
+        return self._runner.score(requests, schedules)
 
-    def _run(
-        self,
-        requests: Sequence[Request],
-        schedule: str | ExitSchedule | None,
-        cancelled: Callable[[], bool],
-    ) -> Iterator[tuple[list[StreamDelta], list[RunningSequence]]]:
-        """Plan at once; yield each step's deltas and the sequences that it finished."""
-        call_start = perf_counter()
-        longest = max((request.max_tokens for request in requests), default=1)
-        resolved = self.resolve_schedule(schedule, max_tokens=longest)
-        batches = plan_batches(requests, resolved, self._layout, self._limits)
-        self._require_open()
-        return self._run_batches(batches, resolved, cancelled, call_start)
-
-    def _run_batches(
-        self,
-        batches: Sequence[PlannedBatch],
-        schedule: ExitSchedule,
-        cancelled: Callable[[], bool],
-        call_start: float,
-    ) -> Iterator[tuple[list[StreamDelta], list[RunningSequence]]]:
-        with self._exclusive() as stitcher:
-            self._planned_bytes = max((batch.kv_plan.nbytes for batch in batches), default=0)
-            for planned in batches:
-                running = {
-                    (row.request.index, row.output_index): RunningSequence(
-                        row, self.model, self.tokenizer, call_start
-                    )
-                    for row in planned.rows
-                }
-                if cancelled():
-                    yield [row.abort() for row in running.values()], list(running.values())
-                    continue
-                with KVCache(self._pool, planned.kv_plan) as cache:
-                    rows = list(running.values())
-                    batch = Batch(stitcher, cache, schedule, rows, self._limits)
-                    with closing(batch.run(cancelled)) as steps:
-                        for deltas in steps:
-                            yield deltas, _finished(deltas, running)
-
-    def _require_open(self) -> Stitcher:
-        if self._stitcher is None:
-            raise ClosedError("Generator", "is closed; open the bundle again")
-        return self._stitcher
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[Stitcher]:
-        """Hold the engines for one call."""
-        stitcher = self._require_open()
-        if not self._running.acquire(blocking=False):
-            raise SkipDecError(
-                "Generator",
-                "is busy: another thread is generating, or a stream is still open; wait, close "
-                "the stream, or open a second generator",
-            )
-        try:
-            self._pool.reset_peak()
-            yield stitcher
-        finally:
-            self._running.release()
-
-
-def _finished(
-    deltas: Sequence[StreamDelta], running: Mapping[tuple[int, int], RunningSequence]
-) -> list[RunningSequence]:
-    """Return the sequences whose last delta is among ``deltas``."""
-    return [
-        running[delta.request_index, delta.index]
-        for delta in deltas
-        if delta.finish_reason is not None
-    ]
+    def _resolve(
+        self, schedule: str | ExitSchedule | None, lengths: Sequence[int]
+    ) -> list[ExitSchedule]:
+        """The schedule of each request of a call, by its number of tokens."""
+        resolved = {
+            length: self.resolve_schedule(schedule, max_tokens=length) for length in {1, *lengths}
+        }
+        return [resolved[length] for length in lengths]

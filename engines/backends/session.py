@@ -49,8 +49,9 @@ class EngineSession(ABC):
     def bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
         """Bind one C-contiguous tensor of the backend's memory to each role of the engine.
 
-        Raises UsageError, all problems at once, for a role that is missing or unknown, or an
-        array of another dtype, rank or fixed dimension, or that is not contiguous.
+        Raises UsageError, all problems at once, for a role that is missing or unknown, an array of
+        another dtype, rank or fixed dimension, or that is not contiguous, and for two sizes of one
+        symbol, such as the batch's ``B``.
         """
         problems = [*self._role_problems(tensors), *self._array_problems(tensors)]
         if problems:
@@ -71,6 +72,7 @@ class EngineSession(ABC):
 
     def _array_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
         problems = []
+        sizes: dict[str, tuple[int, TensorRole]] = {}  # of each symbol, and who had it first
         for tensor in (*self.spec.inputs, *self.spec.outputs):
             if tensor.role not in tensors:
                 continue
@@ -79,12 +81,20 @@ class EngineSession(ABC):
                 problems.append(f"{tensor.role} is {array.dtype}; expected {tensor.dtype}")
             if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
                 problems.append(f"{tensor.role} is not C-contiguous")
+            dimensions = list(zip(tensor.shape, array.shape, strict=False))
             fixed_match = len(array.shape) == len(tensor.shape) and all(
-                isinstance(wanted, str) or wanted == seen
-                for wanted, seen in zip(tensor.shape, array.shape, strict=True)
+                isinstance(wanted, str) or wanted == seen for wanted, seen in dimensions
             )
             if not fixed_match:
                 problems.append(f"{tensor.role} is {array.shape}; expected {tensor.shape}")
+                continue
+            for symbol, size in dimensions:
+                if isinstance(symbol, str):
+                    first, role = sizes.setdefault(symbol, (size, tensor.role))
+                    if size != first:
+                        problems.append(
+                            f"{tensor.role} has {symbol} = {size}, but {role} has {first}"
+                        )
         return problems
 
 

@@ -2,81 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 from ...engines.memory import Array
 from ..kv.cache import KVCache
-from ..schedule import ExitSchedule
 from ..stitching.stitcher import Stitcher
 from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import StreamDelta
-from .planning import BatchLimits
+from .planning import PlannedBatch
 from .sequence import RunningSequence
 
 
 class Batch:
-    """One batch from its prompts to its last token.
+    """One batch from its prompts to its last token, a step at a time.
 
     All rows have generated equally many tokens at any time, so one plan serves them all. Rows
     0 … n-1 of the cache belong to the n unfinished sequences; when a row finishes, the last row
-    moves into its gap.
+    moves into its gap. ``sequences``: those of ``planned.rows``, in order.
     """
 
     def __init__(
-        self,
-        stitcher: Stitcher,
-        cache: KVCache,
-        schedule: ExitSchedule,
-        sequences: Sequence[RunningSequence],
-        limits: BatchLimits,
+        self, planned: PlannedBatch, cache: KVCache, sequences: Sequence[RunningSequence]
     ) -> None:
-        self._stitcher = stitcher
+        self._planned = planned
         self._cache = cache
-        self._schedule = schedule
-        self._limits = limits
-        first_rows = {row.request_index: row for row in reversed(sequences)}
-        self._prompt_rows = [row for row in sequences if first_rows[row.request_index] is row]
-        siblings = [row for row in sequences if first_rows[row.request_index] is not row]
-        self._rows = [*self._prompt_rows, *siblings]
+        self._schedule = planned.schedule
+        self._rows = list(sequences)
+        self._num_steps = 0
 
-    def run(self, cancelled: Callable[[], bool]) -> Generator[list[StreamDelta], None, None]:
-        """Yield what each step adds, one delta a row, until every row has finished.
+    @property
+    def is_finished(self) -> bool:
+        """Whether no row is left."""
+        return not self._rows
 
-        ``cancelled`` is asked between steps; once true, unfinished rows end with "abort".
-        """
-        try:
-            yield self._prefill()
-            index = 0
-            while self._rows:
-                if cancelled():
-                    yield [row.abort() for row in self._rows]
-                    return
-                yield self._step(index)
-                index += 1
-        finally:
-            self._stitcher.unbind()
+    def advance(self, stitcher: Stitcher) -> list[StreamDelta]:
+        """Run the prompts, then a step a call: one more token, and delta, a row."""
+        deltas = self._step(stitcher) if self._num_steps else self._prefill(stitcher)
+        self._num_steps += 1
+        return deltas
 
-    def _prefill(self) -> list[StreamDelta]:
+    def abort(self) -> list[StreamDelta]:
+        """End the rows that are left as cancelled."""
+        deltas = [row.abort() for row in self._rows]
+        self._rows.clear()
+        return deltas
+
+    def _prefill(self, stitcher: Stitcher) -> list[StreamDelta]:
         """Run each distinct prompt once; further completions of it copy its cache."""
         schedule = self._schedule
-        lengths = [len(row.prompt_token_ids) for row in self._prompt_rows]
+        prompts = [row.prompt_token_ids for row in self._rows[: self._planned.num_prompts]]
+        sources: dict[int, int] = {}  # request -> row of its prompt
         logits: dict[int, Array] = {}  # request -> float32 [V]
-        for start, stop in self._limits.prefill_groups(lengths):
-            group = self._prompt_rows[start:stop]
-            group_logits = self._stitcher.prefill(
+        for start, stop in self._planned.prefill_groups:
+            group_logits = stitcher.prefill(
                 self._cache,
                 start,
-                [row.prompt_token_ids for row in group],
+                prompts[start:stop],
                 [
-                    [schedule.prompt_prefix(layer, length) for length in lengths[start:stop]]
+                    [schedule.prompt_prefix(layer, len(prompt)) for prompt in prompts[start:stop]]
                     for layer in range(schedule.num_layers)
                 ],
             )
-            logits |= {row.request_index: group_logits[i] for i, row in enumerate(group)}
+            for index, row in enumerate(self._rows[start:stop]):
+                sources[row.request_index] = start + index
+                logits[row.request_index] = group_logits[index]
         self._cache.release_scratch()
-        sources = {row.request_index: index for index, row in enumerate(self._prompt_rows)}
-        for target in range(len(self._prompt_rows), len(self._rows)):
+        for target in range(len(prompts), len(self._rows)):
             row = self._rows[target]
             self._cache.copy_row(sources[row.request_index], target, len(row.prompt_token_ids))
         row_logits = [logits[row.request_index] for row in self._rows]
@@ -86,14 +78,14 @@ class Batch:
         ]
         return self._accept(HostLogits(row_logits), depths, step_start=None)
 
-    def _step(self, index: int) -> list[StreamDelta]:
-        """Feed generated token ``index`` of every row back and sample the next one."""
+    def _step(self, stitcher: Stitcher) -> list[StreamDelta]:
+        """Feed the last token of every row back and sample the next one."""
         start = perf_counter()
-        plan = self._schedule.plan(index)
-        self._stitcher.retire(self._cache, plan)
+        plan = self._schedule.plan(self._num_steps - 1)
+        stitcher.retire(self._cache, plan)
         tokens = [row.token_ids[-1] for row in self._rows]
         positions = [row.num_positions for row in self._rows]
-        logits = self._stitcher.decode(self._cache, plan, tokens, positions)
+        logits = stitcher.decode(self._cache, plan, tokens, positions)
         return self._accept(logits, [len(plan)] * len(self._rows), step_start=start)
 
     def _accept(

@@ -26,10 +26,21 @@ class Row:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Rows that decode together, and the memory that they need."""
+    """Rows of one schedule that decode together, and the memory that they need.
+
+    Each of the first ``num_prompts`` rows brings its request's prompt, which runs in a prefill call
+    for each (start, stop) of ``prefill_groups``; the other rows are further completions of them.
+    """
 
     rows: tuple[Row, ...]
+    schedule: ExitSchedule
+    prefill_groups: tuple[tuple[int, int], ...]
     kv_plan: KVPlan
+
+    @property
+    def num_prompts(self) -> int:
+        """Distinct prompts of the batch."""
+        return self.prefill_groups[-1][1]
 
 
 @dataclass(frozen=True)
@@ -101,12 +112,16 @@ class BatchLimits:
 
 
 def plan_batches(
-    requests: Sequence[Request], schedule: ExitSchedule, layout: KVLayout, limits: BatchLimits
+    requests: Sequence[Request],
+    schedules: Sequence[ExitSchedule],
+    layout: KVLayout,
+    limits: BatchLimits,
 ) -> list[PlannedBatch]:
-    """Cut all completions of ``requests``, longest first, into batches that fit.
+    """Cut all completions of ``requests`` into batches that fit; request i runs ``schedules[i]``.
 
-    Rows of like length stand together, so little padding is computed. Raises CapacityError, with
-    the numbers, if a row alone needs more than ``limits.kv_bytes``.
+    Rows of one batch have one schedule. Longest first, so rows of like length stand together and
+    little padding is computed. Raises CapacityError, with the numbers, if a row alone needs more
+    than ``limits.kv_bytes``.
     """
     if problems := [
         problem
@@ -114,27 +129,14 @@ def plan_batches(
         for problem in limits.check_prompt(f"prompt {request.index}", len(request.prompt_token_ids))
     ]:
         raise CapacityError("prompts", *problems)
-    rows = [
-        Row(request, output_index)
-        for request in sorted(
-            requests, key=lambda request: (-len(request.prompt_token_ids), -request.max_tokens)
-        )
-        for output_index in range(request.params.n)
+    groups: dict[ExitSchedule, list[Request]] = {}
+    for request, schedule in zip(requests, schedules, strict=True):
+        groups.setdefault(schedule, []).append(request)
+    return [
+        batch
+        for schedule, group in groups.items()
+        for batch in _cut(_longest_first(group), schedule, layout, limits)
     ]
-    batches: list[PlannedBatch] = []
-    start = 0
-    while start < len(rows):
-        batch = _plan(rows[start : start + 1], schedule, layout, limits)
-        if batch.kv_plan.nbytes > limits.kv_bytes:
-            raise _too_large(batch, limits.kv_bytes)
-        for stop in range(start + 2, min(start + limits.max_batch_size, len(rows)) + 1):
-            larger = _plan(rows[start:stop], schedule, layout, limits)
-            if larger.kv_plan.nbytes > limits.kv_bytes:
-                break
-            batch = larger
-        batches.append(batch)
-        start += len(batch.rows)
-    return batches
 
 
 def prefill_groups(lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[tuple[int, int]]:
@@ -156,21 +158,53 @@ def prefill_groups(lengths: Sequence[int], max_tokens: int, max_rows: int) -> li
     return groups
 
 
+def _longest_first(requests: Sequence[Request]) -> list[Row]:
+    """All completions of ``requests``, those of one request side by side."""
+    ordered = sorted(
+        requests, key=lambda request: (-len(request.prompt_token_ids), -request.max_tokens)
+    )
+    return [
+        Row(request, output_index)
+        for request in ordered
+        for output_index in range(request.params.n)
+    ]
+
+
+def _cut(
+    rows: Sequence[Row], schedule: ExitSchedule, layout: KVLayout, limits: BatchLimits
+) -> Iterator[PlannedBatch]:
+    """Cut consecutive rows, each batch as large as fits."""
+    start = 0
+    while start < len(rows):
+        batch = _plan(rows[start : start + 1], schedule, layout, limits)
+        if batch.kv_plan.nbytes > limits.kv_bytes:
+            raise _too_large(batch, limits.kv_bytes)
+        for stop in range(start + 2, min(start + limits.max_batch_size, len(rows)) + 1):
+            larger = _plan(rows[start:stop], schedule, layout, limits)
+            if larger.kv_plan.nbytes > limits.kv_bytes:
+                break
+            batch = larger
+        yield batch
+        start += len(batch.rows)
+
+
 def _plan(
-    rows: list[Row], schedule: ExitSchedule, layout: KVLayout, limits: BatchLimits
+    rows: Sequence[Row], schedule: ExitSchedule, layout: KVLayout, limits: BatchLimits
 ) -> PlannedBatch:
-    lengths = [len(row.request.prompt_token_ids) for row in rows]
-    groups = limits.prefill_groups(lengths)
+    firsts = {row.request.index: row for row in reversed(rows)}
+    prompts = [row for row in rows if firsts[row.request.index] is row]
+    siblings = [row for row in rows if firsts[row.request.index] is not row]
+    groups = limits.prefill_groups([len(row.request.prompt_token_ids) for row in prompts])
     kv_plan = plan_kv_cache(
         layout,
         schedule,
-        lengths,
+        [len(row.request.prompt_token_ids) for row in rows],
         [row.request.max_tokens for row in rows],
         scratch_rows=max(stop - start for start, stop in groups),
         rows=limits.padded_rows(len(rows)),
         buckets=limits.kv_buckets,
     )
-    return PlannedBatch(tuple(rows), kv_plan)
+    return PlannedBatch((*prompts, *siblings), schedule, tuple(groups), kv_plan)
 
 
 def _too_large(batch: PlannedBatch, kv_limit: int) -> CapacityError:

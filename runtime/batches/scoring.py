@@ -13,8 +13,10 @@ from ...engines.memory import Array
 from ..kv.cache import KVCache, KVLayout, KVPlan
 from ..kv.pool import BufferPool
 from ..schedule import ExitSchedule
+from ..schedule.text import format_schedule
 from ..stitching.stitcher import Stitcher
 from ..tokens.outputs import ScoreOutput
+from ..tokens.sampler import not_finite
 from ..tokens.tokenizer import Tokenizer
 from .planning import BatchLimits
 from .prompts import Prompts, as_prompt_list, checked_token_ids
@@ -73,18 +75,9 @@ def make_score_requests(
 class Scorer:
     """Scores requests one by one: one row's active tokens are a prefix in every layer."""
 
-    def __init__(
-        self,
-        stitcher: Stitcher,
-        pool: BufferPool,
-        layout: KVLayout,
-        schedule: ExitSchedule,
-        limits: BatchLimits,
-    ) -> None:
-        self._stitcher = stitcher
+    def __init__(self, pool: BufferPool, layout: KVLayout, limits: BatchLimits) -> None:
         self._pool = pool
         self._layout = layout
-        self._schedule = schedule
         self._limits = limits
 
     def check(self, requests: Sequence[ScoreRequest]) -> int:
@@ -107,8 +100,13 @@ class Scorer:
             )
         return needed
 
-    def score(self, request: ScoreRequest) -> ScoreOutput:
-        """Score one checked request."""
+    def score(
+        self, stitcher: Stitcher, request: ScoreRequest, schedule: ExitSchedule
+    ) -> ScoreOutput:
+        """Score one checked request at ``schedule``.
+
+        Raises SkipDecError for logits that are NaN or +inf.
+        """
         prompt_length = len(request.prompt_token_ids)
         num_tokens = len(request.token_ids)
         tokens = (*request.prompt_token_ids, *request.token_ids[:-1])
@@ -116,20 +114,23 @@ class Scorer:
         plan = self._plan(len(tokens))
         logprobs: list[float] = []
         with KVCache(self._pool, plan) as cache:
-            active_lengths = self._schedule.active_lengths(prompt_length, num_tokens - 1)
-            chunks = self._stitcher.score(cache, tokens, active_lengths, positions, _CHUNK)
+            active_lengths = schedule.active_lengths(prompt_length, num_tokens - 1)
+            chunks = stitcher.score(cache, tokens, active_lengths, positions, _CHUNK)
             for logits in chunks:  # float32 [<= _CHUNK, V]
                 chosen = request.token_ids[len(logprobs) : len(logprobs) + len(logits)]
-                logprobs += _chosen_logprobs(logits, chosen)
-        budgets = (self._schedule.budget(index) for index in range(num_tokens - 1))
+                logprobs += _chosen_logprobs(
+                    logits, chosen, f"logits of text {request.index} from token {len(logprobs)} on"
+                )
+        budgets = (schedule.budget(index) for index in range(num_tokens - 1))
         return ScoreOutput(
             prompt_token_ids=request.prompt_token_ids,
             token_ids=request.token_ids,
             logprobs=tuple(logprobs),
             layers_per_token=(
-                self._schedule.prompt_budget(prompt_length - 1, prompt_length),
+                schedule.prompt_budget(prompt_length - 1, prompt_length),
                 *budgets,
             ),
+            schedule=format_schedule(schedule),
         )
 
     def _plan(self, positions: int) -> KVPlan:
@@ -149,9 +150,11 @@ def _num_fed(request: ScoreRequest) -> int:
     return len(request.prompt_token_ids) + len(request.token_ids) - 1
 
 
-def _chosen_logprobs(logits: Array, token_ids: Sequence[int]) -> list[float]:
+def _chosen_logprobs(logits: Array, token_ids: Sequence[int], subject: str) -> list[float]:
     """Log-softmax of each row of ``logits`` float32 [R, V] at one token a row."""
-    best = logits.max(axis=1)  # [R]
+    best = logits.max(axis=1)  # [R]; NaN where a logit is
+    if not np.isfinite(best).all():
+        raise not_finite(logits, subject)
     log_totals = best + np.log(np.exp(logits - best[:, None]).sum(axis=1, dtype=np.float64))  # [R]
     chosen = logits[np.arange(len(token_ids)), list(token_ids)]  # [R]
     return [float(value) for value in chosen - log_totals]

@@ -16,7 +16,6 @@ from ...engines.host.console import print_json, stderr_console
 from ...engines.host.signals import Interruption
 from ..batches.requests import Request, make_request
 from ..generator import Generator
-from ..schedule import ExitSchedule
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .jsonl import (
     BadRecord,
@@ -105,7 +104,7 @@ def _run(
         )
         with (
             ConsoleProgress(quiet=options.quiet) as events,
-            GenerationProgress(runner.schedule, runner.num_completions, events) as progress,
+            GenerationProgress(runner.schedules, runner.num_completions, events) as progress,
         ):
             for lines in runner.run(progress.update):
                 num_errors += sum("error" in line for line in lines)
@@ -160,8 +159,7 @@ class RecordRunner:
     """Runs records in chunks and yields their lines, results and errors, in the input's order.
 
     A chunk ends with ``chunk_size`` completions or a few more. Records whose ids are in ``done``
-    are left out, yet count where a horizon is taken from the largest ``max_tokens``: the schedule
-    is one for all records and all resumed runs.
+    are left out. Each record's schedule is its own: neither other records nor resuming change it.
     ``cancelled`` ends the running chunk between two steps; what it has finished is still yielded.
     """
 
@@ -178,16 +176,13 @@ class RecordRunner:
         self._generator = generator
         self._chunk_size = chunk_size
         self._cancelled = cancelled
-        checked = [self._check(record) for record in records]
-        limits = [item.request.max_tokens for item in checked if isinstance(item, Checked)]
-        self.schedule: ExitSchedule = generator.resolve_schedule(
-            schedule, max_tokens=max(limits, default=1)
-        )
-        self._todo = [
-            item
-            for record, item in zip(records, checked, strict=True)
-            if not _is_done(record, done)
-        ]
+        self._todo = [self._check(record) for record in records if not _is_done(record, done)]
+        requests = [item.request for item in self._todo if isinstance(item, Checked)]
+        schedules = generator.resolve_schedules(requests, schedule)
+        self.schedules = schedules or [generator.resolve_schedule(schedule, max_tokens=1)]
+        self._schedule_of = {
+            request.index: own for request, own in zip(requests, schedules, strict=True)
+        }
 
     @property
     def num_completions(self) -> int:
@@ -247,7 +242,7 @@ class RecordRunner:
         try:
             outputs = self._generator.generate_requests(
                 [item.request for item in items],
-                schedule=self.schedule,
+                [self._schedule_of[item.request.index] for item in items],
                 cancelled=self._cancelled,
                 on_progress=on_progress,
             )

@@ -17,11 +17,13 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 class GenerationProgress:
     """Counts tokens, layers and completions, ``total`` of which are to come, and tells ``events``.
 
-    A context manager: the time between its two ends is what speeds are taken from.
+    ``schedules``: what the requests run, at most their horizons differ. A context manager: the
+    time between its two ends is what speeds are taken from.
     """
 
-    def __init__(self, schedule: ExitSchedule, total: int, events: Events) -> None:
-        self._schedule = schedule
+    def __init__(self, schedules: Sequence[ExitSchedule], total: int, events: Events) -> None:
+        self._schedule = min(schedules, key=lambda schedule: schedule.horizon)
+        self._longest_horizon = max(schedule.horizon for schedule in schedules)
         self._events = events
         self._num_told = 0  # completions
         events.stage("generating", total)
@@ -82,11 +84,23 @@ class GenerationProgress:
             return None
         return self._layers_of_later_tokens / self._num_later_tokens
 
+    @property
+    def _horizon_text(self) -> str:
+        """``64``, or ``16…64`` where requests have horizons of their own."""
+        first, last = self._schedule.horizon, self._longest_horizon
+        return f"{first}" if first == last else f"{first}…{last}"
+
+    @property
+    def _schedule_text(self) -> str:
+        text = format_schedule(self._schedule)
+        return text.replace(f"horizon={self._schedule.horizon}", f"horizon={self._horizon_text}")
+
     def summary(self) -> dict[str, Any]:
-        """Return the figures as a JSON object."""
+        """Return the figures as a JSON object; ``horizon`` is null where requests differ in it."""
+        horizon = self._schedule.horizon
         return {
-            "schedule": format_schedule(self._schedule),
-            "horizon": self._schedule.horizon,
+            "schedule": self._schedule_text,
+            "horizon": horizon if horizon == self._longest_horizon else None,
             "num_layers": self._schedule.num_layers,
             "realised_depth": self.realised_depth,
             "completions": self.num_finished,
@@ -101,7 +115,7 @@ class GenerationProgress:
         num_layers = self._schedule.num_layers
         realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
         return (
-            f"schedule {format_schedule(self._schedule)}, horizon {self._schedule.horizon}"
+            f"schedule {self._schedule_text}, horizon {self._horizon_text}"
             f"{realised}\n{self.num_tokens} tokens in {self.seconds:.2f} s, "
             f"{self.tokens_per_second:.1f} tokens/s, prompts included"
         )

@@ -24,24 +24,23 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
 
     with options.open_generator() as generator, Interruption() as interruption:
         requests = generator.make_requests(prompts, options.params)
-        longest = max(request.max_tokens for request in requests)
-        schedule = generator.resolve_schedule(options.schedule, max_tokens=longest)
+        schedules = generator.resolve_schedules(requests, options.schedule)
         total = len(prompts) * options.params.n
         quiet = options.quiet or options.stream
         outputs: list[RequestOutput] = []
         with (
             ConsoleProgress(quiet=quiet) as events,
-            GenerationProgress(schedule, total, events) as progress,
+            GenerationProgress(schedules, total, events) as progress,
         ):
             if options.stream:
                 deltas = generator.stream_requests(
-                    requests, schedule=schedule, cancelled=interruption.is_requested
+                    requests, schedules, cancelled=interruption.is_requested
                 )
                 _print_deltas(deltas, progress, as_json=options.as_json)
             else:
                 outputs = generator.generate_requests(
                     requests,
-                    schedule=schedule,
+                    schedules,
                     cancelled=interruption.is_requested,
                     on_progress=progress.update,
                 )

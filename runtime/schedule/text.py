@@ -154,7 +154,7 @@ def fitting_presets(num_layers: int) -> tuple[str, ...]:
 def default_horizon(schedule: ExitSchedule, max_tokens: int) -> int:
     """Return the horizon of a preset that names none.
 
-    That of the bundle's own ``schedule``, else (constant, full) the call's largest ``max_tokens``.
+    That of the bundle's own ``schedule``, else (constant, full) the request's own ``max_tokens``.
     """
     return max_tokens if schedule.decay == "constant" else schedule.horizon
 

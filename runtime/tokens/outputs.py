@@ -61,6 +61,7 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     finished: bool
+    schedule: str = ""  # the exit schedule that it ran, its text in full
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class ScoreOutput:
     token_ids: tuple[int, ...]  # the continuation
     logprobs: tuple[float, ...]  # of each continuation token, given all before it
     layers_per_token: tuple[int, ...]
+    schedule: str = ""  # the exit schedule that it ran, its text in full
 
     @property
     def cumulative_logprob(self) -> float:

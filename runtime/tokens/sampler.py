@@ -88,7 +88,7 @@ class Sampler:
         adjusted = self._adjust(logits)
         best_id = int(adjusted.argmax())  # argmax returns the first NaN, if there is one
         if not math.isfinite(adjusted[best_id]):
-            raise self._not_finite(logits)
+            raise not_finite(logits, f"logits of output token {self._num_sampled}")
         token_id = best_id if self._random is None else self._draw(adjusted, adjusted[best_id])
         self._num_sampled += 1
         if self._penalties is not None:
@@ -185,18 +185,6 @@ class Sampler:
             for candidate, rank in chosen_first.items()
         }
 
-    def _not_finite(self, logits: Logits) -> LogitsError:
-        subject = f"logits of output token {self._num_sampled}"
-        for name, found in (("NaN", np.isnan(logits)), ("+inf", np.isposinf(logits))):
-            if found.any():
-                return LogitsError(
-                    subject,
-                    f"{int(found.sum())} of {logits.size} are {name}, the first at token id "
-                    f"{int(found.argmax())}; the engines computed no valid distribution: run "
-                    "`skipdec verify` on the bundle, or export it as float32",
-                )
-        return LogitsError(subject, "no token can be chosen: all are -inf or stop tokens")
-
 
 class _Penalties:
     """Distinct tokens of prompt and output with their output counts, kept up to date by token.
@@ -239,6 +227,19 @@ class _Penalties:
         seen -= np.float32(self._params.frequency_penalty) * counts
         seen -= np.float32(self._params.presence_penalty) * (counts > 0)
         logits[ids] = seen
+
+
+def not_finite(logits: Logits, subject: str) -> LogitsError:
+    """The error about ``logits`` (any shape [..., V]) of which some are not finite."""
+    for name, found in (("NaN", np.isnan(logits)), ("+inf", np.isposinf(logits))):
+        if found.any():
+            return LogitsError(
+                subject,
+                f"{int(found.sum())} of {logits.size} are {name}, the first at token id "
+                f"{int(found.argmax()) % logits.shape[-1]}; the engines computed no valid "
+                "distribution: run `skipdec verify` on the bundle, or export it as float32",
+            )
+    return LogitsError(subject, "no token can be chosen: all are -inf or stop tokens")
 
 
 def _random_stream(seed: int | None, output_index: int) -> np.random.Generator:

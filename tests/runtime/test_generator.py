@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 
 from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.errors import (
     CapacityError,
     ClosedError,
@@ -16,6 +21,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
+from skipdec.runtime.stitching.host import HostStitcher
 
 STRUCTURE = "pre_norm"
 PROMPTS = [[5, 9, 11], [7], [4, 8, 15, 16, 23, 42], [9, 9], [100, 3], [12, 50, 8]]
@@ -70,6 +76,46 @@ def test_layers_per_token_follow_the_schedule(generator: Generator) -> None:
     assert output.layers_per_token == (6, 4, 4, 3, 3, 2, 2, 2, 2, 2, 2, 2)
 
 
+@pytest.mark.parametrize("schedule", ["2x", "full", None])
+def test_a_neighbour_does_not_change_a_requests_schedule(
+    generator: Generator, schedule: str | None
+) -> None:
+    params = [GREEDY.updated(max_tokens=n) for n in (4, 20, 12, 4, 7, 20)]
+    together = generator.generate(PROMPTS, params, schedule=schedule)
+    alone = [
+        generator.generate([prompt], own, schedule=schedule)[0]
+        for prompt, own in zip(PROMPTS, params, strict=True)
+    ]
+    assert tokens(together) == tokens(alone)
+    assert [result.schedule for result in together] == [result.schedule for result in alone]
+    if schedule == "2x":
+        assert together[0].schedule == "linear:max=4,min=2,warmup=1,horizon=4"
+        assert together[1].schedule == "linear:max=4,min=2,warmup=1,horizon=20"
+        assert together[0].outputs[0].layers_per_token == (6, 4, 3, 3)
+
+
+def test_a_neighbour_does_not_change_a_score(generator: Generator) -> None:
+    continuations = [[5] * length for length in (3, 9, 4, 3, 20, 7)]
+    together = generator.score(PROMPTS, continuations, schedule="2x")
+    for prompt, continuation, scored in zip(PROMPTS, continuations, together, strict=True):
+        assert generator.score([prompt], [continuation], schedule="2x") == [scored]
+        assert scored.schedule.endswith(f"horizon={len(continuation)}")
+
+
+@pytest.mark.parametrize("schedule", ["full", SCHEDULE, SCHEDULE + ",prompt=decay"])
+def test_prompts_of_many_lengths_with_several_completions_each_run(
+    exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    monkeypatch.setattr("skipdec.runtime.batches.planning.MAX_PREFILL_TOKENS", 40)
+    prompts = [[5] * 20, [6] * 20, *([7, index] * 4 for index in range(5))]
+    params = [SAMPLED.updated(n=n, max_tokens=4) for n in (2, 1, 1, 1, 1, 1, 1)]
+    with Generator.open(exported(STRUCTURE), threads=1) as generator:
+        together = generator.generate(prompts, params, schedule=schedule)
+        alone = [generator.generate([prompt], SAMPLED, schedule=schedule)[0] for prompt in prompts]
+    assert tokens(together) == [ids[:4] for ids in tokens(alone)]
+    assert len(together[0].outputs) == 2
+
+
 def test_stream_gives_what_generate_gives(generator: Generator) -> None:
     streamed: dict[int, list[int]] = {index: [] for index in range(len(PROMPTS))}
     for delta in generator.stream(PROMPTS, SAMPLED, schedule=SCHEDULE):
@@ -101,6 +147,53 @@ def test_closing_a_stream_frees_the_generator(generator: Generator) -> None:
         generator.generate([PROMPTS[0]], GREEDY)
     stream.close()
     assert len(tokens(generator.generate([PROMPTS[0]], GREEDY))[0]) == 12
+
+
+def test_close_ends_a_call_of_another_thread(generator: Generator) -> None:
+    begun = Event()
+    long = GREEDY.updated(max_tokens=50)
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(
+            generator.generate, PROMPTS * 50, long, on_progress=lambda _: begun.set()
+        )
+        assert begun.wait(30)
+        generator.close()
+        with pytest.raises(ClosedError):
+            call.result(30)
+
+
+def test_close_frees_the_engines_of_a_stream_that_nobody_reads(generator: Generator) -> None:
+    stream = generator.stream(PROMPTS, GREEDY, schedule=SCHEDULE)
+    next(stream)
+    engines = weakref.ref(generator._engines.require_usable())
+    generator.close()
+    assert engines() is None
+    assert generator.kv_memory.held == 0
+    with pytest.raises(ClosedError):
+        list(stream)  # after what the step before had made
+    assert generator.kv_memory.held == 0
+
+
+def test_a_forked_child_is_told_and_harms_nobody(generator: Generator) -> None:
+    expected = tokens(generator.generate([PROMPTS[0]], GREEDY))
+    stream = generator.stream([PROMPTS[0]], GREEDY)
+    first = next(stream)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            generator.generate([PROMPTS[0]], GREEDY)
+        except SkipDecError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            generator.close()
+            os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert b"is a fork" in os.read(reader, 1000)
+    os.close(reader)
+    os.close(writer)
+    rest = [token for delta in stream for token in delta.token_ids]
+    assert [(*first.token_ids, *rest)] == expected
 
 
 def test_memory_used_is_the_memory_planned(generator: Generator) -> None:
@@ -188,17 +281,53 @@ def test_a_closed_generator_says_so(exported: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_batch_size": 0}, {"kv_memory": 0}, {"threads": 0}, {"schedule": "9x"}]
+    ("options", "message"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0; allowed: 1 or more"),
+        ({"kv_memory": 0}, "kv_memory is 0; allowed: 1 or more"),
+        ({"kv_memory": "2 giraffes"}, "kv_memory is '2 giraffes', no size; allowed: e.g. 512MiB"),
+        ({"kv_memory": []}, "kv_memory is"),
+        ({"threads": 0}, r"threads \| is 0"),
+        ({"schedule": "9x"}, "does not fit 6 layers"),
+    ],
 )
-def test_bad_options_are_refused_at_open(exported: Callable[..., Path], options: dict) -> None:
-    with pytest.raises(UsageError):
+def test_bad_options_are_refused_and_leave_nothing_open(
+    exported: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict,
+    message: str,
+) -> None:
+    backends: list[str] = []
+    monkeypatch.setattr(OrtBackend, "close", lambda _: backends.append("closed"))
+    with pytest.raises(UsageError, match=message):
         Generator.open(exported(STRUCTURE), **options)
+    assert backends == ([] if "threads" in options else ["closed"])
+
+
+@pytest.mark.parametrize("size", ["3MB", 3_000_000])
+def test_kv_memory_is_bytes_or_a_text(exported: Callable[..., Path], size: object) -> None:
+    with Generator.open(exported(STRUCTURE), threads=1, kv_memory=size) as generator:
+        assert generator.kv_memory.limit == 3_000_000
 
 
 def test_max_tokens_none_runs_to_the_model_limit(generator: Generator) -> None:
     result = generator.generate([[5] * 50], GREEDY.updated(max_tokens=None))[0]
     assert len(result.outputs[0].token_ids) == generator.model.max_seq_len - 50
     assert result.outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_score_of_logits_that_are_no_numbers_is_an_error(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    def gather(_: HostStitcher, __: object, rows: np.ndarray) -> np.ndarray:
+        logits = np.zeros((len(rows), generator.model.vocab_size), np.float32)
+        logits[1, 17] = value
+        return logits
+
+    monkeypatch.setattr(HostStitcher, "_gather_logits", gather)
+    with pytest.raises(SkipDecError, match=r"text 0 .* 1 of 393 are .* token id 17;"):
+        generator.score([[5]], [[6, 7, 8]])
 
 
 @pytest.mark.parametrize(

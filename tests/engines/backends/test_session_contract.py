@@ -150,6 +150,15 @@ def test_all_wrong_tensors_are_named_at_once(loaded: Loaded) -> None:
         assert part in text
 
 
+def test_two_sizes_of_one_symbol_are_refused(loaded: Loaded) -> None:
+    session = loaded.session("layer_000")
+    tensors = loaded.tensors(session, rows=2, step=1)
+    other = loaded.tensors(session, rows=3, step=1)
+    tensors[TensorRole.PAST_KEY] = other[TensorRole.PAST_KEY]
+    with pytest.raises(UsageError, match="past_key has B = 3, but hidden_states has 2"):
+        session.bind(tensors)
+
+
 def test_memory_for_buffers_is_aligned(loaded: Loaded) -> None:
     buffer = loaded.backend.memory.allocate(1000)
     assert buffer.nbytes == 1000

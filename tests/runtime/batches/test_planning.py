@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from skipdec.engines.errors import CapacityError
@@ -11,6 +13,9 @@ from skipdec.runtime.kv.cache import KVLayout
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.tokens.sampling import SamplingParams
 
+SKIPPING = ExitSchedule(
+    num_layers=2, max_exit_layer=1, min_exit_layer=1, warmup_layers=0, horizon=1
+)
 LAYOUT = KVLayout(num_heads=2, head_dim=8, dtype="float32")
 
 
@@ -27,7 +32,7 @@ def plan(
 ) -> list[PlannedBatch]:
     return plan_batches(
         wanted,
-        ExitSchedule.full(2),
+        [ExitSchedule.full(2)] * len(wanted),
         LAYOUT,
         BatchLimits(max_batch_size, 100, max_batch_size, kv_limit),
     )
@@ -44,6 +49,27 @@ def test_every_completion_is_planned_once() -> None:
     rows = [(row.request.index, row.output_index) for batch in batches for row in batch.rows]
     assert sorted(rows) == [(i, j) for i in range(3) for j in range(3)]
     assert max(len(batch.rows) for batch in batches) == 4
+
+
+def test_only_rows_of_one_schedule_stand_together() -> None:
+    schedules = [ExitSchedule.full(2), SKIPPING, ExitSchedule.full(2)]
+    batches = plan_batches(requests(4, 4, 4), schedules, LAYOUT, BatchLimits(8, 100, 8, 2**40))
+    assert [(batch.schedule, [row.request.index for row in batch.rows]) for batch in batches] == [
+        (ExitSchedule.full(2), [0, 2]),
+        (SKIPPING, [1]),
+    ]
+
+
+def test_each_prompt_runs_once_in_groups_for_which_scratch_memory_is_planned() -> None:
+    wanted = [
+        *requests(100, n=2),
+        *(replace(r, index=r.index + 1) for r in requests(100, *[40] * 5)),
+    ]
+    schedules = [SKIPPING] * len(wanted)
+    (batch,) = plan_batches(wanted, schedules, LAYOUT, BatchLimits(8, 205, 8, 2**40))
+    assert [row.request.index for row in batch.rows] == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert (batch.num_prompts, batch.prefill_groups) == (7, ((0, 2), (2, 7)))
+    assert batch.kv_plan.scratch_rows == 5
 
 
 def test_memory_limits_a_batch_before_its_size_does() -> None:

@@ -1,4 +1,4 @@
-"""RecordRunner: order, one schedule for all chunks, bad records alone, cancelling."""
+"""RecordRunner: order, each record's own schedule, bad records alone, cancelling."""
 
 from __future__ import annotations
 
@@ -61,22 +61,14 @@ def test_lines_come_in_order_by_chunk_and_equal_single_calls(generator: Generato
         assert line["token_ids"] == alone.outputs[0].token_ids
 
 
-def test_horizon_is_that_of_the_longest_record_in_every_chunk(generator: Generator) -> None:
+def test_a_record_runs_its_own_schedule_whatever_stands_beside_it(generator: Generator) -> None:
     long = GREEDY.updated(max_tokens=12)
-    records = [record(1, 3, long), record(2, 3, long), record(3, 3), record(4, 3, long)]
-    lines = [
-        line for chunk in run(generator, records, schedule="2x", chunk_size=1) for line in chunk
-    ]
-    depths = [line["layers_per_token"] for line in lines]
-    assert depths[0] == depths[1] == depths[3]
-    assert depths[2] == depths[0][:4]
-
-
-def test_done_records_are_left_out_but_the_horizon_stays(generator: Generator) -> None:
-    records = [record(1, 3), record(2, 3, GREEDY.updated(max_tokens=12)), BadRecord(3, None, "x")]
-    whole = run(generator, records, schedule="2x")
-    rest = run(generator, records, schedule="2x", done={"r2"})
-    assert rest == [[whole[0][0], whole[0][2]]]
+    records = [record(1, 3, long), record(2, 3), record(3, 3), BadRecord(4, None, "x")]
+    (whole,) = run(generator, records, schedule="2x", chunk_size=9)
+    for index in (0, 1, 2):
+        assert run(generator, [records[index]], schedule="2x") == [[whole[index]]]
+    rest = run(generator, records, schedule="2x", done={"r1"})
+    assert rest == [whole[1:]]
 
 
 def test_bad_records_become_errors_and_the_rest_runs(generator: Generator) -> None:

@@ -8,6 +8,7 @@ from skipdec.engines.host.events import Events
 from skipdec.runtime.commands import progress
 from skipdec.runtime.commands.progress import GenerationProgress
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import FinishReason, StreamDelta
 
 
@@ -29,7 +30,7 @@ class Told(Events):
 def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_UPDATES", 0)
     events = Told()
-    counted = GenerationProgress(ExitSchedule.full(6), 3, events)
+    counted = GenerationProgress([ExitSchedule.full(6)], 3, events)
     with counted:
         counted.update([delta(0, 6), delta(1, 6)])
         counted.update([delta(0, 4), delta(1, 4, "stop")])
@@ -44,8 +45,16 @@ def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_single_tokens_have_no_realised_depth() -> None:
-    counted = GenerationProgress(ExitSchedule.full(6), 3, Events())
+    counted = GenerationProgress([ExitSchedule.full(6)], 3, Events())
     with counted:
         counted.update([delta(0, 6, "length")])
     assert counted.realised_depth is None
     assert "realised depth" not in counted.summary_text()
+
+
+def test_horizons_of_the_requests_own_are_shown_as_a_range() -> None:
+    schedules = [parse_schedule("2x", num_layers=6, horizon=horizon) for horizon in (20, 4, 9)]
+    counted = GenerationProgress(schedules, 3, Events())
+    text = "linear:max=4,min=2,warmup=1,horizon=4…20"
+    assert counted.summary_text().startswith(f"schedule {text}, horizon 4…20\n")
+    assert (counted.summary()["schedule"], counted.summary()["horizon"]) == (text, None)

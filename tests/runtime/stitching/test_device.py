@@ -82,8 +82,9 @@ def host_device(generator: Generator) -> HostDevice:
 
 
 def stitcher(generator: Generator) -> DeviceStitcher:
-    assert isinstance(generator._stitcher, DeviceStitcher)
-    return generator._stitcher
+    stitcher = generator._engines.require_usable()
+    assert isinstance(stitcher, DeviceStitcher)
+    return stitcher
 
 
 @contextmanager

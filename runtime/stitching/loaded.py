@@ -1,0 +1,170 @@
+"""The loaded engines of one generator: who uses them, and when they are freed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition, Lock, get_ident
+from typing import TypeVar
+
+from ...engines.backends.device import Device
+from ...engines.backends.session import EngineBackend
+from ...engines.errors import ClosedError, SkipDecError
+from ..kv.cache import KVCache, KVPlan
+from ..kv.pool import BufferPool, KVMemory
+from .stitcher import Stitcher
+
+T = TypeVar("T")
+
+
+class LoadedEngines:
+    """Engines and their KV memory, used by one call at a time, a step at a time.
+
+    A call (`exclusive`) may rest between two steps for as long as it likes, as a stream does that
+    nobody reads; `close` waits for a running step only. Whoever is in a call afterwards gets
+    ClosedError from its next step. Every method may be called from any thread.
+
+    ``backend`` and ``pool`` belong to this object from here on.
+    """
+
+    def __init__(self, stitcher: Stitcher, backend: EngineBackend, pool: BufferPool) -> None:
+        self.pool = pool
+        self._stitcher: Stitcher | None = stitcher
+        self._backend = backend
+        self._cache: KVCache | None = None  # of the call that is going on
+        self._planned_bytes = 0
+        self._is_closed = False
+        self._process = os.getpid()
+        self._call = Lock()
+        self._changed = Condition()  # guards all of the above and the next line
+        self._stepping: int | None = None  # the thread that runs a step
+
+    @property
+    def device(self) -> Device | None:
+        """The device that the engines run on; None for the CPU."""
+        return self._backend.device
+
+    @property
+    def kv_memory(self) -> KVMemory:
+        """See Generator."""
+        assert self.pool.limit is not None
+        return KVMemory(
+            limit=self.pool.limit,
+            planned=self._planned_bytes,
+            peak=self.pool.peak_bytes,
+            held=self.pool.idle_bytes,
+        )
+
+    @contextmanager
+    def exclusive(self, *, planned_bytes: int) -> Iterator[None]:
+        """Hold the engines for one call, which plans to use so much KV memory.
+
+        Raises what `require_usable` raises, and SkipDecError if another call holds them.
+        """
+        self.require_usable()
+        if not self._call.acquire(blocking=False):
+            raise SkipDecError(
+                "Generator",
+                "is busy: another thread is generating, or a stream is still open; wait, close "
+                "the stream, or open a second generator",
+            )
+        try:
+            self._planned_bytes = planned_bytes
+            self.pool.reset_peak()
+            yield
+        finally:
+            self._call.release()
+
+    @contextmanager
+    def cache(self, plan: KVPlan) -> Iterator[KVCache]:
+        """The KV cache of a batch of the call; nothing is bound to it afterwards."""
+        with self._changed:
+            self.require_usable()
+            cache = self._cache = KVCache(self.pool, plan)
+        try:
+            yield cache
+        finally:
+            if not self._is_inherited:
+                with self._changed:
+                    self._close_cache()
+
+    def run(self, step: Callable[[Stitcher], T]) -> T:
+        """Return ``step(stitcher)``; nothing is freed meanwhile. ``step`` must not keep the
+        stitcher. Raises what `require_usable` raises.
+        """
+        with self._changed:
+            self._stepping = get_ident()
+        try:
+            return step(self.require_usable())
+        finally:
+            with self._changed:
+                self._stepping = None
+                if self._is_closed:
+                    self._free()
+                self._changed.notify_all()
+
+    def trim(self) -> None:
+        """Free the memory that no call uses."""
+        if not self._is_inherited:
+            with self._between_steps():
+                self.pool.trim()
+
+    def close(self) -> None:
+        """Free all, once no step is running; idempotent.
+
+        Inside a step (a signal handler), returns at once: the step frees all when it ends. In a
+        forked child, does nothing: what it would free is its parent's.
+        """
+        if self._is_inherited:
+            return
+        with self._changed:
+            self._is_closed = True
+        with self._between_steps() as may_free:
+            if may_free:
+                self._free()
+
+    def require_usable(self) -> Stitcher:
+        """Return the stitcher. Raises ClosedError, or SkipDecError in a forked child."""
+        if self._is_inherited:
+            raise SkipDecError(
+                "Generator",
+                f"was opened by process {self._process}, of which this one, {os.getpid()}, is a "
+                "fork: threads and devices don't survive one; open a generator here, or start "
+                "processes by 'spawn'",
+            )
+        if self._is_closed or self._stitcher is None:
+            raise ClosedError("Generator", "is closed; open the bundle again")
+        return self._stitcher
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that loaded the engines."""
+        return self._process != os.getpid()
+
+    @contextmanager
+    def _between_steps(self) -> Iterator[bool]:
+        """Keep steps from beginning once none is running; False if this thread is running one."""
+        with self._changed:
+            is_inside = self._stepping == get_ident()
+            if not is_inside:
+                self._changed.wait_for(lambda: self._stepping is None)
+            yield not is_inside
+
+    def _close_cache(self) -> None:
+        if self._cache is not None:
+            if self._stitcher is not None:
+                self._stitcher.unbind()
+            self._cache.close()
+            self._cache = None
+
+    def _free(self) -> None:
+        if self._stitcher is None:
+            return
+        try:
+            self._close_cache()
+            self._stitcher.close()
+        finally:
+            self._stitcher = None
+            self.pool.trim()
+            self._backend.close()

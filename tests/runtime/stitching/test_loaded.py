@@ -1,0 +1,153 @@
+"""Loaded engines are one call's at a time, and freed when no step runs, whoever closes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Condition, Event
+from unittest.mock import Mock, create_autospec
+
+import pytest
+
+from skipdec.engines.backends.session import EngineBackend
+from skipdec.engines.errors import ClosedError, SkipDecError
+from skipdec.engines.memory import HostMemory
+from skipdec.runtime.kv.cache import KVLayout, KVPlan
+from skipdec.runtime.kv.pool import BufferPool
+from skipdec.runtime.stitching import loaded
+from skipdec.runtime.stitching.loaded import LoadedEngines
+from skipdec.runtime.stitching.stitcher import Stitcher
+
+PLAN = KVPlan(KVLayout(2, 4, "float32"), 1, (100,))
+SECONDS = 30  # after which a test that hangs fails
+
+
+class Room:
+    """Engines that write down what is done with them."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        stitcher: Mock = create_autospec(Stitcher, instance=True)
+        stitcher.unbind.side_effect = lambda: self.done.append("unbound")
+        stitcher.close.side_effect = lambda: self.done.append("freed")
+        self.backend: Mock = create_autospec(EngineBackend, instance=True)
+        self.pool = BufferPool(HostMemory(), 10**6)
+        self.engines = LoadedEngines(stitcher, self.backend, self.pool)
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Set as soon as someone waits for a step to end."""
+    event = Event()
+
+    class Announced(Condition):
+        def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+            if not predicate():
+                event.set()
+            return super().wait_for(predicate, timeout)
+
+    monkeypatch.setattr(loaded, "Condition", Announced)
+    return event
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def test_close_waits_for_the_step_that_runs_and_ends_the_call(
+    waits: Event, threads: ThreadPoolExecutor
+) -> None:
+    room, in_step = Room(), Event()
+
+    def step(_: Stitcher) -> None:
+        in_step.set()
+        assert waits.wait(SECONDS), "close did not wait"
+        room.done.append("step")
+
+    def call() -> None:
+        with room.engines.exclusive(planned_bytes=0), room.engines.cache(PLAN):
+            room.engines.run(step)
+            room.engines.run(step)
+
+    running = threads.submit(call)
+    assert in_step.wait(SECONDS)
+    threads.submit(room.engines.close).result(SECONDS)
+    with pytest.raises(ClosedError):
+        running.result(SECONDS)
+    assert room.done == ["step", "unbound", "freed"]
+    assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
+    room.backend.close.assert_called_once()
+
+
+def test_close_does_not_wait_for_a_call_that_rests(room: Room) -> None:
+    with room.engines.exclusive(planned_bytes=0), room.engines.cache(PLAN):
+        room.engines.run(lambda _: None)
+        room.engines.close()
+        assert room.done == ["unbound", "freed"]
+        assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
+        with pytest.raises(ClosedError):
+            room.engines.run(lambda _: room.done.append("step"))
+    assert room.done == ["unbound", "freed"]
+    assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
+
+
+def test_close_inside_a_step_leaves_freeing_to_its_end(room: Room) -> None:
+    def step(_: Stitcher) -> None:
+        room.engines.close()
+        assert room.done == []
+
+    room.engines.run(step)
+    assert room.done == ["freed"]
+    room.backend.close.assert_called_once()
+
+
+def test_trim_waits_for_the_step_that_runs(waits: Event, threads: ThreadPoolExecutor) -> None:
+    room, in_step = Room(), Event()
+
+    def step(_: Stitcher) -> None:
+        room.pool.release(room.pool.acquire(5000))
+        in_step.set()
+        assert waits.wait(SECONDS), "trim did not wait"
+        assert room.pool.idle_bytes > 0
+
+    running = threads.submit(room.engines.run, step)
+    assert in_step.wait(SECONDS)
+    room.engines.trim()
+    running.result(SECONDS)
+    assert room.pool.idle_bytes == 0
+
+
+def test_a_second_call_is_refused_until_the_first_has_ended(room: Room) -> None:
+    with (
+        room.engines.exclusive(planned_bytes=0),
+        pytest.raises(SkipDecError, match="is busy"),
+        room.engines.exclusive(planned_bytes=0),
+    ):
+        pass
+    with room.engines.exclusive(planned_bytes=0):
+        pass
+
+
+def test_a_fork_may_neither_use_nor_free_its_parents_engines(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with room.engines.exclusive(planned_bytes=0), room.engines.cache(PLAN):
+        with monkeypatch.context() as fork:
+            fork.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(SkipDecError, match=r"-1, is a fork: .* by 'spawn'"):
+                room.engines.run(Mock())
+            with pytest.raises(SkipDecError, match="is a fork"):
+                room.engines.exclusive(planned_bytes=0).__enter__()
+            room.engines.trim()
+            room.engines.close()
+        assert room.done == []
+        room.engines.run(lambda _: room.done.append("step"))
+    assert room.done == ["step", "unbound"]
