@@ -30,8 +30,8 @@ Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
 
 # Far above any model's, far below what would eat memory before the first check of it.
 MAX_LAYERS = 4096
-_MAX_WIDTH = 2**20
-_MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
+MAX_WIDTH = 2**20
+MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
 _MAX_BYTES = 2**63 - 1
 
 PROMPT_PLACEHOLDER = "{prompt}"  # what the prompt's text stands for in a template
@@ -94,7 +94,7 @@ def _holds_the_prompt(template: str) -> str:
 RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
 PromptTemplate = Annotated[str, AfterValidator(_holds_the_prompt)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Capacity = Annotated[int, Field(ge=1, le=_MAX_TOKENS)]
+Capacity = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -162,21 +162,21 @@ class ModelSpec(_Model):
     family: str = Field(default="opt", description="Hugging Face's model_type")
     name: str = Field(description="hub id or directory name, for people")
     num_layers: int = Field(ge=1, le=MAX_LAYERS)
-    hidden_size: int = Field(ge=1, le=_MAX_WIDTH)
-    num_heads: int = Field(ge=1, le=_MAX_WIDTH, description="of queries")
+    hidden_size: int = Field(ge=1, le=MAX_WIDTH)
+    num_heads: int = Field(ge=1, le=MAX_WIDTH, description="of queries")
     num_kv_heads: int = Field(
         default_factory=lambda known: known["num_heads"],
         ge=1,
-        le=_MAX_WIDTH,
+        le=MAX_WIDTH,
         description="of keys and values; absent: num_heads",
     )
     head_dim: int = Field(
         default_factory=lambda known: known["hidden_size"] // known["num_heads"],
         ge=1,
-        le=_MAX_WIDTH,
+        le=MAX_WIDTH,
         description="width of one head; absent: hidden_size / num_heads",
     )
-    vocab_size: int = Field(ge=1, le=_MAX_TOKENS)
+    vocab_size: int = Field(ge=1, le=MAX_TOKENS)
     max_position_embeddings: Capacity = Field(description="positions that the model was made for")
     max_seq_len: Capacity = Field(description="longest prompt + completion that is accepted")
     tie_word_embeddings: bool = True
@@ -222,9 +222,9 @@ class BuildSpec(_Model):
     version: str = Field(description="of the TensorRT library, e.g. 10.16.1.11")
     compute_capability: str = Field(description="of the GPU that the plans are for, e.g. 8.9")
     driver: str | None = Field(description="CUDA version of the driver; None: built without a GPU")
-    max_batch_size: int = Field(ge=1, le=_MAX_WIDTH, description="rows of a decode step")
+    max_batch_size: int = Field(ge=1, le=MAX_WIDTH, description="rows of a decode step")
     max_prompt_len: Capacity = Field(description="tokens a row of a prefill call")
-    max_prefill_rows: int = Field(ge=1, le=_MAX_WIDTH, description="rows of a prefill call")
+    max_prefill_rows: int = Field(ge=1, le=MAX_WIDTH, description="rows of a prefill call")
     kv_buckets: tuple[Capacity, ...] = Field(min_length=1, description="KV capacities T, ascending")
     optimization_level: int = Field(ge=0, le=5)
     workspace: int | None = Field(

@@ -36,13 +36,13 @@ class ConfigReader:
         self.config = config
         self.problems: list[str] = []
 
-    def size(self, key: str, default: int) -> int:
-        """An integer of at least 1; ``default`` where it is absent or null."""
+    def size(self, key: str, default: int, most: int) -> int:
+        """An integer from 1 to ``most``; ``default`` where it is absent or null."""
         value = self.config.get(key)
         if value is None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self.problems.append(f"{key} is {value!r}; allowed: an integer of at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            self.problems.append(f"{key} is {value!r}; allowed: an integer from 1 to {most}")
             return default
         return value
 
@@ -87,6 +87,8 @@ class ConfigReader:
     def check_kind(self, allowed: Sequence[str]) -> None:
         """Check that ``architectures`` has only those allowed, and weights are not quantised."""
         architectures = self.config.get("architectures") or []
+        if not isinstance(architectures, list):
+            architectures = [architectures]
         unknown = [item for item in architectures if item not in allowed]
         if unknown:
             self.problems.append(

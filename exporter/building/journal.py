@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from ...engines.bundle import file_record
+from ...engines.documents import parse_json
+from ...engines.errors import CheckpointError
 from ...engines.manifest import FileRecord, ModelSpec, PrecisionSpec, json_digest
 from ..architecture.weights import Parameter
 from ..checkpoint.reader import CheckpointReader
@@ -45,9 +47,10 @@ _TOOLS = (*_COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
 class Journal:
     """One line per ONNX engine, or plan of an engine, that was built in ``directory``.
 
-    A line holds its content key (a hash of all that its bytes follow from) and its files' sizes
-    and hashes. It is on disk before ``record`` returns; a line cut short by a kill counts as
-    absent. Publishing the bundle deletes the journal. Several threads may record at once.
+    A line holds its content key (a hash of all that its bytes follow from), its description, its
+    files' sizes and hashes, and a digest of all that. It is on disk before ``record`` returns; a
+    line that a kill cut short or that was damaged counts as absent. Publishing the bundle deletes
+    the journal. Several threads may record at once.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -67,7 +70,7 @@ class Journal:
         """Note that ``built``, an engine or one of its plans, is on disk."""
         document = {"key": key, "engine": built.model_dump(mode="json")}
         with self._lock, self._path.open("a") as file:
-            file.write(json.dumps(document) + "\n")
+            file.write(json.dumps(document | {"digest": json_digest(document)}) + "\n")
             file.flush()
             os.fsync(file.fileno())
             self._entries[key] = built
@@ -77,11 +80,13 @@ class Journal:
             return
         for line in self._path.read_text(errors="replace").splitlines():
             try:
-                document = json.loads(line)
+                document = parse_json(line, CheckpointError, subject=JOURNAL_NAME)
+                if document.pop("digest") != json_digest(document):
+                    continue
                 found = document["engine"] | {"directory": self._directory}
                 yield str(document["key"]), BuiltEngine.model_validate(found)
-            except (ValueError, KeyError, TypeError):
-                continue  # cut short by a kill: the work is done again
+            except (CheckpointError, ValueError, LookupError, TypeError, AttributeError):
+                continue  # the work is done again
 
     def _is_intact(self, record: FileRecord) -> bool:
         path = self._directory / record.path

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...engines.documents import read_json
 from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
@@ -157,10 +157,7 @@ def _read_schedule(directory: Path) -> dict[str, Any] | None:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(str(path), f"is not JSON ({error})") from error
+    document = read_json(path, CheckpointError)
     if not isinstance(document, dict):
         raise CheckpointError(str(path), f"is a JSON {type(document).__name__}; expected an object")
     return document

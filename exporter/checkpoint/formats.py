@@ -8,16 +8,17 @@ map costs no memory, however large the tensor.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import pickle
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from ...engines.documents import parse_json
 from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
 from .reader import StoredTensor, StoredType
@@ -28,6 +29,21 @@ _STORED_TYPES: dict[str, tuple[StoredType, str]] = {
     "BF16": ("bfloat16", "<u2"),
 }
 _PREFIX_BYTES = 8
+_LARGEST_HEADER = 100_000_000  # bytes, as safetensors has it
+_MOST_DIMENSIONS = 8
+# What unpickling damaged bytes raises, beside UnpicklingError.
+_BROKEN_PICKLES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+)
 
 
 def map_safetensors(path: Path) -> dict[str, StoredTensor]:
@@ -47,41 +63,65 @@ def map_safetensors(path: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(
             str(path), f"is truncated: header of {header_size} bytes, {size} in all"
         )
-    try:
-        header = json.loads(data[_PREFIX_BYTES:start])
-        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, AttributeError) as error:
-        raise CheckpointError(str(path), f"has a broken header ({error})") from error
-    tensors, problems = {}, []
-    for name, entry in entries.items():
-        if problem := _entry_problem(entry, size - start):
-            problems.append(f"{name} {problem}")
-            continue
-        dtype, numpy_dtype = _STORED_TYPES[entry["dtype"]]
-        view = np.ndarray(
-            tuple(entry["shape"]), numpy_dtype, data, offset=start + entry["data_offsets"][0]
-        )
-        tensors[name] = StoredTensor(dtype, view)
-    if problems:
+    if header_size > _LARGEST_HEADER:
+        raise CheckpointError(str(path), f"has a header of {header_size} bytes; not safetensors")
+    entries = parse_json(data[_PREFIX_BYTES:start], CheckpointError, subject=f"header of {path}")
+    if not isinstance(entries, dict):
+        raise CheckpointError(str(path), f"has a broken header: a JSON {type(entries).__name__}")
+    entries.pop("__metadata__", None)
+    problems = [
+        f"{name} {problem}"
+        for name, entry in entries.items()
+        if (problem := _entry_problem(entry, size - start))
+    ]
+    if problems := problems or list(_gaps(entries, size - start)):
         raise CheckpointError(str(path), *problems)
-    return tensors
+    return {name: _stored_tensor(entry, data, start) for name, entry in entries.items()}
+
+
+def _stored_tensor(entry: dict[str, Any], data: mmap.mmap, start: int) -> StoredTensor:
+    """A view of ``data``, where the tensors' bytes begin at ``start``."""
+    dtype, numpy_dtype = _STORED_TYPES[entry["dtype"]]
+    offset = start + entry["data_offsets"][0]
+    return StoredTensor(dtype, np.ndarray(tuple(entry["shape"]), numpy_dtype, data, offset))
+
+
+def _gaps(entries: dict[str, dict[str, Any]], data_size: int) -> Iterator[str]:
+    """Bytes that belong to two tensors or to none, which the format does not allow."""
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        begin = entry["data_offsets"][0]
+        if begin != end:
+            yield f"{name} begins at byte {begin}; the tensors before it end at {end}"
+        end = entry["data_offsets"][1]
+    if end != data_size:
+        yield f"has {data_size - end} bytes after its last tensor; download it again"
 
 
 def _entry_problem(entry: Any, data_size: int) -> str | None:  # noqa: ANN401  (any JSON value)
     """What is wrong with one tensor's header entry; None if nothing is."""
-    try:
-        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        count = math.prod(shape)
-    except (KeyError, TypeError, ValueError):
-        return "has a header entry without dtype, shape and data_offsets; download the file again"
+    broken = "has a header entry without dtype, shape and data_offsets; download the file again"
+    if not isinstance(entry, dict):
+        return broken
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not (isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(offsets)):
+        return broken
+    if len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
+        return broken
+    begin, end = offsets
     if dtype not in _STORED_TYPES:
         return f"is {dtype}; allowed: {', '.join(_STORED_TYPES)}"
+    count = math.prod(shape)
     expected = count * np.dtype(_STORED_TYPES[dtype][1]).itemsize
-    if end - begin != expected or begin < 0:
+    if end - begin != expected:
         return f"lies at bytes {begin} to {end}; its shape {shape} needs {expected} bytes"
     if end > data_size:
         return f"ends at byte {end} of {data_size}: the file is truncated; download it again"
     return None
+
+
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:  # noqa: ANN401
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
 
 
 def map_bin(path: Path) -> dict[str, StoredTensor]:
@@ -109,14 +149,16 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
             "holds more than tensors, and pickled code is never run here; save the state dict "
             "alone, best as safetensors",
         ) from error
-    except RuntimeError as error:
-        raise CheckpointError(str(path), f"can't be read ({error})") from error
+    except _BROKEN_PICKLES as error:
+        raise CheckpointError(str(path), f"can't be read ({error}); download it again") from error
     if not isinstance(state, dict):
         raise CheckpointError(str(path), f"holds a {type(state).__name__}; expected a state dict")
     tensors, problems = {}, []
     for name, tensor in state.items():
         if not isinstance(tensor, torch.Tensor):
             problems.append(f"{name} is a {type(tensor).__name__}; expected a tensor")
+        elif tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            problems.append(f"{name} is sparse or has no data; save it as a dense tensor")
         elif tensor.dtype == torch.bfloat16:
             bits = tensor.detach().view(torch.int16).numpy().view("uint16")
             tensors[str(name)] = StoredTensor("bfloat16", bits)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ...engines.documents import read_file
 from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
 from ...engines.manifest import ModelSpec
 
+_LARGEST = 1 << 28  # bytes
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
 
@@ -21,7 +23,7 @@ def read_tokenizer(directory: Path) -> bytes | None:
     """
     path = directory / "tokenizer.json"
     if path.is_file():
-        return _checked(path.read_bytes(), path)
+        return _checked(read_file(path, CheckpointError, limit=_LARGEST), path)
     if all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
         return _converted(directory)
     return None

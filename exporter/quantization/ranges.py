@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ...engines.documents import parse_json, read_file
 from ...engines.errors import UsageError
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec, json_digest
 from ..architecture.architecture import quantized_parameters
 from ..architecture.weights import engine_name
 from .migration import Migration
 from .quantize import quantization
+
+_LARGEST = 1 << 30  # bytes: with factors, a number for each input of each product
 
 Ranges = Mapping[str, float]
 """max|x| of the input of each product, by the name of its weight."""
@@ -62,10 +64,7 @@ class ActivationRanges(BaseModel):
         Raises UsageError, with every problem at once, for broken JSON, unknown fields, and ranges
         that are not finite and above 0.
         """
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise UsageError(subject, f"is not JSON ({error})") from error
+        document = parse_json(text, UsageError, subject=subject)
         try:
             return cls.model_validate(document)
         except ValidationError as error:
@@ -100,12 +99,7 @@ class ActivationRanges(BaseModel):
 
 def read_ranges(path: Path) -> ActivationRanges:
     """Read a ranges file. Raises UsageError if it can't be read or is none."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            str(path), f"can't be read ({error.strerror}); give a ranges file"
-        ) from error
+    content = read_file(path, UsageError, remedy="give a ranges file", limit=_LARGEST)
     return ActivationRanges.from_json(content, str(path))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from skipdec.engines.errors import UnsupportedModelError, UsageError
 from skipdec.engines.host.processor import processor_flags
+from skipdec.engines.manifest import MAX_LAYERS
 from skipdec.engines.targets import TARGETS, exported_targets
 from skipdec.exporter.architecture.architecture import family_config, hub_id, short_names
 from skipdec.exporter.architecture.model_config import model_spec
@@ -191,6 +192,28 @@ def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
     for reason in (*(config.keys() - TINY.keys()), "num_attention_heads", "4096"):
         assert str(reason) in text
     assert len(caught.value.problems) == 9
+
+
+ODD = (3, -1, 0, 10**9, 10**30, 0.5, 1e300, float("nan"), "", "3", True, None, [], [3], {}, [[]])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("architectures", "activation_function", "num_attention_heads", "hidden_size", "ffn_dim"),
+        *("num_hidden_layers", "vocab_size", "max_position_embeddings", "word_embed_proj_dim"),
+        *("enable_bias", "tie_word_embeddings", "do_layer_norm_before", "model_type"),
+        *("eos_token_id", "pad_token_id", "quantization_config"),
+    ],
+)
+def test_no_value_of_a_configuration_is_more_than_its_reader_takes(key: str) -> None:
+    for value in ODD:
+        problem = key
+        try:
+            assert model_spec({**TINY, key: value}, "odd").num_layers <= MAX_LAYERS
+        except UnsupportedModelError as error:
+            problem = str(error)
+        assert key in problem or "num_attention_heads" in problem
 
 
 def test_an_export_names_its_checkpoint_and_nothing_else_of_it_does() -> None:

@@ -8,21 +8,21 @@ from typing import Any, Literal, cast, get_args
 from pydantic import ConfigDict, Field, ValidationError
 
 from ....engines.errors import UnsupportedModelError
-from ....engines.manifest import ModelSpec
+from ....engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, ModelSpec
 from ..model_config import ConfigReader
 
 Activation = Literal["relu", "gelu"]
 
 _ARCHITECTURES = ("OPTForCausalLM", "OPTModel")
 
-# What transformers' OPTConfig assumes where config.json is silent.
-_DEFAULT_SIZES = {
-    "num_hidden_layers": 12,
-    "hidden_size": 768,
-    "num_attention_heads": 12,
-    "ffn_dim": 3072,
-    "vocab_size": 50272,
-    "max_position_embeddings": 2048,
+# What transformers' OPTConfig assumes where config.json is silent, and the most that is taken.
+_SIZES = {
+    "num_hidden_layers": (12, MAX_LAYERS),
+    "hidden_size": (768, MAX_WIDTH),
+    "num_attention_heads": (12, MAX_WIDTH),
+    "ffn_dim": (3072, MAX_WIDTH),
+    "vocab_size": (50272, MAX_TOKENS),
+    "max_position_embeddings": (2048, MAX_TOKENS),
 }
 _DEFAULT_FLAGS = {
     "do_layer_norm_before": True,
@@ -39,8 +39,10 @@ class OptSpec(ModelSpec):
 
     model_config = ConfigDict(extra="forbid")
 
-    word_embed_proj_dim: int = Field(ge=1, description="!= hidden_size: project_in and project_out")
-    ffn_dim: int = Field(ge=1)
+    word_embed_proj_dim: int = Field(
+        ge=1, le=MAX_WIDTH, description="!= hidden_size: project_in and project_out"
+    )
+    ffn_dim: int = Field(ge=1, le=MAX_WIDTH)
     do_layer_norm_before: bool = True
     final_layer_norm: bool = Field(default=True, description="a norm after the last layer")
     enable_bias: bool = True
@@ -71,10 +73,10 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     Raises UnsupportedModelError with all reasons at once.
     """
     reader = ConfigReader(config)
-    sizes = {key: reader.size(key, default) for key, default in _DEFAULT_SIZES.items()}
+    sizes = {key: reader.size(key, *bounds) for key, bounds in _SIZES.items()}
     flags = {key: reader.flag(key, default) for key, default in _DEFAULT_FLAGS.items()}
     hidden_size, vocab_size = sizes["hidden_size"], sizes["vocab_size"]
-    projection = reader.size("word_embed_proj_dim", hidden_size)
+    projection = reader.size("word_embed_proj_dim", hidden_size, MAX_WIDTH)
     activation = cast("Activation", reader.choice("activation_function", get_args(Activation)))
     token_ids = {
         key: reader.token_id(key, default, vocab_size)

@@ -1,0 +1,58 @@
+"""A journal is believed only as far as its digests go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hollow_bundles import hollow_manifest
+
+from skipdec.engines.bundle import file_record
+from skipdec.exporter.building.engine import BuiltEngine
+from skipdec.exporter.building.journal import JOURNAL_NAME, Journal
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> dict[str, Any]:
+    """The one line of a journal in ``tmp_path``."""
+    (tmp_path / "head.onnx").write_bytes(b"graph")
+    built = BuiltEngine(
+        spec=hollow_manifest(2).engines[-1],
+        files=(file_record(tmp_path, "head.onnx"),),
+        directory=tmp_path,
+    )
+    Journal(tmp_path).record("key", built)
+    found = Journal(tmp_path).built("key")
+    assert found is not None
+    assert found.resumed
+    document: dict[str, Any] = json.loads((tmp_path / JOURNAL_NAME).read_text())
+    return document
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        (("engine", "spec"), {"step_bytes": 1}),
+        (("engine", "spec"), {"name": "layer_001"}),
+        (("engine",), {"plans": None}),
+        ((), {"key": "other"}),
+        ((), {"digest": "0" * 64}),
+    ],
+)
+def test_a_line_with_another_fact_counts_as_absent(
+    tmp_path: Path, line: dict[str, Any], place: tuple[str, ...], change: dict[str, Any]
+) -> None:
+    inner = line
+    for key in place:
+        inner = inner[key]
+    inner.update(change)
+    (tmp_path / JOURNAL_NAME).write_text(json.dumps(line) + "\n")
+    assert Journal(tmp_path).built(line["key"]) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"digest": 1}', "[" * 100_000])
+def test_a_line_that_is_none_counts_as_absent(tmp_path: Path, text: str) -> None:
+    (tmp_path / JOURNAL_NAME).write_text(text + "\n")
+    assert Journal(tmp_path).built("key") is None
