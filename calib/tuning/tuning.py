@@ -11,11 +11,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ...engines.bundle import schedule_text
-from ...engines.bundle.place import SCHEDULE_NAME, share_weights
+from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
 from ...engines.host.events import Events
 from ...engines.host.extras import missing_modules
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
+from .card import tuned_card
 from .config import TuneConfig
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
@@ -109,6 +110,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
             device=str(trainer.args.device),
         )
         (directory / REPORT_NAME).write_text(report.model_dump_json(indent=2) + "\n")
+        (directory / CARD_NAME).write_bytes(tuned_card(plan, report))
         if not missing_modules("plot"):
             plot_curves(report, directory / CURVES_NAME)
         plan.directories.publish()

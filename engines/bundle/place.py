@@ -33,6 +33,7 @@ from .ownership import (
 MANIFEST_NAME = "manifest.json"
 SCHEDULE_NAME = "schedule.json"
 TOKENIZER_NAME = "tokenizer.json"
+CARD_NAME = "README.md"  # beside what the manifest lists: its owner may edit it
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

@@ -10,7 +10,14 @@ from ..errors import BundleError
 from ..manifest import Manifest
 from .bundle import EngineBundle, replace_file, schedule_text
 from .ownership import make_own_directory
-from .place import MANIFEST_NAME, SCHEDULE_NAME, TOKENIZER_NAME, bundle_place, is_empty_directory
+from .place import (
+    CARD_NAME,
+    MANIFEST_NAME,
+    SCHEDULE_NAME,
+    TOKENIZER_NAME,
+    bundle_place,
+    is_empty_directory,
+)
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -89,7 +96,7 @@ class BundleWriter:
 
     def _remove_strays(self, listed: set[str]) -> None:
         """Delete journals, temporary files and whatever else is not part of the bundle."""
-        keep = listed | {MANIFEST_NAME, SCHEDULE_NAME}
+        keep = listed | {MANIFEST_NAME, SCHEDULE_NAME, CARD_NAME}
         for path in sorted(self.directory.rglob("*"), reverse=True):  # children before parents
             if path.is_dir() and not path.is_symlink():
                 if is_empty_directory(path):

@@ -11,7 +11,8 @@ from threading import Event
 from time import perf_counter
 from typing import TypeVar
 
-from ...engines.bundle.place import TOKENIZER_NAME
+from ...engines.bundle import replace_file
+from ...engines.bundle.place import CARD_NAME, TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
 from ...engines.host.events import Events
 from ...engines.host.worker import Worker
@@ -22,6 +23,7 @@ from ..building.engine import BuiltEngine
 from ..building.journal import Journal
 from ..config import CANONICAL, QuantizationConfig
 from ..verification import process
+from .card import bundle_card
 from .plan import BundlePlan, EngineSource, PlannedEngine
 from .report import EngineReport, ExportReport, PeakMemory, Stages
 
@@ -58,6 +60,7 @@ def run(
                     )
             manifest = building.manifest(canonical=plan.keeps_canonical)
             with stages.stage("publish", 1):
+                replace_file(writer.directory / CARD_NAME, bundle_card(manifest, plan.schedule))
                 bundle = writer.publish(manifest, schedule, plan.tokenizer)
     return ExportReport(
         output=bundle.path,

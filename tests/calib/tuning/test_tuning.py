@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from matplotlib.figure import Figure
 from recorded_events import RecordedEvents
 from safetensors.torch import load_file
@@ -155,6 +156,12 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
         result.outputs[0].token_ids,
     )
     assert_the_template_is_carried_along(output, bundle, rows)
+    card = ModelCard.load(output / "README.md")
+    assert card.data.license is None, "the user's to say"
+    losses = (report.validation.start_at_full, report.validation.tuned_at_full)
+    assert f"| at full depth | {losses[0]:.3f} | {losses[1]:.3f} |" in card.text
+    assert all(fact in card.text for fact in (report.schedule_text, "`{prompt} =`", "`small`"))
+    assert "| text prompts stand in | `{prompt} =` |" in ModelCard.load(bundle / "README.md").text
 
 
 def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: Path) -> None:

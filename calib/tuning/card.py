@@ -1,0 +1,53 @@
+"""The model card of a tuned checkpoint: what it is, from what, how it was tuned, what it loses."""
+
+from __future__ import annotations
+
+from ...exporter.checkpoint.card import code, facts_table, model_card, structure
+from .plan import TuningPlan
+from .report import TuningReport, ValidationReport
+
+
+def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
+    """Return README.md for the checkpoint that ``plan`` made, with the losses of ``report``."""
+    data = report.data
+    facts = {
+        "model": f"{structure(plan.model)}; {report.parameters:,} parameters",
+        "tuned from": code(plan.model.name) if plan.config.model else "random weights",
+        "exit schedule": code(report.schedule_text),
+        "tuned at": ", ".join(
+            f"{code(entry.text)} ({entry.steps} steps)" for entry in report.schedules
+        ),
+        "text prompts stand in": code(plan.data.template.text),
+        "data": f"{data.examples:,} examples, median {data.median_prompt} + "
+        f"{data.median_completion} tokens",
+        "training": f"{report.steps:,} steps, {report.epochs:g} epochs, seed {plan.config.seed}",
+        "made with": ", ".join(f"{name} {number}" for name, number in report.versions.items()),
+    }
+    sections = [
+        "A checkpoint for transformers whose layers were tuned to be skipped: exported by skipdec, "
+        "each generated token runs only those that its exit schedule names (SkipDecode, "
+        "arXiv:2307.02628). At full depth it runs in transformers like any other.",
+        facts_table(facts.items()),
+    ]
+    if report.validation is not None:
+        sections.append(_losses(report.validation))
+    sections.append("```sh\nskipdec export OWNER/NAME --quantize int8\n```")
+    return model_card(plan.model, f"{plan.config.output.name}, tuned to skip layers", sections)
+
+
+def _losses(losses: ValidationReport) -> str:
+    return "\n".join(
+        (
+            f"Loss of {losses.examples:,} held-out completions, nats a token:",
+            "",
+            "| | before | after |",
+            "|---|---|---|",
+            *(
+                f"| {depth} | {before:.3f} | {after:.3f} |"
+                for depth, before, after in (
+                    ("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule),
+                    ("at full depth", losses.start_at_full, losses.tuned_at_full),
+                )
+            ),
+        )
+    )

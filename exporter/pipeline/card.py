@@ -1,0 +1,75 @@
+"""The model card of a bundle: what it is, from what, at which schedule, and what that saves."""
+
+from __future__ import annotations
+
+from ...engines.manifest import Manifest
+from ...runtime.measuring.cost import CostModel
+from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.text import format_schedule
+from ..checkpoint.card import code, facts_table, model_card, structure
+
+_PROMPT_LENGTH, _NUM_TOKENS = 128, 64  # as `skipdec inspect` predicts for, where they fit
+
+
+def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
+    """Return README.md for the bundle of ``manifest``, its own schedule being ``schedule``.
+
+    All figures follow from the manifest: equal bundles have equal cards.
+    """
+    model, precision = manifest.model, manifest.precision
+    name = model.name.rpartition("/")[2]
+    facts = {
+        "model": structure(model),
+        "precision": f"{precision.dtype}, weights {_quantization(manifest)}",
+        "runs on": code(manifest.target),
+        "exit schedule, as exported": code(format_schedule(schedule)),
+        "text prompts stand in": code(manifest.prompt_template or "{prompt}"),
+        "weights of": ", ".join(f"{key} {code(manifest.source[key])}" for key in manifest.source),
+        "size": f"{sum(record.size for record in manifest.files) / 1e6:,.1f} MB",
+        "made with": ", ".join(f"{key} {text}" for key, text in manifest.tool_versions.items()),
+    }
+    return model_card(
+        model,
+        f"{name}, compiled layer by layer",
+        (
+            "Engines for skipdec, one a decoder layer: each generated token runs only the layers "
+            "that an exit schedule names (SkipDecode, arXiv:2307.02628).",
+            facts_table((key, text) for key, text in facts.items() if text),
+            _speed(manifest, schedule),
+            "```sh\nhf download OWNER/NAME --local-dir NAME\nskipdec inspect NAME\n"
+            'skipdec generate NAME -p "…"\n```',
+        ),
+        tags=[manifest.target],
+    )
+
+
+def _quantization(manifest: Manifest) -> str:
+    precision = manifest.precision
+    if precision.quantize == precision.head_quantize == "none":
+        return "as they are"
+    return f"{precision.quantize} (head {precision.head_quantize})"
+
+
+def _speed(manifest: Manifest, schedule: ExitSchedule) -> str:
+    """Depth and what bytes promise, of full depth and of the bundle's own schedule."""
+    cost = CostModel(manifest)
+    longest = manifest.model.max_seq_len
+    tokens = max(2, min(_NUM_TOKENS, longest // 3))
+    prompt = max(1, min(_PROMPT_LENGTH, longest - tokens))
+    full = ExitSchedule.full(manifest.model.num_layers)
+    rows = [
+        f"| {code(format_schedule(each))} | {each.average_budget(tokens - 1):.2f} "
+        f"| {cost.speedup(each, [prompt], tokens):.2f}× |"
+        for each in dict.fromkeys((full, schedule))
+    ]
+    return "\n".join(
+        (
+            f"One row, {prompt} + {tokens} tokens; predicted from the bytes that are read, not "
+            "measured. What skipping costs in quality is a matter of how the weights "
+            "were tuned: `skipdec evaluate` shows it on your data.",
+            "",
+            "| schedule | layers a token | speed-up of decoding |",
+            "|---|---|---|",
+            *rows,
+        )
+    )
