@@ -72,7 +72,8 @@ def test_imports_that_were_documented_before_there_were_folders_still_work(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["export", "--help"], ["build", "--help"], ["generate", "--help"]]
+    "arguments",
+    [["--help"], *([name, "--help"] for name in ("export", "build", "compare", "generate"))],
 )
 def test_help_loads_no_numeric_library(arguments: list[str]) -> None:
     loaded = loaded_modules(
