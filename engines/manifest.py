@@ -135,11 +135,14 @@ class EngineSpec(_Model):
     )
 
     def tensor(self, role: TensorRole) -> TensorSpec:
-        """Return the input or output that plays ``role``; KeyError if this engine has none."""
+        """Return the input or output that plays ``role``; BundleError if this engine has none."""
         for spec in (*self.inputs, *self.outputs):
             if spec.role == role:
                 return spec
-        raise KeyError(role)
+        raise BundleError(
+            f"engine {self.name}",
+            f"has no tensor for {role}; it has {', '.join(sorted(self.roles))}",
+        )
 
     @property
     def roles(self) -> frozenset[TensorRole]:

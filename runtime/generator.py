@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
 
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend, open_backend
-from ..engines.bundle import EngineBundle
+from ..engines.bundle import EngineBundle, Verify
+from ..engines.contract import check_contract
 from ..engines.errors import ScheduleError
 from .batches.prompts import Prompts
 from .batches.requests import Request, make_requests
@@ -54,6 +54,7 @@ class Generator:
         """
         with ExitStack() as on_failure:
             on_failure.callback(backend.close)
+            check_contract(bundle.manifest)
             self.bundle = bundle
             self.model = bundle.manifest.model
             self.bundle_schedule = ExitSchedule.from_document(bundle.schedule_document)
@@ -63,9 +64,8 @@ class Generator:
                 max_batch_size=max_batch_size,
                 kv_memory=kv_memory,  # type: ignore[arg-type]  # a text is read
             )
-            tokenizer = bundle.manifest.tokenizer
             template = None if raw_prompts else bundle.manifest.prompt_template
-            self.tokenizer = Tokenizer.load(bundle.file(tokenizer), template) if tokenizer else None
+            self.tokenizer = Tokenizer.of(bundle, template)
             self._runner = BatchRunner(bundle, backend, config, self.tokenizer)
             self._engines = self._runner.engines
             on_failure.pop_all()
@@ -81,7 +81,7 @@ class Generator:
         max_batch_size: int = 8,
         kv_memory: int | str | None = None,
         raw_prompts: bool = False,
-        verify: Literal["graphs", "full"] = "graphs",
+        verify: Verify = "full",
     ) -> Generator:
         """Open a bundle directory.
 
@@ -92,20 +92,24 @@ class Generator:
         ``kv_memory``: for KV caches, bytes or a text such as ``2GiB``; None for half of the memory
         that this process may use, or four fifths of what engines leave free on a GPU.
         ``raw_prompts``: text prompts stand alone, although the model was tuned with a
-        ``prompt_template``. ``verify="full"`` hashes the weights too.
+        ``prompt_template``. ``verify``: "full" hashes weights while they are loaded, "graphs"
+        everything else only.
 
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
         """
-        bundle = EngineBundle.open(path, verify=verify)
-        backend = open_backend(bundle.manifest.target, device=device, threads=threads)
-        return cls(
-            bundle,
-            backend,
-            schedule=schedule,
-            max_batch_size=max_batch_size,
-            kv_memory=kv_memory,
-            raw_prompts=raw_prompts,
-        )
+
+        def load(bundle: EngineBundle) -> Generator:
+            backend = open_backend(bundle.manifest.target, device=device, threads=threads)
+            return cls(
+                bundle,
+                backend,
+                schedule=schedule,
+                max_batch_size=max_batch_size,
+                kv_memory=kv_memory,
+                raw_prompts=raw_prompts,
+            )
+
+        return EngineBundle.load(path, load, verify=verify)
 
     def __enter__(self) -> Generator:
         return self

@@ -36,7 +36,7 @@ def open_writer(path: Path, checkpoint: Checkpoint) -> EngineBundle:
         if built[field] != wanted[field]
     ]
     tokenizer = bundle.manifest.tokenizer
-    stored = None if tokenizer is None else bundle.file(tokenizer).read_bytes()
+    stored = None if tokenizer is None else bundle.read(tokenizer)
     if stored != checkpoint.tokenizer_json:
         problems.append("its tokenizer is not the checkpoint's")
     if not problems and bundle.manifest.source.get("content") != checkpoint.source()["content"]:

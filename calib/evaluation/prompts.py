@@ -72,10 +72,9 @@ def encode_prompts(
     Where the data's ``long_prompts`` is "cut", a prompt that leaves no room for its first reference
     loses words at its end, down to half of the bundle's positions.
     """
-    name = bundle.manifest.tokenizer
-    if name is None:
+    tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
+    if tokenizer is None:
         return None
-    tokenizer, model = Tokenizer.load(bundle.file(name)), bundle.manifest.model
     template = PromptTemplate.choose(data, bundle.manifest.prompt_template)
     cut = data.long_prompts == "cut"
     return tuple(_encode(prompt, tokenizer, model, template, cut=cut) for prompt in prompts)

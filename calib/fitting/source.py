@@ -63,10 +63,9 @@ class BundleSource:
     def examine(self) -> SourceFacts:
         """Open it without loading an engine. Raises BundleError."""
         bundle = EngineBundle.open(self.path)
-        name = bundle.manifest.tokenizer
         return SourceFacts(
             model=bundle.manifest.model,
-            tokenizer=None if name is None else Tokenizer.load(bundle.file(name)),
+            tokenizer=Tokenizer.of(bundle),
             schedule=ExitSchedule.from_document(bundle.schedule_document),
             prompt_template=bundle.manifest.prompt_template,
         )

@@ -6,13 +6,13 @@ pools' spinning threads fight. ``use_shared_thread_pool`` gives the process one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from ..host.extras import require_extra
-from ..manifest import EngineSpec, KVBucket, TensorRole
+from ..manifest import DType, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
 from .session import Binding, EngineBackend, EngineSession
 
@@ -27,14 +27,29 @@ if TYPE_CHECKING:
 # Long enough to bridge the gap between two layers' engines, short enough not to fight.
 _SPIN_MICROSECONDS = "50"
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+# What the bindings make of a status, and of an exception on its way from C++: a graph with a size
+# that no memory has, or a name that is no text (UnicodeDecodeError, a ValueError).
 _LOAD_ERRORS = (
+    _native.EPFail,
+    _native.EngineError,
     _native.Fail,
-    _native.InvalidProtobuf,
+    _native.InvalidArgument,
     _native.InvalidGraph,
+    _native.InvalidProtobuf,
+    _native.ModelLoaded,
+    _native.NoModel,
     _native.NoSuchFile,
     _native.NotImplemented,
+    _native.RuntimeException,
+    IndexError,
+    MemoryError,
+    OverflowError,
+    ValueError,
 )
-RUN_ERRORS = (RuntimeError, _native.Fail, _native.InvalidArgument, _native.RuntimeException)
+RUN_ERRORS = (RuntimeError, *_LOAD_ERRORS)
+_ELEMENT_TYPES: Mapping[DType, str] = {  # where ONNX Runtime has other words for them
+    "float32": "float",
+}
 
 
 @dataclass
@@ -173,23 +188,54 @@ def open_session(
 
     Raises BundleError, with ONNX Runtime's words, if the graph can't be loaded.
     """
-    path = bundle.file(spec.graph)
+    path, subject = bundle.locate(spec.graph), f"engine {spec.name} ({bundle.file(spec.graph)})"
     if graph is not None:
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
     try:
-        return onnxruntime.InferenceSession(
+        session = onnxruntime.InferenceSession(
             str(path) if graph is None else graph, options, providers=providers, enable_fallback=0
         )
+        problems = list(_graph_problems(session, spec)) if graph is None else []
     except _LOAD_ERRORS as error:
-        raise BundleError(
-            f"engine {spec.name} ({path})", f"ONNX Runtime can't load it: {error}"
-        ) from error
+        words = bundle.named(error)
+        raise BundleError(subject, f"ONNX Runtime can't load it: {words}") from error
     except RuntimeError as error:  # what the bindings raise where a pool is already shared
         raise EnvironmentMismatchError(
             f"engine {spec.name}",
             f"ONNX Runtime refused the session ({error}); if this process shares a thread "
             "pool, share it through skipdec.use_shared_thread_pool",
         ) from error
+    if problems:
+        raise BundleError(subject, *problems, "export the model again")
+    return session
+
+
+def _graph_problems(session: onnxruntime.InferenceSession, spec: EngineSpec) -> Iterator[str]:
+    """What the graph's inputs and outputs have other than the manifest says of them."""
+    for kind, nodes, tensors in (
+        ("inputs", session.get_inputs(), spec.inputs),
+        ("outputs", session.get_outputs(), spec.outputs),
+    ):
+        expected = {tensor.name: tensor for tensor in tensors}
+        if sorted(node.name for node in nodes) != sorted(expected):
+            names = ", ".join(node.name for node in nodes)
+            yield f"has the {kind} {names}; the manifest says {', '.join(expected)}"
+            continue
+        for node in nodes:
+            tensor = expected[node.name]
+            wanted = f"tensor({_ELEMENT_TYPES.get(tensor.dtype, tensor.dtype)})"
+            if node.type != wanted:
+                yield f"{node.name} is a {node.type}; the manifest says {tensor.dtype}"
+            if node.shape and not _can_be(tensor.shape, node.shape):
+                yield f"{node.name} is {tuple(node.shape)}; the manifest says {tensor.shape}"
+
+
+def _can_be(wanted: Sequence[int | str], seen: Sequence[int | str | None]) -> bool:
+    """Whether two shapes agree where both have numbers; symbols take any size."""
+    return len(wanted) == len(seen) and all(
+        first == second or not (isinstance(first, int) and isinstance(second, int))
+        for first, second in zip(wanted, seen, strict=True)
+    )
 
 
 def run_bound(

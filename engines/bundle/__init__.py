@@ -1,5 +1,12 @@
 """A bundle on disk: read, written, and put in its place."""
 
-from .bundle import EngineBundle, file_record, replace_file, schedule_text, write_schedule
+from .bundle import EngineBundle, Verify, file_record, replace_file, schedule_text, write_schedule
 
-__all__ = ["EngineBundle", "file_record", "replace_file", "schedule_text", "write_schedule"]
+__all__ = [
+    "EngineBundle",
+    "Verify",
+    "file_record",
+    "replace_file",
+    "schedule_text",
+    "write_schedule",
+]

@@ -6,13 +6,18 @@ import fcntl
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Literal, Self, TypeVar
 
-from ..documents import parse_json, read_file
+from ..documents import open_regular, parse_json, read_file
 from ..errors import BundleError, UsageError
+from ..host.processor import available_cores
 from ..manifest import FileRecord, Manifest, json_digest
+from .directory import HeldDirectory
 from .ownership import is_at, open_own
 from .place import (
     MANIFEST_NAME,
@@ -25,21 +30,36 @@ from .place import (
 
 EXPORT_AGAIN = "export the model again"
 
+_ATTEMPTS = 10  # to read a bundle that is replaced again and again
+_MOST_HASHERS = 8  # a disk's or the memory's speed, not the processor's, beyond
+
+
+Verify = Literal["graphs", "full"]
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class EngineBundle:
     """A directory of engines, as ``manifest.json`` describes it.
 
-    ``schedule_document`` is the JSON object of the bundle's ExitSchedule, digest checked.
-    ``path`` is absolute, symbolic links resolved.
+    The directory is held open: what ``locate`` leads to is of the one that was checked, whatever
+    takes its name. ``schedule_document`` is the JSON object of the bundle's ExitSchedule, digest
+    checked. ``hashes_weights``: whoever loads the engines hashes their weights meanwhile
+    (``weights_checked``).
     """
 
-    path: Path
+    directory: HeldDirectory = field(repr=False, compare=False)
     manifest: Manifest
     schedule_document: dict[str, Any]
+    hashes_weights: bool = field(default=False, compare=False)
+
+    @property
+    def path(self) -> Path:
+        """The directory's absolute path when it was opened, symbolic links resolved."""
+        return self.directory.path
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: Literal["graphs", "full"] = "graphs") -> Self:
+    def open(cls, path: str | Path, *, verify: Verify = "graphs") -> Self:
         """Open the bundle at ``path`` after checking that it is whole.
 
         Checked: both digests, all sizes, the hashes of graphs and tokenizer, and with
@@ -48,17 +68,70 @@ class EngineBundle:
         """
         if verify not in ("graphs", "full"):
             raise UsageError("verify", f"is {verify!r}; allowed: 'graphs', 'full'")
-        place = bundle_place(Path(path))
-        root = place.target
-        if place.is_interrupted:
-            with WriterLock(root):
-                place.repair()
-        _require_bundle(root)
-        manifest = read_manifest(root)
-        bundle = cls(root, manifest, read_schedule(root))
-        if problems := bundle._file_problems(full=verify == "full"):
-            raise BundleError(str(root), *problems, f"the bundle is damaged; {EXPORT_AGAIN}")
+        return cls._while_replaced(Path(path), lambda root: cls._read(root, verify == "full"))
+
+    @classmethod
+    def load(cls, path: str | Path, use: Callable[[Self], T], *, verify: Verify = "full") -> T:
+        """Open the bundle at ``path`` and return ``use(bundle)``, which loads its engines.
+
+        ``verify="full"`` leaves the hashing of weights to ``use``: see ``hashes_weights``. If the
+        bundle is replaced meanwhile, so that engines are missing, the new one is taken. Raises
+        what ``open`` and ``use`` do.
+        """
+        if verify not in ("graphs", "full"):
+            raise UsageError("verify", f"is {verify!r}; allowed: 'graphs', 'full'")
+
+        def load(root: HeldDirectory) -> T:
+            bundle = cls._read(root, hash_weights=False)
+            return use(replace(bundle, hashes_weights=verify == "full"))
+
+        return cls._while_replaced(Path(path), load)
+
+    @staticmethod
+    def _while_replaced(path: Path, use: Callable[[HeldDirectory], T]) -> T:
+        """Return ``use`` of the bundle's directory, anew if that failed because it was replaced."""
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            place = bundle_place(path)
+            if place.is_interrupted:
+                with WriterLock(place.target):
+                    place.repair()
+            _require_bundle(place.target)
+            directory = HeldDirectory(place.target)
+            try:
+                return use(directory)
+            except BundleError:
+                if not attempts_left or not directory.was_touched():
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    @classmethod
+    def _read(cls, directory: HeldDirectory, hash_weights: bool) -> Self:
+        bundle = cls(directory, read_manifest(directory), read_schedule(directory))
+        if problems := bundle._problems(bundle.manifest.files, hash_weights):
+            advice = f"the bundle is damaged; {EXPORT_AGAIN}"
+            raise BundleError(str(directory.path), *problems, advice)
         return bundle
+
+    @contextmanager
+    def weights_checked(self) -> Iterator[None]:
+        """Hash the weights on threads beside the block, if ``hashes_weights`` says so.
+
+        At the block's end, raises BundleError naming every file that is wrong.
+        """
+        if not self.hashes_weights:
+            yield
+            return
+        weights = sorted(self._weights(), key=lambda record: -record.size)
+        with ThreadPoolExecutor(min(available_cores(), _MOST_HASHERS)) as pool:
+            problems = [pool.submit(self._problems, [record], True) for record in weights]
+            try:
+                yield
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            found = [text for problem in problems for text in problem.result()]
+        if found:
+            raise BundleError(str(self.path), *found, f"the bundle is damaged; {EXPORT_AGAIN}")
 
     def check(self, *, full: bool) -> list[str]:
         """Return one text per file that is not as the manifest says, the file's name first.
@@ -68,29 +141,58 @@ class EngineBundle:
         """
         problems = []
         try:
-            if read_manifest(self.path).digest != self.manifest.digest:
+            if read_manifest(HeldDirectory(self.path)).digest != self.manifest.digest:
                 problems.append(f"{MANIFEST_NAME}: is not the one that was opened")
         except BundleError as error:
             problems += [f"{MANIFEST_NAME}: {problem}" for problem in error.problems]
         try:
-            read_schedule(self.path)
+            read_schedule(HeldDirectory(self.path))
         except BundleError as error:
             problems += [f"{SCHEDULE_NAME}: {problem}" for problem in error.problems]
-        return problems + self._file_problems(full=full)
+        return problems + self._problems(self.manifest.files, full)
 
     def file(self, relative: str) -> Path:
         """Return the absolute path of a file that the manifest lists."""
+        return self.path / self._listed(relative)
+
+    def locate(self, relative: str) -> Path:
+        """Return where this process reads a listed file of the very directory that was opened.
+
+        Good while this bundle is referenced. Where the directory was deleted since, nothing is
+        there.
+        """
+        return self.directory.locate(self._listed(relative))
+
+    def read(self, relative: str) -> bytes:
+        """Return the content of a listed file of the directory that was opened.
+
+        Raises BundleError where it is gone, as after ``export --force`` took the bundle's place.
+        """
+        remedy = "if the bundle was replaced since it was opened, open it again"
+        path, subject = self.locate(relative), str(self.file(relative))
+        size = next(record.size for record in self.manifest.files if record.path == relative)
+        return read_file(path, BundleError, subject=subject, remedy=remedy, limit=size)
+
+    def named(self, text: object) -> str:
+        """Return ``text``, an error's say, with the directory's name in place of ``locate``'s."""
+        return str(text).replace(f"{self.directory.locate('')}/", f"{self.path}/")
+
+    def _listed(self, relative: str) -> str:
         if all(record.path != relative for record in self.manifest.files):
             raise BundleError(str(self.path), f"lists no file {relative!r} in {MANIFEST_NAME}")
-        return self.path / relative
+        return relative
 
-    def _file_problems(self, *, full: bool) -> list[str]:
+    def _weights(self) -> list[FileRecord]:
         engines = (*self.manifest.all_engines, *self.manifest.canonical)
         weights = {path for engine in engines for path in engine.weights}
+        return [record for record in self.manifest.files if record.path in weights]
+
+    def _problems(self, records: Iterable[FileRecord], hash_weights: bool) -> list[str]:
+        unhashed = () if hash_weights else self._weights()
         return [
             f"{record.path}: {problem}"
-            for record in self.manifest.files
-            if (problem := _record_problem(self.path, record, full or record.path not in weights))
+            for record in records
+            if (problem := _record_problem(self.directory, record, record not in unhashed))
         ]
 
 
@@ -145,31 +247,30 @@ def _locked(path: Path) -> BinaryIO:
         file.close()  # another process has renamed it
 
 
-def read_manifest(root: Path) -> Manifest:
+def read_manifest(root: HeldDirectory) -> Manifest:
     """Read ``root``'s manifest.json; BundleError unless it is, byte for byte, what was written."""
-    path = root / MANIFEST_NAME
-    content = read_file(path, BundleError, remedy=EXPORT_AGAIN)
-    manifest = Manifest.from_json(content, str(path))
+    subject = str(root.path / MANIFEST_NAME)
+    path = root.locate(MANIFEST_NAME)
+    content = read_file(path, BundleError, subject=subject, remedy=EXPORT_AGAIN)
+    manifest = Manifest.from_json(content, subject)
     if content != manifest.to_json().encode():
-        raise BundleError(str(path), f"was reformatted or damaged; {EXPORT_AGAIN}")
+        raise BundleError(subject, f"was reformatted or damaged; {EXPORT_AGAIN}")
     return manifest
 
 
-def read_schedule(root: Path) -> dict[str, Any]:
+def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     """Read ``root``'s schedule.json and return its ExitSchedule JSON object, digest checked."""
-    path = root / SCHEDULE_NAME
+    path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)
     remedy = "write it with 'skipdec schedule set'"
-    if not path.exists():
-        raise BundleError(str(path), f"is missing; {remedy}")
-    content = read_file(path, BundleError, remedy=remedy)
-    document = parse_json(content, BundleError, subject=str(path), remedy=remedy)
+    if not os.path.lexists(path):
+        raise BundleError(subject, f"is missing; {remedy}")
+    content = read_file(path, BundleError, subject=subject, remedy=remedy)
+    document = parse_json(content, BundleError, subject=subject, remedy=remedy)
     schedule = document.get("schedule") if isinstance(document, dict) else None
     if not isinstance(schedule, dict):
-        raise BundleError(str(path), f"has no object under the key 'schedule'; {remedy}")
+        raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
     if content != schedule_text(schedule).encode():
-        raise BundleError(
-            str(path), f"does not match its digest: it was edited or damaged; {remedy}"
-        )
+        raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
     return schedule
 
 
@@ -189,17 +290,21 @@ def _require_bundle(root: Path) -> None:
     raise BundleError(str(root), problem)
 
 
-def _record_problem(root: Path, record: FileRecord, hashed: bool) -> str | None:
+def _record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str | None:
     """Say how the file differs from its record, or None."""
-    path = root / record.path
-    if not path.resolve().is_relative_to(root):
-        return f"is a link to {path.resolve()}, outside the bundle; copy the file into the bundle"
-    if not path.is_file():
-        return "is missing" if not path.exists() else "is not a regular file"
-    size = path.stat().st_size
-    if size != record.size:
-        return f"has {size:,} bytes; expected {record.size:,}"
-    if hashed and (digest := _sha256(path)) != record.sha256:
+    if outside := root.leaves(record.path):
+        return f"is a link to {outside}, outside the bundle; copy the file into the bundle"
+    try:
+        with open_regular(root.locate(record.path)) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != record.size:
+                return f"has {size:,} bytes; expected {record.size:,}"
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if hashed else record.sha256
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"can't be read ({error.strerror or error})"
+    if digest != record.sha256:
         return f"has SHA-256 {digest[:12]}…; expected {record.sha256[:12]}…"
     return None
 

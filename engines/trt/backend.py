@@ -238,8 +238,9 @@ class TensorRtBackend(EngineBackend):
         assert build is not None
         # Such plans bring the code of their own version's runtime along.
         self._runtime.engine_host_code_allowed = build.version_compatible
-        path = bundle.file(spec.graph if bucket is None else bucket.graph)
-        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        plan = spec.graph if bucket is None else bucket.graph
+        path = bundle.file(plan)
+        engine = self._runtime.deserialize_cuda_engine(bundle.read(plan))
         if engine is None:
             raise BundleError(
                 f"engine {spec.name} ({path})", f"TensorRT can't load it: {self.recorder.take()}"

@@ -66,7 +66,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         model=model,
         precision=compilation.precision,
         schedule=ExitSchedule.from_document(source.schedule_document),
-        tokenizer=None if tokenizer is None else source.file(tokenizer).read_bytes(),
+        tokenizer=None if tokenizer is None else source.read(tokenizer),
         prompt_template=source.manifest.prompt_template,
         origin={"source": str(source.path)},
         open_source=lambda *_: engines,

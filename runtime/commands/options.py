@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from ...engines.bundle import Verify
 from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
@@ -27,6 +28,9 @@ class EngineOptions(ValidatedConfig):
         default=None, description="cpu, cuda, cuda:1 or rehearsal (cpu; TensorRT: cuda)"
     )
     threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
+    verify: Annotated[Verify, _RUNNING] = Field(
+        default="full", description="hash weights while they are loaded, or graphs only (full)"
+    )
 
     def open(
         self,
@@ -49,25 +53,26 @@ class EngineOptions(ValidatedConfig):
         from ...engines.host.processor import available_cores
         from ..generator import Generator
 
-        bundle = EngineBundle.open(path)
-        target = bundle.manifest.target
-        where = self.device or default_device(target)
-        if where == "cpu":
-            from ...engines.backends.ort import use_shared_thread_pool
+        def load(bundle: EngineBundle) -> Generator:
+            target = bundle.manifest.target
+            where = self.device or default_device(target)
+            if where == "cpu":
+                from ...engines.backends.ort import use_shared_thread_pool
 
-            use_shared_thread_pool(self.threads or available_cores())
-        elif self.threads is not None:
-            raise UsageError(
-                "--threads", f"is {self.threads}, but engines run on {where}; leave it out"
+                use_shared_thread_pool(self.threads or available_cores())
+            elif self.threads is not None:
+                raise UsageError(
+                    "--threads", f"is {self.threads}, but engines run on {where}; leave it out"
+                )
+            return Generator(
+                bundle,
+                around(open_backend(target, device=where)),
+                max_batch_size=max_batch_size,
+                kv_memory=kv_memory,
+                raw_prompts=raw_prompts,
             )
-        backend = around(open_backend(target, device=where))
-        return Generator(
-            bundle,
-            backend,
-            max_batch_size=max_batch_size,
-            kv_memory=kv_memory,
-            raw_prompts=raw_prompts,
-        )
+
+        return EngineBundle.load(path, load, verify=self.verify)
 
 
 class GenerateOptions(EngineOptions):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...engines.errors import CapacityError
+from ...engines.errors import BundleError, CapacityError
 from ...engines.manifest import DType, TensorSpec
 from ...engines.memory import ITEM_BYTES, Buffer, Tensor
 from ..schedule import ExitSchedule
@@ -33,9 +33,13 @@ class KVLayout:
 
     @classmethod
     def of(cls, past_key: TensorSpec) -> KVLayout:
-        """Read ``[B, num_heads, T, head_dim]`` from an engine's past_key."""
-        _, num_heads, _, head_dim = past_key.shape
-        return cls(int(num_heads), int(head_dim), past_key.dtype)
+        """Read ``[B, num_heads, T, head_dim]`` from a past_key; BundleError for another shape."""
+        match past_key.shape:
+            case (_, int(num_heads), _, int(head_dim)):
+                return cls(num_heads, head_dim, past_key.dtype)
+        raise BundleError(
+            f"tensor {past_key.name}", f"is {past_key.shape}; expected (B, num_heads, T, head_dim)"
+        )
 
     def nbytes(self, rows: int, capacity: int) -> int:
         """Bytes of one key or value buffer [rows, num_heads, capacity, head_dim]."""

@@ -19,9 +19,19 @@ def load_stitcher(
 ) -> Stitcher:
     """Load all engines of ``bundle``; of layers with a static capacity, the smallest bucket.
 
-    Plans of larger buckets are loaded when a batch first needs them, and kept.
+    Plans of larger buckets are loaded when a batch first needs them, and kept. Weights are hashed
+    meanwhile where the bundle asks for it. Raises what the backend's ``load`` does.
     """
+    with bundle.weights_checked():
+        return _load_stitcher(bundle, backend, max_rows, padded_rows)
+
+
+def _load_stitcher(
+    bundle: EngineBundle, backend: EngineBackend, max_rows: int, padded_rows: Callable[[int], int]
+) -> Stitcher:
     manifest = bundle.manifest
+    if backend.device is None and manifest.precision.dtype == "bfloat16":
+        raise BundleError(str(bundle.path), "computes in bfloat16, which no CPU engine does")
     embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
     layers = LayerSets(bundle, backend)
     if backend.device is None:

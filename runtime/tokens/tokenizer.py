@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import tokenizers
 
 from ...engines.errors import BundleError, UsageError
 from ...engines.manifest import PROMPT_PLACEHOLDER
+
+if TYPE_CHECKING:
+    from ...engines.bundle import EngineBundle
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # of tokenizers with byte fallback
 _REPLACEMENT = "\ufffd"
@@ -60,6 +63,14 @@ class Tokenizer:
         if not path.is_file():
             raise BundleError(str(path), "does not exist; export the model again")
         return cls.parse(path.read_bytes(), str(path), prompt_template)
+
+    @classmethod
+    def of(cls, bundle: EngineBundle, prompt_template: str | None = None) -> Tokenizer | None:
+        """Read the tokenizer of ``bundle``, if it has one. Raises BundleError as ``load`` does."""
+        name = bundle.manifest.tokenizer
+        if name is None:
+            return None
+        return cls.parse(bundle.read(name), str(bundle.file(name)), prompt_template)
 
     @classmethod
     def parse(cls, document: bytes, subject: str, prompt_template: str | None = None) -> Tokenizer:

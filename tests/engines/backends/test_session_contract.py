@@ -14,7 +14,7 @@ import pytest
 from backend_tensors import overwrite
 from loaded_backends import BACKENDS, ON_GPUS, Loaded
 
-from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.bundle.directory import HeldDirectory
 from skipdec.engines.errors import BundleError, EnvironmentMismatchError, UsageError
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import DeviceBuffer, DeviceTensor
@@ -173,7 +173,7 @@ def test_a_graph_that_cannot_be_loaded_is_named(loaded: Loaded, tmp_path: Path) 
     spec = loaded.bundle.manifest.head
     (tmp_path / spec.graph).parent.mkdir(parents=True)
     (tmp_path / spec.graph).write_bytes(b"not a graph")
-    broken = EngineBundle(tmp_path, loaded.bundle.manifest, loaded.bundle.schedule_document)
+    broken = replace(loaded.bundle, directory=HeldDirectory(tmp_path))
     with pytest.raises(BundleError, match="head"):
         loaded.backend.load(broken, spec)
 

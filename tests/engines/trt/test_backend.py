@@ -60,13 +60,13 @@ def test_growing_scratch_leaves_earlier_bindings_and_graphs_as_they_are(
     machine.device.begin_capture()
     binding.run()
     graph = machine.device.end_capture()
-    edit_plan(bundle, bundle.manifest.head, device_memory=1 << 16)
+    edit_plan(bundle, bundle.manifest.head, device_memory=9216)
     machine.load(bundle, "head")
     machine.bind(session, rows=1).run()
     graph.launch()
     machine.device.synchronize()  # would fail if the old memory were gone
     first, _, later = machine.trt.executions
-    assert (first.scratch[1], later.scratch[1]) == (4096, 1 << 16)
+    assert (first.scratch[1], later.scratch[1]) == (4096, 9216)
 
     graph.destroy()
     binding.release()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -265,7 +266,7 @@ def test_requests_beyond_what_plans_were_built_for_are_refused(
     short = bundle.manifest.model_copy(
         update={"build": build.model_copy(update={"max_prompt_len": 5})}
     )
-    limited = EngineBundle(bundle.path, short, bundle.schedule_document)
+    limited = replace(bundle, manifest=short)
     with (
         Generator(limited, backend) as generator,
         pytest.raises(CapacityError, match=r"prompt 2 has 13 tokens; .* up to 5; .*max-prompt-len"),

@@ -30,10 +30,7 @@ def _graph_path(bundle: Path, engine: str) -> Path:
 def edit_parameters(
     bundle: Path, engine: str, names: tuple[str, ...], edit: Callable[..., tuple[Array, ...]]
 ) -> None:
-    """Replace float32 parameters of ``engine`` by ``edit(*values)``, in its weights file.
-
-    ``open`` does not hash weights, so the changed bundle opens.
-    """
+    """Replace float32 parameters of ``engine`` by ``edit(*values)``; the manifest agrees."""
     path = _graph_path(bundle, engine)
     graph = onnx.load(path, load_external_data=False).graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -54,6 +51,7 @@ def edit_parameters(
         assert not np.array_equal(view, value), "the mutation changes nothing"
         view[...] = value
         view.flush()
+    _seal(bundle)
 
 
 def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None]) -> None:
@@ -64,12 +62,12 @@ def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None
     edit(model.graph)
     assert model.SerializeToString() != before, "the mutation changes nothing"
     path.write_bytes(model.SerializeToString())
+    _seal(bundle)
 
+
+def _seal(bundle: Path) -> None:
+    """Make the manifest agree with the files."""
     manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
-    relative = path.relative_to(bundle).as_posix()
-    files = tuple(
-        file_record(bundle, relative) if record.path == relative else record
-        for record in manifest.files
-    )
+    files = tuple(file_record(bundle, record.path) for record in manifest.files)
     changed = manifest.model_copy(update={"files": files}).with_digest()
     (bundle / "manifest.json").write_text(changed.to_json())

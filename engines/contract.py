@@ -1,0 +1,121 @@
+"""What each engine of a bundle takes and gives, whatever the manifest says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .errors import BundleError
+from .manifest import (
+    NUM_CANDIDATES,
+    DType,
+    EngineKind,
+    EngineSpec,
+    Manifest,
+    TensorRole,
+    TensorSpec,
+)
+
+_Role = TensorRole
+_INPUTS: Mapping[EngineKind, frozenset[TensorRole]] = {
+    EngineKind.EMBED: frozenset({_Role.INPUT_IDS}),
+    EngineKind.LAYER: frozenset({_Role.HIDDEN_STATES, _Role.PAST_KEY, _Role.PAST_VALUE}),
+    EngineKind.HEAD: frozenset({_Role.HIDDEN_STATES, _Role.ROW_POSITIONS}),
+    EngineKind.CANDIDATES: frozenset({_Role.LOGITS}),
+}
+_ALSO: Mapping[EngineKind, frozenset[TensorRole]] = {  # inputs that a target or family may need
+    EngineKind.EMBED: frozenset({_Role.POSITION_IDS}),
+    EngineKind.LAYER: frozenset(
+        {
+            _Role.POSITION_IDS,
+            _Role.WRITE_INDICES,
+            _Role.ATTENTION_MASK,
+            _Role.SEQLENS_K,
+            _Role.TOTAL_SEQUENCE_LENGTH,
+        }
+    ),
+}
+_OUTPUTS: Mapping[EngineKind, frozenset[TensorRole]] = {
+    EngineKind.EMBED: frozenset({_Role.HIDDEN_STATES_OUT}),
+    EngineKind.LAYER: frozenset({_Role.HIDDEN_STATES_OUT, _Role.PRESENT_KEY, _Role.PRESENT_VALUE}),
+    EngineKind.HEAD: frozenset({_Role.LOGITS}),
+    EngineKind.CANDIDATES: frozenset({_Role.TOP_LOGITS, _Role.TOP_TOKEN_IDS}),
+}
+_TENSORS: Mapping[TensorRole, tuple[DType | None, str]] = {  # None: the bundle's own
+    _Role.INPUT_IDS: ("int64", "BS"),
+    _Role.POSITION_IDS: ("int64", "BS"),
+    _Role.HIDDEN_STATES: (None, "BSE"),
+    _Role.HIDDEN_STATES_OUT: (None, "BSE"),
+    _Role.PAST_KEY: (None, "BNTD"),
+    _Role.PAST_VALUE: (None, "BNTD"),
+    _Role.PRESENT_KEY: (None, "BNTD"),
+    _Role.PRESENT_VALUE: (None, "BNTD"),
+    _Role.WRITE_INDICES: ("int64", "B"),
+    _Role.ATTENTION_MASK: ("bool", "B1ST"),
+    _Role.SEQLENS_K: ("int32", "B"),
+    _Role.TOTAL_SEQUENCE_LENGTH: ("int32", ""),
+    _Role.ROW_POSITIONS: ("int64", "R"),
+    _Role.LOGITS: ("float32", "RV"),
+    _Role.TOP_LOGITS: ("float32", "RK"),
+    _Role.TOP_TOKEN_IDS: ("int64", "RK"),
+}
+
+
+def check_contract(manifest: Manifest) -> None:
+    """Raise BundleError, all problems at once, unless the runtime can run engines so described.
+
+    Each kind of engine has its roles, each role its dtype and shape, with the model's own sizes;
+    all floats but logits are of one type, and all layers have the same static KV capacities.
+    """
+    problems = [text for spec in manifest.all_engines for text in _engine_problems(spec, manifest)]
+    problems += _bucket_problems(manifest)
+    if problems:
+        raise BundleError("manifest.json", *problems, "export the model again")
+
+
+def _engine_problems(spec: EngineSpec, manifest: Manifest) -> Iterator[str]:
+    also = _ALSO.get(spec.kind, frozenset())
+    for direction, tensors, needed, allowed in (
+        ("inputs", spec.inputs, _INPUTS[spec.kind], _INPUTS[spec.kind] | also),
+        ("outputs", spec.outputs, _OUTPUTS[spec.kind], _OUTPUTS[spec.kind]),
+    ):
+        roles = [tensor.role for tensor in tensors]
+        names = {tensor.name for tensor in tensors}
+        fits = needed <= set(roles) <= allowed
+        if not fits or len(set(roles)) < len(roles) or len(names) < len(roles):
+            yield (
+                f"engine {spec.name} has the {direction} {', '.join(roles) or 'none'}; expected "
+                f"{', '.join(sorted(needed))}, each once"
+            )
+    for tensor in (*spec.inputs, *spec.outputs):
+        yield from _tensor_problems(spec, tensor, manifest)
+
+
+def _tensor_problems(spec: EngineSpec, tensor: TensorSpec, manifest: Manifest) -> Iterator[str]:
+    model = manifest.model
+    sizes: Mapping[str, int] = {
+        "1": 1,
+        "E": model.hidden_size,
+        "N": model.num_kv_heads,
+        "D": model.head_dim,
+        "V": model.vocab_size,
+        "K": min(NUM_CANDIDATES, model.vocab_size),
+    }
+    dtype, symbols = _TENSORS[tensor.role]
+    dtype = dtype or manifest.precision.dtype
+    if tensor.dtype != dtype:
+        yield f"engine {spec.name}: {tensor.name} is {tensor.dtype}; expected {dtype}"
+    expected = tuple(sizes.get(symbol, symbol) for symbol in symbols)
+    fits = len(tensor.shape) == len(expected) and all(
+        seen == wanted if isinstance(wanted, int) else isinstance(seen, str)
+        for seen, wanted in zip(tensor.shape, expected, strict=True)
+    )
+    if not fits:
+        yield f"engine {spec.name}: {tensor.name} is {tensor.shape}; expected {expected}"
+
+
+def _bucket_problems(manifest: Manifest) -> Iterator[str]:
+    built = manifest.build.kv_buckets if manifest.build is not None else ()
+    for spec in manifest.layers:
+        capacities = tuple(bucket.capacity for bucket in spec.buckets)
+        if capacities and capacities != built:
+            yield f"engine {spec.name} has plans for KV capacities {capacities}; built: {built}"
