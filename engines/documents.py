@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from .errors import SkipDecError
 
@@ -64,7 +65,7 @@ def read_file(
     raise raises(subject or str(path), _advised(problem, remedy)) from None
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open ``path`` for reading; OSError unless it is a regular file, or a link to one."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
