@@ -74,12 +74,12 @@ def _print(report: ComparisonReport, *, histogram: bool) -> None:
     first = next((each for each in report.engines if each.inner), None)
     if first is not None and (departing := first.first_departing) is not None:
         rows = [
-            (each.tensor, each.made_by, *_figures(each))
+            (each.tensor, each.made_by, *_figures(each, short=True))
             for each in first.inner
             if each.step == departing.step
         ]
         console.print(f"\ninside {first.engine}, step {departing.step}:")
-        print_table(console, ("tensor", "made by", *headings[2:]), rows, texts=(0, 1, 6))
+        print_table(console, ("tensor", "made by", "max abs", "error", ""), rows, texts=(0, 1, 4))
     if histogram:
         console.print("\npercent of elements by error, as a fraction of the largest value:")
         edges = ("<1e-8", *(f"1e-{exponent}" for exponent in range(8, 0, -1)), "1+")
@@ -91,14 +91,11 @@ def _print(report: ComparisonReport, *, histogram: bool) -> None:
         console.print(f"all outputs of {len(worst)} engines agree")
 
 
-def _figures(tensor: TensorErrors) -> tuple[str, ...]:
-    return (
-        f"{tensor.max_absolute:.1e}",
-        f"{tensor.mean_absolute:.1e}",
-        f"{tensor.error:.1e}",
-        number(tensor.cosine_similarity, 6),
-        "departs" if tensor.departs else "",
-    )
+def _figures(tensor: TensorErrors, *, short: bool = False) -> tuple[str, ...]:
+    means = () if short else (f"{tensor.mean_absolute:.1e}",)
+    cosine = () if short else (number(tensor.cosine_similarity, 6),)
+    departs = "departs" if tensor.departs else ""
+    return (f"{tensor.max_absolute:.1e}", *means, f"{tensor.error:.1e}", *cosine, departs)
 
 
 def _shares(histogram: tuple[int, ...]) -> list[str]:
