@@ -34,6 +34,7 @@ MAX_WIDTH = 2**20
 MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
 _MAX_BYTES = 2**63 - 1
 
+TUNED_SCHEDULE = "tuned_schedule"  # key of `Manifest.source`: what the weights were tuned to skip
 PROMPT_PLACEHOLDER = "{prompt}"  # what the prompt's text stands for in a template
 NUM_CANDIDATES = 64  # K: tokens a row that a device hands to the sampler in place of all logits
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,9 +19,12 @@ from .batches.scoring import make_score_requests
 from .kv.pool import KVMemory
 from .schedule import ExitSchedule
 from .schedule.text import default_horizon, parse_schedule
+from .schedule.tuning import untuned_warning
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
+
+_LOG = logging.getLogger(__name__)
 
 
 def _never() -> bool:
@@ -52,6 +56,7 @@ class Generator:
         """See `open`. ``backend`` is the generator's from here on: closed with it, or if this
         fails.
         """
+        self._has_warned = False
         with ExitStack() as on_failure:
             on_failure.callback(backend.close)
             check_contract(bundle.manifest)
@@ -222,6 +227,7 @@ class Generator:
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
+        self._warn_if_untuned(schedules)
         return self.generate_requests(
             requests, schedules, cancelled=cancelled, on_progress=on_progress
         )
@@ -249,6 +255,12 @@ class Generator:
         steps = self._runner.run(requests, schedules, cancelled)
         return gather_outputs(requests, schedules, steps, on_progress)
 
+    def _warn_if_untuned(self, schedules: Iterable[ExitSchedule]) -> None:
+        """Log that texts will be poor, once."""
+        if not self._has_warned and (warning := untuned_warning(self.bundle, schedules)):
+            self._has_warned = True
+            _LOG.warning(warning)
+
     def stream(
         self,
         prompts: Prompts,
@@ -264,6 +276,7 @@ class Generator:
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
+        self._warn_if_untuned(schedules)
         return self.stream_requests(requests, schedules, cancelled=cancelled)
 
     def stream_requests(

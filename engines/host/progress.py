@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import RLock
+from threading import Event, RLock, Thread
 from time import monotonic
 from typing import Self
 
@@ -28,8 +28,9 @@ class ConsoleProgress(Events):
 
     ``quiet`` leaves warnings, and after Ctrl-C what ``advice`` returns: how to go on. ``verbose``
     adds a line for each item. Without a terminal a line follows the one before by
-    ``seconds_between_lines`` or more, but for those that are kept anyway. A context manager, which
-    takes the bars away at its end.
+    ``seconds_between_lines`` or a little more, whether or not anything happens, but for those that
+    are kept anyway; with 0, each event has its own. A context manager, which takes the bars away
+    at its end.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ConsoleProgress(Events):
         verbose: bool = False,
         advice: Callable[[], str] | None = None,
         console: Console | None = None,
-        seconds_between_lines: float = 10.0,
+        seconds_between_lines: float = 5.0,
     ) -> None:
         self._console = console or stderr_console()
         self._quiet = quiet
@@ -61,14 +62,23 @@ class ConsoleProgress(Events):
         self._parts: dict[str, TaskID] = {}
         self._lock = RLock()
         self._last_line = monotonic()
+        self._ended = Event()
+        self._clock: Thread | None = None
+        if seconds_between_lines > 0 and not (quiet or self._console.is_terminal):
+            self._clock = Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
         self._bars.start()
+        if self._clock is not None:
+            self._clock.start()
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         """Take the bars away; after Ctrl-C, say how to go on."""
         self._bars.stop()
+        if self._clock is not None:
+            self._ended.set()
+            self._clock.join()
         if self._advice is not None and isinstance(error, KeyboardInterrupt):
             self._print(Text(self._advice()))
 
@@ -122,6 +132,13 @@ class ConsoleProgress(Events):
         if not self._quiet:
             self._print(Text(text))
 
+    def _tick(self) -> None:
+        """Break a silence that no event breaks; in a thread of its own."""
+        while not self._ended.wait(self._seconds_between_lines / 2):
+            with self._lock:
+                stage = self._bars.tasks[0]  # parts come after it
+                self._say_at_times(f"{stage.fields['item']} {stage.elapsed or 0:.0f} s".strip())
+
     def _say_at_times(self, what: str = "") -> None:
         """Where there is no bar, a line with the stage's count, if the last one is long ago."""
         is_due = monotonic() - self._last_line >= self._seconds_between_lines
@@ -129,9 +146,10 @@ class ConsoleProgress(Events):
             return
         with self._lock:
             stage = next(task for task in self._bars.tasks if task.id == self._stage)
-            total = "" if stage.total is None else f"/{stage.total:.0f}"
-            counted = f"{stage.completed:.0f}{total}"
-        self.note(" ".join(filter(None, (stage.description, counted, what))))
+            count = f"{stage.completed:.0f}" if stage.completed else ""
+            if stage.total is not None:
+                count = f"{stage.completed:.0f}/{stage.total:.0f}"
+        self.note(" ".join(filter(None, (stage.description, count, what))))
 
     def _print(self, text: Text) -> None:
         self._last_line = monotonic()

@@ -9,9 +9,9 @@ from typing import Any
 
 from ...engines.documents import read_json
 from ...engines.errors import CheckpointError, ScheduleError
-from ...engines.manifest import ModelSpec, json_digest
+from ...engines.manifest import TUNED_SCHEDULE, ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.text import parse_schedule
+from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..architecture.architecture import architecture_of, expected_tensors, family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..config import CheckpointSource, LoadFormat
@@ -46,6 +46,14 @@ class Checkpoint:
     prompt_template: str | None = None
     warnings: tuple[str, ...] = field(default=())
 
+    @property
+    def tuned_schedule(self) -> ExitSchedule | None:
+        """The reduced schedule that the weights were tuned with; None for any other weights."""
+        if self.schedule_document is None or self.load_format == "dummy":
+            return None
+        schedule = ExitSchedule.from_document(self.schedule_document)
+        return schedule if schedule.is_reduced else None
+
     def source(self) -> dict[str, str]:
         """Where the weights come from, for the manifest; reads every tensor once to hash it.
 
@@ -53,6 +61,8 @@ class Checkpoint:
         """
         content = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
         source = {"load_format": str(self.load_format), "content": json_digest(content)}
+        if self.tuned_schedule is not None:
+            source[TUNED_SCHEDULE] = format_schedule(self.tuned_schedule)
         return source if self.revision is None else {**source, "revision": self.revision}
 
 

@@ -15,8 +15,9 @@ from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.manifest import ModelSpec, PrecisionSpec
 from ...engines.targets import exported_targets
+from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import hub_id
-from ..checkpoint.checkpoint import open_checkpoint, resolve_schedule
+from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
@@ -100,7 +101,11 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         temporary_size=0 if config.keep_canonical else canonical_size,
         compilation=compilation,
         verification=_verification(config, output, precision) if config.verify else None,
-        warnings=(*checkpoint.warnings, *_precision_warnings(config)),
+        warnings=(
+            *checkpoint.warnings,
+            *_precision_warnings(config),
+            *_schedule_warnings(schedule, checkpoint),
+        ),
     )
 
 
@@ -148,6 +153,15 @@ def _check_head_size(model: ModelSpec) -> None:
             model.name,
             f"heads are {model.head_dim} wide; allowed: multiples of {HEAD_SIZE_MULTIPLE}, which "
             "ONNX Runtime's GroupQueryAttention asks for",
+        )
+
+
+def _schedule_warnings(schedule: ExitSchedule, checkpoint: Checkpoint) -> Iterator[str]:
+    is_random = checkpoint.load_format == "dummy"
+    if schedule.is_reduced and checkpoint.tuned_schedule is None and not is_random:
+        yield (
+            "the checkpoint says nothing of having been tuned to skip layers: at reduced depth its "
+            "texts will be poor; tune it first (skipdec tune), or leave out --schedule"
         )
 
 

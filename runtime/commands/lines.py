@@ -102,6 +102,7 @@ def _run(
             done=frozenset() if file is None else file.done,
             cancelled=interruption.is_requested,
         )
+        options.warn_if_untuned(generator, runner.schedules)
         with (
             ConsoleProgress(quiet=options.quiet) as events,
             GenerationProgress(runner.schedules, runner.num_completions, events) as progress,
@@ -110,7 +111,7 @@ def _run(
                 num_errors += sum("error" in line for line in lines)
                 _write(lines, file)
     if not options.quiet:
-        console.print(progress.summary_text(), soft_wrap=True)
+        console.print(progress.summary_text(options.params), soft_wrap=True)
     if options.as_json and file is not None:
         print_json(progress.summary() | {"errors": num_errors})
     if num_errors and not interruption.requested:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from ..tokens.sampling import SamplingParams
 if TYPE_CHECKING:
     from ...engines.backends.session import EngineBackend
     from ..generator import Generator
+    from ..schedule import ExitSchedule
 
 _RUNNING = Option(panel="Running")
 
@@ -145,20 +146,30 @@ class GenerateOptions(EngineOptions):
 
     def open_generator(self) -> Generator:
         """Load the bundle's engines; say on stderr what text prompts are put into, if anything."""
-        generator = self.open(
-            self.bundle,
-            max_batch_size=self.max_batch_size,
-            kv_memory=self.kv_memory,
-            raw_prompts=self.raw_prompt,
-            around=self._around,
-        )
-        if (template := generator.prompt_template) is not None and not self.quiet:
-            stderr_console().print(
-                f"prompts are put into {template!r}, as the model was tuned (--raw-prompt: not)",
-                markup=False,
-                soft_wrap=True,
+        from ...engines.host.progress import ConsoleProgress
+
+        with ConsoleProgress(quiet=self.quiet) as events:
+            events.stage("loading")
+            generator = self.open(
+                self.bundle,
+                max_batch_size=self.max_batch_size,
+                kv_memory=self.kv_memory,
+                raw_prompts=self.raw_prompt,
+                around=self._around,
             )
+            if (template := generator.prompt_template) is not None:
+                events.note(
+                    f"prompts are put into {template!r}, as the model was tuned (--raw-prompt: not)"
+                )
         return generator
+
+    def warn_if_untuned(self, generator: Generator, schedules: Iterable[ExitSchedule]) -> None:
+        """Say on stderr where texts will be poor: of weights that skip what they need."""
+        from ..schedule.tuning import untuned_warning
+
+        warning = untuned_warning(generator.bundle, schedules)
+        if warning is not None and not self.quiet:
+            stderr_console().print(f"warning: {warning}", markup=False, soft_wrap=True)
 
     def _around(self, backend: EngineBackend) -> EngineBackend:
         if self.record is None:

@@ -10,6 +10,7 @@ from ...engines.host.events import Events
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..tokens.outputs import StreamDelta
+from ..tokens.sampling import SamplingParams
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 
@@ -32,6 +33,7 @@ class GenerationProgress:
         self._end: float | None = None
         self.num_tokens = 0
         self.num_finished = 0
+        self._num_cut = 0  # completions that ended at max_tokens
         self._num_later_tokens = 0  # all but the first of each completion
         self._layers_of_later_tokens = 0
         self._begun: set[tuple[int, int]] = set()  # completions of this call with a first token
@@ -66,6 +68,7 @@ class GenerationProgress:
         if delta.finish_reason is not None:
             self._begun.discard(row)  # the next call numbers its requests from 0 again
             self.num_finished += delta.finish_reason != "abort"
+            self._num_cut += delta.finish_reason == "length"
 
     @property
     def seconds(self) -> float:
@@ -109,13 +112,19 @@ class GenerationProgress:
             "tokens_per_second": self.tokens_per_second,
         }
 
-    def summary_text(self) -> str:
-        """Return the figures in two lines."""
+    def summary_text(self, params: SamplingParams) -> str:
+        """Return the figures in two lines, and in another what ``params`` leave to a default."""
         depth = self.realised_depth
         num_layers = self._schedule.num_layers
+        hint = ""
+        if self._num_cut and "max_tokens" not in params.model_fields_set:
+            hint = (
+                f"\n{self._num_cut} of {self.num_finished} texts end at --max-tokens, which is "
+                f"{params.max_tokens} unless given; 0 is as many as fit"
+            )
         realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
         return (
             f"schedule {self._schedule_text}, horizon {self._horizon_text}"
             f"{realised}\n{self.num_tokens} tokens in {self.seconds:.2f} s, "
-            f"{self.tokens_per_second:.1f} tokens/s, prompts included"
+            f"{self.tokens_per_second:.1f} tokens/s, prompts included{hint}"
         )

@@ -25,6 +25,7 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
     with options.open_generator() as generator, Interruption() as interruption:
         requests = generator.make_requests(prompts, options.params)
         schedules = generator.resolve_schedules(requests, options.schedule)
+        options.warn_if_untuned(generator, schedules)
         total = len(prompts) * options.params.n
         quiet = options.quiet or options.stream
         outputs: list[RequestOutput] = []
@@ -49,7 +50,7 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
         elif outputs:
             _print_texts(outputs)
         if not options.quiet:
-            stderr_console().print(progress.summary_text(), soft_wrap=True)
+            stderr_console().print(progress.summary_text(options.params), soft_wrap=True)
     interruption.raise_again()
 
 

@@ -162,6 +162,11 @@ class ExitSchedule(ScheduleFields):
         rules = {**self.decay_rule.values(), **self.placement_rule.values()}
         return {**named, **rules, **(prompt if self.prompt != "full" else {})}
 
+    @property
+    def is_reduced(self) -> bool:
+        """Whether some token runs fewer than all layers."""
+        return self.min_exit_layer < self.num_layers
+
     def budget(self, index: int) -> int:
         """Return how many layers generated token ``index`` ≥ 0 runs."""
         return len(self.plan(index))

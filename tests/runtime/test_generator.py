@@ -244,6 +244,17 @@ def test_bad_input_is_refused_before_work(
         generator.stream(prompts, params)
 
 
+def test_depth_that_the_model_was_not_tuned_for_is_logged_once(
+    generator: Generator, caplog: pytest.LogCaptureFixture
+) -> None:
+    generator.generate(PROMPTS[:1], GREEDY)
+    assert not caplog.records
+    for _ in range(2):
+        generator.generate(PROMPTS[:1], GREEDY, schedule=SCHEDULE)
+        list(generator.stream(PROMPTS[:1], GREEDY, schedule=SCHEDULE))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_no_prompts_give_no_results(generator: Generator) -> None:
     assert generator.generate([]) == generator.score([], []) == list(generator.stream([])) == []
 

@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from skipdec.engines.errors import CheckpointError, UnsupportedModelError
+from skipdec.engines.manifest import TUNED_SCHEDULE
 from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from skipdec.exporter.checkpoint.reader import CheckpointReader
 from skipdec.exporter.config import CheckpointSource
+from skipdec.runtime.schedule import ExitSchedule
 
 Tensors = dict[str, torch.Tensor]
 SCHEDULE = {
@@ -223,6 +225,15 @@ def test_schedule_is_picked_up_plain_or_wrapped(
 ) -> None:
     (directory / name).write_text(json.dumps(document))
     assert open_directory(directory).schedule_document == SCHEDULE
+
+
+def test_the_manifest_learns_what_the_weights_were_tuned_to_skip(directory: Path) -> None:
+    assert TUNED_SCHEDULE not in open_directory(directory).source()
+    (directory / "schedule.json").write_text(json.dumps(SCHEDULE))
+    tuned = "linear:max=4,min=2,warmup=1,horizon=8"
+    assert open_directory(directory).source()[TUNED_SCHEDULE] == tuned
+    (directory / "schedule.json").write_text(json.dumps(ExitSchedule.full(6).to_document()))
+    assert TUNED_SCHEDULE not in open_directory(directory).source()
 
 
 def test_no_tokenizer_files_is_a_warning(directory: Path) -> None:

@@ -119,6 +119,23 @@ def test_quiet_prints_nothing_on_stderr(run: Callable[..., Result]) -> None:
     assert run("-p", "ab", *GREEDY, "-q").stderr == ""
 
 
+def test_depth_that_the_model_was_not_tuned_for_is_warned_of_once(
+    run: Callable[..., Result],
+) -> None:
+    reduced = ("--schedule", "2x", *GREEDY)
+    for arguments in (("-p", "ab", "-p", "c"), ("-p", "ab", "--stream")):
+        told = run(*arguments, *reduced).stderr
+        assert told.count("nothing says that the model was tuned") == 1
+    assert run("-p", "ab", *reduced, "-q").stderr == ""
+    assert "tuned" not in run("-p", "ab", *GREEDY).stderr
+
+
+def test_the_default_that_cuts_texts_is_told(run: Callable[..., Result]) -> None:
+    told = run("-p", "ab", "--ignore-eos", "--seed", "1").stderr
+    assert "1 of 1 texts end at --max-tokens, which is 16 unless given" in told
+    assert "--max-tokens" not in run("-p", "ab", *GREEDY).stderr
+
+
 def test_lines_from_stdin_go_to_stdout(run: Callable[..., Result]) -> None:
     result = run("--input", "-", *GREEDY, stdin=records(5))
     assert result.exit_code == 0

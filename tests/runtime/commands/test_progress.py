@@ -10,6 +10,7 @@ from skipdec.runtime.commands.progress import GenerationProgress
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import FinishReason, StreamDelta
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 
 def delta(request: int, layers: int, reason: FinishReason | None = None) -> StreamDelta:
@@ -40,7 +41,10 @@ def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> Non
     summary = counted.summary()
     assert (summary["tokens"], summary["completions"], events.completions) == (6, 2, 2)
     assert summary["realised_depth"] == pytest.approx((4 + 4 + 3) / 3)
-    assert "realised depth 3.67 of 6 layers" in counted.summary_text()
+    text = counted.summary_text(SamplingParams())
+    assert "realised depth 3.67 of 6 layers" in text
+    assert "1 of 2 texts end at --max-tokens, which is 16 unless given" in text
+    assert "--max-tokens" not in counted.summary_text(SamplingParams(max_tokens=16))
     assert summary["tokens_per_second"] == pytest.approx(6 / summary["seconds"])
 
 
@@ -49,12 +53,12 @@ def test_single_tokens_have_no_realised_depth() -> None:
     with counted:
         counted.update([delta(0, 6, "length")])
     assert counted.realised_depth is None
-    assert "realised depth" not in counted.summary_text()
+    assert "realised depth" not in counted.summary_text(SamplingParams())
 
 
 def test_horizons_of_the_requests_own_are_shown_as_a_range() -> None:
     schedules = [parse_schedule("2x", num_layers=6, horizon=horizon) for horizon in (20, 4, 9)]
     counted = GenerationProgress(schedules, 3, Events())
     text = "linear:max=4,min=2,warmup=1,horizon=4…20"
-    assert counted.summary_text().startswith(f"schedule {text}, horizon 4…20\n")
+    assert counted.summary_text(SamplingParams()).startswith(f"schedule {text}, horizon 4…20\n")
     assert (counted.summary()["schedule"], counted.summary()["horizon"]) == (text, None)

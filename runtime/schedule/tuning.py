@@ -1,0 +1,27 @@
+"""What a bundle knows of its model's tuning: whether it was taught to skip layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...engines.bundle import EngineBundle
+from ...engines.manifest import TUNED_SCHEDULE
+from .schedule import ExitSchedule
+from .text import format_schedule
+
+
+def untuned_warning(bundle: EngineBundle, schedules: Iterable[ExitSchedule]) -> str | None:
+    """What to say of ``schedules`` where nothing shows that the model was tuned to skip layers.
+
+    None if they run all layers, if the bundle's checkpoint was tuned, or if the bundle has a
+    reduced schedule of its own: then ``export`` has said it.
+    """
+    reduced = next((schedule for schedule in schedules if schedule.is_reduced), None)
+    own = ExitSchedule.from_document(bundle.schedule_document)
+    if reduced is None or own.is_reduced or TUNED_SCHEDULE in bundle.manifest.source:
+        return None
+    return (
+        f"schedule {format_schedule(reduced)} skips layers, but nothing says that the model was "
+        "tuned for that: its texts will be poor; tune it (skipdec tune) and export it again, or "
+        "run the schedule full"
+    )
