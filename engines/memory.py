@@ -11,11 +11,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .cgroups import memory_limit
+from .errors import CapacityError
 from .manifest import DType
 
 Array = NDArray[Any]
@@ -104,7 +107,14 @@ class HostMemory(Memory):
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocate a flat array; its pages become resident when they are first touched."""
-        memory = np.empty(nbytes + _HOST_ALIGNMENT, dtype=np.uint8)
+        try:
+            memory = np.empty(nbytes + _HOST_ALIGNMENT, dtype=np.uint8)
+        except MemoryError as error:
+            raise CapacityError(
+                "memory of this machine",
+                f"{nbytes:,} bytes needed at once can't be had; use a smaller batch, shorter "
+                "sequences or fewer layers",
+            ) from error
         start = -memory.ctypes.data % _HOST_ALIGNMENT
         return memory[start : start + nbytes]
 
@@ -119,5 +129,17 @@ class HostMemory(Memory):
         array[target, :, :length] = array[source, :, :length]
 
     def available_bytes(self) -> int:
-        """Half of the machine's memory."""
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        """Half of what this process leaves of the memory that it may use.
+
+        That is the machine's, or what control groups allow. 16 GiB, of which weights hold 4: 6.
+        """
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        allowed = min(machine, memory_limit() or machine)
+        return max(0, allowed - anonymous_bytes()) // 2
+
+
+def anonymous_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """RssAnon of this process: memory without mapped files, in bytes; 0 where there is no /proc."""
+    lines = status.read_text().splitlines() if status.exists() else []
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("RssAnon:")]
+    return 1024 * sum(sizes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from ..host.extras import require_extra
+from ..host.processor import quota_cores, thread_problems
 from ..manifest import DType, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
 from .session import Binding, EngineBackend, EngineSession
@@ -70,11 +71,10 @@ def use_shared_thread_pool(threads: int) -> None:
     of the same process needs ``SessionOptions.use_per_session_threads = False``. Calling it again
     with the same number does nothing.
 
-    Raises UsageError for another number than the first, or one below 1;
-    EnvironmentMismatchError if someone else has set ONNX Runtime's pool.
+    Raises UsageError for another number than the first, or one that is not between 1 and the
+    processors that this process may use; EnvironmentMismatchError if someone else has set ONNX
+    Runtime's pool.
     """
-    if threads < 1:
-        raise UsageError("shared thread pool", f"threads is {threads}; allowed: 1 or more")
     if _process_wide.threads == threads:
         return
     if _process_wide.threads is not None:
@@ -83,6 +83,8 @@ def use_shared_thread_pool(threads: int) -> None:
             f"asked for {threads} threads, this process already shares {_process_wide.threads}; "
             "the pool can't be resized, use one number everywhere",
         )
+    for problem in thread_problems(threads):
+        raise UsageError("shared thread pool", f"threads {problem}")
     try:
         onnxruntime.set_global_thread_pool_sizes(threads, 1)
     except (RuntimeError, *_LOAD_ERRORS) as error:
@@ -148,12 +150,13 @@ class OrtBackend(EngineBackend):
     """Engines on ONNX Runtime's CPU execution provider.
 
     ``threads``: of each session's own pool where no shared pool is used; None leaves it to
-    ONNX Runtime. With a shared pool, a different number is refused.
+    ONNX Runtime, within the quota of this process's control groups. Raises UsageError for more
+    than there are processors, and with a shared pool for a different number.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
-            raise UsageError("threads", f"is {threads}; allowed: 1 or more")
+        for problem in thread_problems(threads):
+            raise UsageError("threads", problem)
         if _process_wide.threads is not None and threads not in (None, _process_wide.threads):
             raise UsageError(
                 "threads",
@@ -282,8 +285,8 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     if _process_wide.threads is not None:
         options.use_per_session_threads = False
         return options
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    if wanted := threads or quota_cores():  # ONNX Runtime sees all cores of the machine
+        options.intra_op_num_threads = wanted
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
     return options

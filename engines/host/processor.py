@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+
+from ..cgroups import processor_quota
 
 _EXACT_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
 _HUGE_PAGES = "glibc.malloc.hugetlb"
@@ -34,10 +38,28 @@ def int8_weight_bits() -> Literal[7, 8]:
 
 
 def available_cores() -> int:
-    """Cores that this process may run on."""
+    """Processors that this process may keep busy: those of its affinity, within its quota."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return min(cores, quota_cores() or cores)
+
+
+def quota_cores() -> int | None:
+    """The quota of this process's control groups, 1.5 processors as 2; None without one."""
+    quota = processor_quota()
+    return None if quota is None else max(1, math.ceil(quota))
+
+
+def thread_problems(threads: int | None) -> Iterator[str]:
+    """Say what is wrong with a number of threads; None is left to the machine.
+
+    More threads than processors wait for each other, spinning, at every product of every layer.
+    """
+    most = available_cores()
+    if threads is not None and not 1 <= threads <= most:
+        yield f"is {threads}; allowed: 1 to {most}, the processors that this process may use"
 
 
 def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:

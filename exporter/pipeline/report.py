@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ...engines.host.events import Events
 from ...engines.host.signals import raise_if_interrupted
 from ...engines.manifest import BuildSpec, PrecisionSpec
+from ...engines.memory import anonymous_bytes
 from ...engines.trt.build import PlanReport
 from ..verification.report import VerificationReport
 
@@ -25,7 +26,6 @@ _TITLES: dict[Stage, str] = {
     "verify": "verifying",
     "publish": "publishing",
 }
-_STATUS = Path("/proc/self/status")
 _INTERVAL_SECONDS = 0.02
 
 
@@ -108,7 +108,7 @@ class PeakMemory:
         self._thread = threading.Thread(target=self._run, name="peak-memory", daemon=True)
 
     def __enter__(self) -> Self:
-        if _STATUS.exists():
+        if anonymous_bytes():
             self._thread.start()
         return self
 
@@ -124,11 +124,3 @@ class PeakMemory:
             if self._stopped.wait(_INTERVAL_SECONDS):
                 self.peak = max(self.peak, anonymous_bytes())
                 return
-
-
-def anonymous_bytes() -> int:
-    """RssAnon of this process, in bytes."""
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0

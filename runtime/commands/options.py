@@ -12,6 +12,7 @@ from ...engines.bundle import Verify
 from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
+from ...engines.host.processor import available_cores, thread_problems
 from ..tokens.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class EngineOptions(ValidatedConfig):
         default="full", description="hash weights while they are loaded, or graphs only (full)"
     )
 
+    def _problems(self) -> Iterator[str]:
+        yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
+
     def open(
         self,
         path: Path,
@@ -51,7 +55,6 @@ class EngineOptions(ValidatedConfig):
         """
         from ...engines.backends.session import default_device, open_backend
         from ...engines.bundle import EngineBundle
-        from ...engines.host.processor import available_cores
         from ..generator import Generator
 
         def load(bundle: EngineBundle) -> Generator:
@@ -124,6 +127,7 @@ class GenerateOptions(EngineOptions):
     params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
 
     def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.texts and self.input is not None:
             yield "give either `prompts` or `input`"
         if self.texts.count("-") > 1:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from ...engines.errors import EnvironmentMismatchError
+from ...engines.errors import EnvironmentMismatchError, UsageError
 from ...engines.host.extras import EXTRAS, missing_modules
 from ...engines.host.gpus import survey_gpus
 from ...engines.host.processor import (
@@ -15,6 +15,7 @@ from ...engines.host.processor import (
     int8_weight_bits,
     processor_flags,
     processor_name,
+    thread_problems,
 )
 from .bandwidth import measure_bandwidth
 
@@ -60,8 +61,11 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
     """Return versions, processor, GPUs and what is missing, as a JSON object.
 
     ``threads``: of the bandwidth measurement, None for all cores. It takes about a second and
-    1 GiB of memory; ``bandwidth=False`` leaves it out.
+    1 GiB of memory; ``bandwidth=False`` leaves it out. Raises UsageError for more threads than
+    processors.
     """
+    for problem in thread_problems(threads):
+        raise UsageError("threads", problem)
     flags = processor_flags()
     used = threads or available_cores()
     packages = {name: _installed_version(name) for name in _DISTRIBUTIONS}

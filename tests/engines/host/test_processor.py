@@ -1,0 +1,41 @@
+"""How many threads this process may use: its affinity, within its control groups' quota."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from skipdec.engines.backends.ort import OrtBackend, session_options, use_shared_thread_pool
+from skipdec.engines.errors import UsageError
+from skipdec.engines.host import processor
+from skipdec.runtime.commands.options import EngineOptions
+
+
+@pytest.fixture
+def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 4), (0.2, 1), (1.5, 2), (3.0, 3), (64.0, 4)])
+@pytest.mark.usefixtures("four_processors")
+def test_a_quota_bounds_the_processors(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int
+) -> None:
+    monkeypatch.setattr(processor, "processor_quota", lambda: quota)
+    assert processor.available_cores() == cores
+
+
+def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "processor_quota", lambda: 1.5)
+    assert session_options(None).intra_op_num_threads == 2
+
+
+@pytest.mark.parametrize("threads", [0, -2, 5, 64])
+@pytest.mark.usefixtures("four_processors")
+def test_more_threads_than_processors_are_refused_everywhere(threads: int) -> None:
+    for use in (use_shared_thread_pool, OrtBackend):
+        with pytest.raises(UsageError, match=f"is {threads}; allowed: 1 to 4, the processors"):
+            use(threads)
+    with pytest.raises(UsageError, match=f"threads is {threads}; allowed: 1"):
+        EngineOptions(threads=threads)
