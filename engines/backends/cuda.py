@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class CudaDevice(Device):
         self._index = index
         self._is_capturing = False
         self._unfreed: list[Callable[[], None]] = []  # given up during a capture
+        self._freeing = RLock()  # finalizers run in any thread, and within each other
         self._stream = self._call(runtime.cudaStreamCreateWithFlags, runtime.cudaStreamNonBlocking)
         self._is_open = True
 
@@ -129,16 +131,20 @@ class CudaDevice(Device):
     def begin_capture(self) -> None:
         """See Device; only this thread is kept from calls that a capture forbids."""
         mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
-        self._call(runtime.cudaStreamBeginCapture, self._stream, mode)
-        self._is_capturing = True
+        with self._freeing:
+            self._is_capturing = True  # before CUDA captures: a finalizer may run in between
+        try:
+            self._call(runtime.cudaStreamBeginCapture, self._stream, mode)
+        except DeviceError:
+            self._end_capturing()
+            raise
 
     def end_capture(self) -> DeviceGraph:
         """See Device; the stream is usable again whether or not the capture succeeded."""
-        self._is_capturing = False
         try:
             graph = self._call(runtime.cudaStreamEndCapture, self._stream)
         finally:
-            self._free_given_up()
+            self._end_capturing()
         try:
             executable = self._call(runtime.cudaGraphInstantiate, graph, 0)
         finally:
@@ -163,8 +169,14 @@ class CudaDevice(Device):
         Finalizers call this whenever the garbage collector runs, but waiting and freeing would
         break a capture.
         """
-        self._unfreed.append(free)
-        if not self._is_capturing:
+        with self._freeing:
+            self._unfreed.append(free)
+            if not self._is_capturing:
+                self._free_given_up()
+
+    def _end_capturing(self) -> None:
+        with self._freeing:
+            self._is_capturing = False
             self._free_given_up()
 
     def _free_given_up(self) -> None:

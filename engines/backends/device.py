@@ -145,8 +145,8 @@ class DeviceMemory(Memory):
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """See Memory. Zeroed: Attention multiplies what a mask hides by 0, and NaN stays NaN."""
         buffer = DeviceBuffer(self.device.allocate(nbytes), nbytes)
-        self.device.fill(buffer.address, nbytes, 0)
         weakref.finalize(buffer, self.device.free, buffer.address)
+        self.device.fill(buffer.address, nbytes, 0)
         return buffer
 
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
@@ -99,7 +99,7 @@ class RehearsalDevice(Device):
 
     def free(self, address: int) -> None:
         """See Device."""
-        self._queue.append(partial(self._remove, address))  # never part of a capture
+        self._queue.append(_Free(self, address))  # never part of a capture
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """See Device."""
@@ -163,8 +163,15 @@ class RehearsalDevice(Device):
         self._drain()
 
     def _drain(self) -> None:
-        while self._queue:
-            self._queue.popleft()()
+        """Do all that waits; behind work that fails, only free what was to be freed."""
+        try:
+            while self._queue:
+                self._queue.popleft()()
+        finally:
+            while self._queue:
+                work = self._queue.popleft()
+                if isinstance(work, _Free):
+                    work()
 
     def _remove(self, address: int) -> None:
         del self._blocks[address]
@@ -173,6 +180,17 @@ class RehearsalDevice(Device):
     def _refuse_during_capture(self, action: str) -> None:
         if self._recorded is not None:
             raise DeviceError(self.name, f"can't {action} during a capture; do it before")
+
+
+@dataclass(frozen=True)
+class _Free:
+    """Gives back what was allocated at ``address``."""
+
+    device: RehearsalDevice
+    address: int
+
+    def __call__(self) -> None:
+        self.device._remove(self.address)
 
 
 class _RecordedGraph(DeviceGraph):

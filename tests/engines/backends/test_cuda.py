@@ -138,6 +138,39 @@ def test_nothing_is_freed_during_a_capture(fake: FakeRuntime) -> None:
     assert fake.calls.index("cudaFree") > fake.calls.index("cudaStreamEndCapture")
 
 
+@pytest.mark.parametrize("name", ["cudaStreamBeginCapture", "cudaStreamEndCapture"])
+def test_nothing_is_freed_while_a_capture_begins_or_ends(fake: FakeRuntime, name: str) -> None:
+    device = cuda.CudaDevice()
+    memory = DeviceMemory(device)
+    buffers = [memory.allocate(8), memory.allocate(8)]
+    capture = getattr(fake, name)
+
+    def collected(*arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        buffers.pop()
+        gc.collect()
+        result: tuple[Any, ...] = capture(*arguments)
+        buffers.pop()
+        gc.collect()
+        return result
+
+    setattr(fake, name, collected)
+    fake.calls.clear()
+    device.begin_capture()
+    device.end_capture()
+    begin, end = map(fake.calls.index, ("cudaStreamBeginCapture", "cudaStreamEndCapture"))
+    assert {"cudaFree", "cudaStreamSynchronize"}.isdisjoint(fake.calls[begin:end])
+    assert fake.calls.count("cudaFree") == 2
+
+
+def test_a_capture_that_does_not_begin_leaves_a_usable_device(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+    fake.failing["cudaStreamBeginCapture"] = runtime.cudaError_t.cudaErrorUnknown
+    with pytest.raises(DeviceError, match="cudaStreamBeginCapture"):
+        device.begin_capture()
+    device.free(256)
+    assert "cudaFree" in fake.calls
+
+
 def test_a_capture_that_failed_leaves_a_usable_device(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice()
     device.begin_capture()

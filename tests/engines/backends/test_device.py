@@ -90,6 +90,21 @@ def test_memory_freed_during_a_capture_is_no_part_of_the_graph(device: HostDevic
     device.synchronize()
 
 
+def test_work_behind_work_that_fails_is_dropped_but_its_memory_is_freed(
+    device: HostDevice,
+) -> None:
+    address, ran = device.allocate(8), []
+    device.fill(1, 8, 0)  # nothing is allocated there
+    device.enqueue(lambda: ran.append("behind"))
+    device.free(address)
+    with pytest.raises(DeviceError, match="nothing of 8 bytes"):
+        device.synchronize()
+    assert device.freed == {address}
+    device.synchronize()
+    device.close()
+    assert not ran
+
+
 def test_new_memory_holds_nothing_useful(device: HostDevice) -> None:
     assert (device.bytes_at(device.allocate(100), 100) == POISON).all()
 
