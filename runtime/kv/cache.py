@@ -14,6 +14,7 @@ pair; a layer with a cache of its own is one that the last prompt token runs, so
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ...engines.errors import BundleError, CapacityError
@@ -152,17 +153,15 @@ class KVCache:
         self._pool = pool
         self._pairs: list[_Pair | None] = []
         self._scratch: _Pair | None = None
-        try:
-            if plan.scratch_capacity:
-                self._scratch = self._acquire("scratch", plan.scratch_rows, plan.scratch_capacity)
-            for layer, capacity in enumerate(plan.capacities):
-                pair = self._acquire(f"layer {layer}", plan.rows, capacity) if capacity else None
-                self._pairs.append(pair)
-        except CapacityError as error:
-            self.close()
-            raise CapacityError(
-                error.subject, *error.problems, f"the batch's plan is {plan}"
-            ) from error
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            try:
+                self._acquire_all()
+            except CapacityError as error:
+                raise CapacityError(
+                    error.subject, *error.problems, f"the batch's plan is {plan}"
+                ) from error
+            on_failure.pop_all()
 
     def __enter__(self) -> KVCache:
         return self
@@ -208,16 +207,23 @@ class KVCache:
         for layer in range(len(self._pairs)):
             self.retire(layer)
 
+    def _acquire_all(self) -> None:
+        plan = self.plan
+        if plan.scratch_capacity:
+            self._scratch = self._acquire("scratch", plan.scratch_rows, plan.scratch_capacity)
+        for layer, capacity in enumerate(plan.capacities):
+            pair = self._acquire(f"layer {layer}", plan.rows, capacity) if capacity else None
+            self._pairs.append(pair)
+
     def _acquire(self, user: str, rows: int, capacity: int) -> _Pair:
         layout, memory = self.plan.layout, self._pool.memory
         shape = (rows, layout.num_heads, capacity, layout.head_dim)
         nbytes = layout.nbytes(rows, capacity)
-        key_memory = self._pool.acquire(nbytes, f"{user} key")
-        try:
+        with ExitStack() as on_failure:
+            key_memory = self._pool.acquire(nbytes, f"{user} key")
+            on_failure.callback(self._pool.release, key_memory, f"{user} key")
             value_memory = self._pool.acquire(nbytes, f"{user} value")
-        except CapacityError:
-            self._pool.release(key_memory, f"{user} key")
-            raise
+            on_failure.pop_all()
         return _Pair(
             user,
             key_memory,

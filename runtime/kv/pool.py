@@ -33,8 +33,9 @@ def pooled_size(nbytes: int) -> int:
 class BufferPool:
     """Memory that outlives a call: released buffers serve later requests of the same size class.
 
-    ``limit`` bounds all bytes held; None is no bound. An allocation first frees what is idle
-    beyond the most that was in use at once; with ``keeps_idle``, only what the limit demands. A
+    ``limit`` bounds all bytes held; None is no bound. All that is held is at most what was in use
+    at once since the last ``trim``: an allocation beyond it first frees what has been idle longest.
+    With ``keeps_idle`` only the limit demands that. A
     buffer goes back to the ``user`` that had it last where it can, so that a repeated call finds
     the addresses of the one before.
     """
@@ -48,7 +49,8 @@ class BufferPool:
         self._keeps_idle = keeps_idle
         self._idle: list[tuple[Buffer, str]] = []
         self.in_use_bytes = 0
-        self.peak_bytes = 0
+        self.peak_bytes = 0  # since ``reset_peak``
+        self._most_bytes = 0  # in use at once, since ``trim``
 
     @property
     def idle_bytes(self) -> int:
@@ -58,7 +60,8 @@ class BufferPool:
     def acquire(self, nbytes: int, user: str = "") -> Buffer:
         """Return a flat buffer of ``pooled_size(nbytes)`` bytes, contents undefined.
 
-        Raises CapacityError if the limit would be passed even with no idle buffer left.
+        Raises CapacityError if the limit would be passed even with no idle buffer left, or there
+        is no such memory; the account then stays as it was.
         """
         size = pooled_size(nbytes)
         if self.limit is not None and self.in_use_bytes + size > self.limit:
@@ -73,6 +76,7 @@ class BufferPool:
             buffer = self.memory.allocate(size)
         self.in_use_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.in_use_bytes)
+        self._most_bytes = max(self._most_bytes, self.in_use_bytes)
         return buffer
 
     def release(self, buffer: Buffer, user: str = "") -> None:
@@ -88,10 +92,11 @@ class BufferPool:
     def trim(self) -> None:
         """Free all idle buffers."""
         self._idle.clear()
+        self._most_bytes = self.in_use_bytes
 
     def _idle_allowed(self) -> int:
         """Bytes that may lie idle beside those in use."""
-        most = self.limit if self._keeps_idle and self.limit is not None else self.peak_bytes
+        most = self.limit if self._keeps_idle and self.limit is not None else self._most_bytes
         return most - self.in_use_bytes
 
     def _drop_idle(self, allowed: int) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ...engines.backends.device import Device
 from ...engines.backends.session import EngineBackend
-from ...engines.errors import ClosedError, SkipDecError
+from ...engines.errors import CapacityError, ClosedError, SkipDecError
 from ..kv.cache import KVCache, KVPlan
 from ..kv.pool import BufferPool, KVMemory
 from .stitcher import Stitcher
@@ -90,13 +90,20 @@ class LoadedEngines:
                     self._close_cache()
 
     def run(self, step: Callable[[Stitcher], T]) -> T:
-        """Return ``step(stitcher)``; nothing is freed meanwhile. ``step`` must not keep the
-        stitcher. Raises what `require_usable` raises.
+        """Return ``step(stitcher)``; nothing is freed meanwhile. It must not keep the stitcher.
+
+        Raises what `require_usable` raises, and CapacityError where memory runs out.
         """
         with self._changed:
             self._stepping = get_ident()
         try:
             return step(self.require_usable())
+        except MemoryError as error:
+            raise CapacityError(
+                "memory of this machine",
+                "a step needs more than can be had; lower max_batch_size or kv_memory, or use "
+                "shorter prompts",
+            ) from error
         finally:
             with self._changed:
                 self._stepping = None

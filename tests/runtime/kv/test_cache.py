@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from skipdec.engines.errors import CapacityError
@@ -87,6 +88,36 @@ def test_a_cache_that_does_not_fit_takes_nothing() -> None:
     with pytest.raises(CapacityError):
         KVCache(pool, KVPlan(LAYOUT, 1, (1000, 1000)))
     assert pool.in_use_bytes == 0
+
+
+@pytest.mark.parametrize("error", [CapacityError("memory", "is full"), MemoryError(), OSError()])
+@pytest.mark.parametrize("allocations", [0, 1, 2, 5])
+def test_memory_that_runs_out_gives_back_what_was_taken(error: Exception, allocations: int) -> None:
+    class Small(HostMemory):
+        left = allocations
+
+        def allocate(self, nbytes: int) -> np.ndarray:
+            self.left -= 1
+            if self.left < 0:
+                raise error
+            return super().allocate(nbytes)
+
+    pool = BufferPool(Small(), limit=10**6)
+    with pytest.raises(type(error)):
+        KVCache(pool, KVPlan(LAYOUT, 1, (1000, 500, 100), 1, 50))
+    assert pool.in_use_bytes == 0
+
+
+def test_a_call_of_another_size_leaves_the_buffers_of_the_last_one() -> None:
+    pool = BufferPool(HostMemory())
+    first = [pool.acquire(100_000) for _ in range(4)]
+    for buffer in first:
+        pool.release(buffer)
+    pool.reset_peak()
+    pool.release(pool.acquire(10_000))
+    assert pool.idle_bytes <= 4 * pooled_size(100_000)
+    kept = [pool.acquire(100_000) for _ in range(3)]
+    assert {id(buffer) for buffer in kept} <= {id(buffer) for buffer in first}
 
 
 def test_trim_frees_what_is_idle() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import Mock, create_autospec
 import pytest
 
 from skipdec.engines.backends.session import EngineBackend
-from skipdec.engines.errors import ClosedError, SkipDecError
+from skipdec.engines.errors import CapacityError, ClosedError, SkipDecError
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv.cache import KVLayout, KVPlan
 from skipdec.runtime.kv.pool import BufferPool
@@ -123,6 +123,13 @@ def test_trim_waits_for_the_step_that_runs(waits: Event, threads: ThreadPoolExec
     room.engines.trim()
     running.result(SECONDS)
     assert room.pool.idle_bytes == 0
+
+
+def test_a_step_that_runs_out_of_memory_says_what_to_lower(room: Room) -> None:
+    with pytest.raises(CapacityError, match="lower max_batch_size"):
+        room.engines.run(Mock(side_effect=MemoryError))
+    room.engines.run(lambda _: room.done.append("step"))
+    assert room.done == ["step"]
 
 
 def test_a_second_call_is_refused_until_the_first_has_ended(room: Room) -> None:
