@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from fake_tensorrt import FakeTensorRt
 from host_device import HostDevice
 from tiny_models import STRUCTURES
 
-from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.errors import CapacityError, DeviceError, UsageError
+from skipdec.engines.errors import CapacityError, ClosedError, DeviceError, UsageError
 from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.runtime.stitching.device import DeviceStitcher
 
@@ -247,11 +247,18 @@ def test_too_little_memory_is_said_with_the_plan(open_on_device: Open) -> None:
     assert "rows, 6 layers of up to" in str(caught.value)
 
 
-def test_closing_frees_all_device_memory(open_on_device: Open) -> None:
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_closing_frees_all_device_memory(open_on_device: Open, is_streaming: bool) -> None:
     generator = open_on_device()
     device = host_device(generator)
-    generator.generate(PROMPTS, PARAMS, schedule=ExitSchedule.full(6))
+    stream = generator.stream(PROMPTS, PARAMS, schedule=SCHEDULES[1])
+    next(stream)
+    if not is_streaming:
+        stream.close()
     generator.close()
+    assert not device.allocated
+    with pytest.raises(ClosedError) if is_streaming else nullcontext():
+        list(stream)
     assert not device.allocated
 
 

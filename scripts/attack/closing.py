@@ -1,0 +1,76 @@
+"""Closes generators at random moments while threads generate, stream and score with them.
+
+    source scripts/setup_environment.sh && python scripts/attack/closing.py BUNDLE --rounds 200
+
+Each thread must end in ClosedError, soon, and the process must live: a generator that frees engines
+under a step corrupts the heap, and the process aborts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import ClosedError, SkipDecError
+
+_THREADS = 3  # of which one holds the generator at a time, the others are told that it is busy
+_LONGEST_WAIT = 0.1  # seconds before a generator is closed
+_PATIENCE = 60.0  # seconds for all threads to end
+_SCHEDULES = ("full", "2x:horizon=16", "2x:horizon=16,prompt=decay")
+
+
+def main() -> None:
+    """Print how many calls were ended; exit code 1 if a thread ended in another way."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    failures = sum(not _close_under_load(arguments.bundle, chance) for _ in range(arguments.rounds))
+    print(f"{arguments.rounds} generators closed under load, {failures} failures")
+    sys.exit(bool(failures))
+
+
+def _close_under_load(bundle: Path, chance: random.Random) -> bool:
+    """Whether all threads ended as they must."""
+    generator = Generator.open(bundle, threads=1)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        calls = [
+            threads.submit(_use, generator, random.Random(chance.random())) for _ in range(_THREADS)
+        ]
+        time.sleep(chance.uniform(0, _LONGEST_WAIT))
+        generator.close()
+        unfinished = wait(calls, _PATIENCE).not_done
+    errors = [call.exception() for call in calls if call not in unfinished]
+    for error in errors:
+        if not isinstance(error, ClosedError):
+            print(f"a thread ended in {error!r}")
+    return not unfinished and all(isinstance(error, ClosedError) for error in errors)
+
+
+def _use(generator: Generator, chance: random.Random) -> None:
+    while True:
+        prompts = [[5] * chance.randint(1, 20) for _ in range(chance.randint(1, 12))]
+        params = SamplingParams(n=chance.randint(1, 3), max_tokens=20, ignore_eos=True)
+        schedule = chance.choice(_SCHEDULES)
+        try:
+            match chance.choice(("generate", "stream", "score")):
+                case "generate":
+                    generator.generate(prompts, params, schedule=schedule)
+                case "stream":
+                    next(generator.stream(prompts, params, schedule=schedule))
+                case "score":
+                    generator.score(prompts, prompts, schedule=schedule)
+        except SkipDecError as error:
+            if "is busy" not in str(error):
+                raise
+
+
+if __name__ == "__main__":
+    main()
