@@ -1,7 +1,7 @@
 """Making a model ready to skip.
 
-Programs that were written after docs/python.md before calib had folders still find their modules:
-``from skipdec.calib.fit_goal import TargetSpeedup``. New ones import from ``skipdec``.
+Programs that were written after docs/guides/python.md before calib had folders still find their
+modules: ``from skipdec.calib.fit_goal import TargetSpeedup``. New ones import from ``skipdec``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-_MOVED = {  # module names that docs/python.md used to give, and where their content is
+_MOVED = {  # module names that docs/guides/python.md used to give, and where their content is
     "calibration_plan": "calibration.config",
     "evaluation_inputs": "evaluation.inputs",
     "fit": "fitting.fitting",

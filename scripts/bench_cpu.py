@@ -1,4 +1,4 @@
-"""Measures the figures that skipdec holds itself to on a CPU and writes docs/cpu-benchmarks.md.
+"""Measures the figures that skipdec holds itself to on a CPU and writes docs/benchmarks/cpu.md.
 
     source scripts/setup_environment.sh && python scripts/bench_cpu.py --work /tmp/bench
 
@@ -16,7 +16,7 @@ from bench import cpu_figures
 
 from skipdec.engines.host.processor import available_cores, processor_name, restart_with_huge_pages
 
-OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "cpu-benchmarks.md"
+OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "cpu.md"
 PARTS = ("startup", "export", "decoding")
 
 

@@ -1,6 +1,6 @@
 """int8 at full depth against CTranslate2 and OpenVINO: same checkpoint, threads and prompts.
 
-    source scripts/setup_environment.sh && python scripts/bench_peers.py --output docs/peers.md
+    python scripts/bench_peers.py --output docs/benchmarks/peers.md
 
 Each engine runs in a process of its own (bench/peers_worker.py), one at a time, in turn; a ratio
 is taken within a round and the median over the rounds is printed. The peers get an environment of

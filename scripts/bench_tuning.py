@@ -1,4 +1,4 @@
-"""Measures training steps at full and reduced depth and prints the table of docs/tuning.md.
+"""Measures training steps at full and reduced depth and prints the table of docs/guides/tuning.md.
 
     source scripts/setup_environment.sh && python scripts/bench_tuning.py
 

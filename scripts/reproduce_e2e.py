@@ -5,7 +5,7 @@
     python scripts/reproduce_e2e.py --train train.csv --dev dev.csv --work quick --quick
 
 Everything that is made stays in the work directory; the same command goes on where it was stopped.
-More columns, speed-ups or seeds later reuse what is there. See docs/e2e.md.
+More columns, speed-ups or seeds later reuse what is there. See docs/benchmarks/e2e.md.
 """
 
 from __future__ import annotations

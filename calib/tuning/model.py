@@ -133,7 +133,7 @@ def attention(
     """transformers' ``sdpa``, [B, H, S, D] each → [B, S, H, D] in the query's dtype.
 
     Under bfloat16 autocast a CPU computes up to 512 tokens in float32: the kernel's backward pass
-    is slower in bfloat16, and a whole step takes up to 1.7 times as long (docs/tuning.md).
+    is slower in bfloat16, and a whole step takes up to 1.7 times as long (docs/guides/tuning.md).
     """
     is_short = query.shape[2] <= _LONGEST_IN_FLOAT32
     if query.device.type != "cpu" or query.dtype == torch.float32 or not is_short:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Collect English prose from the documentation on this machine, for docs/open-prose.md.
+"""Collect English prose from the documentation on this machine, for docs/benchmarks/open-prose.md.
 
     python scripts/data/collect_prose.py --topics TOPICS.py work     # work/prose.{train,dev}.txt
 

@@ -1,4 +1,4 @@
-"""The directory ``examples`` that README.md and docs/python.md name, with fewer held-out rows."""
+"""The directory ``examples`` that README.md and docs/ name, with fewer held-out rows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,175 @@
+"""Measures one model's speed and quality together: docs/benchmarks/one-model.json, table, picture.
+
+    PYTHONPATH=scripts python -m pages.one_model --data dev.csv --work /tmp/one-model
+
+examples/restaurants in int8 at full depth, 2x and 4x on E2E's development set, batches of 1 and 8,
+``--rounds`` times in turn, two minutes a round on one core. Rounds that are there are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skipdec.engines.host.processor import processor_name
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ROOT / "docs" / "benchmarks" / "one-model.json"
+PICTURE = FIGURES.with_suffix(".svg")
+SCHEDULES = ("full", "2x", "4x")
+BATCH_SIZES = (1, 8)
+NUM_PROMPTS = 200
+
+
+def main() -> None:
+    """Measure, unless ``--draw``; then draw and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, help="E2E's dev.csv")
+    parser.add_argument("--work", type=Path, help="bundle and evaluations stay here")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--draw", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.draw:
+        if arguments.data is None or arguments.work is None:
+            parser.error("--data and --work, or --draw")
+        figures = measure(arguments.data, arguments.work, arguments.rounds)
+        FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    draw(json.loads(FIGURES.read_text()), PICTURE)
+    print(table(json.loads(FIGURES.read_text())))
+
+
+def measure(data: Path, work: Path, rounds: int) -> dict[str, Any]:
+    """Run what is missing in ``work`` and return the figures of all rounds."""
+    bundle = work / "restaurants-int8"
+    if not bundle.exists():
+        model = ROOT / "examples" / "restaurants"
+        _skipdec("export", str(model), "--quantize", "int8", "-q", "-o", str(bundle))
+    options = ["--preset", "e2e", "--limit", str(NUM_PROMPTS), "--lowercase", "--equal-lengths"]
+    options += ["--threads", "1", *(f"--schedule={schedule}" for schedule in SCHEDULES[1:])]
+    reports: dict[int, list[Any]] = {batch_size: [] for batch_size in BATCH_SIZES}
+    for number in range(rounds):
+        for batch_size, found in reports.items():
+            results = work / f"batch-{batch_size}-round-{number}"
+            if not results.exists():
+                where = ["--data", str(data), "--batch-size", str(batch_size), "-o", str(results)]
+                _skipdec("evaluate", str(bundle), *options, *where)
+            found.append(json.loads((results / "evaluation.json").read_text()))
+    return {
+        "model": "examples/restaurants, int8, 12 layers of width 112",
+        "data": f"E2E dev.csv, the first {NUM_PROMPTS} prompts, greedy",
+        "processor": processor_name(),
+        "threads": 1,
+        "skipdec": reports[1][0]["skipdec"],
+        "rows": [
+            _row(batch_size, index, found)
+            for batch_size, found in reports.items()
+            for index in range(len(SCHEDULES))
+        ],
+    }
+
+
+def _row(batch_size: int, index: int, reports: list[Any]) -> dict[str, Any]:
+    rows = [report["rows"][index] for report in reports]
+    bleu = rows[0]["metrics"]["bleu"]["estimate"]
+    return {
+        "batch_size": batch_size,
+        "schedule": rows[0]["schedule"],
+        "layers": round(rows[0]["metrics"]["realised_depth"]["estimate"]["value"], 2),
+        "bleu": [round(bleu[key], 1) for key in ("value", "low", "high")],
+        "ms_per_token": [
+            round(1000 * row["wall_seconds"] / row["generated_tokens"], 3) for row in rows
+        ],
+        "speedups": [round(row["speedup"], 2) for row in rows],
+    }
+
+
+def _skipdec(*arguments: str) -> None:
+    subprocess.run(["skipdec", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def table(figures: Mapping[str, Any]) -> str:
+    """The table of README.md: the calmest round of each batch size, ranges of all rounds."""
+    lines = [
+        "| schedule | layers a token | BLEU [95 %] "
+        "| batch 1: ms a token | speed-up | batch 8: ms a token | speed-up |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for schedule in SCHEDULES:
+        one, eight = (
+            next(row for row in figures["rows"] if (row["batch_size"], row["schedule"]) == key)
+            for key in ((1, schedule), (8, schedule))
+        )
+        value, low, high = one["bleu"]
+        timings = [cell for row in (one, eight) for cell in _timing(row, calmest(figures, row))]
+        quality = f"{value} [{low}, {high}]"
+        lines.append(
+            f"| `{schedule}` | {one['layers']} | {quality} | " + " | ".join(timings) + " |"
+        )
+    return "\n".join(lines)
+
+
+def calmest(figures: Mapping[str, Any], row: Mapping[str, Any]) -> int:
+    """The round of a row's batch size in which full depth took the least time."""
+    full = next(other for other in figures["rows"] if other["batch_size"] == row["batch_size"])
+    times: list[float] = full["ms_per_token"]
+    return times.index(min(times))
+
+
+def _timing(row: Mapping[str, Any], calm: int) -> tuple[str, str]:
+    milliseconds, speedups = f"{row['ms_per_token'][calm]:.2f}", row["speedups"]
+    if row["schedule"] == "full":
+        return milliseconds, "1×"
+    return milliseconds, f"**{speedups[calm]:.2f}×** ({min(speedups):.2f}–{max(speedups):.2f})"
+
+
+def digest(figures: Mapping[str, Any]) -> str:
+    """SHA-256 of the figures; the picture carries that of what it shows."""
+    return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
+
+
+def draw(figures: Mapping[str, Any], path: Path) -> None:
+    """BLEU over measured speed-up, a line for each batch size, as SVG."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "skipdec", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(7, 3), layout="constrained")
+        axes = figure.subplots()
+        for batch_size, colour in zip(BATCH_SIZES, ("#3b6ea5", "#f2a65a"), strict=True):
+            rows = [row for row in figures["rows"] if row["batch_size"] == batch_size]
+            speedups = [row["speedups"][calmest(figures, row)] for row in rows]
+            bleu = [row["bleu"][0] for row in rows]
+            axes.errorbar(
+                speedups,
+                bleu,
+                yerr=[
+                    [row["bleu"][0] - row["bleu"][1] for row in rows],
+                    [row["bleu"][2] - row["bleu"][0] for row in rows],
+                ],
+                marker="o",
+                capsize=3,
+                color=colour,
+                label=f"batch {batch_size}",
+            )
+            for row, x, y in zip(rows, speedups, bleu, strict=True):
+                note = f"{row['schedule']}, {row['layers']:.1f} of 12 layers"
+                if batch_size == BATCH_SIZES[0]:
+                    axes.annotate(
+                        note, (x, y), (0, 9), textcoords="offset points", ha="center", fontsize=8
+                    )
+        axes.set_ylim(0, 90)
+        axes.margins(x=0.15)
+        axes.set_xlabel("times as fast as full depth, texts of equal length")
+        axes.set_ylabel("BLEU on E2E")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower left")
+        figure.savefig(path, metadata={"Date": None, "Description": digest(figures)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Writes docs/reference, which Git ignores: pages that follow from the code. See scripts/docs.sh.
+
+Commands come from typer, Python's names from what ``skipdec`` exports (mkdocstrings fills them),
+the manifest's fields from its JSON Schema, exit codes from the errors.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+import skipdec
+from skipdec.cli import build_app
+from skipdec.engines.errors import SkipDecError
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+FLOORS = {  # where a public name comes from → its heading
+    "runtime": "Generate",
+    "engines": "Bundles, errors, progress",
+    "exporter": "Make a bundle",
+    "calib": "Make a model ready to skip",
+}
+
+
+def write_reference() -> None:
+    """Write every page of docs/reference anew."""
+    REFERENCE.mkdir(exist_ok=True)
+    pages = {
+        "commands.md": commands_page(),
+        "python.md": python_page(),
+        "manifest.md": manifest_page(),
+        "exit-codes.md": exit_codes_page(),
+    }
+    for name, text in pages.items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+
+
+def commands_page() -> str:
+    """Every command with its options, as typer tells them, and its examples."""
+    application: Any = get_command(build_app())
+    context = application.context_class(application, info_name="skipdec")
+    sections = []
+    for name in application.list_commands(context):
+        _, command, _ = application.resolve_command(context, [name])
+        text = get_docs_for_click(obj=command, ctx=context, name=name, call_prefix="skipdec")
+        sections.append(re.sub(r"^#", "##", _examples(text), flags=re.MULTILINE))
+    return (
+        "# Commands\n\nEach prints the same with `--help`. Results go to stdout, everything else "
+        "to stderr; `--json` where a program may read. Defaults stand in brackets, in round ones "
+        "those that depend on something.\n\n" + "\n".join(sections)
+    )
+
+
+def _examples(text: str) -> str:
+    """Rich's markup of a command's epilog as Markdown; command lines as blocks of code."""
+    text = re.sub(r"\[/?bold\]", "**", text)
+    text = text.replace("][", r"]\[")  # MODEL[-fp16][-int8] is no link
+    paragraphs = re.split(r"\n{2,}", text)
+    starts = ("skipdec ", "skipdec-", "head ", "torchrun ", "accelerate ")
+    return "\n\n".join(
+        f"```sh\n{paragraph}\n```" if paragraph.startswith(starts) else paragraph
+        for paragraph in paragraphs
+    )
+
+
+def python_page() -> str:
+    """A heading for each floor; mkdocstrings makes a section of the line of each public name."""
+    package = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    names: dict[str, list[str]] = {floor: [] for floor in FLOORS}
+    for statement in ast.walk(package):
+        if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module:
+            floor = statement.module.split(".")[0]
+            names[floor] += [alias.name for alias in statement.names if alias.name in dir(skipdec)]
+    sections = [
+        f"## {FLOORS[floor]}\n\n"
+        + "\n\n".join(f"::: skipdec.{name}" for name in sorted(floor_names))
+        for floor, floor_names in names.items()
+    ]
+    introduction = (
+        "Everything that the commands do, imported from `skipdec`. Configurations are frozen, "
+        "refuse unknown arguments and check their values when they are made."
+    )
+    return "\n\n".join(["# Python", introduction, *sections]) + "\n"
+
+
+def manifest_page() -> str:
+    """A table of fields for each object of ``manifest.json``."""
+    schema = json.loads((DOCS / "manifest.schema.json").read_text(encoding="utf-8"))
+    objects = {"Manifest": schema, **schema["$defs"]}
+    sections = []
+    for title, definition in objects.items():
+        rows = _fields(definition) if "properties" in definition else _values(definition)
+        sections.append(f"## {title}\n\n{definition.get('description', '')}\n\n" + "\n".join(rows))
+    introduction = "The fields of `manifest.json`, from its [JSON Schema](../manifest.schema.json)."
+    return "\n\n".join(["# Manifest", introduction, *sections]) + "\n"
+
+
+def _fields(definition: Mapping[str, Any]) -> Iterator[str]:
+    yield "| field | type | default | meaning |\n|---|---|---|---|"
+    for name, field in definition["properties"].items():
+        default = json.dumps(field["default"]) if "default" in field else "required"
+        meaning = field.get("description", "").replace("|", "\\|")
+        yield f"| `{name}` | {_type(field)} | {default} | {meaning} |"
+
+
+def _values(definition: Mapping[str, Any]) -> Iterator[str]:
+    yield "One of " + ", ".join(f"`{value}`" for value in definition["enum"]) + "."
+
+
+def _type(field: Mapping[str, Any]) -> str:
+    """A schema's type in words: ``string``, ``list of FileRecord``, ``integer or null``."""
+    if "anyOf" in field:
+        return " or ".join(_type(choice) for choice in field["anyOf"])
+    if "$ref" in field:
+        name = field["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        return f"list of {_type(field['items'])}" if "items" in field else "list"
+    if isinstance(values := field.get("additionalProperties"), dict):
+        return f"object of {_type(values)}"
+    return str(field.get("type", "any"))
+
+
+def exit_codes_page() -> str:
+    """Every error that skipdec raises on purpose, with the command's exit code."""
+    rows = [
+        f"| `{error.__name__}` | {error.exit_code} | {(error.__doc__ or '').split(chr(10))[0]} |"
+        for error in all_errors()
+    ]
+    return (
+        "# Errors and exit codes\n\nA command that ends well exits with 0, one that was "
+        "interrupted with 130.\n\n| error | exit code | raised where |\n|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
+def all_errors(error: type[SkipDecError] = SkipDecError) -> Iterator[type[SkipDecError]]:
+    """``error`` and all that derive from it in skipdec."""
+    yield error
+    for derived in error.__subclasses__():
+        if derived.__module__.startswith("skipdec."):
+            yield from all_errors(derived)
+
+
+if __name__ == "__main__":
+    write_reference()

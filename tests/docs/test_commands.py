@@ -1,0 +1,50 @@
+"""The commands of README.md, the quickstart and the guide to one's own model run as written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from example_rows import write_examples
+from page_blocks import ROOT, blocks, run_commands, run_python, skipdec_commands
+
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.host.processor import int8_weight_bits
+
+
+@pytest.mark.slow
+def test_commands_run_and_print_what_the_pages_say(tmp_path: Path) -> None:
+    write_examples(tmp_path)
+    shutil.copy(ROOT / "examples" / "restaurants.jsonl", tmp_path / "examples")
+    _, first_steps = blocks("README.md", "sh", "Try it")
+    (loop,) = blocks("README.md", "sh", "Your own model")
+    assert blocks("docs/guides/your-model.md", "sh") == [loop]
+    pages = {
+        "README.md": first_steps,
+        "docs/quickstart.md": "\n".join(blocks("docs/quickstart.md", "sh")),
+    }
+    commands = [skipdec_commands(text) for text in (*pages.values(), loop)]
+
+    printed = run_commands([command for page in commands for command in page], tmp_path)
+
+    if int8_weight_bits() == 8:  # with 7 bits, on CPUs without VNNI, the words may be others
+        for page, page_commands in zip(pages, commands, strict=False):
+            texts = [printed[command] for command in page_commands if command[0] == "generate"]
+            assert "".join(texts) == blocks(page, "text")[0]
+    fitted = json.loads((tmp_path / "fitted.json").read_text())
+    assert EngineBundle.open(tmp_path / "places-int8").schedule_document == fitted
+    assert "Green Door" in printed[commands[-1][-1]]
+
+    (program,) = blocks("README.md", "python")
+    assert "Blue Spice" in run_python(program, tmp_path)
+
+
+def test_the_example_rows_are_what_the_script_writes(tmp_path: Path) -> None:
+    script = ROOT / "scripts" / "data" / "example_rows.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=60)
+    for name in ("train.jsonl", "dev.jsonl"):
+        assert (tmp_path / name).read_bytes() == (ROOT / "examples" / name).read_bytes()

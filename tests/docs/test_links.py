@@ -1,0 +1,43 @@
+"""Every relative link and anchor of the pages leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from page_blocks import ROOT
+
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
+    if not path.is_relative_to(ROOT / "docs" / "reference")
+)
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What GitHub makes of the headings: lower case, spaces to hyphens, other signs dropped."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    source = ROOT / page
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(source.read_text(encoding="utf-8"))):
+        name, _, anchor = unquote(link).partition("#")
+        if ":" in name:
+            continue
+        target = (source.parent / name).resolve() if name else source
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
