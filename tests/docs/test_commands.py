@@ -39,8 +39,9 @@ def test_commands_run_and_print_what_the_pages_say(tmp_path: Path) -> None:
     assert EngineBundle.open(tmp_path / "places-int8").schedule_document == fitted
     assert "Green Door" in printed[commands[-1][-1]]
 
-    (program,) = blocks("README.md", "python")
-    assert "Blue Spice" in run_python(program, tmp_path)
+    for page in ("README.md", "docs/guides/generate.md"):
+        (program,) = blocks(page, "python")
+        assert "Blue Spice" in run_python(program, tmp_path)
 
 
 def test_the_example_rows_are_what_the_script_writes(tmp_path: Path) -> None:
