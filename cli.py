@@ -21,6 +21,7 @@ _COMMANDS = {  # name → the module whose `register` adds it, and what it is fo
     "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
     "compare": ("exporter.commands.compare", "Find where two ways to run engines part."),
     "verify": ("exporter.commands.verify", "Check a bundle's bytes, engines and greedy tokens."),
+    "push": ("exporter.commands.push", "Upload a bundle or a checkpoint to the hub."),
     "bench": ("runtime.commands.bench", "Measure latency, throughput and what skipping gains."),
     "doctor": ("runtime.commands.doctor", "Show what this machine can do, and what is missing."),
     "generate": ("runtime.commands.generate", "Continue prompts with a bundle's engines."),

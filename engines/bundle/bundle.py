@@ -17,9 +17,11 @@ from ..documents import open_regular, parse_json, read_file
 from ..errors import BundleError, UsageError
 from ..host.processor import available_cores
 from ..manifest import FileRecord, Manifest, json_digest
+from .copies import copy_files, push_files
 from .directory import HeldDirectory
 from .ownership import is_at, open_own
 from .place import (
+    CARD_NAME,
     MANIFEST_NAME,
     SCHEDULE_NAME,
     WriterLock,
@@ -181,6 +183,51 @@ class EngineBundle:
         if all(record.path != relative for record in self.manifest.files):
             raise BundleError(str(self.path), f"lists no file {relative!r} in {MANIFEST_NAME}")
         return relative
+
+    def save(self, directory: str | Path, *, force: bool = False) -> Self:
+        """Copy the bundle, its schedule and its card to ``directory``, in one step; open the copy.
+
+        Raises BundleError if a byte of it is not as the manifest says, and UsageError if no bundle
+        may be put there: ``force`` replaces another.
+        """
+        self._require_whole()
+        copy_files(self.path, self._names(), bundle_place(Path(directory)), force=force)
+        return type(self).open(directory)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        revision: str | None = None,
+        token: str | None = None,
+        commit_message: str = "Upload with skipdec",
+    ) -> str:
+        """Upload the bundle to the Hugging Face hub in one commit and return its URL.
+
+        As huggingface_hub's users know it; what is None is that library's choice. Raises
+        BundleError before anything is sent if a byte is not as the manifest says, and what
+        ``push_files`` raises.
+        """
+        self._require_whole()
+        return push_files(
+            self.path,
+            self._names(),
+            repo_id,
+            private=private,
+            revision=revision,
+            token=token,
+            commit_message=commit_message,
+        )
+
+    def _require_whole(self) -> None:
+        if problems := self.check(full=True):
+            raise BundleError(str(self.path), *problems, f"the bundle is damaged; {EXPORT_AGAIN}")
+
+    def _names(self) -> list[str]:
+        """Its files: what the manifest lists, the manifest, the schedule, and the card if any."""
+        names = [MANIFEST_NAME, SCHEDULE_NAME, *(record.path for record in self.manifest.files)]
+        return [*names, *([CARD_NAME] if (self.path / CARD_NAME).is_file() else [])]
 
     def _weights(self) -> list[FileRecord]:
         engines = (*self.manifest.all_engines, *self.manifest.canonical)

@@ -1,0 +1,78 @@
+"""Copies of a directory's files: in another directory, or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import MissingExtraError, SkipDecError, UsageError
+from .place import Place
+
+
+def copy_files(directory: Path, files: Sequence[str], place: Place, *, force: bool) -> None:
+    """Copy ``files`` of ``directory``, relative paths, to ``place``, in one step.
+
+    Raises UsageError as ``Place.check`` does, and for a place that is ``directory`` itself.
+    """
+    if place.target == directory:
+        raise UsageError(str(directory), "is what is to be copied; choose another directory")
+    with place.replaced(force=force) as partial:
+        for name in files:
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(directory / name, partial / name)
+
+
+def push_files(
+    directory: Path,
+    files: Sequence[str],
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    commit_message: str = "Upload with skipdec",
+) -> str:
+    """Upload ``files`` of ``directory``, relative paths, in one commit, and return its URL.
+
+    The repository is made if it isn't there, as is the branch ``revision``. ``token``, the
+    endpoint and all else that is None are huggingface_hub's own: ``HF_TOKEN``, ``hf auth login``,
+    ``HF_ENDPOINT``. Files of the repository that are not among ``files`` stay.
+
+    Raises MissingExtraError without huggingface_hub, UsageError for an id that can't be one, and
+    SkipDecError for what the hub or the network refuses.
+    """
+    if find_spec("huggingface_hub") is None:
+        raise MissingExtraError(
+            "push", "needs huggingface_hub, not installed here; run: pip install huggingface_hub"
+        )
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # in its __all__
+
+    api = HfApi(token=token)
+    try:
+        repo = api.create_repo(repo_id, private=private, exist_ok=True)
+        if revision is not None:
+            api.create_branch(repo.repo_id, branch=revision, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repo.repo_id,
+            folder_path=directory,
+            revision=revision,
+            commit_message=commit_message,
+            allow_patterns=list(files),
+        )
+    except HFValidationError as error:
+        raise UsageError(repo_id, f"is no hub id; allowed: e.g. me/my-model ({error})") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise SkipDecError(
+            repo_id,
+            f"could not be pushed ({_first_line(error)}); log in with: hf auth login, or set "
+            "HF_TOKEN, and look whether the hub can be reached",
+        ) from error
+    return str(commit.commit_url)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
