@@ -92,7 +92,7 @@ class EngineBundle:
     @staticmethod
     def _while_replaced(path: Path, use: Callable[[HeldDirectory], T]) -> T:
         """Return ``use`` of the bundle's directory, anew if that failed because it was replaced."""
-        for attempts_left in reversed(range(_ATTEMPTS)):
+        for _ in range(_ATTEMPTS):
             place = bundle_place(path)
             if place.is_interrupted:
                 with WriterLock(place.target):
@@ -102,9 +102,12 @@ class EngineBundle:
             try:
                 return use(directory)
             except BundleError:
-                if not attempts_left or not directory.was_touched():
+                if not directory.was_touched():
                     raise
-        raise AssertionError("the last attempt returns or raises")
+        raise BundleError(
+            str(place.target),
+            f"was replaced {_ATTEMPTS} times while it was opened; try again once its writer rests",
+        )
 
     @classmethod
     def _read(cls, directory: HeldDirectory, hash_weights: bool) -> Self:

@@ -1,0 +1,90 @@
+"""Opens a bundle that another process replaces all the time: what runs is one of them, whole.
+
+    python scripts/attack/swaps.py --count 200
+
+One process publishes two bundles of one model, other weights, at one name in turn, as ``export
+--force`` does; forked children open that name and generate. Each must give the tokens that belong
+to the digest it says it has. A named error is sound, and counted: the name was replaced faster than
+a bundle can be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+
+from forked import run_forked
+from tiny import tiny_bundle
+
+import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
+from skipdec import Generator, SamplingParams
+from skipdec.engines.bundle.place import bundle_place
+
+SECONDS = 60
+MEMORY = 3 * 2**29
+SOUND = {"first", "second", "error"}
+
+
+def generate(bundle: Path) -> str:
+    """The digest of what was opened, and the tokens that it gives."""
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    with Generator.open(bundle, threads=1, kv_memory=2**26, max_batch_size=1) as generator:
+        (result,) = generator.generate([[5, 6, 7]], params)
+        return f"{generator.bundle.manifest.digest} {result.outputs[0].token_ids}"
+
+
+@contextmanager
+def swapped(name: Path, bundles: Sequence[Path]) -> Iterator[None]:
+    """Publish ``bundles`` at ``name`` in turn, in a process that ends with the block."""
+    child = os.fork()
+    if child == 0:
+        for bundle in cycle(bundles):
+            with bundle_place(name).replaced(force=True) as directory:
+                shutil.copytree(bundle, directory, copy_function=os.link, dirs_exist_ok=True)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def main() -> int:
+    """Open while it is swapped, and print what was mixed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=200, help="openings")
+    parser.add_argument("--verbose", action="store_true", help="print named errors too")
+    arguments = parser.parse_args()
+    outcomes: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="attack-") as temporary:
+        bundles = [
+            tiny_bundle(Path(temporary) / name, seed=seed)
+            for seed, name in enumerate(("first", "second"))
+        ]
+        run = partial(run_forked, seconds=SECONDS, memory=MEMORY)
+        owners = {run(partial(generate, bundle)).text: bundle.parent.name for bundle in bundles}
+        assert len({text.split(" ", 1)[1] for text in owners}) == 2, "the bundles give equal tokens"
+        name = Path(temporary) / "name"
+        shutil.copytree(bundles[0], name)
+        with swapped(name, bundles):
+            for number in range(arguments.count):
+                outcome = run(partial(generate, name))
+                ran = owners.get(outcome.text, "mixed") if outcome.kind == "value" else outcome.kind
+                outcomes[ran] += 1
+                if ran not in SOUND or (arguments.verbose and ran == "error"):
+                    print(f"opening {number}: {ran}\n{outcome.text}", flush=True)
+    print(", ".join(f"{kind}: {count}" for kind, count in sorted(outcomes.items())))
+    return int(not outcomes.keys() <= SOUND)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
