@@ -26,8 +26,8 @@ skipdec generate opt-1.3b.skipdec -p "Once upon a time" --record calls
 
 skipdec compare opt-1.3b.skipdec --inputs calls          (on what that generation read)
 
-Errors are fractions of a tensor's largest value. Of the first engine that departs, the tensors that
-both graphs have in common are compared too.
+Errors are fractions of a tensor's largest value. The first engine that
+departs is compared inside too, where both graphs have tensors in common.
 
 Exit codes: 0 all outputs agree, 1 some depart, 2 usage, 3 environment.
 

@@ -114,6 +114,9 @@ class Comparison:
                 f"{first.engine} departs only while its inner tensors are not outputs: a fusion "
                 "of ONNX Runtime's is to be suspected"
             )
+        if first is not None:
+            for side in (self._subject, self._reference):
+                yield from side.changed_weights(first.engine)
 
     def _pass_through(self, name: str) -> None:
         """Run an engine for what the next one reads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from polygraphy.backend.base import BaseRunner
 from polygraphy.backend.onnxrt import OnnxrtRunner
 
 from ...engines.backends.ort import cpu_session_options, open_session
-from ...engines.bundle import EngineBundle
+from ...engines.bundle import EngineBundle, file_record
 from ...engines.errors import EnvironmentMismatchError, UsageError
 from ...engines.host.extras import require_extra
 from ...engines.host.gpus import survey_gpus
@@ -63,6 +63,13 @@ class Side(ABC):
     def graph_path(self, spec: EngineSpec) -> Path | None:
         """The ONNX graph of an engine; None for a plan."""
 
+    def changed_weights(self, name: str) -> Iterator[str]:
+        """Say which weights of an engine are not those of the manifest, which nobody hashed yet."""
+        records = {record.path: record for record in self.bundle.manifest.files}
+        for path in self.engines[name].weights:
+            if file_record(self.bundle.path, path) != records[path]:
+                yield f"{self.name}: {path} was damaged or edited; its manifest has another hash"
+
 
 @dataclass(frozen=True)
 class OnnxRuntimeSide(Side):
@@ -87,7 +94,7 @@ class OnnxRuntimeSide(Side):
 
     def graph_path(self, spec: EngineSpec) -> Path | None:
         """See Side."""
-        return self.bundle.file(spec.graph)
+        return self.bundle.locate(spec.graph)
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class TensorRtSide(Side):
 
         assert graph is None, "a plan's inner tensors can't be marked"
         plan = self._bucket(spec, positions).graph if spec.buckets else spec.graph
-        load = EngineFromBytes(BytesFromPath(str(self.bundle.file(plan))))
+        load = EngineFromBytes(BytesFromPath(str(self.bundle.locate(plan))))
         return TrtRunner(load, name=self.name)
 
     def tolerance(self, kind: EngineKind) -> Tolerance:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,16 @@ def test_the_changed_layer_is_named_with_the_first_tensor_and_its_weight(
     assert tensor.error > tensor.tolerance == 1e-4
     with pytest.raises(VerificationError, match=r"layer_003.*fc2\.weight.*1 of 8 engines depart"):
         report.raise_if_departed()
+
+
+def test_weights_that_are_not_the_manifests_are_told_of(
+    bundle: Path, faulty: Path, report: ComparisonReport, tmp_path: Path
+) -> None:
+    assert report.notes == ()  # changed, but sealed again
+    damaged, weights = copy_bundle(bundle, tmp_path), "engines/onnxruntime/layer_003.weights"
+    shutil.copy(faulty / weights, damaged / weights)
+    (note,) = compare(CompareConfig(bundle=damaged, layers=(3,))).notes
+    assert note.startswith(f"pre_norm (onnxruntime): {weights} was damaged or edited")
 
 
 def test_other_engines_agree_with_their_canonical_graphs_at_every_step(
