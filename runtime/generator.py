@@ -11,14 +11,13 @@ from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle, Verify
 from ..engines.contract import check_contract
-from ..engines.errors import ScheduleError
 from .batches.prompts import Prompts
 from .batches.requests import Request, make_requests
 from .batches.runner import BatchRunner, GeneratorConfig, gather_outputs
 from .batches.scoring import make_score_requests
 from .kv.pool import KVMemory
 from .schedule import ExitSchedule
-from .schedule.text import default_horizon, parse_schedule
+from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import untuned_warning
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
@@ -63,8 +62,10 @@ class Generator:
             self.bundle = bundle
             self.model = bundle.manifest.model
             self.bundle_schedule = ExitSchedule.from_document(bundle.schedule_document)
-            self._default_schedule = schedule
-            self.resolve_schedule(schedule, max_tokens=1)
+            self._schedules = ScheduleResolver(
+                self.model.num_layers, self.bundle_schedule, schedule
+            )
+            self._schedules.resolve(None, 1)
             config = GeneratorConfig(
                 max_batch_size=max_batch_size,
                 kv_memory=kv_memory,  # type: ignore[arg-type]  # a text is read
@@ -178,30 +179,18 @@ class Generator:
         """Return the schedule that a request of a call with ``schedule`` runs.
 
         ``max_tokens``: the request's own (of a score, the continuation's tokens), the horizon of a
-        preset that names none where the bundle's own schedule has none to lend. With ``2x`` and
-        a bundle of constant depth, requests of 16 and 64 tokens run two schedules, in batches of
-        their own; name a horizon, ``2x:horizon=64``, to let them share one.
+        preset that names none where the bundle's own schedule has none to lend. Requests of
+        different horizons run in different batches; ``2x:horizon=64`` lets them share one.
 
-        Raises ScheduleError for one of another depth.
+        Raises ScheduleError for a text that is none, and for a schedule of another depth.
         """
-        wanted = schedule if schedule is not None else self._default_schedule
-        if wanted is None:
-            wanted = self.bundle_schedule
-        if isinstance(wanted, str):
-            horizon = default_horizon(self.bundle_schedule, max_tokens)
-            wanted = parse_schedule(wanted, num_layers=self.model.num_layers, horizon=horizon)
-        if wanted.num_layers != self.model.num_layers:
-            raise ScheduleError(
-                "schedule",
-                f"is for {wanted.num_layers} layers; the bundle has {self.model.num_layers}",
-            )
-        return wanted
+        return self._schedules.resolve(schedule, max_tokens)
 
     def resolve_schedules(
         self, requests: Sequence[Request], schedule: str | ExitSchedule | None = None
     ) -> list[ExitSchedule]:
         """Return what each request of a call with ``schedule`` runs: `resolve_schedule` for all."""
-        return self._resolve(schedule, [request.max_tokens for request in requests])
+        return self._schedules.resolve_all(schedule, [request.max_tokens for request in requests])
 
     def generate(
         self,
@@ -303,14 +292,6 @@ class Generator:
         tokens that are active in it.
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
-        schedules = self._resolve(schedule, [len(request.token_ids) for request in requests])
+        lengths = [len(request.token_ids) for request in requests]
+        schedules = self._schedules.resolve_all(schedule, lengths)
         return self._runner.score(requests, schedules)
-
-    def _resolve(
-        self, schedule: str | ExitSchedule | None, lengths: Sequence[int]
-    ) -> list[ExitSchedule]:
-        """The schedule of each request of a call, by its number of tokens."""
-        resolved = {
-            length: self.resolve_schedule(schedule, max_tokens=length) for length in {1, *lengths}
-        }
-        return [resolved[length] for length in lengths]
