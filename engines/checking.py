@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
@@ -145,6 +146,14 @@ def plain(value: Any) -> Any:  # noqa: ANN401  (any value)
     ``np.int64(3)`` and a tensor of no dimensions become 3, an array [[1, 2]] becomes lists.
     """
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def expanded(path: str | Path) -> Path:
+    """``path`` with the home directory in place of ``~``; as it is where nobody has that name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:

@@ -17,7 +17,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,9 +163,21 @@ class Place:
             shutil.rmtree(directory)
 
     def check(self, *, force: bool) -> None:
-        """Raise UsageError if no result may be written here; see ``problems``."""
+        """Raise UsageError if no result may be written here; see ``problems``.
+
+        What a writer that was killed after it had published left beside its result is deleted.
+        """
         if problems := self.problems(force=force):
+            self._sweep()
             raise UsageError(str(self.target), *problems)
+
+    def _sweep(self) -> None:
+        """Delete a lock that nobody holds, and what was replaced, beside a whole result."""
+        lock = WriterLock(self.target)
+        is_left = lock.path.is_file() or self.old.is_dir()
+        if is_left and (self.target / self.mark).is_file():
+            with suppress(BundleError, OSError), lock:
+                self.repair()
 
     def problems(self, *, force: bool) -> list[str]:
         """Why no result may be written here; changes nothing.

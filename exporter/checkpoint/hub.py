@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engines.bundle.place import MANIFEST_NAME
+from ...engines.checking import expanded
 from ...engines.errors import CheckpointError
 from ...engines.host.extras import require_extra
 from ..architecture.architecture import hub_id, short_names
@@ -46,7 +47,7 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
     ``load_format="auto"`` safetensors are preferred, and ``.bin`` files are downloaded only where
     there are none. Raises CheckpointError with what can be done about it.
     """
-    local = Path(source.model).expanduser()
+    local = expanded(source.model)
     if local.is_dir():
         if (local / MANIFEST_NAME).is_file() and not (local / "config.json").is_file():
             raise CheckpointError(

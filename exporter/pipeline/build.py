@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.writer import check_target
-from ...engines.checking import Problems
+from ...engines.checking import Problems, expanded
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
@@ -47,7 +47,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     from .engines import BundleEngines
 
     problems = Problems("build")
-    source = problems.attempt(EngineBundle.open, config.bundle.expanduser(), verify="full")
+    source = problems.attempt(EngineBundle.open, expanded(config.bundle), verify="full")
     if source is None:
         raise problems.error()
     model, dtype = source.manifest.model, source.manifest.precision.dtype

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import partial_path
 from ...engines.bundle.writer import check_target
-from ...engines.checking import Problems
+from ...engines.checking import Problems, expanded
 from ...engines.errors import UnsupportedModelError, UsageError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
@@ -115,7 +115,7 @@ def output_path(config: ExportConfig) -> Path:
     >>> output_path(ExportConfig(model="facebook/opt-1.3b", dtype="float16")).name
     'opt-1.3b-fp16.skipdec'
     """
-    stem = Path(hub_id(config.model)).expanduser().resolve().name
+    stem = expanded(hub_id(config.model)).resolve().name
     return bundle_path(config, stem, config.dtype)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import partial_path
+from ...engines.checking import expanded
 from ...engines.errors import CapacityError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
 from ...engines.memory import ITEM_BYTES, WEIGHTS_ALIGNMENT
@@ -168,7 +169,7 @@ def bundle_path(config: QuantizationConfig, stem: str, dtype: FloatType) -> Path
     'opt-1.3b-fp16-int4-tensorrt.skipdec'
     """
     if config.output is not None:
-        return config.output.expanduser().absolute()
+        return expanded(config.output).absolute()
     precision = {"float32": "", "float16": "-fp16", "bfloat16": "-bf16"}[dtype]
     quantize = "" if config.quantize == "none" else f"-{config.quantize}"
     target = "" if config.target == DEFAULT_TARGET else f"-{config.target}"

@@ -103,6 +103,20 @@ def test_a_killed_writer_blocks_nobody(tmp_path: Path) -> None:
         pass
 
 
+def test_what_a_kill_after_publishing_left_goes_when_the_name_is_found_taken(
+    tmp_path: Path, make_bundle: MakeBundle
+) -> None:
+    make_bundle(tmp_path / "bundle")
+    (tmp_path / ".bundle.lock").touch()
+    (tmp_path / ".bundle.old").mkdir()
+    with pytest.raises(UsageError, match="--force"):
+        check_target(tmp_path / "bundle", force=False)
+    assert hidden_names(tmp_path) == []
+    with BundleWriter(tmp_path / "bundle", force=True), pytest.raises(UsageError):
+        check_target(tmp_path / "bundle", force=False)
+    (tmp_path / ".bundle.partial").rmdir()
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_directory_that_is_no_bundle_is_never_replaced(tmp_path: Path, force: bool) -> None:
     (tmp_path / "thesis.tex").touch()

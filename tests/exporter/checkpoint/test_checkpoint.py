@@ -264,7 +264,7 @@ def test_vocab_and_merges_are_converted_and_keep_opts_leading_token(directory: P
     assert tokenizer.encode("ab a").tokens == ["</s>", "ab", "Ġ", "a"]
 
 
-@pytest.mark.parametrize("model", ["./nowhere", "a/b/c", "facebook/opt-125m"])
+@pytest.mark.parametrize("model", ["./nowhere", "a/b/c", "~nobody9/x", "facebook/opt-125m"])
 def test_unknown_or_unreachable_model_says_what_can_be_done(
     model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

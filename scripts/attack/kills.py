@@ -1,0 +1,316 @@
+"""Kills exports, replacements and changes of a schedule, at every event they have.
+
+    source scripts/setup_environment.sh && python scripts/attack/kills.py --kills 600
+    python scripts/attack/kills.py --kills 200 --signal TERM      # or INT: ends in order
+
+One process imports everything and traces once; each kill hits a fork of it. Events are what Python
+reports of the file system (audit events), each fsync and the exchange of two names; kills beyond
+one for each event come at random moments. After each kill the result must be absent, the old one
+or the new one, whole; the same work again must succeed, with the bytes of an undisturbed run; and
+nothing may be left beside the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from skipdec.engines.bundle import EngineBundle, write_schedule
+from skipdec.engines.bundle import place as bundle_place
+from skipdec.engines.bundle.place import Place
+from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.engines.host.signals import Interrupts
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline import export
+from skipdec.runtime.schedule.text import parse_schedule
+
+NUM_LAYERS = 2
+_CONFIG = {
+    "model_type": "opt",
+    "num_hidden_layers": NUM_LAYERS,
+    "hidden_size": 32,
+    "ffn_dim": 64,
+    "num_attention_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 64,
+}
+_EVENTS = ("open", "fcntl.flock", "shutil.rmtree")  # and all of os.*
+Contents = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Work that is killed: ``begin`` makes what is there before, ``work`` changes it."""
+
+    name: str
+    begin: Callable[[Path], None]
+    work: Callable[[Path], object]
+    check: Callable[[Path], None]  # raises SkipDecError for a result that is not whole
+
+
+def main() -> None:
+    """Spread the kills over all attacks and print a line for each; exit code 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=600)
+    parser.add_argument("--signal", choices=("KILL", "TERM", "INT"), default="KILL")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--work", type=Path, help="a directory to work in; default: a temporary one"
+    )
+    arguments = parser.parse_args()
+    start = time.perf_counter()
+    with TemporaryDirectory(dir=arguments.work, prefix="kills-") as work:
+        sent = signal.Signals[f"SIG{arguments.signal}"]
+        failures = run(Path(work), arguments.kills, sent, random.Random(arguments.seed))
+    seconds = time.perf_counter() - start
+    print(f"{arguments.kills} kills by {sent.name}, {failures} failures, {seconds:.0f} s")
+    sys.exit(bool(failures))
+
+
+def run(work: Path, kills: int, sent: signal.Signals, generator: random.Random) -> int:
+    """Kill ``kills`` times by ``sent``; returns how many results were not as they must be."""
+    failures = before = 0
+    victims = [Victim(attack, work / attack.name, sent) for attack in _attacks(work)]
+    num_events = sum(victim.num_events for victim in victims)
+    for victim in victims:
+        after = before + victim.num_events
+        share = kills * after // num_events - kills * before // num_events
+        before = after
+        seen: Counter[str] = Counter()
+        for when in _moments(share, victim, generator):
+            try:
+                seen[victim.kill(when)] += 1
+            except (SkipDecError, OSError, AssertionError) as error:
+                failures += 1
+                print(f"FAILED {victim.name} at {when}: {error}", flush=True)
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in seen.most_common())
+        print(f"{victim.name}: {victim.num_events} events, {share} kills: {outcomes}", flush=True)
+    return failures
+
+
+def _moments(share: int, victim: Victim, generator: random.Random) -> Iterator[int | float]:
+    """Numbers of events, evenly spread; beyond one for each, seconds."""
+    count = min(share, victim.num_events)
+    yield from (place * victim.num_events // count for place in range(count))
+    yield from (generator.uniform(0, victim.seconds) for _ in range(share - count))
+
+
+def _attacks(work: Path) -> Iterator[Attack]:
+    """All of them."""
+    model = work / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(_CONFIG))
+
+    def export_to(target: Path, seed: int = 0, **options: Any) -> None:  # noqa: ANN401
+        export(
+            ExportConfig(
+                model=str(model),
+                load_format="dummy",
+                seed=seed,
+                output=target,
+                verify=False,
+                **options,
+            )
+        )
+
+    def set_schedule(target: Path) -> None:
+        schedule = parse_schedule("constant:max=2,horizon=1", num_layers=NUM_LAYERS)
+        write_schedule(EngineBundle.open(target).path, schedule.to_document())
+
+    def report(target: Path, text: str = "new") -> None:
+        with Place(target, "report.json", "a report").replaced(force=True) as directory:
+            (directory / "report.json").write_text(text)
+            (directory / "weights").write_bytes(text.encode() * 1000)
+
+    def open_whole(target: Path) -> None:
+        EngineBundle.open(target, verify="full")
+
+    export_to(work / "traced")  # forks find the traces, and the libraries
+    yield Attack("export", lambda _: None, export_to, open_whole)
+    yield Attack(
+        "replacement",
+        export_to,
+        lambda target: export_to(target, seed=1, force=True),
+        open_whole,
+    )
+    yield Attack("schedule", export_to, set_schedule, open_whole)
+    yield Attack("report", lambda target: report(target, "old"), report, lambda _: None)
+
+
+class Victim:
+    """One attack, its undisturbed results, and how to kill it."""
+
+    def __init__(self, attack: Attack, directory: Path, sent: signal.Signals) -> None:
+        self.name = attack.name
+        self._sent = sent
+        self._attack = attack
+        self._directory = directory
+        self._number = 0
+        target = self._fresh()
+        self._old = contents(target)
+        assert in_child(lambda: attack.work(target)) == 0
+        self._new = contents(target)
+        assert self._new not in ({}, self._old)
+        self.num_events, self.seconds = self._counted()
+
+    def kill(self, when: int | float) -> str:
+        """Kill a fresh run at event ``when``, or after so many seconds; returns what was left.
+
+        Raises SkipDecError or AssertionError if that, or what the next run makes of it, is wrong.
+        """
+        target = self._fresh()
+        if isinstance(when, int):
+            in_child(lambda: self._work_until(when, target))
+        else:
+            in_child(lambda: self._attack.work(target), (when, self._sent))
+        outcome = self._outcome(target)
+        code = in_child(lambda: self._again(target))
+        assert code == 0, f"the run after it ended with {code}"
+        assert contents(target) == self._new, "the run after it has other bytes"
+        left = sorted(path.name for path in target.parent.iterdir())
+        assert left == [target.name], f"{', '.join(left)} are there after the next run"
+        return outcome
+
+    def _work_until(self, number: int, target: Path) -> None:
+        """Do the work until its event ``number``, which does not happen."""
+        left = number
+
+        def count() -> None:
+            nonlocal left
+            if left == 0:
+                os.kill(os.getpid(), self._sent)
+            left -= 1
+
+        _at_each_event(count, self._directory)
+        self._attack.work(target)
+
+    def _again(self, target: Path) -> None:
+        """The same once more; an export that was published says that its name is taken."""
+        is_taken = target.exists() and self.name == "export"
+        with suppress(UsageError) if is_taken else nullcontext():
+            self._attack.work(target)
+
+    def _outcome(self, target: Path) -> str:
+        """What a reader finds; a swap of two renames is finished or undone by the first."""
+        beside = target.with_name(f".{target.name}.old")
+        if target.exists() or beside.exists():
+            self._attack.check(target)
+        found = contents(target)
+        if found in (self._old, self._new):
+            return "new" if found == self._new else "old" if found else "absent"
+        stray = sorted(name for name in found if found[name] != self._new.get(name))
+        if all(name.split("/")[-1].startswith(".") for name in stray):
+            return "old and a temporary file"
+        raise AssertionError(f"a mixture: {', '.join(stray)} are neither old nor new")
+
+    def _fresh(self) -> Path:
+        """A name of its own, with what is there before."""
+        self._number += 1
+        target = self._directory / str(self._number) / "result"
+        target.parent.mkdir(parents=True)
+        in_child(lambda: self._attack.begin(target))
+        return target
+
+    def _counted(self) -> tuple[int, float]:
+        """How many events a run has, and how many seconds it takes."""
+        target = self._fresh()
+        reader, writer = os.pipe()
+
+        def work() -> None:
+            os.write(
+                writer, str(_count(lambda: self._attack.work(target), self._directory)).encode()
+            )
+
+        start = time.perf_counter()
+        assert in_child(work) == 0
+        seconds = time.perf_counter() - start
+        os.close(writer)
+        with os.fdopen(reader) as counted:
+            return int(counted.read()), seconds
+
+
+def in_child(work: Callable[[], object], kill: tuple[float, signal.Signals] | None = None) -> int:
+    """Do ``work`` in a fork; return its exit code, below 0 its signal.
+
+    ``kill``: after how many seconds, and with what. The fork handles signals as a command does.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            Interrupts().install()
+            work()
+            code = 0
+        except Exception as error:
+            print(f"  {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            raise
+        finally:
+            os._exit(code)
+    if kill is not None:
+        time.sleep(kill[0])
+        os.kill(child, kill[1])
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _count(work: Callable[[], object], directory: Path) -> int:
+    """The number of events of ``work`` that change or read files below ``directory``."""
+    events = 0
+
+    def count() -> None:
+        nonlocal events
+        events += 1
+
+    _at_each_event(count, directory)
+    work()
+    return events
+
+
+def _at_each_event(act: Callable[[], None], directory: Path) -> None:
+    """Call ``act`` before each event of this process, which is a fork: hooks stay for its life."""
+    prefix = str(directory)
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if not event.startswith("os.") and event not in _EVENTS:
+            return
+        names = [os.fsdecode(name) for name in arguments if isinstance(name, (str, bytes, Path))]
+        # Relative names are those of a directory that is being deleted, by its descriptor.
+        if event == "fcntl.flock" or any(
+            name.startswith(prefix) or not name.startswith("/") for name in names
+        ):
+            act()
+
+    def before(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: object) -> Any:  # noqa: ANN401
+            act()
+            return change(*arguments)
+
+        return changed
+
+    setattr(os, "fsync", before(os.fsync))  # noqa: B010  (has no audit event, nor has the exchange)
+    setattr(bundle_place, "_exchange", before(bundle_place._exchange))  # noqa: B010
+    sys.addaudithook(hook)
+
+
+def contents(directory: Path) -> Contents:
+    """The files below ``directory`` and their bytes; empty if it is not there."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+if __name__ == "__main__":
+    main()
