@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _NO_SIZE = "is {input!r}, no size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
 _TEXTS: Mapping[str, str] = {  # of pydantic's types of errors; others have pydantic's words
     "extra_forbidden": "is unknown; allowed: {fields}",
-    "missing": "is missing; give it",
+    "missing": "is missing; {remedy}",
     "greater_than_equal": "is {input!r}; allowed: {ge} or more",
     "greater_than": "is {input!r}; allowed: above {gt}",
     "less_than_equal": "is {input!r}; allowed: {le} or less",
@@ -115,7 +115,16 @@ class ValidatedConfig(BaseModel):
                 other = error or f"{item['msg'][:1].lower()}{item['msg'][1:]}"
                 text = _TEXTS.get(item["type"], "is {input!r}; {other}")
                 facts = {"input": item["input"], "fields": ", ".join(cls.model_fields)} | context
+                facts["remedy"] = cls._allowed(field) or "give it"
                 yield f"`{field}` " + text.format(**facts, other=other) if field else str(other)
+
+    @classmethod
+    def _allowed(cls, field: str) -> str:
+        """The choices of a field, if it is one."""
+        info = cls.model_fields.get(field)
+        if info is None or get_origin(info.annotation) is not Literal:
+            return ""
+        return f"allowed: {', '.join(map(str, get_args(info.annotation)))}"
 
     def updated(self, /, **changes: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
         """Return a copy with some fields changed, checked like a new one."""

@@ -99,6 +99,10 @@ class _Field:
         return self.option.repeated and get_origin(_without_none(self.info.annotation)) is tuple
 
     @property
+    def is_choice(self) -> bool:
+        return get_origin(_without_none(self.info.annotation)) is Literal
+
+    @property
     def flags(self) -> list[str]:
         """As typer has them, e.g. ``-o``, ``--output`` or ``--resume/--no-resume``."""
         flag, name = self.option.flag, self.path[-1].replace("_", "-")
@@ -132,6 +136,8 @@ class _Field:
             settings["metavar"] = self.option.metavar
         if kind in (int, float) and self.option.null is None:
             settings |= self._bounds()
+        if self.is_required and self.is_choice:
+            settings["help"] += " (required)"
         default = None if self.info.is_required() else self.info.default
         if self.is_repeated:
             shown, default = list[shown], list(default or ()) or None
@@ -147,7 +153,8 @@ class _Field:
         return inspect.Parameter(
             self.parameter_name,
             _KEYWORD,
-            default=inspect.Parameter.empty if self.is_required else default,
+            # typer would say that a choice is missing, the configuration says what is allowed.
+            default=inspect.Parameter.empty if self.is_required and not self.is_choice else default,
             annotation=Annotated[shown, declared],
         )
 

@@ -66,6 +66,23 @@ def test_what_is_not_given_has_the_fields_default() -> None:
     assert config.model_fields_set == {"source"}
 
 
+class Choice(ValidatedConfig):
+    target: Annotated[Literal["cpu", "gpu"], Option()] = Field(description="what runs it")
+
+
+def test_a_choice_that_is_missing_is_refused_with_what_is_allowed() -> None:
+    app = typer.Typer()
+
+    @app.command("make")
+    @from_options
+    def command(config: Choice) -> None: ...
+
+    result = CliRunner().invoke(app, [], prog_name="make")
+    assert result.exit_code == 2
+    assert "--target is missing; allowed: cpu, gpu" in result.stderr
+    assert "(required)" in CliRunner().invoke(app, ["--help"]).stdout
+
+
 def test_every_kind_of_option_reaches_its_field() -> None:
     switches = "here -o out -j 3 --no-verify --dtype float16 --level 0 --kv-memory 1.5GiB"
     others = "--limit 0 --stop a --stop b --id 3 --sizes 1,8 --grid 3 --grid-columns 4"
