@@ -11,7 +11,8 @@ from skipdec.engines.manifest import MAX_LAYERS
 from skipdec.engines.targets import TARGETS, exported_targets
 from skipdec.exporter.architecture.architecture import family_config, hub_id, short_names
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.config import CheckpointSource, ExportConfig, TensorRtConfig
+from skipdec.exporter.config import CheckpointSource, ExportConfig
+from skipdec.exporter.tensorrt import TensorRtConfig
 
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
 

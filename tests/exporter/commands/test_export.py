@@ -11,8 +11,9 @@ from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
 from skipdec.engines.host.events import Events
-from skipdec.exporter.config import ExportConfig, TensorRtConfig
+from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import exporting as pipeline
+from skipdec.exporter.tensorrt import TensorRtConfig
 
 
 @pytest.fixture

@@ -1,0 +1,69 @@
+"""The options of TensorRT's targets: sizes, kernels and where plans will run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from ..engines.checking import MemorySize, Option, ValidatedConfig, split_at_commas
+
+
+class TensorRtConfig(ValidatedConfig):
+    """The options of the targets ``tensorrt`` and ``tensorrt-rtx``.
+
+    Sizes are limits of the compiled engines: what exceeds them needs another build. Raises
+    UsageError, with every problem at once, as all configurations do.
+    """
+
+    max_batch_size: Annotated[int, Option()] = Field(
+        default=8, ge=1, description="rows of a decode step"
+    )
+    max_prompt_len: Annotated[int | None, Option()] = Field(
+        default=None, ge=1, description="tokens a row of a prefill call (max_seq_len)"
+    )
+    kv_buckets: Annotated[
+        tuple[int, ...] | None,
+        BeforeValidator(split_at_commas),
+        Option(metavar="T,T,…", repeated=False),
+    ] = Field(
+        default=None,
+        min_length=1,
+        description="KV capacities, ascending, a plan each; a request takes the smallest that "
+        "holds it (256,1024,… and max_seq_len)",
+    )
+    gpu_arch: Annotated[str | None, Option(metavar="8.9")] = Field(
+        default=None,
+        description="compute capability to build for, tensorrt-rtx only (this machine's GPU)",
+    )
+    timing_cache: Annotated[Path | None, Option(metavar="FILE")] = Field(
+        default=None, description="kernel timings to read and add to, tensorrt only"
+    )
+    optimization_level: Annotated[int, Option("--builder-optimization-level")] = Field(
+        default=3, ge=0, le=5, description="0 quick to 5 thorough"
+    )
+    workspace: Annotated[MemorySize | None, Option()] = Field(
+        default=None, description="scratch memory that kernels may use (no limit)"
+    )
+    hardware_compatible: Annotated[bool, Option()] = Field(
+        default=False, description="run on other GPUs from 8.0 on, tensorrt only"
+    )
+    version_compatible: Annotated[bool, Option()] = Field(
+        default=False, description="run on later minor versions, tensorrt only"
+    )
+
+    def _problems(self) -> Iterator[str]:
+        buckets = self.kv_buckets or ()
+        if any(capacity < 1 for capacity in buckets):
+            yield f"`kv_buckets` is {_listed(buckets)}; allowed: numbers of at least 1"
+        if sorted(set(buckets)) != list(buckets):
+            yield (
+                f"`kv_buckets` is {_listed(buckets)}; give each capacity once and in ascending "
+                f"order: {_listed(sorted(set(buckets)))}"
+            )
+
+
+def _listed(numbers: tuple[int, ...] | list[int]) -> str:
+    return ",".join(map(str, numbers))
