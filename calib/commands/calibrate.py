@@ -10,6 +10,7 @@ import typer
 from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.extras import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
+from ...engines.host.streams import reporting
 from ..calibration.config import CalibrationConfig
 
 if TYPE_CHECKING:
@@ -74,10 +75,11 @@ def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJso
 
     with ConsoleProgress(quiet=quiet) as progress:
         report = run(config, progress)
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        _print_report(report)
+    with reporting(f"{config.output} is written"):
+        if as_json:
+            print_json(report.model_dump(mode="json"))
+        else:
+            _print_report(report)
 
 
 def _print_report(report: CalibrationReport) -> None:

@@ -11,6 +11,7 @@ import typer
 from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.extras import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
+from ...engines.host.streams import reporting
 from ..rounding.config import RoundingConfig
 
 if TYPE_CHECKING:
@@ -60,10 +61,11 @@ def round_command(config: RoundingConfig, *, quiet: Quiet = False, as_json: AsJs
 
     with ConsoleProgress(quiet=quiet) as progress:
         report = round_weights(config, progress)
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        _print_report(report, config.output)
+    with reporting(f"{config.output} is published"):
+        if as_json:
+            print_json(report.model_dump(mode="json"))
+        else:
+            _print_report(report, config.output)
 
 
 def _print_report(report: RoundingReport, output: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 from ...engines.host.console import print_json, result_console
 from ...engines.host.extras import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
+from ...engines.host.streams import reporting
 from ..tuning.config import TuneConfig
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
         report = run_tuning(config, progress)
     if report is None:
         return
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        _print_report(report)
+    with reporting(f"{report.output} is published"):
+        if as_json:
+            print_json(report.model_dump(mode="json"))
+        else:
+            _print_report(report)
 
 
 def _advice(config: TuneConfig) -> str:

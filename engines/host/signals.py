@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -57,12 +57,13 @@ def raise_if_interrupted() -> None:
 class Interruption:
     """A context in which the first of ``SIGNALS`` only sets ``requested``; a second one interrupts.
 
-    Signals that end the process without Python's help still do. In threads other than the main
-    one, which no signal reaches, it does nothing.
+    ``tell`` is called when it comes. Signals that end the process without Python's help still do.
+    In threads other than the main one, which no signal reaches, it does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[], object] | None = None) -> None:
         self._number: int | None = None
+        self._tell = tell
         self._previous = {
             number: handler
             for number in SIGNALS
@@ -95,6 +96,8 @@ class Interruption:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self._number = number
         self._restore()
+        if self._tell is not None:
+            self._tell()
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
@@ -102,8 +105,11 @@ class Interruption:
 
 
 @contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Let the first of ``SIGNALS`` wait for the end of the ``with`` block; a second does not."""
-    with Interruption() as interruption:
+def interrupts_deferred(tell: Callable[[], object] | None = None) -> Iterator[None]:
+    """Let the first of ``SIGNALS`` wait for the end of the ``with`` block; a second does not.
+
+    ``tell`` is called when the first one comes.
+    """
+    with Interruption(tell) as interruption:
         yield
     interruption.raise_again()

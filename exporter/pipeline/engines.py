@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -25,6 +25,8 @@ from ..checkpoint.checkpoint import Checkpoint
 from ..quantization.migration import MIGRATION, Migration, migrated_reader
 from .plan import EngineSource, PlannedEngine
 from .report import Stages
+
+_STOPPING = "interrupted: ends once this graph is traced; the signal again ends it at once"
 
 
 class BundleEngines(EngineSource):
@@ -70,8 +72,11 @@ class CheckpointEngines(EngineSource):
         self._journal = journal
         self._graphs = {}
         with stages.stage("trace", len(EngineKind)), collection_paused():
+            from ..graphs import trace  # noqa: F401  (takes seconds, and signals need not wait)
+
             for kind in EngineKind:
-                with interrupts_deferred():  # torch makes errors of its own of them
+                # Torch makes errors of its own of an interruption.
+                with interrupts_deferred(partial(stages.events.note, _STOPPING)):
                     self._graphs[kind] = _canonical_graph(kind, checkpoint.model, dtype)
                 stages.events.advance(str(kind))
         self._digests = {kind: graph_digest(graph) for kind, graph in self._graphs.items()}

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -51,10 +52,11 @@ def test_a_deferred_signal_comes_when_the_block_has_ended(
     interrupts: Interrupts, number: signal.Signals
 ) -> None:
     reached = []
-    with pytest.raises(Interrupted) as caught, interrupts_deferred():  # noqa: PT012
+    told = partial(reached.append, "told")
+    with pytest.raises(Interrupted) as caught, interrupts_deferred(told):  # noqa: PT012
         os.kill(os.getpid(), number)
         reached.append("the end")
-    assert (caught.value.number, reached) == (number, ["the end"])
+    assert (caught.value.number, reached) == (number, ["told", "the end"])
 
 
 def test_what_a_finaliser_swallowed_is_raised_when_it_is_asked_for(interrupts: Interrupts) -> None:
