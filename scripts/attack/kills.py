@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,7 @@ def main() -> None:
     """Spread the kills over all attacks and print a line for each; exit code 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=600)
+    parser.add_argument("--only", help="one of export, replacement, schedule, report")
     parser.add_argument("--signal", choices=("KILL", "TERM", "INT"), default="KILL")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -74,16 +75,19 @@ def main() -> None:
     start = time.perf_counter()
     with TemporaryDirectory(dir=arguments.work, prefix="kills-") as work:
         sent = signal.Signals[f"SIG{arguments.signal}"]
-        failures = run(Path(work), arguments.kills, sent, random.Random(arguments.seed))
+        attacks = [
+            attack for attack in make_attacks(Path(work)) if arguments.only in (None, attack.name)
+        ]
+        victims = [Victim(attack, Path(work) / attack.name, sent) for attack in attacks]
+        failures = run(victims, arguments.kills, random.Random(arguments.seed))
     seconds = time.perf_counter() - start
     print(f"{arguments.kills} kills by {sent.name}, {failures} failures, {seconds:.0f} s")
     sys.exit(bool(failures))
 
 
-def run(work: Path, kills: int, sent: signal.Signals, generator: random.Random) -> int:
-    """Kill ``kills`` times by ``sent``; returns how many results were not as they must be."""
+def run(victims: Sequence[Victim], kills: int, generator: random.Random) -> int:
+    """Kill ``kills`` times; returns how many results were not as they must be."""
     failures = before = 0
-    victims = [Victim(attack, work / attack.name, sent) for attack in _attacks(work)]
     num_events = sum(victim.num_events for victim in victims)
     for victim in victims:
         after = before + victim.num_events
@@ -108,7 +112,7 @@ def _moments(share: int, victim: Victim, generator: random.Random) -> Iterator[i
     yield from (generator.uniform(0, victim.seconds) for _ in range(share - count))
 
 
-def _attacks(work: Path) -> Iterator[Attack]:
+def make_attacks(work: Path) -> Iterator[Attack]:
     """All of them."""
     model = work / "model"
     model.mkdir()
@@ -203,12 +207,10 @@ class Victim:
         if target.exists() or beside.exists():
             self._attack.check(target)
         found = contents(target)
-        if found in (self._old, self._new):
-            return "new" if found == self._new else "old" if found else "absent"
-        stray = sorted(name for name in found if found[name] != self._new.get(name))
-        if all(name.split("/")[-1].startswith(".") for name in stray):
-            return "old and a temporary file"
-        raise AssertionError(f"a mixture: {', '.join(stray)} are neither old nor new")
+        lasting = {name: data for name, data in found.items() if "/." not in f"/{name}"}
+        assert lasting in (self._old, self._new), f"a mixture: {', '.join(found)}"
+        what = "new" if lasting == self._new else "old" if found else "absent"
+        return what if lasting == found else f"{what} and a temporary file"
 
     def _fresh(self) -> Path:
         """A name of its own, with what is there before."""
