@@ -1,1 +1,0 @@
-"""Attacks on exports, bundles and runs, to be run by hand; `.ci/run` runs a short form of each."""
