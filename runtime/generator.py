@@ -117,6 +117,9 @@ class Generator:
 
         return EngineBundle.load(path, load, verify=verify)
 
+    def __repr__(self) -> str:
+        return f"Generator({self.bundle!r})"
+
     def __enter__(self) -> Generator:
         return self
 

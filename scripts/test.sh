@@ -21,6 +21,7 @@ rm -rf build "$installed"
 pip install --quiet --no-deps --no-build-isolation --target "$installed" .
 mypy=(mypy --cache-dir "$environment/mypy_cache")
 MYPYPATH="$installed" "${mypy[@]}" -p skipdec
+MYPYPATH="$installed" "${mypy[@]}" tests/typed_calls.py
 MYPYPATH="$installed:scripts:scripts/attack" "${mypy[@]}" --explicit-package-bases scripts
 
 # One thread pool per worker process: two workers with two threads each would fight over two cores.

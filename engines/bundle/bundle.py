@@ -60,6 +60,13 @@ class EngineBundle:
         """The directory's absolute path when it was opened, symbolic links resolved."""
         return self.directory.path
 
+    def __repr__(self) -> str:
+        model, manifest = self.manifest.model, self.manifest
+        return (
+            f"EngineBundle({str(self.path)!r}: {model.name}, {model.num_layers} layers, "
+            f"{manifest.target}, digest {manifest.digest[:12]}…)"
+        )
+
     @classmethod
     def open(cls, path: str | Path, *, verify: Verify = "graphs") -> Self:
         """Open the bundle at ``path`` after checking that it is whole.

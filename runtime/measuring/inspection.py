@@ -10,7 +10,8 @@ from ...engines.bundle import EngineBundle
 from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
 from ..kv.cache import KVLayout, plan_kv_cache
 from ..schedule import ExitSchedule
-from ..schedule.text import default_horizon, fitting_presets, format_schedule, parse_schedule
+from ..schedule.presets import fitting_presets
+from ..schedule.text import default_horizon, format_schedule, parse_schedule
 from .cost import CostModel
 
 PRESETS = ("2x", "3x", "4x", "5x")

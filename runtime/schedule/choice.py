@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields as fields_of
 from typing import Any
 
+from ...engines.checking import plain
 from ...engines.errors import ScheduleError
 from ...engines.registry import Registry
 from .decays import DECAYS, Decay
@@ -19,10 +20,11 @@ def choose_rules(
 ) -> tuple[Decay, Placement]:
     """Return the decay and the placement of ``fields``, made with ``parameters``.
 
-    A parameter that is None is not given. Raises ScheduleError with all problems; what a rule says
+    A parameter that is None is not given; numbers and arrays of numpy or torch are Python's, lists
+    are tuples. Raises ScheduleError with all problems; what a rule says
     of its parameters and bounds is asked where everything else is sound.
     """
-    given = {name: value for name, value in parameters.items() if value is not None}
+    given = {name: _plain(value) for name, value in parameters.items() if value is not None}
     problems = unknown_keys(given) if given else []
     for kind, registry in (("decay", DECAYS), ("placement", PLACEMENTS)):
         name = getattr(fields, kind)
@@ -58,6 +60,11 @@ def _parameter_problems(
         *(f"{name} is {given[name]!r}; {chosen} has none" for name in others if name in known),
         *(f"{name} is missing; {chosen} needs it" for name in own if name not in given),
     ]
+
+
+def _plain(value: object) -> object:
+    value = plain(value)
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _make(rule: Any, given: Mapping[str, object]) -> Any:  # noqa: ANN401  (any rule's class)

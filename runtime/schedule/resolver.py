@@ -32,6 +32,8 @@ class ScheduleResolver:
         if isinstance(chosen, str):
             horizon = default_horizon(self.own, num_tokens)
             chosen = parse_schedule(chosen, num_layers=self.num_layers, horizon=horizon)
+        if not isinstance(chosen, ExitSchedule):
+            raise ScheduleError("schedule", f"is {chosen!r:.80}; allowed: a text or ExitSchedule")
         if chosen.num_layers != self.num_layers:
             raise ScheduleError(
                 "schedule", f"is for {chosen.num_layers} layers; the bundle has {self.num_layers}"

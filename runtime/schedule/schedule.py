@@ -9,10 +9,12 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from ...engines.checking import plain
 from ...engines.errors import ScheduleError
 from .choice import choose_rules, unknown_keys
 from .decays import DECAYS, Decay
 from .fields import ScheduleFields, round_half_up
+from .notation import full_arguments, read_arguments
 from .placements import PLACEMENTS, Placement
 from .plan import LayerPlan, Segment, generated_holes, prompt_holes
 from .rule import parameters_of
@@ -68,11 +70,11 @@ class ExitSchedule(ScheduleFields):
         **parameters: object,
     ) -> None:
         super().__init__(
-            num_layers=num_layers,
-            max_exit_layer=max_exit_layer,
-            min_exit_layer=min_exit_layer,
-            warmup_layers=warmup_layers,
-            horizon=horizon,
+            num_layers=plain(num_layers),
+            max_exit_layer=plain(max_exit_layer),
+            min_exit_layer=plain(min_exit_layer),
+            warmup_layers=plain(warmup_layers),
+            horizon=plain(horizon),
             decay=decay,
             placement=placement,
             prompt=prompt,
@@ -107,14 +109,20 @@ class ExitSchedule(ScheduleFields):
     @classmethod
     def full(cls, num_layers: int) -> ExitSchedule:
         """Return the schedule that runs all layers for every token."""
-        return cls(
-            num_layers=num_layers,
-            max_exit_layer=num_layers,
-            min_exit_layer=num_layers,
-            warmup_layers=0,
-            horizon=1,
-            decay="constant",
-        )
+        return cls(**full_arguments(num_layers))
+
+    @classmethod
+    def parse(cls, text: str, *, num_layers: int, horizon: int | None = None) -> ExitSchedule:
+        """Read ``full``, ``2x``, ``linear:max=16,min=8,horizon=64``, a .json file's name, …
+
+        ``horizon`` serves presets and decays whose text names none. All forms are in ``notation``.
+
+        >>> ExitSchedule.parse("2x", num_layers=24, horizon=64).max_exit_layer
+        16
+
+        Raises ScheduleError, all problems at once.
+        """
+        return cls.from_document(read_arguments(text, num_layers=num_layers, horizon=horizon))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ExitSchedule:
@@ -125,12 +133,7 @@ class ExitSchedule(ScheduleFields):
         problems += [f"key {key!r} is missing" for key in _REQUIRED if key not in document]
         if problems:
             raise ScheduleError("exit schedule", *problems)
-        parameters = parameters_of(DECAYS, PLACEMENTS)
-        values: dict[str, Any] = {
-            key: tuple(value) if key in parameters and isinstance(value, list) else value
-            for key, value in document.items()
-        }
-        return cls(**values)
+        return cls(**document)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON object.
@@ -142,6 +145,10 @@ class ExitSchedule(ScheduleFields):
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self._keywords().items()
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object, by the name that outputs and configurations have for theirs."""
+        return self.to_document()
 
     def changed(self, **changes: object) -> ExitSchedule:
         """Return this schedule with other fields; a rule that is named anew loses its parameters.

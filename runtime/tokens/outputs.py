@@ -9,14 +9,22 @@ One request (a prompt) has ``SamplingParams.n`` completions:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
 
 
+class _Output:
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, those of what is inside too, as a dict that ``json.dumps`` takes."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]  # all are dataclasses
+
+
 @dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(_Output):
     """Log-probability of one token under the raw distribution: no penalty, mask or temperature."""
 
     logprob: float
@@ -25,7 +33,7 @@ class Logprob:
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(_Output):
     """Wall-clock seconds of one completion."""
 
     time_to_first_token: float  # from the call of generate to the first output token
@@ -38,7 +46,7 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionOutput:
+class CompletionOutput(_Output):
     """One completion of one request."""
 
     index: int  # 0 … n-1 within its request
@@ -53,7 +61,7 @@ class CompletionOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(_Output):
     """One request: its prompt and all of its completions."""
 
     request_id: str
@@ -65,7 +73,7 @@ class RequestOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamDelta:
+class StreamDelta(_Output):
     """What one step added to one completion."""
 
     request_index: int  # position of the prompt in the call
@@ -77,7 +85,7 @@ class StreamDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreOutput:
+class ScoreOutput(_Output):
     """Log-probabilities of a given continuation of a prompt."""
 
     prompt_token_ids: tuple[int, ...]

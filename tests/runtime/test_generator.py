@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -226,6 +227,7 @@ def test_memory_limit_makes_batches_smaller_and_results_stay(exported: Callable[
         (None, GREEDY, "is None; allowed: a text, token ids"),
         ({"text": "a"}, GREEDY, "prompt 0 is a mapping with the keys text; allowed"),
         ([[5]], {"n": 2}, r"SamplingParams\(\*\*…\) makes one of it"),
+        ([[5, 5]], GREEDY.to_dict(), "makes one of it"),
         ([[5]], [None], r"sampling_params\[0\] \| is None"),
         ([[5], []], GREEDY, "prompt 1 has no tokens"),
         ([[5, 99999]], GREEDY, "token id 99999 at 1; allowed: 0 to"),
@@ -253,6 +255,19 @@ def test_depth_that_the_model_was_not_tuned_for_is_logged_once(
         generator.generate(PROMPTS[:1], GREEDY, schedule=SCHEDULE)
         list(generator.stream(PROMPTS[:1], GREEDY, schedule=SCHEDULE))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_outputs_become_json_and_objects_say_what_they_are(generator: Generator) -> None:
+    params = SAMPLED.updated(logprobs=1, max_tokens=2)
+    (output,) = generator.generate(PROMPTS[:1], params)
+    document = json.loads(json.dumps(output.to_dict()))
+    assert document["outputs"][0]["token_ids"] == list(output.outputs[0].token_ids)
+    assert len(document["outputs"][0]["logprobs"]) == 2
+    (delta, *_) = generator.stream(PROMPTS[:1], params)
+    (score,) = generator.score([[5]], [[6, 7]])
+    assert (delta.to_dict()["index"], score.to_dict()["token_ids"]) == (0, (6, 7))
+    assert repr(generator).startswith("Generator(EngineBundle('/")
+    assert len(repr(generator)) < 300
 
 
 def test_no_prompts_give_no_results(generator: Generator) -> None:

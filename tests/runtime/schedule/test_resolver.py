@@ -40,3 +40,9 @@ def test_each_request_has_its_own() -> None:
 def test_another_depth_is_refused_before_there_are_requests(resolver: ScheduleResolver) -> None:
     with pytest.raises(ScheduleError, match="is for 6 layers; the bundle has 7"):
         resolver.resolve_all(None, [])
+
+
+@pytest.mark.parametrize("wanted", [2, {"num_layers": 6}, b"2x"])
+def test_what_is_no_schedule_is_refused(wanted: object) -> None:
+    with pytest.raises(ScheduleError, match="allowed: a text or ExitSchedule"):
+        ScheduleResolver(6, FULL).resolve(wanted, 4)

@@ -6,17 +6,14 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.engines.manifest import json_digest
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.text import (
-    default_horizon,
-    format_schedule,
-    parse_schedule,
-    preset_budgets,
-)
+from skipdec.runtime.schedule.presets import preset_budgets
+from skipdec.runtime.schedule.text import default_horizon, format_schedule, parse_schedule
 
 
 @pytest.mark.parametrize(
@@ -161,3 +158,25 @@ def test_default_horizon_is_the_bundles_unless_it_is_constant() -> None:
     linear = parse_schedule("2x:horizon=48", num_layers=24)
     assert default_horizon(linear, max_tokens=200) == 48
     assert default_horizon(ExitSchedule.full(24), max_tokens=200) == 200
+
+
+@pytest.mark.parametrize("text", ["full", "2x", "table:table=5/4/4/2", "power:max=4,min=2,power=2"])
+def test_the_schedule_itself_reads_texts_and_gives_its_fields(text: str) -> None:
+    schedule = ExitSchedule.parse(text, num_layers=6, horizon=4)
+    assert schedule == parse_schedule(text, num_layers=6, horizon=4)
+    assert ExitSchedule(**json.loads(json.dumps(schedule.to_dict()))) == schedule
+
+
+def test_numbers_and_arrays_of_numpy_are_pythons_own() -> None:
+    table = ExitSchedule(
+        num_layers=np.int64(6),
+        max_exit_layer=np.int32(5),
+        min_exit_layer=np.uint8(2),
+        horizon=np.array(4),
+        decay="table",
+        table=np.array([5, 4, 4, 2]),
+    )
+    assert table == parse_schedule("table:table=5/4/4/2", num_layers=6)
+    assert type(table.num_layers) is int
+    with pytest.raises(ScheduleError, match="horizon is True"):
+        ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=np.bool_(True))

@@ -1,0 +1,26 @@
+"""Read by mypy alone: what type checkers, and so editors, know of the arguments of a user's call.
+
+Each comment says what is wrong with its line; one that is not needed any more is an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skipdec import ExportConfig, Generator, SamplingParams
+
+SamplingParams(temperature=0, stop=["END"], stop_token_ids=(2, 5))
+SamplingParams(stop="END", max_tokens=None)
+SamplingParams(temperatur=1)  # type: ignore[call-arg]
+SamplingParams(max_tokens="16")  # type: ignore[arg-type]
+ExportConfig(model="opt", output=Path("bundle"))
+ExportConfig(output=Path("bundle"))  # type: ignore[call-arg]
+
+
+def texts(generator: Generator) -> None:
+    """Prompts in all their forms."""
+    for prompts in ("a", ["a"], [[2, 5]]):
+        generator.generate(prompts)
+    generator.generate({"prompt": "a"})
+    generator.generate("a", {"n": 2})  # type: ignore[dict-item]
+    generator.generate(None)  # type: ignore[arg-type]
