@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..bundle import file_record
 from ..documents import read_json
 from ..errors import UsageError
-from ..manifest import EngineKind, EngineSpec, KVBucket, RelativePath, TensorRole
+from ..manifest import EngineKind, EngineSpec, KVBucket, RelativePath, Sha256, TensorRole
 from ..memory import Array, Tensor
 from .session import Binding, EngineBackend, EngineSession
 
@@ -36,6 +36,7 @@ class RecordedCall(BaseModel):
     engine: str
     step: int = Field(ge=0)
     file: RelativePath
+    sha256: Sha256
 
 
 class RecordingIndex(BaseModel):
@@ -111,9 +112,11 @@ class Recorder:
         self.is_complete = self.is_complete and self._nbytes + nbytes <= self.limit
         if not self.is_complete:
             return
-        call = RecordedCall(engine=spec.name, step=self._step, file=f"{len(self._calls):06}.npz")
+        name = f"{len(self._calls):06}.npz"
         # numpy's stub takes a mapping's arrays for its own options.
-        np.savez(self.directory / call.file, **{role.value: a for role, a in arrays.items()})  # type: ignore[arg-type]
+        np.savez(self.directory / name, **{role.value: a for role, a in arrays.items()})  # type: ignore[arg-type]
+        sha256 = file_record(self.directory, name).sha256
+        call = RecordedCall(engine=spec.name, step=self._step, file=name, sha256=sha256)
         self._nbytes += nbytes
         self._calls.append(call)
 
@@ -189,11 +192,14 @@ class Recording:
         """Step and inputs of each call of ``engine``, in order. Raises UsageError if damaged."""
         for call in self.index.calls:
             if call.engine == engine:
-                yield call.step, self._read(self.directory / call.file)
+                yield call.step, self._read(call)
 
-    def _read(self, path: Path) -> dict[TensorRole, Array]:
+    def _read(self, call: RecordedCall) -> dict[TensorRole, Array]:
+        path = self.directory / call.file
         try:
+            if file_record(self.directory, call.file).sha256 != call.sha256:
+                raise ValueError("it is damaged: its hash is not that of the index")
             with np.load(path, allow_pickle=False) as arrays:
                 return {TensorRole(name): arrays[name] for name in arrays.files}
-        except (OSError, ValueError, BadZipFile) as error:
+        except (OSError, ValueError) as error:
             raise UsageError("recording", f"{path} can't be read: {error}") from error

@@ -164,12 +164,8 @@ class RecordedInputs(Inputs):
     def calls(self, spec: EngineSpec) -> Iterator[EngineCall]:
         """See Inputs. Raises UsageError for a call that is not one of this engine."""
         for step, tensors in self._recording.calls(spec.name):
-            if missing := sorted(_RECORDED_ROLES[spec.kind] - tensors.keys()):
-                raise UsageError(
-                    "recording",
-                    f"step {step} has no {', '.join(missing)} for {spec.name}; record engines "
-                    "of target onnxruntime",
-                )
+            if problems := list(_recorded_problems(spec, tensors)):
+                raise UsageError(f"recording, step {step} of {spec.name}", *problems)
             if spec.kind is EngineKind.LAYER:
                 yield _recorded_layer_call(step, tensors)
                 continue
@@ -201,6 +197,24 @@ class RepeatedInputs(Inputs):
 
     def absorb(self, call: EngineCall, outputs: Mapping[TensorRole, Array]) -> None:
         """Nothing: there is no next engine."""
+
+
+def _recorded_problems(spec: EngineSpec, tensors: Mapping[TensorRole, Array]) -> Iterator[str]:
+    """What is not as a recording of this engine, for ONNX Runtime, has it."""
+    expected = {tensor.role: tensor.shape for tensor in spec.inputs} | {
+        TensorRole.SEQLENS_K: ("B",)
+    }
+    for role in sorted(_RECORDED_ROLES[spec.kind]):
+        shape = expected[role]
+        if role not in tensors:
+            yield f"has no {role}; record engines of target onnxruntime"
+        elif len(shape) != (seen := tensors[role]).ndim or any(
+            isinstance(size, int) and size != here
+            for size, here in zip(shape, seen.shape, strict=True)
+        ):
+            yield f"{role} is {seen.shape}; the engine takes {shape}"
+        elif not seen.size:
+            yield f"{role} is empty"
 
 
 def _recorded_layer_call(step: int, tensors: Mapping[TensorRole, Array]) -> EngineCall:

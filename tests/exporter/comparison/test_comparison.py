@@ -142,6 +142,14 @@ def test_a_recording_that_lacks_calls_says_so(bundle: Path, recording: Path) -> 
     assert "not compared: layer_002" in notes
 
 
+def test_recorded_tensors_of_another_engine_are_refused_before_it_runs(
+    exported: Exported, recording: Path
+) -> None:
+    config = CompareConfig(bundle=exported("untied"), inputs=recording, layers=(0,))
+    with pytest.raises(UsageError, match=r"hidden_states is \(2, 3, 32\); the engine takes .*64"):
+        compare(config)
+
+
 def test_a_static_capacity_changes_nothing(bundle: Path) -> None:
     class StaticSide(OnnxRuntimeSide):
         def capacity(self, spec: EngineSpec, positions: int) -> int:
