@@ -6,6 +6,7 @@ A worked example (``>>>``) becomes a block of code, and the comment behind a fie
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import griffe
@@ -15,16 +16,30 @@ _COMMENT = re.compile(r"  # (?!noqa|type:|:)(?P<text>[^\"']+)$")
 
 
 class Docstrings(griffe.Extension):
-    """Changes docstrings in place as Griffe reads them."""
+    """Changes docstrings in place, once all extensions before this one have made theirs."""
 
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: ANN401  (Griffe's own)
-        """Fence each example up to a blank line: to Markdown ``>`` is a quotation."""
-        if obj.docstring is not None:
-            obj.docstring.value = _EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:  # noqa: ANN401  (Griffe's own)
+        """Give each class, function and field of the package a docstring that is Markdown."""
+        for member in _members(pkg):
+            if isinstance(member, griffe.Attribute):
+                _describe(member)
+            elif member.docstring is not None:  # to Markdown ``>`` is a quotation
+                fenced = _EXAMPLE.sub(r"```pycon\n\g<0>\n```", member.docstring.value)
+                member.docstring.value = fenced
 
-    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:  # noqa: ANN401
-        """Take the comment in a field's line where it has no docstring."""
-        if attr.docstring is None and attr.lineno is not None and attr.lineno == attr.endlineno:
-            line = attr.lines_collection[attr.filepath][attr.lineno - 1]  # type: ignore[index]
-            if comment := _COMMENT.search(line):
-                attr.docstring = griffe.Docstring(comment["text"], lineno=attr.lineno, parent=attr)
+
+def _members(parent: griffe.Object) -> Iterator[griffe.Object]:
+    for member in parent.members.values():
+        if isinstance(member, griffe.Object):
+            yield member
+            yield from _members(member)
+
+
+def _describe(field: griffe.Attribute) -> None:
+    """A field's docstring, or the comment in its line where it has none."""
+    if field.docstring is not None:
+        field.docstring.value = field.docstring.value.replace("][", r"]\[")  # is no link
+    elif field.lineno is not None and field.lineno == field.endlineno:
+        line = field.lines_collection[field.filepath][field.lineno - 1]  # type: ignore[index]
+        if comment := _COMMENT.search(line):
+            field.docstring = griffe.Docstring(comment["text"], lineno=field.lineno, parent=field)
