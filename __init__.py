@@ -12,63 +12,126 @@ if TYPE_CHECKING:
     from .calib.calibration.calibration import calibrate as calibrate
     from .calib.calibration.config import CalibrationConfig as CalibrationConfig
     from .calib.data.data import DataConfig as DataConfig
+    from .calib.evaluation.config import BundleChoice as BundleChoice
+    from .calib.evaluation.config import EvaluationConfig as EvaluationConfig
+    from .calib.evaluation.config import MetricOptions as MetricOptions
+    from .calib.evaluation.evaluation import Evaluation as Evaluation
     from .calib.evaluation.evaluation import evaluate as evaluate
-    from .calib.evaluation.inputs import BundleChoice as BundleChoice
-    from .calib.evaluation.inputs import EvaluationConfig as EvaluationConfig
+    from .calib.fitting.fitting import Fit as Fit
     from .calib.fitting.fitting import fit as fit
     from .calib.fitting.goal import MaxLoss as MaxLoss
     from .calib.fitting.goal import TargetSpeedup as TargetSpeedup
     from .calib.fitting.inputs import FitConfig as FitConfig
+    from .calib.fitting.search import SearchConfig as SearchConfig
     from .calib.fitting.source import BundleSource as BundleSource
     from .calib.fitting.source import ModelSource as ModelSource
+    from .calib.fitting.space import SpaceConfig as SpaceConfig
     from .calib.rounding.config import RoundingConfig as RoundingConfig
     from .calib.rounding.rounding import round_weights as round_weights
     from .calib.tuning.config import TuneConfig as TuneConfig
     from .calib.tuning.tuning import tune as tune
     from .engines.backends.ort import use_shared_thread_pool
     from .engines.bundle import EngineBundle, write_schedule
-    from .engines.errors import SkipDecError, UsageError
+    from .engines.errors import (
+        BundleError,
+        CapacityError,
+        CheckpointError,
+        ClosedError,
+        ConfigurationError,
+        DeviceError,
+        EngineBuildError,
+        EnvironmentMismatchError,
+        LogitsError,
+        MissingExtraError,
+        ScheduleError,
+        SkipDecError,
+        UnsupportedModelError,
+        UsageError,
+        VerificationError,
+    )
     from .engines.host.events import Events
     from .engines.host.progress import ConsoleProgress
     from .exporter.comparison.comparison import compare as compare
     from .exporter.comparison.config import CompareConfig as CompareConfig
     from .exporter.config import BuildConfig as BuildConfig
+    from .exporter.config import CheckpointSource as CheckpointSource
     from .exporter.config import ExportConfig as ExportConfig
     from .exporter.pipeline.build import build_bundle as build_bundle
     from .exporter.pipeline.exporting import export as export
+    from .exporter.tensorrt import TensorRtConfig as TensorRtConfig
+    from .exporter.verification.process import verify_bundle as verify_bundle
     from .runtime.generator import Generator
+    from .runtime.measuring.bench import BenchReport, run_benchmark
+    from .runtime.measuring.config import BenchConfig
+    from .runtime.measuring.doctor import examine_machine
+    from .runtime.measuring.inspection import Workload, inspect_bundle
     from .runtime.schedule import ExitSchedule
-    from .runtime.tokens.outputs import CompletionOutput, RequestOutput
+    from .runtime.schedule.plot import plot_schedule
+    from .runtime.schedule.text import format_schedule, parse_schedule
+    from .runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
     from .runtime.tokens.sampling import SamplingParams
 
+    __version__: str
+
 _RUNNING = {  # what a service needs: no torch, no onnx
+    "BenchConfig": ".runtime.measuring.config",
+    "BenchReport": ".runtime.measuring.bench",
+    "BundleError": ".engines.errors",
+    "CapacityError": ".engines.errors",
+    "CheckpointError": ".engines.errors",
+    "ClosedError": ".engines.errors",
     "CompletionOutput": ".runtime.tokens.outputs",
+    "ConfigurationError": ".engines.errors",
     "ConsoleProgress": ".engines.host.progress",
+    "DeviceError": ".engines.errors",
+    "EngineBuildError": ".engines.errors",
     "EngineBundle": ".engines.bundle",
+    "EnvironmentMismatchError": ".engines.errors",
     "Events": ".engines.host.events",
     "ExitSchedule": ".runtime.schedule",
     "Generator": ".runtime.generator",
+    "LogitsError": ".engines.errors",
+    "MissingExtraError": ".engines.errors",
     "RequestOutput": ".runtime.tokens.outputs",
     "SamplingParams": ".runtime.tokens.sampling",
+    "ScheduleError": ".engines.errors",
+    "ScoreOutput": ".runtime.tokens.outputs",
     "SkipDecError": ".engines.errors",
+    "StreamDelta": ".runtime.tokens.outputs",
+    "UnsupportedModelError": ".engines.errors",
     "UsageError": ".engines.errors",
+    "VerificationError": ".engines.errors",
+    "Workload": ".runtime.measuring.inspection",
+    "examine_machine": ".runtime.measuring.doctor",
+    "format_schedule": ".runtime.schedule.text",
+    "inspect_bundle": ".runtime.measuring.inspection",
+    "parse_schedule": ".runtime.schedule.text",
+    "plot_schedule": ".runtime.schedule.plot",
+    "run_benchmark": ".runtime.measuring.bench",
     "use_shared_thread_pool": ".engines.backends.ort",
     "write_schedule": ".engines.bundle",
 }
 _MAKING = {
     "BuildConfig": ".exporter.config",
-    "BundleChoice": ".calib.evaluation.inputs",
+    "BundleChoice": ".calib.evaluation.config",
     "BundleSource": ".calib.fitting.source",
     "CalibrationConfig": ".calib.calibration.config",
+    "CheckpointSource": ".exporter.config",
     "CompareConfig": ".exporter.comparison.config",
     "DataConfig": ".calib.data.data",
-    "EvaluationConfig": ".calib.evaluation.inputs",
+    "Evaluation": ".calib.evaluation.evaluation",
+    "EvaluationConfig": ".calib.evaluation.config",
     "ExportConfig": ".exporter.config",
+    "Fit": ".calib.fitting.fitting",
     "FitConfig": ".calib.fitting.inputs",
     "MaxLoss": ".calib.fitting.goal",
+    "MetricOptions": ".calib.evaluation.config",
     "ModelSource": ".calib.fitting.source",
     "RoundingConfig": ".calib.rounding.config",
+    "SearchConfig": ".calib.fitting.search",
+    "SpaceConfig": ".calib.fitting.space",
     "TargetSpeedup": ".calib.fitting.goal",
+    "TensorRtConfig": ".exporter.tensorrt",
     "TuneConfig": ".calib.tuning.config",
     "build_bundle": ".exporter.pipeline.build",
     "calibrate": ".calib.calibration.calibration",
@@ -78,30 +141,57 @@ _MAKING = {
     "fit": ".calib.fitting.fitting",
     "round_weights": ".calib.rounding.rounding",
     "tune": ".calib.tuning.tuning",
+    "verify_bundle": ".exporter.verification.process",
 }
 _PUBLIC_NAMES = _RUNNING | _MAKING
 
 __all__ = [  # a star takes _RUNNING alone: the others would load torch
+    "BenchConfig",
+    "BenchReport",
+    "BundleError",
+    "CapacityError",
+    "CheckpointError",
+    "ClosedError",
     "CompletionOutput",
+    "ConfigurationError",
     "ConsoleProgress",
+    "DeviceError",
+    "EngineBuildError",
     "EngineBundle",
+    "EnvironmentMismatchError",
     "Events",
     "ExitSchedule",
     "Generator",
+    "LogitsError",
+    "MissingExtraError",
     "RequestOutput",
     "SamplingParams",
+    "ScheduleError",
+    "ScoreOutput",
     "SkipDecError",
+    "StreamDelta",
+    "UnsupportedModelError",
     "UsageError",
+    "VerificationError",
+    "Workload",
+    "examine_machine",
+    "format_schedule",
+    "inspect_bundle",
+    "parse_schedule",
+    "plot_schedule",
+    "run_benchmark",
     "use_shared_thread_pool",
     "write_schedule",
 ]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
+    if name == "__version__":
+        return importlib.import_module(".engines.host.installation", __name__).own_version()
     if name in _PUBLIC_NAMES:
         return getattr(importlib.import_module(_PUBLIC_NAMES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_PUBLIC_NAMES)
+    return sorted([*_PUBLIC_NAMES, "__version__"])

@@ -6,12 +6,14 @@ import errno
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from .engines.host.application import Application
+from .engines.host.installation import own_version
 from .engines.host.processor import restart_with_huge_pages
 from .engines.host.signals import Interrupts
 from .engines.host.streams import discard_stdout, prepare_streams
@@ -33,7 +35,6 @@ _COMMANDS = {  # name → the module whose `register` adds it, and what it is fo
     "tune": ("calib.commands.tune", "Fine-tune an OPT with the schedule that it will run."),
     "fit": ("calib.commands.fit", "Choose the exit schedule that reaches a goal."),
 }
-_SETTINGS: dict[str, Any] = {"add_completion": False, "rich_markup_mode": "rich"}
 
 
 class _Commands(TyperGroup):
@@ -46,7 +47,7 @@ class _Commands(TyperGroup):
 
 def _load(name: str) -> Any:  # noqa: ANN401  (typer's own type of commands)
     module, _ = _COMMANDS[name]
-    app = typer.Typer(**_SETTINGS)
+    app = Application()
     import_module(f".{module}", __package__).register(app)
     command = get_command(app)
     return command.commands[name] if isinstance(command, TyperGroup) else command
@@ -54,16 +55,37 @@ def _load(name: str) -> Any:  # noqa: ANN401  (typer's own type of commands)
 
 def build_app() -> typer.Typer:
     """Return the command-line application with the commands of every folder."""
-    app = typer.Typer(
+    app = Application(
         name="skipdec",
         help="OPT compiled layer by layer, decoded with only the layers that each token needs.",
         no_args_is_help=True,
         cls=_Commands,
-        **_SETTINGS,
+        add_completion=True,
     )
+    app.callback()(_root)
     for name, (_, purpose) in _COMMANDS.items():
         app.command(name, help=purpose)(_not_loaded)
     return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"skipdec {own_version()}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_print_version,
+        ),
+    ] = False,
+) -> None:
+    """Holds what stands before a command."""
 
 
 def _not_loaded() -> None:

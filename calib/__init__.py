@@ -13,7 +13,7 @@ from typing import Any
 
 _MOVED = {  # module names that docs/guides/python.md used to give, and where their content is
     "calibration_plan": "calibration.config",
-    "evaluation_inputs": "evaluation.inputs",
+    "evaluation_inputs": "evaluation.config",
     "fit": "fitting.fitting",
     "fit_goal": "fitting.goal",
     "fit_inputs": "fitting.inputs",

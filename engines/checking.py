@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_ar
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
 
 from .documents import parse_json
-from .errors import ConfigurationError, SkipDecError, UsageError
+from .errors import ConfigurationError, SkipDecError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     MemorySize = int  # a number of bytes; texts such as "1.5GiB" are read
@@ -21,14 +22,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NO_SIZE = "is {input!r}, no size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
+_QUOTED = re.compile(r"'([^']*)'")  # how pydantic lists a Literal's values
 _TEXTS: Mapping[str, str] = {  # of pydantic's types of errors; others have pydantic's words
-    "extra_forbidden": "is unknown; allowed: {fields}",
+    "extra_forbidden": "is unknown; {meant}allowed: {fields}",
     "missing": "is missing; {remedy}",
     "greater_than_equal": "is {input!r}; allowed: {ge} or more",
     "greater_than": "is {input!r}; allowed: above {gt}",
     "less_than_equal": "is {input!r}; allowed: {le} or less",
     "less_than": "is {input!r}; allowed: below {lt}",
-    "literal_error": "is {input!r}; allowed: {expected}",
+    "literal_error": "is {input!r}; {meant}allowed: {expected}",
     "byte_size": _NO_SIZE,
     "byte_size_unit": _NO_SIZE,
 }
@@ -55,6 +57,12 @@ class Option:
     repeated: bool = True  # of a tuple: an option for each entry; False: one text for all
     is_argument: bool = False
     show_default: bool = True
+
+
+class FrozenModel(BaseModel):
+    """A value of JSON that never changes and refuses unknown fields: a report, a record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ValidatedConfig(BaseModel):
@@ -116,6 +124,11 @@ class ValidatedConfig(BaseModel):
                 text = _TEXTS.get(item["type"], "is {input!r}; {other}")
                 facts = {"input": item["input"], "fields": ", ".join(cls.model_fields)} | context
                 facts["remedy"] = cls._allowed(field) or "give it"
+                facts["meant"] = (
+                    did_you_mean(item["loc"][-1], cls.model_fields)
+                    if item["type"] == "extra_forbidden"
+                    else did_you_mean(item["input"], _QUOTED.findall(context.get("expected", "")))
+                )
                 yield f"`{field}` " + text.format(**facts, other=other) if field else str(other)
 
     @classmethod

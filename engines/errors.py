@@ -13,10 +13,24 @@ skipdec.engines.errors.UsageError: SamplingParams | 2 problems:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from difflib import get_close_matches
 from typing import ClassVar
 
+_LONG = 100  # characters: no slip of the pen, and slow to compare
 _FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # as configurations write a field's name
+
+
+def did_you_mean(word: object, allowed: Iterable[str]) -> str:
+    """The question that stands before what is allowed; "" where nothing is near.
+
+    >>> f"'liner' is unknown; {did_you_mean('liner', ['linear', 'power'])}allowed: linear, power"
+    "'liner' is unknown; did you mean 'linear'? allowed: linear, power"
+    """
+    if not isinstance(word, str) or len(word) > _LONG:
+        return ""
+    near = get_close_matches(word, list(allowed), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 class SkipDecError(Exception):

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -19,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from .checking import FrozenModel
 from .documents import parse_json
 from .errors import BundleError
 
@@ -73,10 +73,6 @@ class TensorRole(StrEnum):
     TOP_TOKEN_IDS = "top_token_ids"  # int64 [R, K], whose they are
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 def _inside_bundle(path: str) -> str:
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not {"\\", "\0"}.isdisjoint(path) or not path:
@@ -99,7 +95,7 @@ Capacity = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-class TensorSpec(_Model):
+class TensorSpec(FrozenModel):
     """One input or output of an engine. Dimensions are numbers or symbols (``"B"``, ``"T"``)."""
 
     name: str
@@ -108,14 +104,14 @@ class TensorSpec(_Model):
     shape: tuple[Dimension | str, ...]
 
 
-class KVBucket(_Model):
+class KVBucket(FrozenModel):
     """The plan of a layer for one static KV capacity."""
 
     capacity: Capacity = Field(description="T, in positions")
     graph: RelativePath
 
 
-class EngineSpec(_Model):
+class EngineSpec(FrozenModel):
     """One engine: its graph, its weights files and its inputs and outputs by role.
 
     A TensorRT plan holds its weights, so it is listed both as graph and as weights. Layers of
@@ -151,7 +147,7 @@ class EngineSpec(_Model):
         return frozenset(spec.role for spec in (*self.inputs, *self.outputs))
 
 
-class ModelSpec(_Model):
+class ModelSpec(FrozenModel):
     """The structure of a model: what the runtime needs, and what decides which graphs are built.
 
     The fields are those that every family has. A family's own facts, numbers, flags and texts,
@@ -204,7 +200,7 @@ class ModelSpec(_Model):
         }
 
 
-class PrecisionSpec(_Model):
+class PrecisionSpec(FrozenModel):
     """Number formats of a bundle: activations, KV cache and float weights; quantised weights."""
 
     dtype: FloatType = "float32"
@@ -220,7 +216,7 @@ class PrecisionSpec(_Model):
     )
 
 
-class BuildSpec(_Model):
+class BuildSpec(FrozenModel):
     """How TensorRT compiled the engines, and so what they run on and what fits into them."""
 
     version: str = Field(description="of the TensorRT library, e.g. 10.16.1.11")
@@ -238,7 +234,7 @@ class BuildSpec(_Model):
     version_compatible: bool = False
 
 
-class FileRecord(_Model):
+class FileRecord(FrozenModel):
     """One file of the bundle."""
 
     path: RelativePath
@@ -246,7 +242,7 @@ class FileRecord(_Model):
     sha256: Sha256
 
 
-class Manifest(_Model):
+class Manifest(FrozenModel):
     """Everything in a bundle, without times, hosts or absolute paths: equal input, equal bytes."""
 
     format_version: int = FORMAT_VERSION

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .errors import UsageError
+from .errors import UsageError, did_you_mean
 
 _PACKAGE = __name__.rsplit(".", 2)[0]
 
@@ -38,7 +38,10 @@ class Registry(Mapping[str, str]):
         Raises UsageError, naming the allowed values, for an unknown name.
         """
         if name not in self._entries:
-            raise UsageError(self.noun, f"{name!r} is unknown; allowed: {', '.join(self._entries)}")
+            meant = did_you_mean(name, self._entries)
+            raise UsageError(
+                self.noun, f"{name!r} is unknown; {meant}allowed: {', '.join(self._entries)}"
+            )
         return load(self._entries[name])
 
 

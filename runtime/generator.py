@@ -298,3 +298,6 @@ class Generator:
         lengths = [len(request.token_ids) for request in requests]
         schedules = self._schedules.resolve_all(schedule, lengths)
         return self._runner.score(requests, schedules)
+
+
+OpenGenerator = Callable[[Path], Generator]  # how a long call opens a bundle, with its options

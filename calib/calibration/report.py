@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ...engines.checking import FrozenModel
 from ...engines.manifest import EngineKind
 from ...exporter.architecture.weights import engine_name
 from ...exporter.quantization.migration import Migration
@@ -16,11 +17,7 @@ from .config import RangeMethod
 HEAD = engine_name(EngineKind.HEAD)
 
 
-class _Report(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ProductReport(_Report):
+class ProductReport(FrozenModel):
     """One product: see InputRange and ProductErrors."""
 
     engine: str
@@ -33,7 +30,7 @@ class ProductReport(_Report):
     output_error: float
 
 
-class LossReport(_Report):
+class LossReport(FrozenModel):
     """Cross-entropy of held-out completions, nats a token, at scheduled depth."""
 
     texts: int
@@ -42,7 +39,7 @@ class LossReport(_Report):
     static: dict[StaticFormat, float] = Field(description="weights and activations of all engines")
 
 
-class EngineLossReport(_Report):
+class EngineLossReport(FrozenModel):
     """The loss where one engine alone is in static int8."""
 
     engine: str
@@ -50,7 +47,7 @@ class EngineLossReport(_Report):
     increase: float = Field(description="over float32 on the same tokens")
 
 
-class GenerationReport(_Report):
+class GenerationReport(FrozenModel):
     """What wrote the completions of the observed texts: greedy, at the calibration's schedule."""
 
     bundle: Path
@@ -59,7 +56,7 @@ class GenerationReport(_Report):
     tokens: int = Field(description="that were generated, ends of text included")
 
 
-class MigrationReport(_Report):
+class MigrationReport(FrozenModel):
     """What moved from activations into weights, and what static formats cost without that."""
 
     alpha: float
@@ -68,7 +65,7 @@ class MigrationReport(_Report):
     factors: Migration = Field(exclude=True, repr=False)
 
 
-class CalibrationReport(_Report):
+class CalibrationReport(FrozenModel):
     """A finished calibration."""
 
     output: Path

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...engines.errors import UsageError
 from ...engines.host.console import print_json, stderr_console
+from ...engines.host.installation import install_command
 from ...engines.host.options import AsJson, from_options
 from ...engines.host.processor import available_cores
 from ...runtime.commands.options import EngineOptions
-from ..evaluation.inputs import EvaluationConfig
+from ..evaluation.config import EvaluationConfig
 
 if TYPE_CHECKING:
     from ..evaluation.evaluation import Evaluation
@@ -29,11 +31,11 @@ skipdec evaluate opt-e2e --data dev.csv --preset e2e --limit 200 -o results
 skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e --data dev.jsonl --json
   two checkpoints averaged, and a third beside them
 
-skipdec evaluate my-opt --data notes.csv --prompt-column title --completion-column summary
-  --prompt-template "Title: {prompt}. Summary:" --completion-template " {completion}"
+skipdec evaluate my-opt --data notes.csv --prompt-column title --completion-column summary \
+--prompt-template "Title: {prompt}. Summary:" --completion-template " {completion}"
 
-skipdec evaluate my-opt --data book.txt --passage-words 24+120 --score-only --by-position
-  --schedule constant:max=6 --schedule constant:max=4
+skipdec evaluate my-opt --data book.txt --passage-words 24+120 --score-only --by-position \
+--schedule constant:max=6 --schedule constant:max=4
   perplexity of each passage's 120 last words, by position and depth
 
 [bold]Figures[/bold]: BLEU (sacrebleu, all references of a prompt), ROUGE-L (rouge-score, best
@@ -67,8 +69,8 @@ def evaluate(
     from ..evaluation.markdown import tables_markdown
     from ..evaluation.report import evaluation_place, report_document
 
-    if output is not None:
-        evaluation_place(output).check(force=force)
+    if output and (problems := evaluation_place(output).problems(force=force)):
+        raise UsageError(f"--output {output}", *problems)
     open_generator = partial(engines.open, max_batch_size=config.batch_size)
     with ConsoleProgress() as progress:
         evaluation = run(config, open_generator, progress)
@@ -90,6 +92,6 @@ def _write(output: Path, evaluation: Evaluation, document: dict[str, Any], *, fo
     if missing := [name for name in pictures(evaluation) if name not in names]:
         console.print(
             f"no {', '.join(missing)}: needs matplotlib, not installed here; run: "
-            "pip install 'skipdec[plot]'",
+            f"{install_command('plot')}",
             markup=False,
         )

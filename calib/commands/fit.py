@@ -22,7 +22,8 @@ _EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
-  the least loss at 1.5× or more; then: skipdec schedule set opt-e2e.skipdec schedule.json
+  the least loss at 1.5× or more; then:
+  skipdec schedule set opt-e2e.skipdec schedule.json
 
 skipdec fit ./opt-e2e --quantize int8 --data dev.csv --preset e2e --target-speedup 1.5 \
 -o schedule.json

@@ -33,7 +33,8 @@ skipdec tune --from-scratch layers=12,width=256,heads=4 --vocab-size 1500 \
 torchrun --no-python --nproc-per-node 4 skipdec tune opt-1.3b --data train.jsonl \
 --schedule 2x --bf16 -o ./tuned
 
-Then: skipdec export ./opt-e2e-4x --quantize int8 (it takes the schedule along)
+skipdec export ./opt-e2e-4x --quantize int8
+  what comes then: it takes the schedule along
 
 A tuning that was interrupted goes on from its last save with --resume.
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import nan
-from pathlib import Path
 from statistics import mean
 
 from ...engines.host.events import Events
-from ...runtime.generator import Generator
+from ...runtime.generator import Generator, OpenGenerator
 from ...runtime.measuring.cost import CostModel
 from ...runtime.measuring.disturbance import disturbance
 from ...runtime.schedule import ExitSchedule
 from .bootstrap import Bootstrap, Estimate
-from .inputs import EvaluationConfig, PreparedBundle, prepare
-from .metrics import METRICS, Metric, MetricOptions
+from .config import EvaluationConfig, MetricOptions
+from .inputs import PreparedBundle, prepare
+from .metrics import METRICS, Metric
 from .positions import PositionProfile, position_profiles
 from .prompts import ReferencedPrompt
 from .run import ScheduleRun, num_steps, run_bundle
-
-OpenGenerator = Callable[[Path], Generator]
 
 
 @dataclass(frozen=True)

@@ -1,124 +1,23 @@
-"""What an evaluation is asked to do, checked and tokenised before any engine is loaded."""
+"""What an evaluation needs, checked and tokenised before any engine is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import ceil
-from pathlib import Path
-from typing import Annotated
-
-from pydantic import BeforeValidator, Field
 
 from ...engines.bundle import EngineBundle
-from ...engines.checking import Option, Problems, ValidatedConfig
+from ...engines.checking import Problems
 from ...engines.errors import ScheduleError, UsageError
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
-from ..data.data import DataConfig
 from ..data.rows import raise_problems
 from ..data.templates import PromptTemplate
-from .metrics import MetricOptions
+from .config import BundleChoice, EvaluationConfig
 from .prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens: an untuned model writes longer texts
-
-
-@dataclass(frozen=True)
-class BundleChoice:
-    """A bundle and the name of its rows; bundles of one name (seeds) are averaged too."""
-
-    label: str
-    path: Path
-
-    @classmethod
-    def parse_all(cls, texts: Sequence[str]) -> tuple[BundleChoice, ...]:
-        """Read ``NAME=PATH`` or ``PATH``, whose name is the directory's.
-
-        Raises UsageError where two plain paths have one name: they would be averaged unasked.
-        """
-        choices, plain = [], []
-        for text in texts:
-            name, equals, path = text.partition("=")
-            if equals and name and path and not Path(text).exists():
-                choices.append(cls(name, Path(path)))
-            else:
-                choices.append(cls(Path(text).resolve().name, Path(text)))
-                plain.append(choices[-1].label)
-        problems = [
-            f"{name!r} names {plain.count(name)} bundles; write NAME=PATH: other names to tell "
-            "them apart, one name to average them"
-            for name in dict.fromkeys(plain)
-            if plain.count(name) > 1
-        ]
-        if problems:
-            raise UsageError("bundles", *problems)
-        return tuple(choices)
-
-
-def _choices(value: object) -> object:
-    """Bundles as texts are parsed; anything else is left to the field."""
-    if isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
-        return BundleChoice.parse_all(value)
-    return value
-
-
-_RUNNING, _METRICS = Option(panel="Running"), Option(panel="Metrics")
-
-
-class EvaluationConfig(ValidatedConfig):
-    """What to evaluate. ``schedules`` are texts; full depth is always run, as the reference.
-
-    Without ``schedules`` each bundle runs its own. ``bundles`` may be texts: `BundleChoice`.
-    """
-
-    bundles: Annotated[
-        tuple[BundleChoice, ...],
-        BeforeValidator(_choices),
-        Option(metavar="[NAME=]BUNDLE…", is_argument=True),
-    ] = Field(min_length=1, description="one name: averaged too")
-    data: Annotated[DataConfig, Option(panel="Data")]
-    limit: Annotated[int | None, Option(panel="Data")] = Field(
-        default=None, ge=1, description="first N distinct prompts (all)"
-    )
-    score_only: Annotated[bool, _RUNNING] = Field(
-        default=False, description="write no texts: perplexity alone, quick"
-    )
-    by_position: Annotated[bool, _METRICS] = Field(
-        default=False, description="perplexity and loss over full by token position"
-    )
-    equal_lengths: Annotated[bool, _RUNNING] = Field(
-        default=False, description="speed-ups over full depth writing as many tokens"
-    )
-    schedules: Annotated[tuple[str, ...], Option("--schedule", panel="Running")] = Field(
-        default=(), description="repeat for several; full always runs (the bundle's own)"
-    )
-    batch_size: Annotated[int, _RUNNING] = Field(default=16, ge=1, description="prompts at once")
-    max_tokens: Annotated[int | None, _RUNNING] = Field(
-        default=None, ge=1, description="(half more than the longest reference)"
-    )
-    temperature: Annotated[float, _RUNNING] = Field(default=0.0, ge=0, description="0: greedy")
-    seed: Annotated[int, _RUNNING] = Field(default=0, ge=0, description="of sampling and intervals")
-    metrics: Annotated[MetricOptions, _METRICS] = MetricOptions()
-    resamples: Annotated[int, _METRICS] = Field(default=1000, ge=1, description="of the bootstrap")
-    confidence: float = Field(default=0.95, gt=0, lt=1)
-    num_shown: Annotated[int, Option("--examples", panel="Metrics")] = Field(
-        default=5, ge=0, description="side by side in DIR"
-    )
-
-    def _problems(self) -> Iterator[str]:
-        if self.score_only:
-            unused = {
-                "equal_lengths": self.equal_lengths,
-                "max_tokens": self.max_tokens,
-                "temperature": self.temperature,
-                "metrics.lowercase": self.metrics.lowercase,
-                "metrics.bert_model": self.metrics.bert_model,
-            }
-            for name, value in unused.items():
-                if value:
-                    yield f"`{name}` is {value}, and `score_only` writes no texts; leave it out"
 
 
 @dataclass(frozen=True)

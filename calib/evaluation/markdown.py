@@ -9,8 +9,8 @@ from itertools import groupby
 from ...engines.host.console import escaped, interval, markdown_table, number
 from ...runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
+from .config import EvaluationConfig
 from .evaluation import Average, Evaluation, Example, Row, Spread
-from .inputs import EvaluationConfig
 from .metrics import Metric
 from .positions import PositionFigure, PositionProfile
 

@@ -10,15 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
-from ...engines.checking import Option, ValidatedConfig
 from ...engines.registry import Registry
+from .config import MetricOptions
 
 Statistics = npt.NDArray[np.float64]
 
@@ -49,18 +47,6 @@ class Outcome:
     references: tuple[str, ...]
     reference_tokens: float  # mean length of the references, by the bundle's tokenizer
     logprobs: tuple[float, ...]  # of the first reference's tokens and the end of text, at depth
-
-
-class MetricOptions(ValidatedConfig):
-    """What metrics of texts can be told."""
-
-    lowercase: Annotated[bool, Option()] = Field(
-        default=False,
-        description="BLEU ignores case",  # ROUGE-L always does
-    )
-    bert_model: Annotated[Path | None, Option()] = Field(
-        default=None, description="directory of an encoder, for BERT-F"
-    )
 
 
 class Metric(ABC):

@@ -10,7 +10,9 @@ from typing import Any, Self
 import numpy as np
 
 from ...engines.errors import MissingExtraError, UsageError
-from .metrics import Metric, MetricOptions, Outcome, Ratio, Statistics
+from ...engines.host.installation import install_command
+from .config import MetricOptions
+from .metrics import Metric, Outcome, Ratio, Statistics
 
 _LONGEST = 2**31 - 1  # transformers writes 10**30 for "not known", which its tokenizers refuse
 
@@ -91,7 +93,7 @@ class RougeL(Ratio):
 def _missing(metric: str, library: str) -> MissingExtraError:
     return MissingExtraError(
         metric,
-        f"is computed by {library}, not installed here; run: pip install 'skipdec[calib]'",
+        f"is computed by {library}, not installed here; run: {install_command('calib')}",
     )
 
 

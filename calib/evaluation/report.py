@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...engines.bundle.place import Place
+from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from .evaluation import Evaluation, Row
@@ -29,7 +29,7 @@ def report_document(evaluation: Evaluation, *, threads: int | None = None) -> di
     """
     config = evaluation.config
     document = {
-        "skipdec": version("skipdec"),
+        "skipdec": own_version(),
         "processor": processor_name(),
         "threads": threads,
         "data": config.data.model_dump(mode="json"),

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import ScheduleError, SkipDecError
 from ...engines.host.events import Events
-from ...runtime.generator import Generator
+from ...runtime.generator import Generator, OpenGenerator
 from ...runtime.measuring.cost import CostModel
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
-from .goal import TargetSpeedup
+from .goal import SPEEDUP_NAMES, TargetSpeedup
 from .inputs import FitConfig, FitInputs, prepare
 from .loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
 from .search import ScheduleSearch, SearchResult, excess_costs
 from .sensitivity import SensitivityRow, study
-from .speed import SPEEDUP_NAMES, MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
+from .speed import MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
 
 _MOST_ATTEMPTS = 4  # schedules measured before a target counts as missed
 
-OpenGenerator = Callable[[Path], Generator]
 Measure = Callable[[ExitSchedule], MeasuredSpeedup]
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ...engines.errors import SkipDecError, UsageError
 from ...runtime.schedule.text import format_schedule
 from .loss import ScoredSchedule
+
+SpeedupOf = Literal["steps", "call"]
+SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
+    "steps": "the steps after the prompt",
+    "call": "the whole call",
+}
 
 
 class Goal(Protocol):

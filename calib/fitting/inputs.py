@@ -16,11 +16,10 @@ from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.templates import PromptTemplate
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
-from .goal import Goal, TargetSpeedup
+from .goal import Goal, SpeedupOf, TargetSpeedup
 from .search import SearchConfig
 from .source import Source, SourceFacts
 from .space import SearchSpace, SpaceConfig
-from .speed import SpeedupOf
 
 _WORK = Option(panel="Work")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ...runtime.generator import Generator
 from ...runtime.schedule import ExitSchedule
 from ..data.tokenised import TokenisedExample
+
+if TYPE_CHECKING:
+    from ...runtime.generator import Generator
 
 
 class Scorer(Protocol):

@@ -9,7 +9,7 @@ from ...engines.errors import UsageError
 from ...engines.host.extras import require_extra
 from ..pictures import frame
 from .fitting import Fit
-from .speed import SPEEDUP_NAMES
+from .goal import SPEEDUP_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ...engines.host.console import print_table
+from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from .fitting import Candidate, Fit
@@ -37,7 +37,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
     config, inputs = fit.config, fit.inputs
     manifest = fit.bundle.manifest
     return {
-        "skipdec": version("skipdec"),
+        "skipdec": own_version(),
         "processor": processor_name(),
         **machine,
         "model": manifest.model.name,

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field
 
 from ...engines.checking import Option, ValidatedConfig
-from ...engines.errors import ScheduleError
+from ...engines.errors import ScheduleError, did_you_mean
 from ...engines.registry import Registry
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.decays import DECAYS as ALL_DECAYS
@@ -74,8 +74,9 @@ class SpaceConfig(ValidatedConfig):
             ("prompts", PROMPT_DEPTHS, self.prompts),
         ):
             for choice in choices:
-                if choice.partition(":")[0] not in allowed:
-                    yield f"`{field}` is {choice!r}; allowed: {', '.join(allowed)}"
+                if (name := choice.partition(":")[0]) not in allowed:
+                    meant = did_you_mean(name, allowed)
+                    yield f"`{field}` is {choice!r}; {meant}allowed: {', '.join(allowed)}"
 
 
 @dataclass(frozen=True, order=True)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Literal
 
 from ...runtime.generator import Generator
 from ...runtime.measuring.bench import Run, timed_run
 from ...runtime.measuring.cost import CostModel
 from ...runtime.measuring.disturbance import BEYOND_BYTES, disturbance, spread
 from ...runtime.schedule import ExitSchedule
+from .goal import SpeedupOf
 
 _WARMUP_TOKENS = 4
 _MOST_ROUNDS = 3  # of repetitions, until the machine is calm
-
-SpeedupOf = Literal["steps", "call"]
-SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
-    "steps": "the steps after the prompt",
-    "call": "the whole call",
-}
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ...engines.checking import FrozenModel
 from .config import GridTarget
 
 REPORT_NAME = "rounding_report.json"
 
 
-class _Report(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RoundedProduct(_Report):
+class RoundedProduct(FrozenModel):
     """One product with int4 weights, on inputs of the float32 model from held-out texts.
 
     An error is the root of its mean square over that of the exact output, bias included.
@@ -28,7 +25,7 @@ class RoundedProduct(_Report):
     rounded_error: float = Field(description="of the weights that were written")
 
 
-class RoundedLoss(_Report):
+class RoundedLoss(FrozenModel):
     """Cross-entropy of held-out completions, nats a token, at scheduled depth.
 
     ``nearest`` and ``rounded`` have all layers and the head in int4, activations in float32.
@@ -41,7 +38,7 @@ class RoundedLoss(_Report):
     rounded: float
 
 
-class RoundingReport(_Report):
+class RoundingReport(FrozenModel):
     """A finished rounding."""
 
     model: str

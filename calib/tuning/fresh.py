@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from ...engines.checking import ValidatedConfig
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, did_you_mean
 from ..data.data import Example
 
 TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
@@ -43,8 +43,10 @@ class FreshModelConfig(ValidatedConfig):
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
         """A name that is unknown comes from a text, where there is no ``base``."""
         if item["type"] == "extra_forbidden":
-            allowed = ", ".join(name for name in cls.model_fields if name != "base")
-            yield f"{item['loc'][0]} is unknown; allowed: {allowed}"
+            allowed = [name for name in cls.model_fields if name != "base"]
+            name = item["loc"][0]
+            meant = did_you_mean(name, allowed)
+            yield f"{name} is unknown; {meant}allowed: {', '.join(allowed)}"
         else:
             yield from super()._describe(item, values)
 

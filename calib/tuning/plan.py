@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.extras import require_extra
+from ...engines.host.installation import install_command
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
@@ -181,5 +182,5 @@ def _warnings(
             if warning != data.template.note
         ]
     if find_spec("matplotlib") is None:
-        warnings.append("no curves: matplotlib is missing; run: pip install 'skipdec[plot]'")
+        warnings.append(f"no curves: matplotlib is missing; run: {install_command('plot')}")
     return warnings

@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ...engines.checking import FrozenModel
 from ...engines.host.extras import require_extra
 from ...runtime.schedule.text import format_schedule
 from ..data.tokenised import TokenisedData
@@ -23,11 +24,7 @@ _FEW_POINTS = 12
 _PACKAGES = ("skipdec", "torch", "transformers", "accelerate", "tokenizers")
 
 
-class _Report(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class DataReport(_Report):
+class DataReport(FrozenModel):
     """The examples, in tokens."""
 
     examples: int
@@ -38,7 +35,7 @@ class DataReport(_Report):
     digest: str = Field(description="of all token ids")
 
 
-class ScheduleReport(_Report):
+class ScheduleReport(FrozenModel):
     """A schedule that steps ran, and how many."""
 
     text: str
@@ -46,7 +43,7 @@ class ScheduleReport(_Report):
     depth_share: float = Field(description="layers times positions, of those at full depth")
 
 
-class LossReport(_Report):
+class LossReport(FrozenModel):
     """The mean loss since the last report, in nats a token; distillation included."""
 
     step: int
@@ -54,7 +51,7 @@ class LossReport(_Report):
     learning_rate: float
 
 
-class ValidationReport(_Report):
+class ValidationReport(FrozenModel):
     """Cross-entropy of held-out completions, nats a token, at the schedule and at full depth."""
 
     examples: int
@@ -64,7 +61,7 @@ class ValidationReport(_Report):
     tuned_at_full: float
 
 
-class TuningReport(_Report):
+class TuningReport(FrozenModel):
     """A finished tuning. Times in seconds; everything else is the same on every machine."""
 
     output: Path

@@ -17,6 +17,8 @@ import numpy as np
 import onnxruntime
 
 from ..errors import BundleError, EnvironmentMismatchError
+from ..host.gpus import survey_gpus
+from ..host.installation import install_command
 from ..manifest import DType, EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceTensor, Tensor
 from .device import Device, DeviceMemory, misplaced
@@ -133,6 +135,16 @@ class _OrtDeviceBackend(EngineBackend):
         self.device.close()
 
 
+def _require_gpu(index: int) -> None:
+    """What to install is no advice where there is no GPU."""
+    found = survey_gpus()
+    if found.is_known and not found.gpus:
+        raise EnvironmentMismatchError(
+            f"device cuda:{index}",
+            f"this machine has no GPU ({found.note}); use device='cpu', or a machine with one",
+        )
+
+
 class OrtCudaBackend(_OrtDeviceBackend):
     """Engines on ONNX Runtime's CUDA execution provider, on one stream.
 
@@ -142,10 +154,11 @@ class OrtCudaBackend(_OrtDeviceBackend):
 
     def __init__(self, device_index: int = 0) -> None:
         if _CUDA_PROVIDER not in execution_providers():
+            _require_gpu(device_index)
             raise EnvironmentMismatchError(
                 f"onnxruntime {onnxruntime.__version__}",
                 f"has the providers {', '.join(execution_providers())}; needed: {_CUDA_PROVIDER}; "
-                "run: pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'",
+                f"run: pip uninstall -y onnxruntime onnxruntime-gpu && {install_command('gpu')}",
             )
         with contextlib.redirect_stdout(sys.stderr):  # it prints what it could not find
             onnxruntime.preload_dlls()

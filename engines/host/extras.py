@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ..errors import MissingExtraError, UsageError
+from .installation import install_command
 
 _EXPORT = (
     "torch",
@@ -47,7 +48,7 @@ def require_extra(extra: str, purpose: str) -> None:
     if missing:
         raise MissingExtraError(
             purpose,
-            f"needs {', '.join(missing)}, not installed here; run: pip install 'skipdec[{extra}]'",
+            f"needs {', '.join(missing)}, not installed here; run: {install_command(extra)}",
         )
 
 

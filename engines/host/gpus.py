@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .extras import missing_modules
@@ -23,11 +25,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuSurvey:
-    """All GPUs of this machine; ``note`` says why there are none."""
+    """All GPUs of this machine; ``note`` says why there are none.
+
+    ``is_known``: False where there may be some, which can't be seen without cuda-bindings.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     cuda: str | None = None  # newest CUDA that the driver supports, e.g. 13.0
     note: str | None = None
+    is_known: bool = True
 
 
 def survey_gpus() -> GpuSurvey:
@@ -37,7 +43,9 @@ def survey_gpus() -> GpuSurvey:
     GpuSurvey(gpus=(Gpu(index=0, name='NVIDIA H200', compute_capability='9.0', ...),), cuda='13.0')
     """
     if "cuda.bindings" in missing_modules("gpu"):
-        return GpuSurvey(note="not looked for: needs pip install cuda-bindings")
+        if _has_no_driver():
+            return GpuSurvey(note="none: no NVIDIA driver is loaded")
+        return GpuSurvey(note="not looked for: needs pip install cuda-bindings", is_known=False)
     from cuda.bindings import runtime
 
     status, version = runtime.cudaDriverGetVersion()
@@ -46,6 +54,12 @@ def survey_gpus() -> GpuSurvey:
     if status:
         return GpuSurvey(cuda=cuda, note=_note(runtime, status, cuda))
     return GpuSurvey(tuple(_gpu(runtime, index) for index in range(count)), cuda)
+
+
+def _has_no_driver() -> bool:
+    """On Linux, the WSL among it, a driver has a device file."""
+    files = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+    return sys.platform == "linux" and not any(file.exists() for file in files)
 
 
 def _note(runtime: Any, status: Any, cuda: str | None) -> str:  # noqa: ANN401  (untyped bindings)

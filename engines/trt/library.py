@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from ..errors import EnvironmentMismatchError
 from ..host.extras import require_extra
+from ..host.installation import install_command
 
 TensorRtTarget = Literal["tensorrt", "tensorrt-rtx"]
 
@@ -72,7 +73,7 @@ def load_library(target: TensorRtTarget) -> TensorRtLibrary:
         raise EnvironmentMismatchError(
             f"target {target}",
             f"{name} is installed but can't be loaded ({error}); install it again: "
-            f"pip install --force-reinstall 'skipdec[{target}]'",
+            f"{install_command(target, '--force-reinstall')}",
         ) from error
     version = str(module.__version__)
     oldest = _OLDEST[target]
@@ -80,8 +81,7 @@ def load_library(target: TensorRtTarget) -> TensorRtLibrary:
         raise EnvironmentMismatchError(
             f"target {target}",
             f"{name} is version {version}; needed: {'.'.join(map(str, oldest))} or later, "
-            "which updates KV caches in place; run: "
-            f"pip install --upgrade 'skipdec[{target}]'",
+            f"which updates KV caches in place; run: {install_command(target, '--upgrade')}",
         )
     return TensorRtLibrary(target, module, version)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.checking import expanded
-from ...engines.errors import CheckpointError
+from ...engines.errors import CheckpointError, did_you_mean
 from ...engines.host.extras import require_extra
 from ..architecture.architecture import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
@@ -84,6 +84,7 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
     )
 
     model = hub_id(source.model)
+    meant = did_you_mean(source.model.rpartition("/")[2], short_names())
     try:
         path = snapshot_download(
             model,
@@ -93,8 +94,8 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
         )
     except HFValidationError as error:
         problem = (
-            "is neither a directory nor a hub id; give a directory with config.json, a hub id "
-            f"like me/my-opt, or one of {', '.join(short_names())}"
+            f"is neither a directory nor a hub id; {meant}give a directory with config.json, a hub "
+            f"id like me/my-opt, or one of {', '.join(short_names())}"
         )
         raise CheckpointError(source.model, problem) from error
     except GatedRepoError as error:
@@ -104,12 +105,15 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
         problem = f"has no revision {source.revision!r} on the hub"
         raise CheckpointError(model, problem) from error
     except RepositoryNotFoundError as error:
-        problem = "is not a directory here, and not found on the hub (or private: hf auth login)"
+        problem = (
+            f"is not a directory here, and not found on the hub; {meant}if it is private, run: "
+            "hf auth login"
+        )
         raise CheckpointError(model, problem) from error
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         problem = (
-            "is not in the local cache and the hub can't be reached; give a local directory with "
-            "config.json and weights, or use --load-format dummy for random weights"
+            f"is not in the local cache and the hub can't be reached; {meant}give a local "
+            "directory with config.json and weights, or use --load-format dummy for random weights"
         )
         raise CheckpointError(model, problem) from error
     return Path(path)

@@ -13,9 +13,11 @@ from ..config import BuildConfig
 _EXAMPLES = """
 [bold]Examples[/bold]
 
-skipdec export opt-1.3b --fp16 --keep-canonical          (anywhere, with torch)
+skipdec export opt-1.3b --fp16 --keep-canonical
+  anywhere, with torch
 
-skipdec build opt-1.3b-fp16.skipdec --target tensorrt    (on the machine with the GPU, no torch)
+skipdec build opt-1.3b-fp16.skipdec --target tensorrt
+  on the machine with the GPU, no torch
 
 skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9 --kv-buckets 512,2048
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 [bold]Examples[/bold]
 
-skipdec compare opt-1.3b-int8.skipdec                    (against its canonical graphs, if kept)
+skipdec compare opt-1.3b-int8.skipdec
+  against its canonical graphs, if kept
 
 skipdec compare opt-1.3b-int8.skipdec --against opt-1.3b.skipdec --stitched
 
@@ -24,7 +25,8 @@ skipdec compare opt-1.3b-trt.skipdec --against opt-1.3b.skipdec --layer 7 --hist
 
 skipdec generate opt-1.3b.skipdec -p "Once upon a time" --record calls
 
-skipdec compare opt-1.3b.skipdec --inputs calls          (on what that generation read)
+skipdec compare opt-1.3b.skipdec --inputs calls
+  on what that generation read
 
 Errors are fractions of a tensor's largest value. The first engine that
 departs is compared inside too, where both graphs have tensors in common.

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ...engines.bundle import EngineBundle
 from ...engines.checking import MemorySize, Option, ValidatedConfig
+from ...engines.errors import SkipDecError
 from ...engines.host.console import print_json
 from ...engines.host.options import AsJson, BundlePath, from_options
 from ..config import GIB, CheckpointSource, LoadFormat
@@ -45,15 +46,33 @@ class ReferenceOptions(ValidatedConfig):
         default=8 * GIB, description="for a whole reference model"
     )
 
+    def source(self) -> CheckpointSource | None:
+        """The checkpoint, if one was named."""
+        if self.model is None:
+            return None
+        return CheckpointSource(
+            model=self.model,
+            load_format=self.load_format,
+            revision=self.revision,
+            local_files_only=self.local_files_only,
+            seed=self.seed,
+        )
+
+
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+skipdec verify opt-1.3b-int8.skipdec
+
+skipdec verify opt-1.3b-int8.skipdec --reference facebook/opt-1.3b
+
+skipdec verify opt-1.3b.skipdec --reference opt-1.3b --load-format dummy --seed 0 --json
+"""
+
 
 def register(app: typer.Typer) -> None:
     """Add ``verify`` to ``app``."""
-    app.command(
-        "verify",
-        epilog="Examples: skipdec verify opt-1.3b-int8.skipdec\n\n"
-        "skipdec verify opt-1.3b-int8.skipdec --reference facebook/opt-1.3b\n\n"
-        "skipdec verify opt-1.3b.skipdec --reference opt-1.3b --load-format dummy --seed 0 --json",
-    )(verify)
+    app.command("verify", epilog=_EXAMPLES)(verify)
 
 
 @from_options
@@ -68,31 +87,25 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of BUNDLE and, with --reference, every engine and the greedy tokens."""
-    if reference.model is None:
-        _print(EngineBundle.open(bundle, verify="full"), None, as_json)
-        return
     from ...engines.host.progress import ConsoleProgress
-    from ..verification.process import run_verification
-    from ..verification.report import VerificationRequest
+    from ..verification.process import verify_bundle
 
-    opened = EngineBundle.open(bundle)
-    request = VerificationRequest(
-        directory=opened.path,
-        source=CheckpointSource(
-            model=reference.model,
-            load_format=reference.load_format,
-            revision=reference.revision,
-            local_files_only=reference.local_files_only,
-            seed=reference.seed,
-        ),
-        precision=opened.manifest.precision,
-        ranges=ranges,
-        atol=reference.atol,
-        verify_memory=reference.verify_memory,
-    )
-    with ConsoleProgress() as progress:
-        report = run_verification(request, progress)
-    _print(opened, report, as_json)
+    try:
+        with ConsoleProgress() as progress:
+            report = verify_bundle(
+                bundle,
+                reference.source(),
+                ranges=ranges,
+                atol=reference.atol,
+                verify_memory=reference.verify_memory,
+                events=progress,
+            )
+    except SkipDecError as error:
+        if as_json:
+            failure = {"subject": error.subject, "problems": list(error.problems)}
+            print_json({"bundle": str(bundle), "passed": False, "error": failure})
+        raise
+    _print(EngineBundle.open(bundle), report, as_json)
 
 
 def _print(bundle: EngineBundle, report: VerificationReport | None, as_json: bool) -> None:
@@ -100,6 +113,7 @@ def _print(bundle: EngineBundle, report: VerificationReport | None, as_json: boo
     if as_json:
         document = {
             "bundle": str(bundle.path),
+            "passed": True,
             "digest": bundle.manifest.digest,
             "files": files,
             "report": None if report is None else report.model_dump(mode="json"),

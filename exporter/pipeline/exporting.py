@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...engines.bundle.place import partial_path
 from ...engines.bundle.writer import check_target
 from ...engines.checking import Problems, expanded
-from ...engines.errors import UnsupportedModelError, UsageError
+from ...engines.errors import UnsupportedModelError, UsageError, did_you_mean
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.manifest import ModelSpec, PrecisionSpec
@@ -144,7 +144,8 @@ def _verification(
 def _check_target_name(target: str) -> None:
     allowed = exported_targets()
     if target not in allowed:
-        raise UsageError("target", f"{target!r} is unknown; allowed: {', '.join(allowed)}")
+        meant = did_you_mean(target, allowed)
+        raise UsageError("target", f"{target!r} is unknown; {meant}allowed: {', '.join(allowed)}")
 
 
 def _check_head_size(model: ModelSpec) -> None:

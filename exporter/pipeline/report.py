@@ -9,8 +9,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ...engines.checking import FrozenModel
 from ...engines.host.events import Events
 from ...engines.host.signals import raise_if_interrupted
 from ...engines.manifest import BuildSpec, PrecisionSpec
@@ -29,11 +30,7 @@ _TITLES: dict[Stage, str] = {
 _INTERVAL_SECONDS = 0.02
 
 
-class _Report(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class EngineReport(_Report):
+class EngineReport(FrozenModel):
     """One engine: its files' size in bytes and how long it took."""
 
     name: str
@@ -49,7 +46,7 @@ class EngineReport(_Report):
         return f"{self.size / 1e6:10,.1f} MB {how}"
 
 
-class ExportReport(_Report):
+class ExportReport(FrozenModel):
     """A finished export or build. Sizes in bytes, times in seconds."""
 
     output: Path

@@ -7,11 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ...engines.bundle import EngineBundle
 from ...engines.errors import VerificationError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.host.worker import Worker, WorkerCrashError
 from ...engines.manifest import ModelSpec
+from ..config import GIB, CheckpointSource
 from .report import VerificationReport, VerificationRequest
 
 _WORKER = f"{__package__}.worker"
@@ -56,6 +58,38 @@ def run_verification(
     report = VerificationReport.model_validate(content)
     report.raise_if_failed(str(request.directory))
     return report
+
+
+def verify_bundle(
+    path: str | Path,
+    source: CheckpointSource | None = None,
+    *,
+    ranges: Path | None = None,
+    atol: float | None = None,
+    verify_memory: int = 8 * GIB,
+    events: Events | None = None,
+) -> VerificationReport | None:
+    """Check every byte of the bundle at ``path``; with ``source``, what its engines compute, too.
+
+    ``source``: the checkpoint that it was made of. ``ranges``: the export's, if it had some.
+    ``atol``: the largest difference, as a fraction of the largest value; None: by precision.
+    ``verify_memory``: bytes for a whole reference model. None without ``source``.
+
+    Raises BundleError for a file that is not as it was, and what ``run_verification`` does.
+    """
+    if source is None:
+        EngineBundle.open(path, verify="full")
+        return None
+    opened = EngineBundle.open(path)
+    request = VerificationRequest(
+        directory=opened.path,
+        source=source,
+        precision=opened.manifest.precision,
+        ranges=ranges,
+        atol=atol,
+        verify_memory=verify_memory,
+    )
+    return run_verification(request, events)
 
 
 def _crashed(directory: Path, crash: WorkerCrashError) -> VerificationError:

@@ -8,12 +8,12 @@ import typer
 
 from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.options import AsJson, BundlePath, from_options
-from ..measuring.bench import BenchConfig, BenchReport, run_benchmark
+from ..measuring.config import BenchConfig
 from .options import EngineOptions
 
 if TYPE_CHECKING:
     from ..generator import Generator
-    from ..measuring.bandwidth import Probe
+    from ..measuring.bench import BenchReport
 
 _HEADINGS = (
     "batch",
@@ -31,13 +31,23 @@ _HEADINGS = (
     "best of\nband-\nwidth",
 )
 
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+skipdec bench opt-1.3b
+  full depth and the bundle's own schedule
+
+skipdec bench opt-1.3b --schedule 2x --schedule 4x
+
+skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 --json
+"""
+
 
 def register(app: typer.Typer) -> None:
     """Add ``bench`` to ``app``."""
     app.command(
         "bench",
-        epilog="Examples: skipdec bench opt-1.3b --schedule 2x --schedule 4x\n\n"
-        "skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 --json",
+        epilog=_EXAMPLES,
     )(bench)
 
 
@@ -53,13 +63,15 @@ def bench(
     steps over the best pass.
     """
     from ...engines.host.progress import ConsoleProgress
+    from ..measuring.bandwidth import open_probe
+    from ..measuring.bench import run_benchmark
 
     threads = engines.threads
     with ConsoleProgress() as progress:
         progress.stage("loading")
         with (
             engines.open(bundle, max_batch_size=max(config.batch_sizes)) as generator,
-            _probe(generator, threads) as probe,
+            open_probe(generator.device, threads) as probe,
         ):
             report = run_benchmark(generator, config, probe, progress)
             document = _document(generator, threads, config, report)
@@ -69,28 +81,18 @@ def bench(
         _print_report(document)
 
 
-def _probe(generator: Generator, threads: int | None) -> Probe:
-    """The yardstick of where the engines run."""
-    from ...engines.host.processor import available_cores
-    from ..measuring.bandwidth import BandwidthProbe, DeviceBandwidthProbe
-
-    if generator.device is None:
-        return BandwidthProbe(threads or available_cores(), settle_seconds=0.1)
-    return DeviceBandwidthProbe(generator.device)
-
-
 def _document(
     generator: Generator, threads: int | None, config: BenchConfig, report: BenchReport
 ) -> dict[str, Any]:
     from dataclasses import asdict
-    from importlib.metadata import version
 
+    from ...engines.host.installation import own_version
     from ...engines.host.processor import available_cores, processor_name
 
     on_device = generator.device is not None
     return {
         "model": generator.model.name,
-        "skipdec": version("skipdec"),
+        "skipdec": own_version(),
         "target": generator.bundle.manifest.target,
         "device": generator.device.name if generator.device is not None else "cpu",
         "processor": processor_name(),

@@ -12,12 +12,18 @@ from ...engines.host.options import AsJson
 if TYPE_CHECKING:
     from rich.table import Table
 
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+skipdec doctor
+
+skipdec doctor --threads 2 --json
+"""
+
 
 def register(app: typer.Typer) -> None:
     """Add ``doctor`` to ``app``."""
-    app.command("doctor", epilog="Examples: skipdec doctor\n\nskipdec doctor --threads 2 --json")(
-        doctor
-    )
+    app.command("doctor", epilog=_EXAMPLES)(doctor)
 
 
 @reports_errors

@@ -15,6 +15,14 @@ from ...engines.host.options import AsJson, BundlePath
 if TYPE_CHECKING:
     from rich.console import Console
 
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+skipdec inspect opt-1.3b --show schedule --schedule 2x --schedule 4x
+
+skipdec inspect opt-1.3b --show memory --batch-size 8 --prompt-len 512 --json
+"""
+
 
 class Section(StrEnum):
     """What ``--show`` may ask for."""
@@ -29,8 +37,7 @@ def register(app: typer.Typer) -> None:
     """Add ``inspect`` to ``app``."""
     app.command(
         "inspect",
-        epilog="Examples: skipdec inspect opt-1.3b --show schedule --schedule 2x --schedule 4x\n\n"
-        "skipdec inspect opt-1.3b --show memory --batch-size 8 --prompt-len 512 --json",
+        epilog=_EXAMPLES,
     )(inspect)
 
 
@@ -52,21 +59,15 @@ def inspect(
     verify: Annotated[Verify, typer.Option(help="full: hash the weights too")] = "graphs",
 ) -> None:
     """Show a bundle's engines, tensors, memory, and the speed-up its bytes predict."""
-    from ...engines.bundle import EngineBundle
-    from ..measuring import inspection
+    from ..measuring.inspection import Workload, inspect_bundle
 
-    opened = EngineBundle.open(bundle, verify=verify)
-    workload = inspection.Workload(batch_size, prompt_len, gen_len)
-    schedules = inspection.schedules_of_interest(opened, schedule or (), gen_len)
-    describe: dict[Section, Callable[[], Any]] = {
-        Section.ENGINES: lambda: inspection.describe_engines(opened),
-        Section.IO: lambda: inspection.describe_tensors(opened),
-        Section.MEMORY: lambda: inspection.describe_memory(opened, schedules, workload),
-        Section.SCHEDULE: lambda: inspection.describe_schedules(opened, schedules, workload),
-    }
-    sections = show or [Section.MEMORY, Section.SCHEDULE]
-    document = inspection.describe_bundle(opened)
-    document |= {section.value: describe[section]() for section in dict.fromkeys(sections)}
+    document = inspect_bundle(
+        bundle,
+        schedules=schedule or (),
+        workload=Workload(batch_size, prompt_len, gen_len),
+        verify=verify,
+        sections=[section.value for section in show or (Section.MEMORY, Section.SCHEDULE)],
+    )
     if as_json:
         print_json(document)
     else:

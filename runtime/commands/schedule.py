@@ -7,47 +7,63 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...engines.errors import UsageError
+from ...engines.host.application import Application
 from ...engines.host.console import print_json, print_table, reports_errors, result_console
 from ...engines.host.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
     from ..schedule import ExitSchedule, LayerPlan
 
-_FORMS = (
-    "Schedules: full | 2x, 3x, … | 2x:horizon=64,placement=bottom | "
-    "linear:max=16,min=8,warmup=1,horizon=64 | power:…,power=2 | exponential:…,rate=3 | "
-    "cosine:… | step:…,steps=4 | d3:max=24,min=8,alpha=0.98 | constant:max=12 | "
-    "table:table=16/12/8 | a file.json. Placements: top, bottom, unified (constant only), "
-    "unified-nested, hierarchical, d3 (with tail=). prompt=decay: the prompt too falls, to max"
-)
+_EPILOG = """
+[bold]Examples[/bold]
+
+{examples}
+
+[bold]Schedules[/bold]: full | 2x, 3x, … | 2x:horizon=64,placement=bottom |
+linear:max=16,min=8,warmup=1,horizon=64 | power:…,power=2 | exponential:…,rate=3 |
+cosine:… | step:…,steps=4 | d3:max=24,min=8,alpha=0.98 | constant:max=12 |
+table:table=16/12/8 | a file.json. Placements: top, bottom, unified (constant only),
+unified-nested, hierarchical, d3 (with tail=). prompt=decay: the prompt too falls, to max
+"""
+_HORIZON = 64
 
 Spec = Annotated[str, typer.Argument(metavar="SCHEDULE", help="e.g. 2x; see below for all forms")]
-Layers = Annotated[int, typer.Option("--layers", min=1, help="decoder layers of the model")]
+Shown = Annotated[
+    str,
+    typer.Argument(metavar="SCHEDULE|BUNDLE", help="e.g. 2x, see below; or a bundle's directory"),
+]
+Layers = Annotated[
+    int | None,
+    typer.Option("--layers", min=1, help="decoder layers of the model; a BUNDLE has its own"),
+]
 Horizon = Annotated[
     int | None,
-    typer.Option("--horizon", min=1, help="tokens of the decay, where SCHEDULE names none"),
+    typer.Option(
+        "--horizon", min=1, help=f"tokens of the decay, where SCHEDULE names none ({_HORIZON})"
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the ``schedule`` commands to ``app``."""
-    commands = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-    for name, command, example in (
-        ("show", show, "show 2x --layers 24"),
-        ("plot", plot, "plot 4x --layers 24 --horizon 64 -o 4x.svg"),
-        ("set", set_schedule, "set opt-1.3b.skipdec 2x:horizon=64"),
+    commands = Application(no_args_is_help=True)
+    for name, command, examples in (
+        ("show", show, ("2x --layers 24", "opt-1.3b.skipdec")),
+        ("plot", plot, ("4x --layers 24 --horizon 64 -o 4x.svg", "opt-1.3b.skipdec -o own.svg")),
+        ("set", set_schedule, ("opt-1.3b.skipdec 2x:horizon=64",)),
     ):
-        epilog = f"{_FORMS}\n\nExample: skipdec schedule {example}"
-        commands.command(name, epilog=epilog)(command)
+        lines = "\n".join(f"skipdec schedule {name} {example}" for example in examples)
+        commands.command(name, epilog=_EPILOG.format(examples=lines))(command)
     app.add_typer(commands, name="schedule", help="Show, draw or change an exit schedule.")
 
 
 @reports_errors
-def show(schedule: Spec, layers: Layers, horizon: Horizon = 64, as_json: AsJson = False) -> None:
+def show(
+    schedule: Shown, layers: Layers = None, horizon: Horizon = None, as_json: AsJson = False
+) -> None:
     """Print how many layers, and which, each generated token runs."""
-    from ..schedule.text import parse_schedule
-
-    parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
+    parsed = _named_schedule(schedule, layers, horizon)
     if as_json:
         print_json(_describe(parsed))
     else:
@@ -56,18 +72,16 @@ def show(schedule: Spec, layers: Layers, horizon: Horizon = 64, as_json: AsJson 
 
 @reports_errors
 def plot(
-    schedule: Spec,
-    layers: Layers,
+    schedule: Shown,
     output: Annotated[Path, typer.Option("-o", "--output", help="picture, .png or .svg")],
-    horizon: Horizon = 64,
+    layers: Layers = None,
+    horizon: Horizon = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="generated tokens to draw")] = None,
 ) -> None:
     """Draw layers × positions as a PNG or SVG picture."""
     from ..schedule.plot import plot_schedule
-    from ..schedule.text import parse_schedule
 
-    parsed = parse_schedule(schedule, num_layers=layers, horizon=horizon)
-    plot_schedule(parsed, output, num_tokens=tokens)
+    plot_schedule(_named_schedule(schedule, layers, horizon), output, num_tokens=tokens)
     typer.echo(output)
 
 
@@ -86,6 +100,23 @@ def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) ->
     after = parse_schedule(schedule, num_layers=num_layers, horizon=horizon)
     write_schedule(opened.path, after.to_document())
     typer.echo(format_schedule(after))
+
+
+def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitSchedule:
+    """The schedule that ``text`` is, or the own one of the bundle there."""
+    from ..schedule import ExitSchedule
+    from ..schedule.text import parse_schedule
+
+    if not Path(text).expanduser().is_dir():
+        if layers is None:
+            raise UsageError(f"schedule {text}", "needs --layers; or name a bundle's directory")
+        return parse_schedule(text, num_layers=layers, horizon=horizon or _HORIZON)
+    from ...engines.bundle import EngineBundle
+
+    given = {"--layers": layers, "--horizon": horizon}
+    if unused := [name for name, value in given.items() if value is not None]:
+        raise UsageError(text, f"is a bundle, with a schedule; leave out {', '.join(unused)}")
+    return ExitSchedule.from_document(EngineBundle.open(text).schedule_document)
 
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:

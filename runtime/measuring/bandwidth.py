@@ -24,6 +24,7 @@ import numpy as np
 
 from ...engines.backends.device import Device, DeviceMemory
 from ...engines.errors import CapacityError, UsageError
+from ...engines.host.processor import available_cores
 
 PROBE_BYTES = 2**30
 PASSES = 10
@@ -228,6 +229,13 @@ class DeviceBandwidthProbe(Probe):
             )
         self._device.synchronize()
         return time.perf_counter() - start
+
+
+def open_probe(device: Device | None, threads: int | None = None) -> Probe:
+    """The yardstick of where engines run; ``threads``: of theirs on a CPU, None for all cores."""
+    if device is None:
+        return BandwidthProbe(threads or available_cores(), settle_seconds=0.1)
+    return DeviceBandwidthProbe(device)
 
 
 def measure_device_bandwidth(device: Device, nbytes: int = PROBE_BYTES) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...engines.errors import EnvironmentMismatchError, UsageError
 from ...engines.host.extras import EXTRAS, missing_modules
 from ...engines.host.gpus import survey_gpus
+from ...engines.host.installation import install_command, own_version
 from ...engines.host.processor import (
     available_cores,
     int8_weight_bits,
@@ -35,7 +36,6 @@ _RELEVANT_FLAGS = (
     "i8mm",
 )
 _DISTRIBUTIONS = (
-    "skipdec",
     "numpy",
     "pydantic",
     "tokenizers",
@@ -54,6 +54,7 @@ _DISTRIBUTIONS = (
     "huggingface_hub",
     "matplotlib",
 )
+_GPU_EXTRAS = ("gpu", "tensorrt", "tensorrt-rtx")  # of no use where there is none
 _TENSORRT_TARGETS: tuple[TensorRtTarget, ...] = ("tensorrt", "tensorrt-rtx")
 
 
@@ -68,8 +69,10 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         raise UsageError("threads", problem)
     flags = processor_flags()
     used = threads or available_cores()
-    packages = {name: _installed_version(name) for name in _DISTRIBUTIONS}
+    packages: dict[str, str | None] = {"skipdec": own_version()}
+    packages |= {name: _installed_version(name) for name in _DISTRIBUTIONS}
     providers = _execution_providers()
+    gpus = survey_gpus()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -79,7 +82,7 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         "cores": available_cores(),
         "instruction_sets": [flag for flag in _RELEVANT_FLAGS if flag in flags],
         "int8_weight_bits": int8_weight_bits(),
-        "gpu": asdict(survey_gpus()),
+        "gpu": asdict(gpus),
         "gpu_backends": {
             "onnxruntime-cuda": _cuda_provider(providers, packages),
             **{target: _tensorrt(target) for target in _TENSORRT_TARGETS},
@@ -88,9 +91,9 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         if bandwidth
         else None,
         "missing": [
-            {"extra": extra, "modules": modules, "install": f"pip install 'skipdec[{extra}]'"}
+            {"extra": extra, "modules": modules, "install": install_command(extra)}
             for extra in EXTRAS
-            if (modules := list(missing_modules(extra)))
+            if (gpus.gpus or extra not in _GPU_EXTRAS) and (modules := list(missing_modules(extra)))
         ],
     }
 
@@ -113,7 +116,7 @@ def _execution_providers() -> list[str]:
 def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dict[str, str | None]:
     """``version`` of the ONNX Runtime that has the CUDA execution provider, or the ``problem``."""
     cpu, gpu = packages["onnxruntime"], packages["onnxruntime-gpu"]
-    remedy = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'skipdec[gpu]'"
+    remedy = f"pip uninstall -y onnxruntime onnxruntime-gpu && {install_command('gpu')}"
     if "CUDAExecutionProvider" in providers:
         return {"version": gpu or cpu, "problem": None}
     if cpu and gpu:
@@ -121,7 +124,7 @@ def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dic
     elif cpu:
         problem = "this onnxruntime was built for CPUs"
     else:
-        problem, remedy = "onnxruntime-gpu is not installed", "pip install 'skipdec[gpu]'"
+        problem, remedy = "onnxruntime-gpu is not installed", install_command("gpu")
     return {"version": None, "problem": f"{problem}; run: {remedy}"}
 
 

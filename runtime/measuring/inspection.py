@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ...engines.bundle import EngineBundle
+from ...engines.bundle import EngineBundle, Verify
 from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
 from ..kv.cache import KVLayout, plan_kv_cache
 from ..schedule import ExitSchedule
@@ -15,6 +16,7 @@ from ..schedule.text import default_horizon, format_schedule, parse_schedule
 from .cost import CostModel
 
 PRESETS = ("2x", "3x", "4x", "5x")
+SECTIONS = ("engines", "io", "memory", "schedule")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,31 @@ class Workload:
     def prompt_lengths(self) -> list[int]:
         """One length a row."""
         return [self.prompt_length] * self.batch_size
+
+
+def inspect_bundle(
+    path: str | Path,
+    *,
+    schedules: Sequence[str] = (),
+    workload: Workload = Workload(),
+    sections: Sequence[str] = SECTIONS,
+    verify: Verify = "graphs",
+) -> dict[str, Any]:
+    """What a bundle is made of and what its schedules save, as one JSON object.
+
+    ``schedules``: beside full depth and its own; none named: the common presets. ``sections``:
+    any of engines, io, memory and schedule. ``verify="full"`` hashes the weights too. No engine is
+    loaded. Raises BundleError, ScheduleError.
+    """
+    bundle = EngineBundle.open(path, verify=verify)
+    chosen = schedules_of_interest(bundle, schedules, workload.num_tokens)
+    describe: dict[str, Callable[[], Any]] = {
+        "engines": lambda: describe_engines(bundle),
+        "io": lambda: describe_tensors(bundle),
+        "memory": lambda: describe_memory(bundle, chosen, workload),
+        "schedule": lambda: describe_schedules(bundle, chosen, workload),
+    }
+    return describe_bundle(bundle) | {name: describe[name]() for name in dict.fromkeys(sections)}
 
 
 def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from ...engines.checking import plain
-from ...engines.errors import ScheduleError
+from ...engines.errors import ScheduleError, did_you_mean
 from ...engines.registry import Registry
 from .decays import DECAYS, Decay
 from .fields import ScheduleFields, field_problems
@@ -29,7 +29,8 @@ def choose_rules(
     for kind, registry in (("decay", DECAYS), ("placement", PLACEMENTS)):
         name = getattr(fields, kind)
         if not isinstance(name, str) or name not in registry:
-            problems.append(f"{kind} is {name!r}; allowed: {', '.join(registry)}")
+            meant = did_you_mean(name, registry)
+            problems.append(f"{kind} is {name!r}; {meant}allowed: {', '.join(registry)}")
         else:
             problems += _parameter_problems(f"{kind} {name}", registry, registry.load(name), given)
     if problems := [*problems, *field_problems(fields)]:
@@ -46,7 +47,9 @@ def unknown_keys(keys: Iterable[object]) -> list[str]:
     known = [field.name for field in fields_of(ScheduleFields)]
     known += parameters_of(DECAYS, PLACEMENTS)
     return [
-        f"key {key!r} is unknown; allowed: {', '.join(known)}" for key in keys if key not in known
+        f"key {key!r} is unknown; {did_you_mean(key, known)}allowed: {', '.join(known)}"
+        for key in keys
+        if key not in known
     ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.documents import read_json
-from ...engines.errors import ScheduleError
+from ...engines.errors import ScheduleError, did_you_mean
 from ...engines.manifest import json_digest
 from ...engines.registry import Registry
 from .decays import DECAYS
@@ -65,7 +65,8 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     else:
         raise ScheduleError(
             f"schedule {text!r}",
-            f"{name!r} is unknown; allowed: {EXAMPLES}; decays: {', '.join(DECAYS)}",
+            f"{name!r} is unknown; {did_you_mean(name, ['full', *DECAYS])}"
+            f"allowed: {EXAMPLES}; decays: {', '.join(DECAYS)}",
         )
     values = {
         "num_layers": num_layers,
@@ -131,7 +132,8 @@ def _options(text: str, rest: str, *, allowed: Mapping[str, Notation]) -> dict[s
         field = FIELDS.get(key, key)
         if not equals or key not in allowed:
             listed = ", ".join(f"{name}=" for name in allowed) or "none"
-            problems.append(f"option {option!r} is unknown; allowed: {listed}")
+            meant = did_you_mean(key, allowed)
+            problems.append(f"option {option!r} is unknown; {meant}allowed: {listed}")
         elif field in values:
             problems.append(f"option {key!r} is given twice")
         else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from ...engines.checking import Option, ValidatedConfig, plain
+from ...engines.errors import did_you_mean
 
 GREEDY_TEMPERATURE = 1e-5  # below it sampling is greedy, as in vLLM
 MAX_COMPLETIONS = 1024  # of one prompt
@@ -148,7 +149,8 @@ class SamplingParams(ValidatedConfig):
             yield f"`{name}` is {values[name]!r:.{_MAX_SHOWN}}; allowed: {allowed}"
         else:
             shown = f"{name!r:.{_MAX_SHOWN}} is unknown" if name else item["msg"]
-            yield f"{shown}; allowed: {', '.join(cls.model_fields)}"
+            meant = did_you_mean(name, cls.model_fields)
+            yield f"{shown}; {meant}allowed: {', '.join(cls.model_fields)}"
 
     def _problems(self) -> Iterator[str]:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

@@ -13,11 +13,11 @@ from reproduction.columns import Depth, SkipDecode
 from reproduction.config import UNTUNED, ReproductionConfig
 from reproduction.runs import Cell, Run, e2e_data
 from skipdec.calib.evaluation.bootstrap import Bootstrap
-from skipdec.calib.evaluation.evaluation import OpenGenerator, Row, evaluate
-from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig
-from skipdec.calib.evaluation.metrics import MetricOptions
+from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig, MetricOptions
+from skipdec.calib.evaluation.evaluation import Row, evaluate
 from skipdec.engines.bundle import EngineBundle, replace_file
 from skipdec.engines.manifest import json_digest
+from skipdec.runtime.generator import OpenGenerator
 from skipdec.runtime.schedule.text import format_schedule
 
 RESAMPLED = ("bleu", "rouge_l")  # the metrics of which every resample is kept

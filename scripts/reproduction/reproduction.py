@@ -14,12 +14,12 @@ from reproduction.evaluation import CellResult, evaluate_run
 from reproduction.runs import Run, base_run, e2e_data, tuned_runs
 from reproduction.worker import is_made, make, prepare_process
 from skipdec.calib.data.data import load_examples
-from skipdec.calib.evaluation.evaluation import OpenGenerator
 from skipdec.calib.tuning.report import TuningReport
 from skipdec.calib.tuning.work import REPORT_NAME
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host.events import Events
 from skipdec.engines.host.processor import available_cores
+from skipdec.runtime.generator import OpenGenerator
 
 
 def reproduce(

@@ -19,6 +19,7 @@ from skipdec.calib.evaluation.bootstrap import Estimate, MetricSample
 from skipdec.calib.evaluation.metrics import METRICS
 from skipdec.engines.bundle import replace_file
 from skipdec.engines.host.console import interval, markdown_table, number
+from skipdec.engines.host.installation import own_version
 from skipdec.engines.host.processor import available_cores, processor_name
 
 _CONFIDENCE = 0.95
@@ -130,7 +131,7 @@ def _difference(table: Table, metric: str, cell: Cell) -> str:
 def write_results(config: ReproductionConfig, results: Sequence[CellResult]) -> str:
     """Write results.json and tables.md into ``config.work``; return the tables."""
     document = {
-        "skipdec": version("skipdec"),
+        "skipdec": own_version(),
         "torch": version("torch"),
         "processor": processor_name(),
         "cores": available_cores(),

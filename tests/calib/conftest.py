@@ -10,8 +10,8 @@ from evaluations import SKIPPING, write_rows
 from text_bundles import STRUCTURE, copy_with_tokenizer, export_text_bundle
 
 from skipdec.calib.data.data import DataConfig
+from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig
 from skipdec.runtime.generator import Generator
 
 

@@ -82,5 +82,7 @@ def test_its_bundles_are_named_after_it() -> None:
 
 def test_an_unknown_target_is_refused_with_it_among_the_known(tmp_path: Path) -> None:
     config = ExportConfig(model=str(tmp_path), target="toys", output=tmp_path / "bundle")
-    with pytest.raises(UsageError, match=r"'toys' is unknown; allowed: onnxruntime, .*, toy"):
+    with pytest.raises(
+        UsageError, match=r"'toys' is unknown; did you mean 'toy'. allowed: onnxruntime, .*, toy"
+    ):
         export(config)

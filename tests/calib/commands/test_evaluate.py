@@ -51,7 +51,8 @@ def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) 
     for arguments, message in (
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
-        (["-o", tmp_path], "exists; --force replaces it"),
+        (["-o", tmp_path], f"--output {tmp_path} | exists; --force replaces it"),
+        (["-o", tmp_path / "none" / "results"], "none is no directory; make it"),
         (["--passage-words", "1+1"], "only a text is cut into passages"),
     ):
         result = run_command(bundle, "--data", data, *arguments)

@@ -102,7 +102,7 @@ def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) 
         ([*goal, "-o", tmp_path / "none" / "s.txt"], "2 problems"),
         ([*goal, "--plot", tmp_path / "front.gif"], "allowed: .png, .svg"),
         ([*goal, "--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
-        ([*goal, "--decay", "lin"], "--decay is 'lin'; allowed: linear, "),
+        ([*goal, "--decay", "lin"], "--decay is 'lin'; did you mean 'linear'? allowed: linear, "),
     ):
         command = ["fit", bundle, "--data", data, *arguments]
         result = CliRunner().invoke(build_app(), list(map(str, command)))

@@ -17,10 +17,10 @@ from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.data.tokenised import LongPrompts
+from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig, MetricOptions
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation.inputs import BundleChoice, EvaluationConfig, prepare
+from skipdec.calib.evaluation.inputs import prepare
 from skipdec.calib.evaluation.markdown import tables_markdown
-from skipdec.calib.evaluation.metrics import MetricOptions
 from skipdec.calib.evaluation.report import report_document
 from skipdec.calib.evaluation.run import run_bundle
 from skipdec.engines.errors import BundleError, UsageError

@@ -13,10 +13,11 @@ from evaluations import SKIPPING
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.bootstrap import Bootstrap
+from skipdec.calib.evaluation.config import EvaluationConfig, MetricOptions
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation.inputs import EvaluationConfig, prepare
+from skipdec.calib.evaluation.inputs import prepare
 from skipdec.calib.evaluation.markdown import tables_markdown
-from skipdec.calib.evaluation.metrics import MetricOptions, Outcome
+from skipdec.calib.evaluation.metrics import Outcome
 from skipdec.calib.evaluation.positions import PositionProfile, position_buckets, position_profiles
 from skipdec.calib.evaluation.report import report_document, write_evaluation
 from skipdec.engines.errors import UsageError

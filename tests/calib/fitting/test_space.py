@@ -137,8 +137,8 @@ def test_empty_and_negative_choices_are_refused_together() -> None:
     [
         (
             {"decays": ("lin:power=2",)},
-            "decays is 'lin:power=2'; allowed: linear, cosine, power, exponential, step, "
-            "constant, d3",
+            "decays is 'lin:power=2'; did you mean 'linear'? allowed: linear, cosine, power, "
+            "exponential, step, constant, d3",
         ),
         ({"decays": ("2x",)}, "decays is '2x'; allowed: linear, "),
         ({"decays": ("table:table=4/2",)}, "decays is 'table:table=4/2'; allowed: linear, "),

@@ -53,7 +53,8 @@ def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
         ("layers=2,width=20,heads=4", "multiple of 8 wide"),
         (
             "layers=2,width=32,heads=4,depth=3",
-            "depth is unknown; allowed: layers, width, heads, ffn, positions, dropout$",
+            "depth is unknown; did you mean 'width'. allowed: layers, width, heads, ffn, "
+            "positions, dropout$",
         ),
         ("layers=2,layers=3", "'layers=3' is not NAME=NUMBER, or given twice"),
         ("missing.json", "can't be read as JSON"),

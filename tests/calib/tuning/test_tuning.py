@@ -19,7 +19,7 @@ from transformers import OPTForCausalLM, TrainerCallback
 from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig, load_examples
-from skipdec.calib.evaluation.inputs import EvaluationConfig
+from skipdec.calib.evaluation.config import EvaluationConfig
 from skipdec.calib.evaluation.inputs import prepare as prepare_evaluation
 from skipdec.calib.fitting.source import BundleSource, ModelSource
 from skipdec.calib.layerwise.rows import tokenise_rows

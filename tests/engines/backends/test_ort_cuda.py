@@ -13,10 +13,10 @@ from host_device import HostDevice
 from numpy.typing import NDArray
 
 from skipdec.engines.backends import ort_cuda
-from skipdec.engines.backends.ort import execution_providers
 from skipdec.engines.backends.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, EnvironmentMismatchError, SkipDecError
+from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.manifest import TensorRole
 
 Array = NDArray[Any]
@@ -92,13 +92,22 @@ def test_what_a_kernel_refuses_shows_when_the_device_comes_to_it(
         backend.device.synchronize()
 
 
-def test_an_onnxruntime_without_cuda_is_told_what_to_install() -> None:
-    if "CUDAExecutionProvider" in execution_providers():
-        pytest.skip("this onnxruntime has CUDA")
-    with pytest.raises(EnvironmentMismatchError) as caught:
+@pytest.mark.parametrize(
+    ("survey", "advice"),
+    [
+        (GpuSurvey((Gpu(0, "NVIDIA H200", "9.0", 2**37),)), r"needed: CUDA.*pip install .*\[gpu\]"),
+        (GpuSurvey(note="not looked for", is_known=False), r"needed: CUDA.*pip install .*\[gpu\]"),
+        (GpuSurvey(note="none at all"), r"no GPU \(none at all\); use device='cpu'"),
+    ],
+)
+def test_an_onnxruntime_without_cuda_is_told_what_helps_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, survey: GpuSurvey, advice: str
+) -> None:
+    monkeypatch.setattr(ort_cuda, "execution_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(ort_cuda, "survey_gpus", lambda: survey)
+    with pytest.raises(EnvironmentMismatchError, match=advice) as caught:
         OrtCudaBackend()
-    for part in ("CPUExecutionProvider", "needed: CUDAExecutionProvider", "onnxruntime-gpu"):
-        assert part in str(caught.value)
+    assert ("pip" in str(caught.value)) == ("pip" in advice)
 
 
 @pytest.fixture

@@ -60,4 +60,8 @@ def test_why_there_is_none(
 
 def test_without_cuda_bindings_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "missing_modules", lambda extra: ("cuda.bindings",))
-    assert "pip install cuda-bindings" in str(gpus.survey_gpus().note)
+    monkeypatch.setattr(gpus, "_has_no_driver", lambda: False)
+    found = gpus.survey_gpus()
+    assert ("pip install cuda-bindings" in str(found.note), found.is_known) == (True, False)
+    monkeypatch.setattr(gpus, "_has_no_driver", lambda: True)
+    assert gpus.survey_gpus() == gpus.GpuSurvey(note="none: no NVIDIA driver is loaded")

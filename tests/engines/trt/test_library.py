@@ -48,7 +48,7 @@ def test_a_missing_library_comes_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setattr("skipdec.engines.host.extras.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'skipdec\[tensorrt\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[tensorrt\]"):
         load_library("tensorrt")
 
 

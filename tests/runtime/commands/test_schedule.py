@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import matplotlib
 import pytest
+from hollow_bundles import write_hollow_bundle
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
@@ -42,6 +44,30 @@ def test_show_prints_a_table() -> None:
     assert "linear:max=16,min=8,warmup=1,horizon=64" in result.stdout
     assert "0, 9–23" in result.stdout
     assert "12.00 of 24 layers" in result.stdout
+
+
+def test_a_bundle_shows_its_own_schedule(tmp_path: Path) -> None:
+    own = ExitSchedule(num_layers=12, max_exit_layer=9, min_exit_layer=3, horizon=32)
+    bundle = write_hollow_bundle(tmp_path / "bundle", own).path
+    shown = json.loads(run("show", str(bundle), "--json").stdout)
+    assert ExitSchedule.from_document(shown["schedule"]) == own
+    assert run("plot", str(bundle), "-o", str(tmp_path / "own.svg")).exit_code == 0
+    refused = run("show", str(bundle), "--layers", "24")
+    assert (refused.exit_code, "leave out --layers" in refused.stderr) == (2, True)
+
+
+def test_a_schedule_without_a_depth_is_refused() -> None:
+    result = run("show", "2x")
+    assert (result.exit_code, "needs --layers" in result.stderr) == (2, True)
+
+
+def test_show_and_plot_tell_one_mean(tmp_path: Path) -> None:
+    picture = tmp_path / "2x.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        run("plot", "2x", "--layers", "12", "-o", str(picture))
+    assert "mean 6.00 of 12 layers over 64 tokens" in picture.read_text()
+    shown = run("show", "2x", "--layers", "12").stdout
+    assert "mean over 64 tokens: 6.00 of 12 layers" in shown
 
 
 def test_a_bad_schedule_exits_2_with_the_reason_on_stderr() -> None:

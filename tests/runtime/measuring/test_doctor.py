@@ -24,12 +24,23 @@ def test_json_report() -> None:
     assert "CPUExecutionProvider" in report["execution_providers"]
 
 
-def test_missing_extras_come_with_their_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "missing_modules", lambda extra: ("torch",) * (extra == "export"))
+@pytest.mark.parametrize("gpus", [(), (Gpu(0, "NVIDIA H200", "9.0", 2**37),)])
+def test_missing_extras_that_fit_the_machine_come_with_their_command(
+    monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...]
+) -> None:
+    lacking = ("export", "gpu", "tensorrt")
+    monkeypatch.setattr(doctor, "missing_modules", lambda extra: ("torch",) * (extra in lacking))
+    monkeypatch.setattr(doctor, "survey_gpus", lambda: GpuSurvey(gpus))
+    monkeypatch.setattr(doctor, "install_command", lambda extra: f"pip install 'skipdec[{extra}]'")
+    monkeypatch.setattr(doctor, "_execution_providers", list)
     report = doctor.examine_machine(bandwidth=False)
-    assert report["missing"] == [
-        {"extra": "export", "modules": ["torch"], "install": "pip install 'skipdec[export]'"}
-    ]
+    assert {
+        "extra": "export",
+        "modules": ["torch"],
+        "install": "pip install 'skipdec[export]'",
+    } in (report["missing"])
+    fitting = ("gpu", "tensorrt", "export") if gpus else ("export",)
+    assert tuple(entry["extra"] for entry in report["missing"]) == fitting
     monkeypatch.setattr(doctor, "examine_machine", lambda **_: report)
     result = CliRunner().invoke(build_app(), ["doctor"], env={"COLUMNS": "200"})
     assert "pip install 'skipdec[export]'" in result.stdout
@@ -41,7 +52,7 @@ def test_missing_extras_come_with_their_command(monkeypatch: pytest.MonkeyPatch)
         (["CUDAExecutionProvider"], None, "1.31.1", ("1.31.1", None)),
         (["CPUExecutionProvider"], "1.31.1", None, (None, "built for CPUs; run: pip uninstall")),
         (["CPUExecutionProvider"], "1.31.1", "1.31.1", (None, "one hides the other; run: pip uni")),
-        ([], None, None, (None, "not installed; run: pip install 'skipdec[gpu]'")),
+        ([], None, None, (None, "onnxruntime-gpu is not installed; run: pip install ")),
     ],
 )
 def test_state_of_the_cuda_provider(

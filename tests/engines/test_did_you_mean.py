@@ -1,0 +1,47 @@
+"""A slip of the pen is answered with what was meant, wherever a name is one of a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.fitting.space import SpaceConfig
+from skipdec.engines.errors import UsageError, did_you_mean
+from skipdec.engines.targets.target import TARGETS
+from skipdec.exporter.config import ExportConfig
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.text import parse_schedule
+from skipdec.runtime.tokens.sampling import SamplingParams
+
+
+def schedule(text: str) -> Callable[[], ExitSchedule]:
+    return lambda: parse_schedule(text, num_layers=12, horizon=8)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        (schedule("liner:max=8,min=4"), "linear"),
+        (schedule("ful"), "full"),
+        (schedule("linear:max=8,min=4,horzon=3"), "horizon"),
+        (schedule("2x:placement=botom"), "bottom"),
+        (lambda: ExitSchedule.from_document({"num_layer": 3}), "num_layers"),
+        (lambda: SamplingParams(**{"temprature": 1}), "temperature"),
+        (lambda: DataConfig(**{"path": Path("x"), "preset": "e2"}), "e2e"),
+        (lambda: ExportConfig(**{"model": "opt", "quantise": "int8"}), "quantize"),
+        (lambda: SpaceConfig(decays=("cosin",)), "cosine"),
+        (lambda: TARGETS.load("tensort"), "tensorrt"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(slip: Callable[[], Any], meant: str) -> None:
+    with pytest.raises(UsageError, match=f"did you mean '{meant}'\\? allowed: "):
+        slip()
+
+
+def test_what_is_near_nothing_gets_no_question() -> None:
+    assert did_you_mean("weather", ["linear", "power"]) == ""
+    assert did_you_mean("linear" * 100, ["linear"]) == ""

@@ -1,0 +1,27 @@
+"""``skipdec verify``: what a script gets of a bundle that is not whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hollow_bundles import write_hollow_bundle
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.runtime.schedule import ExitSchedule
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_json_is_printed_of_a_failure_too(tmp_path: Path, is_whole: bool) -> None:
+    path = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
+    if not is_whole:
+        weights = max(path.rglob("*.onnx"))
+        weights.write_bytes(weights.read_bytes() + b"x")
+    result = CliRunner().invoke(build_app(), ["verify", str(path), "--json"])
+    document = json.loads(result.stdout)
+    assert (document["passed"], result.exit_code) == ((True, 0) if is_whole else (False, 1))
+    if not is_whole:
+        assert weights.name in str(document["error"]["problems"])
+        assert weights.name in result.stderr
