@@ -59,6 +59,7 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "fit": "fit FitConfig",
         "generate": "Generator SamplingParams",
         "inspect": "inspect_bundle",
+        "push": "EngineBundle",
         "round": "round_weights RoundingConfig",
         "schedule": "parse_schedule plot_schedule write_schedule",
         "tune": "tune TuneConfig",

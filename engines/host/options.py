@@ -140,6 +140,7 @@ class _Field:
             settings["help"] += " (required)"
         default = None if self.info.is_required() else self.info.default
         if self.is_repeated:
+            settings.setdefault("metavar", f"<{shown.__name__}>")  # of one: not <list[str]>
             shown, default = list[shown], list(default or ()) or None
         elif isinstance(default, tuple):
             default = ",".join(map(str, default))

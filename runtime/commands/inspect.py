@@ -46,11 +46,19 @@ def inspect(
     bundle: BundlePath,
     show: Annotated[
         list[Section] | None,
-        typer.Option("--show", help="repeat for several; default: memory and schedule"),
+        typer.Option(
+            "--show",
+            metavar="<engines|io|memory|schedule>",
+            help="repeat for several; default: memory and schedule",
+        ),
     ] = None,
     schedule: Annotated[
         list[str] | None,
-        typer.Option("--schedule", help="schedule to predict; repeat; default: presets 2x to 5x"),
+        typer.Option(
+            "--schedule",
+            metavar="<str>",
+            help="schedule to predict; repeat; default: presets 2x to 5x",
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option("-b", "--batch-size", min=1, help="rows")] = 1,
     prompt_len: Annotated[int, typer.Option(min=1, help="tokens of each prompt")] = 128,
