@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from recorded_events import RecordedEvents
 from reference import linear_plan, reference_logits
+from rich.console import Console
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
@@ -18,7 +21,7 @@ from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.fitting import Fit, fit
 from skipdec.calib.fitting.goal import MaxLoss, TargetSpeedup
 from skipdec.calib.fitting.inputs import FitConfig, prepare
-from skipdec.calib.fitting.report import report_document
+from skipdec.calib.fitting.report import print_fit, report_document
 from skipdec.calib.fitting.search import SearchConfig
 from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
@@ -144,6 +147,22 @@ def test_the_report_is_json_with_schedules_that_read_back(found: Fit) -> None:
         schedule = ExitSchedule.from_document(entry["schedule"])
         assert parse_schedule(entry["schedule_text"], num_layers=6) == schedule
     assert document["goal"] == {"kind": "TargetSpeedup", "value": 1.4}
+
+
+@pytest.mark.parametrize("width", [100, 80, 60])
+def test_tables_keep_their_figures_and_a_disturbed_machine_is_told(found: Fit, width: int) -> None:
+    restless = MeasuredSpeedup(found.chosen.schedule, 9.0, 1.0, 0.5, 3, disturbed="load of 12")
+    told = replace(found, measured=restless, rejected=(restless,))
+    console = Console(width=width, file=io.StringIO(), markup=False, soft_wrap=True)
+    print_fit(console, told)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for candidate in found.front:
+        assert f"{candidate.loss:.4f}" in text
+        assert f"{candidate.expected.steps:.3f}×" in text
+    assert "…" not in text
+    assert "the machine was disturbed" in text
+    assert text.count("load of 12") == 1
+    assert "passed over, measured at 9.000× on a disturbed machine: " in text
 
 
 def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:

@@ -55,7 +55,7 @@ def measurement(name: str) -> dict[str, Any]:
     numbers += ("tokens_per_second", "wall_seconds", "speedup", "decode_speedup")
     numbers += ("predicted_speedup", "bandwidth_fraction", "best_bandwidth_fraction")
     facts = {"batch_size": 8, "name": name, "schedule": name, "realised_depth": 12.0}
-    return facts | dict.fromkeys(numbers, 1234.56) | {"disturbed": ""}
+    return facts | dict.fromkeys(numbers, 1234.56) | {"disturbed": "load of 12"}
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
@@ -74,7 +74,9 @@ def test_bench_inspect_and_doctor_keep_their_figures(width: int, tmp_path: Path)
     }
     with patch.object(bench, "result_console", lambda: console):
         bench._print_report(document)
-    assert printed(console).count("1234.56×") == 6
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("1234.56×") == 6
+    assert text.count("load of 12") == 1, "one reason, however many rows have it"
     inspected = console_of(width)
     with patch.object(inspect, "result_console", lambda: inspected):
         inspect.inspect(bundle, [inspect.Section.SCHEDULE], None, 1, 128, 64, False)
