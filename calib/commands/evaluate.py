@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...engines.errors import UsageError
-from ...engines.host.console import print_json, stderr_console
+from ...engines.host.console import (
+    print_json,
+    print_markdown,
+    result_console,
+    stderr_console,
+)
 from ...engines.host.installation import install_command
 from ...engines.host.options import AsJson, from_options
 from ...engines.host.processor import available_cores
@@ -80,7 +84,7 @@ def evaluate(
     if as_json:
         print_json(document)
     else:
-        sys.stdout.write(tables_markdown(evaluation))
+        print_markdown(result_console(), tables_markdown(evaluation))
 
 
 def _write(output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool) -> None:

@@ -7,6 +7,7 @@ import html
 import json
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -36,6 +37,7 @@ _ADVICE = {
 }
 
 _PIPE_WIDTH = 10_000
+_NUMBER = re.compile(r"[-+–\d]")  # what a cell with a number begins with
 _LEAST_TEXT = 12  # columns of the console that a text keeps beside numbers
 
 
@@ -158,6 +160,30 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> st
     """Return a table in Markdown; cells are Markdown already."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def print_markdown(console: Console, text: str) -> None:
+    """Print what `markdown_table` made a part of: in a pipe as it is, else as tables that fit."""
+    if not console.is_terminal:
+        sys.stdout.write(text)
+        return
+    for block in text.rstrip("\n").split("\n\n"):
+        if not block.startswith("| "):
+            console.print(block)
+            continue
+        headings, _, *rows = map(_cells, block.splitlines())
+        texts = [
+            place
+            for place, column in enumerate(zip(*rows, strict=True))
+            if not all(_NUMBER.match(cell) for cell in column)
+        ]
+        print_table(console, headings, rows, texts=texts)
+        console.print()
+
+
+def _cells(line: str) -> list[str]:
+    cells = re.split(r"(?<!\\)\|", line)[1:-1]
+    return [html.unescape(cell.strip().replace("\\|", "|")) for cell in cells]
 
 
 def escaped(text: str) -> str:

@@ -12,7 +12,13 @@ import pytest
 from hollow_bundles import write_hollow_bundle
 from rich.console import Console
 
-from skipdec.engines.host.console import print_table, result_console
+from skipdec.engines.host.console import (
+    escaped,
+    markdown_table,
+    print_markdown,
+    print_table,
+    result_console,
+)
 from skipdec.runtime.commands import bench, doctor, inspect
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -48,6 +54,32 @@ def test_a_pipe_gets_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     _heading, row = capsys.readouterr().out.splitlines()
     assert row.split() == [LONG * 3, *NUMBERS]
     assert len(row) < 400
+
+
+MARKDOWN = f"""3 prompts, greedy.
+
+{
+    markdown_table(
+        ["bundle", "schedule", "speed-up", "BLEU"],
+        [
+            ["a", escaped(f"a|b <{LONG}>"), "2.00×", "69.1 [66.8, 71.2]"],
+        ],
+    )
+}
+"""
+
+
+def test_markdown_fits_a_terminal_and_is_itself_in_a_pipe(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_markdown(result_console(), MARKDOWN)
+    assert capsys.readouterr().out == MARKDOWN
+    file = io.StringIO()
+    print_markdown(Console(width=60, file=file, force_terminal=True, no_color=True), MARKDOWN)
+    text = re.sub(r"\x1b\[[\d;]*m", "", file.getvalue())
+    assert "69.1 [66.8, 71.2]" in text
+    assert max(map(len, text.splitlines())) <= 60
+    assert f"a|b<{LONG}>" in re.sub(r"\s|2\.00×|69\.1 \[66.8, 71\.2\]", "", text)
 
 
 def measurement(name: str) -> dict[str, Any]:
