@@ -27,7 +27,7 @@ def open_writer(path: Path, checkpoint: Checkpoint) -> EngineBundle:
     ``checkpoint``: another structure, tokenizer or weights, which are hashed for it. Any precision
     and target will do.
     """
-    bundle = EngineBundle.open(path.expanduser())
+    bundle = EngineBundle.open(path.expanduser(), verify="full")
     built = bundle.manifest.model.model_dump(exclude=_FREE_FIELDS)
     wanted = checkpoint.model.model_dump(exclude=_FREE_FIELDS)
     problems = [

@@ -149,6 +149,7 @@ def evaluate(
     rows: list[Row] = []
     for prepared in inputs.bundles:
         with open_generator(prepared.choice.path) as generator:
+            prepared.bundle.check_same(generator.bundle)
             runs = run_bundle(
                 generator,
                 prepared,

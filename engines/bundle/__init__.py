@@ -1,6 +1,7 @@
 """A bundle on disk: read, written, and put in its place."""
 
-from .bundle import EngineBundle, Verify, file_record, replace_file, schedule_text, write_schedule
+from .bundle import EngineBundle, Verify
+from .files import file_record, replace_file, schedule_text, write_schedule
 
 __all__ = [
     "EngineBundle",

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from ..errors import BundleError
 from ..manifest import Manifest
-from .bundle import EngineBundle, replace_file, schedule_text
+from .bundle import EngineBundle
+from .files import replace_file, schedule_text
 from .ownership import make_own_directory
 from .place import (
     CARD_NAME,

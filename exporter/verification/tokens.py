@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...engines.backends.session import open_backend
 from ...engines.bundle import EngineBundle
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...runtime.generator import Generator
@@ -76,7 +77,8 @@ def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
         logprobs=min(_REPORTED_LOGPROBS, model.vocab_size),
     )
     rows = len(prompts) if build is None else min(len(prompts), build.max_batch_size)
-    with Generator.open(bundle.path, schedule="full", max_batch_size=rows) as generator:
+    backend = open_backend(bundle.manifest.target)
+    with Generator(bundle, backend, schedule="full", max_batch_size=rows) as generator:
         outputs = generator.generate(prompts, params)
     texts = []
     for prompt, output in zip(prompts, outputs, strict=True):

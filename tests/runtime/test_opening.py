@@ -169,3 +169,22 @@ def test_what_is_read_later_of_a_bundle_that_is_gone_says_so(old: Path) -> None:
     shutil.rmtree(old)
     with pytest.raises(BundleError, match="replaced since it was opened, open it again"):
         bundle.read(bundle.manifest.head.graph)
+
+
+def test_work_that_opens_a_bundle_twice_sees_that_it_was_replaced(old: Path, new: Path) -> None:
+    prepared = EngineBundle.open(old)
+    prepared.check_same(EngineBundle.open(old))
+    exchange(old, new)
+    with pytest.raises(BundleError, match="was replaced since the work began: it had digest"):
+        prepared.check_same(EngineBundle.open(old))
+
+
+def test_a_bundle_that_never_rests_is_given_up(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        old.rename(old.with_name("moved"))
+        old.with_name("moved").rename(old)
+        raise BundleError("engine", "is missing")
+
+    monkeypatch.setattr(OrtBackend, "load", load)
+    with pytest.raises(BundleError, match="was replaced 10 times while it was opened"):
+        Generator.open(old)

@@ -1,0 +1,121 @@
+"""The files of a bundle: their records, the two documents, and how one is replaced."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..documents import open_regular, parse_json, read_file
+from ..errors import BundleError
+from ..manifest import FileRecord, Manifest, json_digest
+from .directory import HeldDirectory
+from .ownership import is_at, open_own
+from .place import MANIFEST_NAME, SCHEDULE_NAME, sync_directory
+
+EXPORT_AGAIN = "export the model again"
+
+
+def file_record(directory: Path, relative: str) -> FileRecord:
+    """Describe the file ``directory / relative``: its size in bytes and its SHA-256."""
+    path = directory / relative
+    return FileRecord(path=relative, size=path.stat().st_size, sha256=_sha256(path))
+
+
+def schedule_text(document: dict[str, Any]) -> str:
+    """Return the text of schedule.json for an ExitSchedule's JSON object."""
+    content = {"digest": json_digest(document), "schedule": document}
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def write_schedule(path: Path, document: dict[str, Any]) -> None:
+    """Replace the schedule of the bundle directory ``path`` by ``document``, in one step.
+
+    ``document`` is an ExitSchedule's JSON object; the caller has checked that it fits the model.
+    A reader sees the old file or the new one, never a part, and no engine is touched.
+    """
+    replace_file(path / SCHEDULE_NAME, schedule_text(document).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write ``content`` to a new file and rename it to ``path``: what is mapped stays intact.
+
+    The new file is ``.<name>.new`` each time, so that the next write takes what a kill leaves of
+    it. One process writes at a time, others wait. Raises BundleError as ``open_own`` does.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    with _locked(temporary) as file:
+        try:
+            file.truncate()
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.rename(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    sync_directory(path.parent)
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Open the file ``path``, made if need be, as the only process that does."""
+    while True:
+        file = os.fdopen(open_own(path), "r+b")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if is_at(path, file.fileno()):
+            return file
+        file.close()  # another process has renamed it
+
+
+def read_manifest(root: HeldDirectory) -> Manifest:
+    """Read ``root``'s manifest.json; BundleError unless it is, byte for byte, what was written."""
+    subject = str(root.path / MANIFEST_NAME)
+    path = root.locate(MANIFEST_NAME)
+    content = read_file(path, BundleError, subject=subject, remedy=EXPORT_AGAIN)
+    manifest = Manifest.from_json(content, subject)
+    if content != manifest.to_json().encode():
+        raise BundleError(subject, f"was reformatted or damaged; {EXPORT_AGAIN}")
+    return manifest
+
+
+def read_schedule(root: HeldDirectory) -> dict[str, Any]:
+    """Read ``root``'s schedule.json and return its ExitSchedule JSON object, digest checked."""
+    path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)
+    remedy = "write it with 'skipdec schedule set'"
+    if not os.path.lexists(path):
+        raise BundleError(subject, f"is missing; {remedy}")
+    content = read_file(path, BundleError, subject=subject, remedy=remedy)
+    document = parse_json(content, BundleError, subject=subject, remedy=remedy)
+    schedule = document.get("schedule") if isinstance(document, dict) else None
+    if not isinstance(schedule, dict):
+        raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
+    if content != schedule_text(schedule).encode():
+        raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
+    return schedule
+
+
+def record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str | None:
+    """Say how the file differs from its record, or None."""
+    if outside := root.leaves(record.path):
+        return f"is a link to {outside}, outside the bundle; copy the file into the bundle"
+    try:
+        with open_regular(root.locate(record.path)) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != record.size:
+                return f"has {size:,} bytes; expected {record.size:,}"
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if hashed else record.sha256
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"can't be read ({error.strerror or error})"
+    if digest != record.sha256:
+        return f"has SHA-256 {digest[:12]}…; expected {record.sha256[:12]}…"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
