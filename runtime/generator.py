@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,12 +17,10 @@ from .batches.scoring import make_score_requests
 from .kv.pool import KVMemory
 from .schedule import ExitSchedule
 from .schedule.resolver import ScheduleResolver
-from .schedule.tuning import untuned_warning
+from .schedule.tuning import UntunedWarning
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
-
-_LOG = logging.getLogger(__name__)
 
 
 def _never() -> bool:
@@ -55,11 +52,11 @@ class Generator:
         """See `open`. ``backend`` is the generator's from here on: closed with it, or if this
         fails.
         """
-        self._has_warned = False
         with ExitStack() as on_failure:
             on_failure.callback(backend.close)
             check_contract(bundle.manifest)
             self.bundle = bundle
+            self._untuned = UntunedWarning(bundle)
             self.model = bundle.manifest.model
             self.bundle_schedule = ExitSchedule.from_document(bundle.schedule_document)
             self._schedules = ScheduleResolver(
@@ -94,7 +91,8 @@ class Generator:
         ``schedule``: default of all calls, an ExitSchedule or its text (``2x``, ``full``, …);
         None is the bundle's own. ``device``: ``cpu``, ``cuda``, ``cuda:1`` or ``rehearsal``, None
         for what the bundle's target runs on (``onnxruntime``: the CPU). ``threads``: of each
-        engine's pool on a CPU, where the process has not called ``use_shared_thread_pool``.
+        engine's pool on a CPU, where the process has not called ``use_shared_thread_pool``; at
+        most the processors that this process may use.
         ``kv_memory``: for KV caches, bytes or a text such as ``2GiB``; None for half of the memory
         that this process may use, or four fifths of what engines leave free on a GPU.
         ``raw_prompts``: text prompts stand alone, although the model was tuned with a
@@ -219,7 +217,7 @@ class Generator:
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
-        self._warn_if_untuned(schedules)
+        self._untuned.log(schedules)
         return self.generate_requests(
             requests, schedules, cancelled=cancelled, on_progress=on_progress
         )
@@ -247,12 +245,6 @@ class Generator:
         steps = self._runner.run(requests, schedules, cancelled)
         return gather_outputs(requests, schedules, steps, on_progress)
 
-    def _warn_if_untuned(self, schedules: Iterable[ExitSchedule]) -> None:
-        """Log that texts will be poor, once."""
-        if not self._has_warned and (warning := untuned_warning(self.bundle, schedules)):
-            self._has_warned = True
-            _LOG.warning(warning)
-
     def stream(
         self,
         prompts: Prompts,
@@ -268,7 +260,7 @@ class Generator:
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
-        self._warn_if_untuned(schedules)
+        self._untuned.log(schedules)
         return self.stream_requests(requests, schedules, cancelled=cancelled)
 
     def stream_requests(

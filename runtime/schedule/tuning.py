@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from ...engines.bundle import EngineBundle
 from ...engines.manifest import TUNED_SCHEDULE
 from .schedule import ExitSchedule
 from .text import format_schedule
+
+_LOG = logging.getLogger(__name__)
+
+
+class UntunedWarning:
+    """Says of a bundle's schedules, once, that texts will be poor: see `untuned_warning`."""
+
+    def __init__(self, bundle: EngineBundle) -> None:
+        self._bundle = bundle
+        self._is_said = False
+
+    def log(self, schedules: Iterable[ExitSchedule]) -> None:
+        """Log the warning, if there is one and it was not logged yet."""
+        if not self._is_said and (warning := untuned_warning(self._bundle, schedules)):
+            self._is_said = True
+            _LOG.warning(warning)
 
 
 def untuned_warning(bundle: EngineBundle, schedules: Iterable[ExitSchedule]) -> str | None:
