@@ -95,6 +95,23 @@ def print_table(
     console.print(table)
 
 
+def print_facts(console: Console, facts: Sequence[tuple[str, str, str]]) -> None:
+    """Print (name, text, style) one below the other; texts wrap, in a pipe each is one line."""
+    from rich.table import Table
+
+    if console.width >= _PIPE_WIDTH:
+        longest = max(len(name) for name, _, _ in facts)
+        for name, text, _ in facts:
+            console.print(f"{name:<{longest}}  {text}")
+        return
+    table = Table(show_header=False, box=None, padding=(0, 1), pad_edge=False)
+    table.add_column(overflow="fold", min_width=_LEAST_TEXT)
+    table.add_column(overflow="fold")
+    for name, text, style in facts:
+        table.add_row(name, text, style=style)
+    console.print(table)
+
+
 def _print_records(
     console: Console,
     headings: Sequence[str],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
-from ...engines.host.console import print_json, reports_errors, result_console
+from ...engines.host.console import print_facts, print_json, reports_errors, result_console
 from ...engines.host.options import AsJson
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -47,38 +45,40 @@ def doctor(
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(overflow="fold", min_width=12)
-    table.add_column(overflow="fold")
-    table.add_row("python", f"{report['python']}, {report['platform']}")
     installed = [f"{name} {seen}" for name, seen in report["packages"].items() if seen]
-    table.add_row("packages", ", ".join(installed))
-    table.add_row("execution providers", ", ".join(report["execution_providers"]) or "none")
-    table.add_row("processor", f"{report['processor']}, {report['cores']} cores usable")
-    table.add_row("instruction sets", ", ".join(report["instruction_sets"]) or "not known")
-    table.add_row("int8 weights", f"{report['int8_weight_bits']} bits")
+    facts = [
+        ("python", f"{report['python']}, {report['platform']}", ""),
+        ("packages", ", ".join(installed), ""),
+        ("execution providers", ", ".join(report["execution_providers"]) or "none", ""),
+        ("processor", f"{report['processor']}, {report['cores']} cores usable", ""),
+        ("instruction sets", ", ".join(report["instruction_sets"]) or "not known", ""),
+        ("int8 weights", f"{report['int8_weight_bits']} bits", ""),
+    ]
     if bandwidth := report["bandwidth"]:
         speed = bandwidth["bytes_per_second"] / 1e9
-        table.add_row("memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads")
-    _add_gpus(table, report)
-    for missing in report["missing"]:
-        reason = f"needs {', '.join(missing['modules'])}: {missing['install']}"
-        table.add_row(f"missing: {missing['extra']}", reason, style="yellow")
-    result_console().print(table)
+        facts.append(("memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads", ""))
+    facts += _gpu_facts(report)
+    facts += [
+        (
+            f"missing: {missing['extra']}",
+            f"needs {', '.join(missing['modules'])}: {missing['install']}",
+            "yellow",
+        )
+        for missing in report["missing"]
+    ]
+    print_facts(result_console(), facts)
 
 
-def _add_gpus(table: Table, report: dict[str, Any]) -> None:
+def _gpu_facts(report: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     found = report["gpu"]
     for gpu in found["gpus"]:
         capability, memory = gpu["compute_capability"], gpu["memory"] / 2**30
         details = f"compute capability {capability}, {memory:.0f} GiB, CUDA {found['cuda']}"
-        table.add_row(f"GPU {gpu['index']}", f"{gpu['name']}, {details}")
+        yield f"GPU {gpu['index']}", f"{gpu['name']}, {details}", ""
     if not found["gpus"]:
-        table.add_row("GPU", found["note"])
+        yield "GPU", found["note"], ""
     for backend, state in report["gpu_backends"].items():
         if state["version"]:
-            table.add_row(backend, state["version"])
-        elif found["gpus"]:  # of no use elsewhere, and the extras are listed below in any case
-            table.add_row(backend, state["problem"], style="yellow")
+            yield backend, state["version"], ""
+        elif found["gpus"]:  # of no use elsewhere
+            yield backend, state["problem"], "yellow"

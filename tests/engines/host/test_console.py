@@ -15,6 +15,7 @@ from rich.console import Console
 from skipdec.engines.host.console import (
     escaped,
     markdown_table,
+    print_facts,
     print_markdown,
     print_table,
     result_console,
@@ -54,6 +55,11 @@ def test_a_pipe_gets_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     _heading, row = capsys.readouterr().out.splitlines()
     assert row.split() == [LONG * 3, *NUMBERS]
     assert len(row) < 400
+
+
+def test_facts_are_one_line_each_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    print_facts(result_console(), [("model", LONG * 3, ""), ("source", "x", "yellow")])
+    assert capsys.readouterr().out == f"model   {LONG * 3}\nsource  x\n"
 
 
 MARKDOWN = f"""3 prompts, greedy.
