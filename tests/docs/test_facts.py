@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 import tomllib
@@ -80,6 +81,12 @@ def test_exit_codes_of_errors_are_those_of_the_page() -> None:
     errors = {error.__name__: error.exit_code for error in all_errors()}
     assert set(errors.values()) <= set(codes)
     assert all(errors[name] == code for code, names in codes.items() for name in names)
+
+
+def test_examples_of_errors_are_true() -> None:
+    (example,) = blocks("docs/guides/errors.md", "pycon")
+    test = doctest.DocTestParser().get_doctest(example, {}, "errors.md", None, 0)
+    assert doctest.DocTestRunner().run(test).failed == 0
 
 
 def test_a_line_out_has_the_keys_of_the_page() -> None:
