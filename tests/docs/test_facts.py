@@ -83,6 +83,14 @@ def test_exit_codes_of_errors_are_those_of_the_page() -> None:
     assert all(errors[name] == code for code, names in codes.items() for name in names)
 
 
+def test_files_that_the_architecture_names_are_there() -> None:
+    tracked = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("[a-z]*/**/*.py")}
+    tracked |= {path.name for path in ROOT.glob("*.py")}
+    named = set(re.findall(r"[\w/]+\.py", page("docs/architecture.md")))
+    found = {name for name in named if any(f"/{path}".endswith(f"/{name}") for path in tracked)}
+    assert found == named
+
+
 def test_examples_of_errors_are_true() -> None:
     (example,) = blocks("docs/guides/errors.md", "pycon")
     test = doctest.DocTestParser().get_doctest(example, {}, "errors.md", None, 0)
