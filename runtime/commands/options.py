@@ -116,7 +116,7 @@ class GenerateOptions(EngineOptions):
         default=8, ge=1, description="most completions at once"
     )
     kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
-        default=None, description="most memory of KV caches, e.g. 2GiB (half of all)"
+        default=None, description="most memory of KV caches, e.g. 2GiB (half of what is left)"
     )
     record: Annotated[Path | None, Option(panel="Running", metavar="DIR")] = Field(
         default=None, description="keep the inputs of all engine calls in a new DIR, for compare"
