@@ -143,11 +143,12 @@ def test_a_recording_that_lacks_calls_says_so(bundle: Path, recording: Path) -> 
 
 
 def test_recorded_tensors_of_another_engine_are_refused_before_it_runs(
-    exported: Exported, recording: Path
+    bundle: Path, recording: Path
 ) -> None:
-    config = CompareConfig(bundle=exported("untied"), inputs=recording, layers=(0,))
-    with pytest.raises(UsageError, match=r"hidden_states is \(2, 3, 32\); the engine takes .*64"):
-        compare(config)
+    index = recording / "recording.json"
+    index.write_text(index.read_text().replace('"engine": "layer_003"', '"engine": "head"'))
+    with pytest.raises(UsageError, match="step 0 of head.*has no row_positions"):
+        compare(CompareConfig(bundle=bundle, inputs=recording))
 
 
 def test_a_static_capacity_changes_nothing(bundle: Path) -> None:
