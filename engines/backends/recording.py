@@ -121,7 +121,10 @@ class Recorder:
         self._calls.append(call)
 
     def finish(self, digest: str, target: str) -> None:
-        """Write the index."""
+        """Write the index; a run that called nothing leaves no directory."""
+        if not self._calls and self.is_complete:
+            self.directory.rmdir()
+            return
         index = RecordingIndex(
             digest=digest,
             target=target,

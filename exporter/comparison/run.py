@@ -42,6 +42,10 @@ class Comparison:
         self._wanted = _wanted_engines(config.layers, subject)
         self._recording = None if config.inputs is None else Recording.open(config.inputs)
         self._inputs = self._make_inputs()
+        if not any(self._inputs.positions(reference.engines[name]) for name in self._wanted):
+            raise UsageError(
+                "recording", f"{config.inputs} has no call of {', '.join(self._wanted)}"
+            )
         # Of the subject's own: what its engines wrote.
         self._own_inputs = self._make_inputs() if config.stitched else self._inputs
 

@@ -71,6 +71,15 @@ def test_the_limit_ends_a_recording_between_calls(
     assert len(list((tmp_path / "calls").iterdir())) == 3
 
 
+def test_a_run_without_calls_leaves_nothing(
+    opened: Callable[[int], Opened], tmp_path: Path
+) -> None:
+    bundle, backend = opened(70)
+    run_embed(bundle, backend, steps=0)
+    backend.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_with_files_and_a_device_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="is not empty; name a new directory"):

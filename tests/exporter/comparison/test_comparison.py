@@ -136,7 +136,7 @@ def test_a_recording_that_lacks_calls_says_so(bundle: Path, recording: Path) -> 
     index = recording / "recording.json"
     text = index.read_text().replace('"engine": "layer_002"', '"engine": "layer_001"')
     index.write_text(text.replace('"complete": true', '"complete": false'))
-    report = compare(CompareConfig(bundle=bundle, inputs=recording, layers=(2,)))
+    report = compare(CompareConfig(bundle=bundle, inputs=recording, layers=(1, 2)))
     notes = " ".join(report.notes)
     assert "not complete" in notes
     assert "not compared: layer_002" in notes
@@ -147,8 +147,10 @@ def test_recorded_tensors_of_another_engine_are_refused_before_it_runs(
 ) -> None:
     index = recording / "recording.json"
     index.write_text(index.read_text().replace('"engine": "layer_003"', '"engine": "head"'))
-    with pytest.raises(UsageError, match="step 0 of head.*has no row_positions"):
+    with pytest.raises(UsageError, match=r"step 0 of head.*has no row_positions"):
         compare(CompareConfig(bundle=bundle, inputs=recording))
+    with pytest.raises(UsageError, match="has no call of layer_003"):
+        compare(CompareConfig(bundle=bundle, inputs=recording, layers=(3,)))
 
 
 def test_a_static_capacity_changes_nothing(bundle: Path) -> None:
