@@ -16,6 +16,7 @@ from roundings import rounding_plan
 from tiny_models import tiny_model
 from transformers import OPTForCausalLM
 
+from skipdec.calib.rounding.files import CheckpointFiles
 from skipdec.calib.rounding.rounding import run_rounding
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.host.events import Events
@@ -183,3 +184,15 @@ def test_nothing_is_left_behind_where_an_activation_is_not_finite(tmp_path: Path
     with pytest.raises(CheckpointError, match=r"layer_002 .*self_attn.qkv_proj.weight is NaN or"):
         run_rounding(plan, Events())
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_the_prompt_template_and_other_small_files_are_carried_along(tmp_path: Path) -> None:
+    names = {"generation_config.json", "tokenizer_config.json", "prompt_template.json"}
+    source, rounded = tmp_path / "source", tmp_path / "rounded"
+    for directory in (source, rounded):
+        directory.mkdir()
+    for name in (*names, "README.md"):
+        (source / name).write_text(name)
+    CheckpointFiles(rounded).finish(source, {}, {})
+    assert all((rounded / name).read_text() == name for name in names)
+    assert not (rounded / "README.md").exists(), "the card of other weights"
