@@ -69,6 +69,7 @@ def _row_document(row: Row) -> dict[str, Any]:
         "target": prepared.bundle.manifest.target,
         "device": row.device,
         "precision": prepared.bundle.manifest.precision.model_dump(mode="json"),
+        "prompt_template": prepared.template.text,
         "max_tokens": prepared.max_tokens,
         "num_cut": prepared.num_cut,
         "schedule": run.name,

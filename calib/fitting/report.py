@@ -45,6 +45,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "digest": manifest.digest,
         "precision": manifest.precision.model_dump(mode="json"),
         "data": config.data.model_dump(mode="json"),
+        "prompt_template": inputs.data.template.text,
         "num_rows": len(inputs.data.examples),
         "num_examples": len(inputs.examples),
         "num_truncated": inputs.data.num_truncated,

@@ -68,6 +68,7 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
     result = run_command("fit", bundle, "--data", data, "--max-loss", "+100", *SMALL, "--json")
     document = json.loads(result.stdout)
     assert (document["num_scored"], document["threads"]) == (8, 1)
+    assert document["prompt_template"] == "{prompt}"
     assert document["goal"] == {"kind": "MaxLoss", "value": 100.0, "is_relative": True}
 
 

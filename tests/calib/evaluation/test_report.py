@@ -30,6 +30,7 @@ def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> No
     assert (document["threads"], full["device"], full["target"]) == (2, "cpu", "onnxruntime")
     assert (full["schedule"], skipping["schedule"]) == ("full", SKIPPING)
     assert (full["nominal_depth"], skipping["nominal_depth"]) == (6.0, 3.0)
+    assert full["prompt_template"] == "{prompt}"
     assert skipping["metrics"].keys() == evaluation.metrics.keys()
     figure = skipping["metrics"]["perplexity"]
     assert figure["estimate"]["low"] <= figure["estimate"]["value"] <= figure["estimate"]["high"]
