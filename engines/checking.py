@@ -125,7 +125,7 @@ class ValidatedConfig(BaseModel):
                 facts = {"input": item["input"], "fields": ", ".join(cls.model_fields)} | context
                 facts["remedy"] = cls._allowed(field) or "give it"
                 facts["meant"] = (
-                    did_you_mean(item["loc"][-1], cls.model_fields)
+                    did_you_mean(item["loc"][-1], cls.model_fields, among=len(values))
                     if item["type"] == "extra_forbidden"
                     else did_you_mean(item["input"], _QUOTED.findall(context.get("expected", "")))
                 )

@@ -18,16 +18,19 @@ from difflib import get_close_matches
 from typing import ClassVar
 
 _LONG = 100  # characters: no slip of the pen, and slow to compare
+_MANY = 100  # words: a comparison takes 0.1 ms, and a line of JSON may have a million keys
 _FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # as configurations write a field's name
 
 
-def did_you_mean(word: object, allowed: Iterable[str]) -> str:
+def did_you_mean(word: object, allowed: Iterable[str], *, among: int = 1) -> str:
     """The question that stands before what is allowed; "" where nothing is near.
+
+    ``among``: how many words are looked at in one go; of more than a hundred none is compared.
 
     >>> f"'liner' is unknown; {did_you_mean('liner', ['linear', 'power'])}allowed: linear, power"
     "'liner' is unknown; did you mean 'linear'? allowed: linear, power"
     """
-    if not isinstance(word, str) or len(word) > _LONG:
+    if not isinstance(word, str) or len(word) > _LONG or among > _MANY:
         return ""
     near = get_close_matches(word, list(allowed), n=1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from ...engines.documents import parse_json
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, did_you_mean
 from ..batches.prompts import Prompt
 from ..tokens.outputs import CompletionOutput, Logprob
 from ..tokens.sampling import SamplingParams
@@ -109,7 +109,7 @@ def _parse(number: int, line: bytes, defaults: SamplingParams) -> Record | BadRe
     if not _is_id(record_id):
         return BadRecord(number, None, f"id is {record_id!r:.80}; allowed: a text or an integer")
     prompts = {field: document.pop(field) for field in _PROMPT_FIELDS if field in document}
-    problems = _prompt_problems(prompts)
+    problems = _prompt_problems(prompts, document)
     params = defaults
     try:
         params = defaults.updated(**document) if document else defaults
@@ -132,10 +132,12 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
-def _prompt_problems(prompts: dict[str, object]) -> list[str]:
+def _prompt_problems(prompts: dict[str, object], others: dict[str, object]) -> list[str]:
     if len(prompts) != 1:
         seen = "both are given" if prompts else "both are missing"
-        return [f"prompt and prompt_token_ids: {seen}; give one of them"]
+        asked = (did_you_mean(key, _PROMPT_FIELDS, among=len(others)) for key in others)
+        meant = "" if prompts else next(filter(None, asked), "")
+        return [f"prompt and prompt_token_ids: {seen}; {meant}give one of them"]
     prompt = prompts.get("prompt", "")
     if not isinstance(prompt, str):
         return [f"prompt is {prompt!r:.80}; allowed: a text"]

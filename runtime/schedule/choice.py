@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -42,12 +42,13 @@ def choose_rules(
     return decay, placement
 
 
-def unknown_keys(keys: Iterable[object]) -> list[str]:
+def unknown_keys(keys: Collection[object]) -> list[str]:
     """Return a problem for each key that is neither a field nor a parameter of any rule."""
     known = [field.name for field in fields_of(ScheduleFields)]
     known += parameters_of(DECAYS, PLACEMENTS)
     return [
-        f"key {key!r} is unknown; {did_you_mean(key, known)}allowed: {', '.join(known)}"
+        f"key {key!r} is unknown; {did_you_mean(key, known, among=len(keys))}"
+        f"allowed: {', '.join(known)}"
         for key in keys
         if key not in known
     ]

@@ -132,7 +132,7 @@ def _options(text: str, rest: str, *, allowed: Mapping[str, Notation]) -> dict[s
         field = FIELDS.get(key, key)
         if not equals or key not in allowed:
             listed = ", ".join(f"{name}=" for name in allowed) or "none"
-            meant = did_you_mean(key, allowed)
+            meant = did_you_mean(key, allowed, among=rest.count(","))
             problems.append(f"option {option!r} is unknown; {meant}allowed: {listed}")
         elif field in values:
             problems.append(f"option {key!r} is given twice")

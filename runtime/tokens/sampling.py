@@ -149,7 +149,7 @@ class SamplingParams(ValidatedConfig):
             yield f"`{name}` is {values[name]!r:.{_MAX_SHOWN}}; allowed: {allowed}"
         else:
             shown = f"{name!r:.{_MAX_SHOWN}} is unknown" if name else item["msg"]
-            meant = did_you_mean(name, cls.model_fields)
+            meant = did_you_mean(name, cls.model_fields, among=len(values))
             yield f"{shown}; {meant}allowed: {', '.join(cls.model_fields)}"
 
     def _problems(self) -> Iterator[str]:

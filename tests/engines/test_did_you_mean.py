@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -45,3 +46,12 @@ def test_a_slip_is_answered_with_what_was_meant(slip: Callable[[], Any], meant: 
 def test_what_is_near_nothing_gets_no_question() -> None:
     assert did_you_mean("weather", ["linear", "power"]) == ""
     assert did_you_mean("linear" * 100, ["linear"]) == ""
+
+
+def test_of_very_many_words_none_is_compared() -> None:
+    """A line of 16 MiB may have a million keys, and a comparison takes 0.1 ms."""
+    keys = {f"temperatur{place}": 1 for place in range(1000)}
+    with patch("skipdec.engines.errors.get_close_matches", side_effect=AssertionError):
+        for refuse in (lambda: SamplingParams(**keys), lambda: ExitSchedule.from_document(keys)):
+            with pytest.raises(UsageError, match="'temperatur7' is unknown; allowed: "):
+                refuse()
