@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import pickle
+import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ _BROKEN_PICKLES = (
     RuntimeError,
     TypeError,
     ValueError,
+    struct.error,
     zipfile.BadZipFile,
 )
 
@@ -134,7 +136,7 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
     require_extra("export", "reading .bin files")
     import torch
 
-    if not zipfile.is_zipfile(path):
+    if not _is_archive(path):
         raise CheckpointError(
             str(path),
             "is not a zip archive: truncated, or written by PyTorch before 1.6, which can't be "
@@ -171,3 +173,10 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
     if problems:
         raise CheckpointError(str(path), *problems)
     return tensors
+
+
+def _is_archive(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except (OSError, zipfile.BadZipFile):  # an archive, of a kind that nobody writes
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,13 @@ def test_a_wrong_entry_is_refused(tmp_path: Path, entry: dict[str, Any], text: s
 def test_a_wrong_header_is_refused(tmp_path: Path, header: object, data: bytes, text: str) -> None:
     with pytest.raises(CheckpointError, match=text):
         map_safetensors(write(tmp_path / "w", header, data))
+
+
+def test_an_archive_on_several_disks_is_refused(tmp_path: Path) -> None:
+    locator = b"PK\x06\x07" + struct.pack("<LQL", 1, 0, 2)
+    (tmp_path / "w.bin").write_bytes(locator + b"PK\x05\x06" + bytes(18))
+    with pytest.raises(CheckpointError, match="is not a zip archive"):
+        map_bin(tmp_path / "w.bin")
 
 
 def test_sparse_and_missing_data_are_refused(tmp_path: Path) -> None:
