@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.bundle import replace_file
+from ...engines.bundle.ownership import foreign_directory
 from ...engines.bundle.place import Place
 from ...engines.documents import read_json
 from ...engines.errors import UsageError
@@ -61,14 +62,18 @@ class TuningDirectories:
         With ``force`` a directory may be replaced that a tuning wrote, never anything else. What
         was left by a run that was killed after its result had taken its place is deleted.
         """
-        if self._is_published:
+        foreign = foreign_directory(self.work)
+        if foreign is None and self._is_published:
             self._forget()
         problems = self.place.problems(force=force)
+        if foreign is not None:
+            problems.append(f"needs the name {self.work.name}, which {foreign}")
         if not resume and self.last_checkpoint() is not None:
             problems.append(
                 f"was being tuned before; go on with --resume, or delete {self.work} to start anew"
             )
         if problems:
+            self.place.sweep()
             raise UsageError(str(self.output), *problems)
 
     def last_checkpoint(self) -> Path | None:

@@ -168,10 +168,10 @@ class Place:
         What a writer that was killed after it had published left beside its result is deleted.
         """
         if problems := self.problems(force=force):
-            self._sweep()
+            self.sweep()
             raise UsageError(str(self.target), *problems)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Delete a lock that nobody holds, and what was replaced, beside a whole result."""
         lock = WriterLock(self.target)
         is_left = lock.path.is_file() or self.old.is_dir()

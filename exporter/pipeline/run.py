@@ -15,6 +15,7 @@ from ...engines.bundle import replace_file
 from ...engines.bundle.place import CARD_NAME, TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
 from ...engines.host.events import Events
+from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
 from ...engines.manifest import EngineKind, FileRecord, Manifest, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
@@ -59,7 +60,7 @@ def run(
                         plan.verification, stages.events, verifier
                     )
             manifest = building.manifest(canonical=plan.keeps_canonical)
-            with stages.stage("publish", 1):
+            with stages.stage("publish", 1), Interruption():  # begun, it is finished
                 replace_file(writer.directory / CARD_NAME, bundle_card(manifest, plan.schedule))
                 bundle = writer.publish(manifest, schedule, plan.tokenizer)
     return ExportReport(

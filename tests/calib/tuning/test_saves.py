@@ -104,3 +104,11 @@ def test_what_a_late_kill_leaves_is_deleted_by_the_next_run(
     published = killed_before == "_forget"
     assert ("pass --force" in str(caught.value)) == published
     assert directories.work.exists() == (not published)
+
+
+def test_a_link_in_place_of_a_run_s_state_is_refused(tmp_path: Path) -> None:
+    fresh = TuningDirectories(tmp_path / "fresh")
+    (tmp_path / "elsewhere").mkdir()
+    fresh.work.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a link to"):
+        fresh.check(force=False, resume=False)

@@ -17,6 +17,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.bundle.place import Place
 from skipdec.engines.errors import SkipDecError, VerificationError
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
@@ -146,6 +147,24 @@ def test_interrupted_export_publishes_nothing_and_continues(
     export(config, events)
     assert events.resumed == {"embed", "layer_000", "layer_001"}
     assert files(config.output) == undisturbed
+
+
+def test_publishing_that_has_begun_is_finished_in_spite_of_a_signal(
+    model: str, undisturbed: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Place.take
+
+    def interrupted(place: Place, directory: Path) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        take(place, directory)
+
+    monkeypatch.setattr(Place, "take", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        report = export_to(tmp_path / "bundle", model)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert files(report.output) == undisturbed
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"resume": False}])
