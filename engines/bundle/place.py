@@ -224,7 +224,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 def bundle_place(target: Path) -> Place:
     """Return where the bundle ``target`` lies, symbolic links resolved."""
-    return Place(target.resolve(), MANIFEST_NAME, "a bundle")
+    return Place(Path(os.path.realpath(target)), MANIFEST_NAME, "a bundle")
 
 
 class WriterLock:

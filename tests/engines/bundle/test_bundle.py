@@ -98,12 +98,13 @@ def test_a_bundle_opens_through_a_link_to_it(bundle: EngineBundle, tmp_path: Pat
     ("make", "text"),
     [
         (lambda path: None, "does not exist"),
+        (lambda path: path.symlink_to(path), "does not exist"),
         (lambda path: path.write_text(""), "is not a bundle"),
         (lambda path: path.mkdir(), "has no manifest.json"),
         (lambda path: (path.mkdir(), (path / "config.json").touch()), "skipdec export"),
         (lambda path: path.with_name(f".{path.name}.partial").mkdir(), "unfinished export"),
     ],
-    ids=["nothing", "file", "directory", "checkpoint", "unfinished"],
+    ids=["nothing", "loop", "file", "directory", "checkpoint", "unfinished"],
 )
 def test_what_lies_there_instead_of_a_bundle_is_said(
     tmp_path: Path, make: object, text: str
