@@ -41,7 +41,7 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
     Raises UsageError for what is no prompts at all, a flat list of token ids among them.
     """
     given: Any = plain(prompts)
-    if isinstance(given, str | Mapping):
+    if isinstance(given, str) or _is_mapping(given):
         return [given]
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise UsageError("prompts", f"is {given!r:.80}; allowed: {_FORMS}, or a list of such")
@@ -75,15 +75,15 @@ def checked_token_ids(
     continuation; token ids are as they are. A text that is too long for the model whatever its
     tokens are is refused untokenized: 10 MB take half a minute.
     """
-    if isinstance(prompt, Mapping):
-        if tuple(prompt) not in (("prompt",), ("prompt_token_ids",)):
-            keys = ", ".join(map(str, islice(prompt, 10))) or "none"
-            return [f"{subject} is a mapping with the keys {keys:.200}; allowed: {_FORMS}"], ()
-        ((key, value),) = prompt.items()
-        if isinstance(value, str) != (key == "prompt"):
-            return [f"{subject} has {value!r:.80} under {key!r}; allowed: {_FORMS}"], ()
-        prompt = value  # type: ignore[assignment]  # whatever it is, it is checked below
     ids: Any = plain(prompt)
+    if _is_mapping(ids):
+        if tuple(ids.keys()) not in (("prompt",), ("prompt_token_ids",)):
+            keys = ", ".join(map(str, islice(ids.keys(), 10))) or "none"
+            return [f"{subject} is a mapping with the keys {keys:.200}; allowed: {_FORMS}"], ()
+        (key,) = ids.keys()
+        ids = plain(ids[key])
+        if isinstance(ids, str) != (key == "prompt"):
+            return [f"{subject} has {ids!r:.80} under {key!r}; allowed: {_FORMS}"], ()
     if isinstance(ids, str):
         if tokenizer is None:
             return [f"{subject} is text, but the bundle has no tokenizer; give token ids"], ()
@@ -110,6 +110,11 @@ def checked_token_ids(
         count = len(ids) if isinstance(ids, Sized) else f"more than {model.max_seq_len}"
         return [_too_long(subject, f"{count} tokens", model)], ()
     return [], token_ids
+
+
+def _is_mapping(value: object) -> bool:
+    """Whether iterating gives keys, which are no prompts: a table of pandas is one, too."""
+    return isinstance(value, Mapping) or hasattr(value, "keys")
 
 
 def _too_long(subject: str, length: str, model: ModelSpec) -> str:

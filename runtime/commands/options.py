@@ -85,7 +85,7 @@ class GenerateOptions(EngineOptions):
     bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
         description="a bundle's directory"
     )
-    prompt: Annotated[str | None, Option(metavar="[TEXT|-]", is_argument=True)] = Field(
+    prompt: Annotated[str | None, Option(metavar="TEXT|-", is_argument=True)] = Field(
         default=None, description="a prompt; - and a pipe: all of stdin"
     )
     prompts: Annotated[tuple[str, ...], Option("-p --prompt", metavar="TEXT|-")] = Field(

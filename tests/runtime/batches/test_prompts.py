@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
@@ -27,6 +28,16 @@ def checked(prompt: object) -> tuple[list[str], tuple[int, ...]]:
     return checked_token_ids(prompt, "prompt", MODEL, TOKENIZER)
 
 
+class Table:
+    """Iterates its columns' names, as a pandas DataFrame does, and is no Mapping."""
+
+    def keys(self) -> list[str]:
+        return ["name", "food"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+
 @pytest.mark.parametrize(
     "prompt",
     [{"prompt": "ab"}, "ab", TOKENIZER.encode("ab"), {"prompt_token_ids": TOKENIZER.encode("ab")}],
@@ -38,7 +49,7 @@ def test_every_form_of_a_prompt_means_its_token_ids(prompt: object) -> None:
     assert prompt_text(prompt) in ("ab", None)
 
 
-@pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}])
+@pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}, Table()])
 def test_one_text_alone_is_a_list_of_one(prompt: object) -> None:
     assert as_prompt_list(prompt) == [prompt]
 
@@ -53,6 +64,7 @@ def test_ids_may_be_integers_of_numpy(ids: object) -> None:
     [
         (UserDict(input_ids=[[5]], attention_mask=[[1]]), "keys input_ids, attention_mask"),
         ({}, "keys none"),
+        (Table(), "keys name, food"),
         ({"prompt": "a", "prompt_token_ids": [5]}, "keys prompt, prompt_token_ids"),
         ({"prompt": [5]}, "has [5] under 'prompt'"),
         ({"prompt_token_ids": "ab"}, "has 'ab' under 'prompt_token_ids'"),
