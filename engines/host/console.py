@@ -186,7 +186,7 @@ def print_markdown(console: Console, text: str) -> None:
         return
     for block in text.rstrip("\n").split("\n\n"):
         if not block.startswith("| "):
-            console.print(block)
+            console.print(f"{block}\n")
             continue
         headings, _, *rows = map(_cells, block.splitlines())
         texts = [
