@@ -163,7 +163,7 @@ class GenerateOptions(EngineOptions):
             )
             if (template := generator.prompt_template) is not None:
                 events.note(
-                    f"prompts are put into {template!r}, as the model was tuned (--raw-prompt: not)"
+                    f"text prompts are put into {template!r}, as in tuning (--raw-prompt: not)"
                 )
         return generator
 

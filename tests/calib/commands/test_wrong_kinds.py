@@ -1,0 +1,43 @@
+"""A bundle given where a checkpoint is meant, and the other way round: one error that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+
+SAMPLE = ("--examples", "1", "--held-out", "1")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("export", ()),
+        ("tune", ("--schedule", "2x", "--data")),
+        ("round", (*SAMPLE, "--data")),
+        ("calibrate", (*SAMPLE, "--by-layer", "0", "--data")),
+    ],
+)
+def test_a_bundle_is_no_checkpoint(
+    command: str, options: tuple[str, ...], bundle: Path, data: Path, tmp_path: Path
+) -> None:
+    rows = (str(data),) if options else ()
+    arguments = [command, str(bundle), "-o", str(tmp_path / "out"), *options, *rows]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 1
+    assert result.stderr.count("is a bundle, not a checkpoint; give the directory") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["evaluate", "inspect", "generate"])
+def test_a_checkpoint_is_no_bundle(command: str, bundle: Path, data: Path) -> None:
+    checkpoint = str(bundle.parent / "checkpoint")
+    options = {"evaluate": ["--data", str(data)], "generate": ["-p", "a"]}.get(command, [])
+    result = CliRunner().invoke(build_app(), [command, checkpoint, *options])
+    assert result.exit_code != 0
+    assert (
+        result.stderr.count(f"is a checkpoint, not a bundle; run: skipdec export {checkpoint}") == 1
+    )
