@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from skipdec import SkipDecError, TuneConfig
+from skipdec.calib.data.data import DataConfig
 from skipdec.calib.tuning.work import TuningDirectories
 
 _FAILED = 3  # exit code of a run that ended in an error of ours
@@ -129,7 +130,7 @@ class _Attack:
         config = TuneConfig(
             from_scratch="layers=4,width=32,heads=2,positions=48,dropout=0.1",
             vocab_size=300,
-            data={"path": self._rows},
+            data=DataConfig(path=self._rows),
             schedule="2x",
             mixture=("full",),
             output=self._work / name,
@@ -173,7 +174,7 @@ def _tune(config: TuneConfig, kill_after: int | None) -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    trainer.make_trainer = killed
+    trainer.make_trainer = killed  # type: ignore[assignment]  # whatever its arguments
     try:
         tune(config)
     except SkipDecError as error:

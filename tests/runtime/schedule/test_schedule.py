@@ -205,6 +205,7 @@ def test_all_problems_are_raised_at_once() -> None:
         ({"max_exit_layer": True}, "max_exit_layer is True; allowed: an integer"),
         ({"horizon": 64.0}, "horizon is 64.0; allowed: an integer"),
         ({"horizon": 2**40}, "allowed: 1 to 1048576"),
+        ({"num_layers": 10**9}, "num_layers is 1000000000; allowed: 1 to 4096"),
         ({"decay": None}, "decay is None; allowed: linear"),
         ({"placement": ["top"]}, "allowed: top, bottom"),
         ({"placement": "d3"}, "tail is missing; placement d3 needs it"),
