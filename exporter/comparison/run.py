@@ -56,12 +56,12 @@ class Comparison:
 
     def _run(self) -> ComparisonReport:
         engines: list[EngineComparison] = []
-        last = self._wanted[-1]
         names = [
             name for name in self._subject.engines if self._makes_inputs or name in self._wanted
         ]
+        names = names[: names.index(self._wanted[-1]) + 1]
         self._events.stage("comparing", len(names))
-        for name in names[: names.index(last) + 1]:
+        for name in names:
             if name in self._wanted:
                 compared = self._compare(
                     name, looks_inside=not any(e.first_departing for e in engines)
