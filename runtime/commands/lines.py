@@ -94,6 +94,8 @@ def _run(
     console = stderr_console()
     num_errors = 0
     with options.open_generator() as generator, Interruption() as interruption:
+        if file is not None:
+            file.check_bundle(generator.bundle.manifest.digest)
         runner = RecordRunner(
             generator,
             records,

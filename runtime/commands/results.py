@@ -12,7 +12,7 @@ from typing import IO, Any
 from ...engines.bundle import EngineBundle, replace_file
 from ...engines.bundle.place import WriterLock
 from ...engines.documents import parse_json, read_json
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.errors import BundleError, SkipDecError, UsageError
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.sampling import SamplingParams
@@ -100,6 +100,13 @@ class ResultFile:
                     self._held.close()
                     raise
         return self
+
+    def check_bundle(self, digest: str) -> None:
+        """Raise BundleError unless ``digest`` is the one in ``parameters``."""
+        if digest != self._parameters["bundle"]:
+            raise BundleError(
+                self._shown, "the bundle was replaced while it was being opened; run it again"
+            )
 
     def write(self, lines: Sequence[dict[str, Any]]) -> None:
         """Append results and errors: they survive the end of this process.

@@ -168,6 +168,13 @@ def test_results_of_other_parameters_are_not_mixed_in(
         assert file.done
 
 
+def test_a_bundle_that_is_replaced_before_it_is_open_is_refused(tmp_path: Path) -> None:
+    file = ResultFile(tmp_path / "out.jsonl", LINE_OF, PARAMETERS, resume=False, force=False)
+    file.check_bundle("d" * 64)
+    with pytest.raises(BundleError, match="was replaced"):
+        file.check_bundle("e" * 64)
+
+
 def test_results_of_earlier_versions_are_continued_without_their_parameters(
     whole: bytes, tmp_path: Path
 ) -> None:
