@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -61,7 +61,8 @@ def run(
                     )
             manifest = building.manifest(canonical=plan.keeps_canonical)
             with stages.stage("publish", 1), Interruption():  # begun, it is finished
-                replace_file(writer.directory / CARD_NAME, bundle_card(manifest, plan.schedule))
+                with suppress(ModuleNotFoundError):  # huggingface_hub: building does without
+                    replace_file(writer.directory / CARD_NAME, bundle_card(manifest, plan.schedule))
                 bundle = writer.publish(manifest, schedule, plan.tokenizer)
     return ExportReport(
         output=bundle.path,

@@ -157,9 +157,9 @@ def test_missing_libraries_are_named_with_the_command(
 
     for module in ("sacrebleu.metrics.bleu", "rouge_score.rouge_scorer", "bert_score"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'skipdec\[calib\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[calib\]'"):
         Bleu()
-    with pytest.raises(MissingExtraError, match=r"pip install 'skipdec\[calib\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[calib\]'"):
         RougeL()
     with pytest.raises(MissingExtraError, match="pip install bert-score"):
         BertF(tmp_path)

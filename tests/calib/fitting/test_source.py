@@ -116,7 +116,7 @@ def full_disk(path: object) -> object:
             "skipdec.engines.host.extras.missing_modules",
             lambda extra: ("torch",),
             MissingExtraError,
-            r"needs torch.*skipdec\[export\]",
+            r"needs torch.*pip install .*\[export\]'",
         ),
     ],
 )
