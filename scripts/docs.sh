@@ -2,13 +2,12 @@
 # The docs site: scripts/docs.sh serves it while docs/ is written (http://localhost:8000), and
 # scripts/docs.sh build makes site/ and fails at a broken link or anchor, as CI does.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
-
-(( $# <= 1 )) && [[ "${1:-serve}" == @(serve|build) ]] || {
+[[ $# -le 1 && "${1:-serve}" =~ ^(serve|build)$ ]] || {
     echo "usage: scripts/docs.sh [serve|build]" >&2
     exit 2
 }
-PYTHONPATH=scripts python -m pages.reference  # docs/reference: commands, Python, manifest, errors
+source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
+PYTHONPATH=scripts python -m pages.reference # docs/reference: commands, Python, manifest, errors
 case "${1:-serve}" in
 build) python -m zensical build --clean --strict ;;
 serve) python -m zensical serve ;;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -27,6 +28,16 @@ def anchors(page: Path) -> frozenset[str]:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
+
+
+def test_the_site_names_every_page() -> None:
+    """The build says nothing of a page that the navigation leaves out."""
+    navigation = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"][
+        "nav"
+    ]
+    named = re.findall(r"[\w/-]+\.md", str(navigation))
+    assert len(named) == len(set(named))
+    assert {f"docs/{name}" for name in named} >= {page for page in PAGES if page[:5] == "docs/"}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,6 +16,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
         (["gpu_check.sh"], "--out is missing"),
         (["gpu_check.sh", "--nonsense"], "scripts/gpu_check.sh --rehearse --out DIR"),
         (["pack_wheels.sh"], "scripts/pack_wheels.sh DIR [PIECE_MIB]"),
+        (["docs.sh", "publish"], "scripts/docs.sh [serve|build]"),
     ],
 )
 def test_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
