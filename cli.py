@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from .engines.host.application import Application
+from .engines.host.console import reports_errors
 from .engines.host.installation import own_version
 from .engines.host.processor import restart_with_huge_pages
 from .engines.host.signals import Interrupts
@@ -114,7 +115,7 @@ def _run(arguments: list[str]) -> None:
     interrupts.install()
     code: str | int | None = 0
     try:
-        build_app()(arguments, prog_name="skipdec")
+        reports_errors(build_app())(arguments, prog_name="skipdec")
     except SystemExit as end:
         code = end.code
     except BaseException:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,19 @@ def test_a_stdout_that_takes_nothing_is_an_error_of_one_line(stdout: str) -> Non
     assert done.returncode == 1
     assert done.stderr.startswith(b"error: ")
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_full_stdout_is_no_traceback_without_a_command_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    monkeypatch.setattr(cli, "prepare_streams", lambda: None)
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as end:
+            cli._run([option])
+    assert end.value.code == 1
+    assert "error: input or output | no space left on device" in capsys.readouterr().err
 
 
 def test_a_terminal_without_unicode_gets_every_line() -> None:

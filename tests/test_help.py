@@ -32,6 +32,7 @@ def test_examples_can_be_copied_from_80_columns(words: list[str], epilog: str) -
     shown = run(*words, "--help").stdout
     assert not re.search(r"--\S+ .*<list\[", shown), "a type is one value's, repeated or not"
     assert all(len(line) <= 80 for line in shown.splitlines())
+    assert not re.search(r"^│ [* ] *-\S*…", shown, re.MULTILINE), "names are whole"
     joined = re.sub(r" \\\n +", " ", shown)
     examples = re.findall(r"^ *((?:skipdec|torchrun|head) .*)$", epilog, re.MULTILINE)
     assert examples

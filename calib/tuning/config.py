@@ -116,7 +116,7 @@ class TuneConfig(ValidatedConfig):
     gradient_accumulation: Annotated[int, _LEARNING] = Field(
         default=1, ge=1, description="batches a step"
     )
-    group_by_length: Annotated[bool, Option("--group-by-length/--shuffle", panel="Learning")] = (
+    group_by_length: Annotated[bool, Option("--group-by-length/--shuffle", panel="Running")] = (
         Field(
             default=False,
             description="steps of texts of like length: faster, but texts come out shorter",

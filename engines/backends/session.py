@@ -135,7 +135,7 @@ def open_backend(
     there.
     """
     wanted = device or default_device(target)
-    match = _DEVICE.fullmatch(wanted)
+    match = _DEVICE.fullmatch(wanted) if isinstance(wanted, str) else None
     if match is None:
         raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")
     kind, index = match.groups()

@@ -17,10 +17,11 @@ _BREAK = re.compile(r" (?=--?[a-z]|\| )")  # before an option or a pipe
 
 
 class Application(typer.Typer):
-    """As typer's own, but for the text below a command's options.
+    """As typer's own, but for a command's purpose and the text below its options.
 
-    Its lines that are commands are never wrapped where a shell would not go on: a long one has
-    backslashes. Other lines are paragraphs, or as far indented as the first of them.
+    A paragraph of the purpose is wrapped by the terminal, wherever the docstring breaks its lines.
+    Below the options, lines that are commands are never wrapped where a shell would not go on: a
+    long one has backslashes. Other lines are paragraphs, or as far indented as the first of them.
     """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  (typer's)
@@ -34,13 +35,20 @@ class Application(typer.Typer):
 
 class _Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  (typer's own)
-        epilog, self.epilog = self.epilog, None
+        described, epilog = self.help, self.epilog
+        self.help, self.epilog = _unwrapped(described or ""), None
         try:
             super().format_help(ctx, formatter)
         finally:
-            self.epilog = epilog
+            self.help, self.epilog = described, epilog
         if epilog:
             _print_epilog(epilog)
+
+
+def _unwrapped(text: str) -> str:
+    """``text`` with each paragraph on one line: the terminal's width wraps it, not the source's."""
+    paragraphs = text.split("\f")[0].strip().split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _print_epilog(text: str) -> None:

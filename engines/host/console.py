@@ -96,13 +96,14 @@ def print_table(
 
 
 def print_facts(console: Console, facts: Sequence[tuple[str, str, str]]) -> None:
-    """Print (name, text, style) one below the other; texts wrap, in a pipe each is one line."""
+    """Print (name, text, style) one below the other; texts wrap, in a pipe no line is broken."""
     from rich.table import Table
 
     if console.width >= _PIPE_WIDTH:
         longest = max(len(name) for name, _, _ in facts)
         for name, text, _ in facts:
-            console.print(f"{name:<{longest}}  {text}")
+            lines = text.replace("\n", "\n" + " " * (longest + 2))
+            console.print(f"{name:<{longest}}  {lines}")
         return
     table = Table(show_header=False, box=None, padding=(0, 1), pad_edge=False)
     table.add_column(overflow="fold", min_width=_LEAST_TEXT)

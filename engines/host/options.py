@@ -228,7 +228,7 @@ def _configuration(annotation: Any) -> type[ValidatedConfig] | None:  # noqa: AN
 def _shown_as(kind: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401  (any annotation)
     """The type that help shows for a field's, and what else typer is told of it."""
     if kind in (int, float):
-        return kind, {"parser": _number_or_text(kind)}
+        return kind, {"parser": _number_or_text(kind), "metavar": "N" if kind is int else "X"}
     if get_origin(kind) is Literal:
         values = get_args(kind)
         choices = [str(value) for value in values]

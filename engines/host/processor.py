@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from numbers import Integral
 from pathlib import Path
 from typing import Literal
 
@@ -58,8 +59,9 @@ def thread_problems(threads: int | None) -> Iterator[str]:
     More threads than processors wait for each other, spinning, at every product of every layer.
     """
     most = available_cores()
-    if threads is not None and not 1 <= threads <= most:
-        yield f"is {threads}; allowed: 1 to {most}, the processors that this process may use"
+    is_number = isinstance(threads, Integral) and not isinstance(threads, bool)
+    if threads is not None and not (is_number and 1 <= threads <= most):
+        yield f"is {threads!r}; allowed: 1 to {most}, the processors that this process may use"
 
 
 def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from rich.console import Group, RenderableType
 from rich.table import Table
 
-from ...engines.host.console import print_json, result_console
+from ...engines.host.console import print_facts, print_json, result_console
 from ...engines.host.events import Events
 from ...engines.host.progress import ConsoleProgress
 from ...engines.host.streams import reporting
@@ -27,7 +26,7 @@ def print_plan(plan: BundlePlan, *, as_json: bool) -> None:
         print_json(describe_plan(plan))
         return
     ConsoleProgress().planned("", plan.warnings)
-    result_console().print(plan_table(plan))
+    _print(*plan_tables(plan))
 
 
 def run_and_print(
@@ -44,7 +43,13 @@ def run_and_print(
         if as_json:
             print_json(report.model_dump(mode="json"))
         else:
-            result_console().print(report_table(report))
+            _print(*report_tables(report))
+
+
+def _print(engines: Table, facts: dict[str, str]) -> None:
+    console = result_console()
+    console.print(engines)
+    print_facts(console, [(name, text, "") for name, text in facts.items()])
 
 
 def describe_plan(plan: BundlePlan) -> dict[str, Any]:
@@ -74,28 +79,28 @@ def _describe_engine(engine: PlannedEngine) -> dict[str, Any]:
     return described | ({"capacities": list(engine.capacities)} if engine.capacities else {})
 
 
-def plan_table(plan: BundlePlan) -> RenderableType:
-    """What ``--dry-run`` prints."""
-    facts = _fact_table()
-    facts.add_row("model", plan.model.name)
-    facts.add_row("precision", describe_precision(plan.precision))
+def plan_tables(plan: BundlePlan) -> tuple[Table, dict[str, str]]:
+    """What ``--dry-run`` prints: engines, and facts by their names."""
+    facts: dict[str, str] = {}
+    facts["model"] = plan.model.name
+    facts["precision"] = describe_precision(plan.precision)
     if plan.compilation is not None:
         _add_build_rows(facts, plan.target, plan.compilation.build)
-    facts.add_row("schedule", format_schedule(plan.schedule))
+    facts["schedule"] = format_schedule(plan.schedule)
     if plan.canonical_size:
-        facts.add_row("canonical graphs", _megabytes(plan.canonical_size))
-    facts.add_row("size", _megabytes(plan.size))
+        facts["canonical graphs"] = _megabytes(plan.canonical_size)
+    facts["size"] = _megabytes(plan.size)
     if plan.temporary_size:
-        facts.add_row("on the way", f"{_megabytes(plan.temporary_size)} more, deleted at the end")
-    facts.add_row("KV cache", f"{plan.kv_bytes_per_token / 1e3:,.1f} kB per token and row")
+        facts["on the way"] = f"{_megabytes(plan.temporary_size)} more, deleted at the end"
+    facts["KV cache"] = f"{plan.kv_bytes_per_token / 1e3:,.1f} kB per token and row"
     unverified = "" if plan.verification is None else " without verification"
-    facts.add_row("estimated time", f"{plan.estimated_seconds:,.0f} s{unverified}")
+    facts["estimated time"] = f"{plan.estimated_seconds:,.0f} s{unverified}"
     if "source" in plan.origin:
-        facts.add_row("source", plan.origin["source"])
+        facts["source"] = plan.origin["source"]
     if plan.shortage is not None:
-        facts.add_row("lacking", plan.shortage)
-    facts.add_row("output", f"{plan.output} (dry run: nothing written)")
-    return Group(_planned_engines(plan.engines), facts)
+        facts["lacking"] = plan.shortage
+    facts["output"] = f"{plan.output} (dry run: nothing written)"
+    return _planned_engines(plan.engines), facts
 
 
 def _planned_engines(engines: tuple[PlannedEngine, ...]) -> Table:
@@ -107,8 +112,8 @@ def _planned_engines(engines: tuple[PlannedEngine, ...]) -> Table:
     return table
 
 
-def report_table(report: ExportReport) -> RenderableType:
-    """What a finished export or build prints."""
+def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
+    """What a finished export or build prints: engines, and facts by their names."""
     engines = _engine_table("size", "time")
     for label, members in _grouped(report.engines):
         size, seconds = (
@@ -121,20 +126,20 @@ def report_table(report: ExportReport) -> RenderableType:
         notes += [f"{resumed} resumed"] if resumed else []
         note = f" ({', '.join(notes)})" if notes else ""
         engines.add_row(label + note, _megabytes(size), f"{seconds:.1f} s")
-    facts = _fact_table()
-    facts.add_row("model", report.model)
-    facts.add_row("precision", describe_precision(report.precision))
+    facts: dict[str, str] = {}
+    facts["model"] = report.model
+    facts["precision"] = describe_precision(report.precision)
     if report.build is not None:
         _add_build_rows(facts, report.target, report.build)
-        facts.add_row("plans", "\n".join(describe_plans(report.engines)))
-    facts.add_row("schedule", report.schedule)
-    facts.add_row("size", _megabytes(report.size))
+        facts["plans"] = "\n".join(describe_plans(report.engines))
+    facts["schedule"] = report.schedule
+    facts["size"] = _megabytes(report.size)
     stages = ", ".join(f"{stage} {took:.1f}" for stage, took in report.stage_seconds.items())
-    facts.add_row("time", f"{report.seconds:.1f} s ({stages})")
-    facts.add_row("peak memory", _megabytes(report.peak_memory))
-    facts.add_row("verification", describe_verification(report))
-    facts.add_row("bundle", str(report.output))
-    return Group(engines, facts)
+    facts["time"] = f"{report.seconds:.1f} s ({stages})"
+    facts["peak memory"] = _megabytes(report.peak_memory)
+    facts["verification"] = describe_verification(report)
+    facts["bundle"] = str(report.output)
+    return engines, facts
 
 
 def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
@@ -152,21 +157,18 @@ def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
             yield f"{named} in each of {number}"
 
 
-def _add_build_rows(facts: Table, target: str, build: BuildSpec) -> None:
-    facts.add_row(
-        "target", f"{target} {build.version}, compute capability " + build.compute_capability
-    )
-    facts.add_row(
-        "sizes",
+def _add_build_rows(facts: dict[str, str], target: str, build: BuildSpec) -> None:
+    facts["target"] = f"{target} {build.version}, compute capability {build.compute_capability}"
+    facts["sizes"] = (
         f"decode 1 to {build.max_batch_size} rows; prefill 1 to {build.max_prefill_rows} rows of "
-        f"1 to {build.max_prompt_len} tokens; KV buckets {', '.join(map(str, build.kv_buckets))}",
+        f"1 to {build.max_prompt_len} tokens; KV buckets {', '.join(map(str, build.kv_buckets))}"
     )
     flags = [f"optimisation level {build.optimization_level}"]
     if build.workspace is not None:
         flags.append(f"workspace {_megabytes(build.workspace)}")
     flags += ["hardware-compatible"] if build.hardware_compatible else []
     flags += ["version-compatible"] if build.version_compatible else []
-    facts.add_row("flags", ", ".join(flags))
+    facts["flags"] = ", ".join(flags)
 
 
 def describe_precision(precision: PrecisionSpec) -> str:
@@ -209,13 +211,6 @@ def _engine_table(*columns: str) -> Table:
     table.add_column("engine", overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _fact_table() -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     return table
 
 

@@ -23,7 +23,7 @@ class ReferenceOptions(ValidatedConfig):
     """The checkpoint that a bundle is held against."""
 
     model: Annotated[str | None, Option("--reference", metavar="MODEL")] = Field(
-        default=None, description="the checkpoint it was made of; default: hashes only"
+        default=None, description="the checkpoint it was made of (hashes only)"
     )
     load_format: Annotated[LoadFormat, Option()] = Field(
         default="auto", description="of the reference"
@@ -31,13 +31,13 @@ class ReferenceOptions(ValidatedConfig):
     revision: Annotated[str | None, Option()] = Field(
         default=None, description="of the reference on the hub"
     )
-    local_files_only: Annotated[bool, Option("--local-files-only/--no-local-files-only")] = Field(
+    local_files_only: Annotated[bool, Option()] = Field(
         default=False, description="never use the network"
     )
     atol: Annotated[float | None, Option()] = Field(
         default=None,
         gt=0,
-        description="largest difference, as a fraction of the largest value; default: by precision",
+        description="largest difference, as a fraction of the largest value (by precision)",
     )
     seed: Annotated[int, Option()] = Field(
         default=0, ge=0, description="of dummy weights and test prompts"
@@ -67,6 +67,8 @@ skipdec verify opt-1.3b-int8.skipdec
 skipdec verify opt-1.3b-int8.skipdec --reference facebook/opt-1.3b
 
 skipdec verify opt-1.3b.skipdec --reference opt-1.3b --load-format dummy --seed 0 --json
+
+Values in round brackets are the defaults.
 """
 
 

@@ -123,7 +123,7 @@ class BundlePlan:
         if (needed := self.size + self.temporary_size) <= free:
             return None
         return (
-            f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free on that disk; "
+            f"needs {needed / 1e6:,.1f} MB; {free / 1e6:,.1f} MB are free on that disk; "
             "free some, or choose another with --output"
         )
 

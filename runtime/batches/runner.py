@@ -27,11 +27,13 @@ from .requests import Request
 from .scoring import Scorer, ScoreRequest
 from .sequence import RunningSequence
 
+_MOST_ROWS = 1 << 16  # in a batch: what is planned for each takes memory at once
+
 
 class GeneratorConfig(ValidatedConfig):
     """What a generator may hold at once; ``kv_memory`` is bytes, or a text such as ``2GiB``."""
 
-    max_batch_size: int = Field(default=8, ge=1)
+    max_batch_size: int = Field(default=8, ge=1, le=_MOST_ROWS)
     kv_memory: MemorySize | None = Field(default=None, ge=1)
 
 

@@ -48,6 +48,8 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
 
     Raises ScheduleError, all problems of the text at once; the schedule's own are not looked for.
     """
+    if not isinstance(text, str):
+        raise ScheduleError("schedule", f"is {text!r}; allowed: a text, e.g. {EXAMPLES}")
     name, _, rest = text.strip().partition(":")
     if text.strip().endswith(".json"):
         return read_document(Path(text.strip()), num_layers=num_layers)

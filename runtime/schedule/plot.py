@@ -14,6 +14,7 @@ from .text import format_schedule
 FORMATS = (".png", ".svg")
 _PROMPT, _WARMUP, _RUN = 1, 2, 3  # what a cell shows; 0: bypassed
 _COLOURS = ("#ffffff", "#c9ced6", "#f2a65a", "#3b6ea5")
+_MOST_CELLS = 1 << 26  # of a picture: a byte each, and some times that while it is drawn
 _LABELS = ("bypassed", "prompt", "warm-up", "runs")
 
 
@@ -23,8 +24,8 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
     Columns are the prompt (one for each of its budgets), then generated tokens 0 … ``num_tokens``
     − 1 (default: the horizon and a tenth more). Equal schedules give equal bytes.
 
-    Raises UsageError for another ending or a missing folder, MissingExtraError where matplotlib is
-    not installed.
+    Raises UsageError for another ending, a missing folder or more tokens than can be drawn,
+    MissingExtraError where matplotlib is not installed.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
@@ -37,6 +38,12 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
     from matplotlib.patches import Patch
 
     count = num_tokens or schedule.horizon + max(1, schedule.horizon // 10)
+    if schedule.num_layers * count > _MOST_CELLS:
+        raise UsageError(
+            f"picture {path}",
+            f"has {count:,} tokens of {schedule.num_layers:,} layers; allowed: "
+            f"{_MOST_CELLS // schedule.num_layers:,} tokens; draw fewer, or give a shorter horizon",
+        )
     cells = schedule_cells(schedule, count)  # [L, prompt + count]
     prompt = len(schedule.prompt_plans)
     with matplotlib.rc_context({"svg.hashsalt": "skipdec"}):

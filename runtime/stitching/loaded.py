@@ -94,6 +94,7 @@ class LoadedEngines:
 
         Raises what `require_usable` raises, and CapacityError where memory runs out.
         """
+        self.require_usable()  # a fork may have inherited the lock, taken
         with self._changed:
             self._stepping = get_ident()
         try:

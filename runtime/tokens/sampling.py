@@ -17,6 +17,8 @@ MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1024  # each is looked for at every toke
 MAX_LOGPROBS = 2**20  # of one prompt, over all tokens of all completions: about 250 MB
 _MAX_SHOWN = 80  # characters of a bad value
 
+_STOPPING, _RESULTS = "Stopping", "Results"  # panels of options
+
 
 def _as_tuple(value: object) -> object:
     """One string, a list or None → a tuple; anything else is left to the field's own check."""
@@ -107,13 +109,13 @@ class SamplingParams(ValidatedConfig):
         le=MAX_COMPLETIONS,
         description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
     )
-    min_tokens: Annotated[int, Option(help="before anything stops the text")] = Field(
-        default=0, ge=0, description="an integer from 0 to max_tokens"
+    min_tokens: Annotated[int, Option(help="before anything stops the text", panel=_STOPPING)] = (
+        Field(default=0, ge=0, description="an integer from 0 to max_tokens")
     )
     stop: Annotated[
         StopStrings,
         BeforeValidator(_as_tuple),
-        Option(help="text that ends it; may be repeated"),
+        Option(help="text that ends it; may be repeated", panel=_STOPPING),
     ] = Field(
         default=(),
         max_length=MAX_STOP_STRINGS,
@@ -123,19 +125,26 @@ class SamplingParams(ValidatedConfig):
     stop_token_ids: Annotated[
         TokenIds,
         BeforeValidator(_as_tuple),
-        Option("--stop-token-id", help="may be repeated"),
+        Option("--stop-token-id", help="may be repeated", panel=_STOPPING),
     ] = Field(default=(), description="a list of token ids from 0")
-    ignore_eos: Annotated[bool, Option(help="go on after the end of text")] = Field(
-        default=False, description="True or False"
+    ignore_eos: Annotated[bool, Option(help="go on after the end of text", panel=_STOPPING)] = (
+        Field(default=False, description="True or False")
     )
-    include_stop_str_in_output: Annotated[bool, Option(help="show what ended it")] = Field(
-        default=False, description="True or False"
-    )
+    include_stop_str_in_output: Annotated[
+        bool, Option(help="show what ended it", panel=_STOPPING)
+    ] = Field(default=False, description="True or False")
     skip_special_tokens: Annotated[
         bool,
-        Option(" /--keep-special-tokens", help="show special tokens", show_default=False),
+        Option(
+            " /--keep-special-tokens",
+            help="show special tokens",
+            show_default=False,
+            panel=_RESULTS,
+        ),
     ] = Field(default=True, description="True or False")
-    logprobs: Annotated[int | None, Option(help="log-probabilities of the k best (off)")] = Field(
+    logprobs: Annotated[
+        int | None, Option(help="log-probabilities of the k best (off)", panel=_RESULTS)
+    ] = Field(
         default=None,
         ge=0,
         description="an integer from 0: most probable tokens reported beside the chosen one",

@@ -310,6 +310,7 @@ def test_a_closed_generator_says_so(exported: Callable[..., Path]) -> None:
     ("options", "message"),
     [
         ({"max_batch_size": 0}, "max_batch_size is 0; allowed: 1 or more"),
+        ({"max_batch_size": 10**12}, "max_batch_size is 1000000000000; allowed: 65536 or less"),
         ({"kv_memory": 0}, "kv_memory is 0; allowed: 1 or more"),
         ({"kv_memory": "2 giraffes"}, "kv_memory is '2 giraffes', no size; allowed: e.g. 512MiB"),
         ({"kv_memory": []}, "kv_memory is"),

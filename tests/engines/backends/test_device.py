@@ -148,7 +148,8 @@ def test_a_rehearsal_is_a_device_by_name() -> None:
         UsageError, match="'rehearsal', where tensorrt engines can't run; allowed: cuda"
     ):
         open_backend("tensorrt", device="rehearsal")
-    with pytest.raises(UsageError, match="allowed: cpu, cuda, cuda:INDEX, rehearsal"):
-        open_backend("onnxruntime", device="tpu")
+    for unknown in ("tpu", 5):
+        with pytest.raises(UsageError, match="allowed: cpu, cuda, cuda:INDEX, rehearsal"):
+            open_backend("onnxruntime", device=unknown)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="threads"):
         open_backend("onnxruntime", device="rehearsal", threads=2)

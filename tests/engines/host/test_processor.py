@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,12 @@ def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.Monk
     assert session_options(None).intra_op_num_threads == 2
 
 
-@pytest.mark.parametrize("threads", [0, -2, 5, 64])
+@pytest.mark.parametrize("threads", [0, -2, 5, 64, "2", 1.0, True])
 @pytest.mark.usefixtures("four_processors")
-def test_more_threads_than_processors_are_refused_everywhere(threads: int) -> None:
+def test_more_threads_than_processors_are_refused_everywhere(threads: Any) -> None:  # noqa: ANN401
     for use in (use_shared_thread_pool, OrtBackend):
-        with pytest.raises(UsageError, match=f"is {threads}; allowed: 1 to 4, the processors"):
+        with pytest.raises(UsageError, match=f"is {threads!r}; allowed: 1 to 4, the processors"):
             use(threads)
-    with pytest.raises(UsageError, match=f"threads is {threads}; allowed: 1"):
-        EngineOptions(threads=threads)
+    if type(threads) is int:  # an option's text becomes a number
+        with pytest.raises(UsageError, match=f"threads is {threads}; allowed: 1"):
+            EngineOptions(threads=threads)

@@ -97,7 +97,8 @@ def test_a_full_disk_is_noticed_before_any_work_and_a_dry_run_shows_the_plan_sti
     assert result.exit_code == 0
     assert "6 layers" in result.stdout
     assert "lacking" in result.stdout
-    assert "are free on that disk" in result.stdout
+    assert "MB; 0.0 MB are free on that disk" in result.stdout
+    assert not any(line.endswith(" ") for line in result.stdout.splitlines()), "no padding in pipes"
 
 
 @pytest.mark.parametrize("spec", ["linear:max=7,min=2,horizon=8", "9x:horizon=8", "nonsense"])

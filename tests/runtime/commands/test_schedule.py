@@ -97,6 +97,14 @@ def test_plot_refuses_other_formats_and_missing_folders(
     assert text in result.stderr
 
 
+def test_a_picture_of_more_tokens_than_memory_holds_is_refused(tmp_path: Path) -> None:
+    picture = tmp_path / "long.png"
+    result = run("plot", "2x", "--layers", "16", "--tokens", str(10**12), "-o", str(picture))
+    assert result.exit_code == 2
+    assert "1,000,000,000,000 tokens of 16 layers; allowed: 4,194,304 tokens" in result.stderr
+    assert not picture.exists()
+
+
 def test_a_decaying_prompt_is_shown_from_its_first_to_its_last_token() -> None:
     result = run("show", "2x:prompt=decay", "--layers", "24")
     rows = [line for line in result.stdout.splitlines() if "prompt," in line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,6 +123,12 @@ def test_short_forms(short: str, canonical: str) -> None:
 )
 def test_bad_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
+        parse_schedule(text, num_layers=24)
+
+
+@pytest.mark.parametrize("text", [None, 2, b"2x", {"max": 3}])
+def test_what_is_no_text_is_refused(text: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ScheduleError, match=r"allowed: a text, e\.g\. full, 2x"):
         parse_schedule(text, num_layers=24)
 
 
