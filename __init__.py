@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .calib.tuning.config import TuneConfig as TuneConfig
     from .calib.tuning.tuning import tune as tune
     from .engines.backends.ort import use_shared_thread_pool
-    from .engines.bundle import EngineBundle, write_schedule
+    from .engines.bundle import EngineBundle
     from .engines.errors import (
         BundleError,
         CapacityError,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .runtime.measuring.doctor import examine_machine
     from .runtime.measuring.inspection import Workload, inspect_bundle
     from .runtime.schedule import ExitSchedule
+    from .runtime.schedule.default import write_schedule
     from .runtime.schedule.plot import plot_schedule
     from .runtime.schedule.text import format_schedule, parse_schedule
     from .runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
@@ -109,7 +110,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "plot_schedule": ".runtime.schedule.plot",
     "run_benchmark": ".runtime.measuring.bench",
     "use_shared_thread_pool": ".engines.backends.ort",
-    "write_schedule": ".engines.bundle",
+    "write_schedule": ".runtime.schedule.default",
 }
 _MAKING = {
     "BuildConfig": ".exporter.config",

@@ -103,7 +103,7 @@ def test_every_error_is_public() -> None:
         "calib.rounding_plan": "RoundingConfig",
         "calib.tune": "tune",
         "calib.tune_config": "TuneConfig",
-        "engines.bundle": "write_schedule",
+        "engines.bundle": "EngineBundle",
         "exporter.config": "ExportConfig",
         "exporter.pipeline": "export",
     }.items(),

@@ -72,6 +72,14 @@ class EngineBundle:
         return cls._while_replaced(Path(path), lambda root: cls._read(root, verify == "full"))
 
     @classmethod
+    def read_manifest(cls, path: str | Path) -> Manifest:
+        """Read the manifest of the bundle at ``path``, nothing else: no other file need be whole.
+
+        Raises BundleError as ``open`` does.
+        """
+        return cls._while_replaced(Path(path), read_manifest)
+
+    @classmethod
     def load(cls, path: str | Path, use: Callable[[Self], T], *, verify: Verify = "full") -> T:
         """Open the bundle at ``path`` and return ``use(bundle)``, which loads its engines.
 

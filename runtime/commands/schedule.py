@@ -88,18 +88,10 @@ def plot(
 @reports_errors
 def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) -> None:
     """Change the schedule that a bundle runs by default; no engine is rebuilt."""
-    from ...engines.bundle import EngineBundle, write_schedule
-    from ..schedule import ExitSchedule
-    from ..schedule.text import format_schedule, parse_schedule
+    from ..schedule.default import write_schedule
+    from ..schedule.text import format_schedule
 
-    opened = EngineBundle.open(bundle)
-    before = ExitSchedule.from_document(opened.schedule_document)
-    if horizon is None and before.decay != "constant":
-        horizon = before.horizon
-    num_layers = opened.manifest.model.num_layers
-    after = parse_schedule(schedule, num_layers=num_layers, horizon=horizon)
-    write_schedule(opened.path, after.to_document())
-    typer.echo(format_schedule(after))
+    typer.echo(format_schedule(write_schedule(bundle, schedule, horizon=horizon)))
 
 
 def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitSchedule:

@@ -18,7 +18,9 @@ _MOST_CELLS = 1 << 26  # of a picture: a byte each, and some times that while it
 _LABELS = ("bypassed", "prompt", "warm-up", "runs")
 
 
-def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None = None) -> None:
+def plot_schedule(
+    schedule: ExitSchedule, path: str | Path, *, num_tokens: int | None = None
+) -> None:
     """Draw layers × positions to ``path``, PNG or SVG by its ending.
 
     Columns are the prompt (one for each of its budgets), then generated tokens 0 … ``num_tokens``
@@ -27,6 +29,7 @@ def plot_schedule(schedule: ExitSchedule, path: Path, *, num_tokens: int | None 
     Raises UsageError for another ending, a missing folder or more tokens than can be drawn,
     MissingExtraError where matplotlib is not installed.
     """
+    path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
     if not path.absolute().parent.is_dir():

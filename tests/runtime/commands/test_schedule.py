@@ -10,7 +10,10 @@ import pytest
 from hollow_bundles import write_hollow_bundle
 from typer.testing import CliRunner, Result
 
+from skipdec import write_schedule
 from skipdec.cli import build_app
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.errors import BundleError, ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.plot import schedule_cells
 
@@ -95,6 +98,37 @@ def test_plot_refuses_other_formats_and_missing_folders(
     result = run("plot", "2x", "--layers", "12", "-o", str(tmp_path / picture))
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+@pytest.mark.parametrize("content", [None, "", '{"schedule": "2x"}'])
+def test_set_mends_a_schedule_that_is_missing_or_damaged(
+    tmp_path: Path, content: str | None
+) -> None:
+    bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
+    file = bundle / "schedule.json"
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BundleError, match="write it with 'skipdec schedule set'"):
+        EngineBundle.open(bundle)
+    assert run("set", str(bundle), "2x:horizon=8").exit_code == 0
+    assert EngineBundle.open(bundle).schedule_document["horizon"] == 8
+
+
+def test_a_program_sets_schedules_that_fit_alone(tmp_path: Path) -> None:
+    bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
+    num_layers = EngineBundle.read_manifest(bundle).model.num_layers
+    text = ExitSchedule.parse("2x", num_layers=num_layers, horizon=8)
+    for schedule in (text, text.to_document(), "2x:horizon=8"):
+        assert write_schedule(str(bundle), schedule) == text
+        assert EngineBundle.open(bundle).schedule_document == text.to_document()
+    deeper = ExitSchedule.full(num_layers + 1)
+    for schedule in (deeper, deeper.to_document(), None):
+        with pytest.raises(ScheduleError):
+            write_schedule(str(bundle), schedule)  # type: ignore[arg-type]
+    assert EngineBundle.open(bundle).schedule_document == text.to_document()
+    with pytest.raises(BundleError, match="does not exist"):
+        write_schedule(tmp_path / "none", "full")
 
 
 def test_a_picture_of_more_tokens_than_memory_holds_is_refused(tmp_path: Path) -> None:
