@@ -108,7 +108,7 @@ class GenerateOptions(EngineOptions):
     as_json: Annotated[bool, Option("--json")] = Field(
         default=False, description="results of -p, or figures of --output, as JSON"
     )
-    quiet: Annotated[bool, Option("-q")] = Field(default=False, description="nothing on stderr")
+    quiet: Annotated[bool, Option("-q")] = Field(default=False, description="on stderr only errors")
     schedule: Annotated[str | None, _RUNNING] = Field(
         default=None, description="full, 2x, linear:max=16,min=8,… or a file (bundle's own)"
     )
