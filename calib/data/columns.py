@@ -71,7 +71,8 @@ class MissingColumns:
         """One a column; the last one says what may be meant by those that there are."""
         for place, (name, row) in enumerate(self._first.items(), start=1):
             others = self._count[name] - 1
-            also = f", nor have {others:,} other rows" if others else ""
+            more = "has 1 other row" if others == 1 else f"have {others:,} other rows"
+            also = f", nor {more}" if others else ""
             there = ", ".join(map(repr, row.columns))
             advice = f"; {_advice(row)}" if place == len(self._first) else ""
             yield f"{row.source}: has no {name!r}{also}; its columns are {there}{advice}"

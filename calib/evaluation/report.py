@@ -106,16 +106,16 @@ class EvaluationPlace(Place):
         if not directory.parent.is_dir():
             return [f"{directory.parent} is no directory; make it"]
         if not directory.exists():
-            return []
+            return super().problems(force=force)
         if not directory.is_dir():
             return ["is a file; name a directory"]
-        if not force:
-            return ["exists; --force replaces it, or name another"]
         foreign = sorted({entry.name for entry in directory.iterdir()} - _FILES)
         if foreign:
             listed = ", ".join(foreign[:5])
             return [f"holds {listed}, not a result of skipdec evaluate; name another"]
-        return []
+        if not force:
+            return ["exists; --force replaces it, or name another"]
+        return super().problems(force=force)
 
 
 def evaluation_place(output: Path) -> EvaluationPlace:

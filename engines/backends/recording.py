@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ..bundle import file_record
+from ..checking import FrozenModel
 from ..documents import read_json
 from ..errors import UsageError
 from ..manifest import EngineKind, EngineSpec, KVBucket, RelativePath, Sha256, TensorRole
@@ -28,10 +29,8 @@ RECORDING_NAME = "recording.json"
 _CACHES = (TensorRole.PAST_KEY, TensorRole.PAST_VALUE)
 
 
-class RecordedCall(BaseModel):
+class RecordedCall(FrozenModel):
     """One call of an engine. A step begins at each call of the embedding, 0 is the first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str
     step: int = Field(ge=0)
@@ -39,10 +38,8 @@ class RecordedCall(BaseModel):
     sha256: Sha256
 
 
-class RecordingIndex(BaseModel):
+class RecordingIndex(FrozenModel):
     """The content of ``recording.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str = Field(description="of the bundle's manifest")
     target: str

@@ -125,7 +125,7 @@ def _print_records(
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
-    names = [" ".join(heading.split()) for heading in headings]
+    names = [" ".join(heading.replace("-\n", "").split()) for heading in headings]
     for place, row in enumerate(rows):
         for name, cell in zip(names, row, strict=True):
             if cell:

@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import DTypeLike
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ...engines.checking import FrozenModel
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
 from ...engines.memory import WEIGHTS_ALIGNMENT, Array
 from ...engines.trt.build import PlanReport
@@ -27,13 +28,11 @@ from ..graphs.lowering import LoweredEngine, lowering_of
 _BLOCK_BYTES = 1 << 24  # a tensor is converted and written this many bytes at a time
 
 
-class BuiltEngine(BaseModel):
+class BuiltEngine(FrozenModel):
     """One engine on disk, ONNX or plans; paths are relative to ``directory``.
 
     Its JSON is what does not depend on the run that looks at it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     spec: EngineSpec
     files: tuple[FileRecord, ...]

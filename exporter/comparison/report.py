@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from ...engines.checking import FrozenModel
 from ...engines.errors import VerificationError
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+class _Model(FrozenModel):
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
 class TensorErrors(_Model):

@@ -13,8 +13,9 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ...engines.checking import FrozenModel
 from ...engines.manifest import EngineKind, ModelSpec, json_digest
 from ...engines.memory import Array
 from ..architecture.architecture import architecture_of, engine_parameters
@@ -28,10 +29,8 @@ Factors = Mapping[str, Sequence[float]]
 _Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Migration(BaseModel):
+class Migration(FrozenModel):
     """The factors of a whole model, chosen with ``alpha``; an engine may have none."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: float = Field(ge=0, le=1)
     layers: dict[str, dict[str, list[_Factor]]] = Field(default_factory=dict)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from ...engines.checking import FrozenModel
 from ...engines.documents import parse_json, read_file
 from ...engines.errors import UsageError
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec, json_digest
@@ -24,15 +25,13 @@ Ranges = Mapping[str, float]
 _Range = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ActivationRanges(BaseModel):
+class ActivationRanges(FrozenModel):
     """max|x| of the input x of every product that takes quantised activations.
 
     >>> text = '{"layers": {"layer_000": {"fc1.weight": 4.5}}, "head": {"lm_head.weight": 9.0}}'
     >>> ActivationRanges.from_json(text, "ranges.json").of("layer_000")
     {'fc1.weight': 4.5}
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: dict[str, dict[str, _Range]] = Field(default_factory=dict)
     head: dict[str, _Range] = Field(default_factory=dict)

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from ...engines.checking import ValidatedConfig
+from ...engines.checking import FrozenModel, ValidatedConfig
 from ...engines.errors import VerificationError
 from ...engines.manifest import PrecisionSpec
 from ..config import GIB, CheckpointSource
@@ -18,8 +18,8 @@ _REPORTED_PROBLEMS = 10
 TokenReference = Literal["Hugging Face", "layer by layer"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+class _Model(FrozenModel):
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
 class VerificationRequest(ValidatedConfig):

@@ -99,6 +99,11 @@ def test_an_old_result_needs_force_and_is_replaced_whole(
     write_evaluation(target, evaluation, {"old": 1}, force=False)
     with pytest.raises(UsageError, match="exists; --force replaces it"):
         write_evaluation(target, evaluation, DOCUMENT, force=False)
+    (target / "manifest.json").touch()
+    for force in (False, True):  # it is never said that --force replaces what it does not
+        with pytest.raises(UsageError, match=r"holds manifest\.json, not a result of"):
+            write_evaluation(target, evaluation, DOCUMENT, force=force)
+    (target / "manifest.json").unlink()
     write_evaluation(target, evaluation, DOCUMENT, force=True)
     assert json.loads((target / "evaluation.json").read_text()) == DOCUMENT
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
