@@ -100,11 +100,15 @@ class EngineBundle:
     def _while_replaced(path: Path, use: Callable[[HeldDirectory], T]) -> T:
         """Return ``use`` of the bundle's directory, anew if that failed because it was replaced."""
         for _ in range(_ATTEMPTS):
-            place = bundle_place(path)
-            if place.is_interrupted:
-                with WriterLock(place.target):
-                    place.repair()
-            _require_bundle(place.target)
+            try:
+                place = bundle_place(path)
+                if place.is_interrupted:
+                    with WriterLock(place.target):
+                        place.repair()
+                _require_bundle(place.target)
+            except (OSError, ValueError) as error:  # no permission; no name: too long, a null
+                reason = getattr(error, "strerror", None) or error
+                raise BundleError(f"{str(path)!r:.200}", f"can't be opened ({reason})") from error
             directory = HeldDirectory(place.target)
             try:
                 return use(directory)

@@ -94,6 +94,12 @@ def test_a_bundle_opens_through_a_link_to_it(bundle: EngineBundle, tmp_path: Pat
     assert EngineBundle.open(tmp_path / "link").path == bundle.path
 
 
+@pytest.mark.parametrize(("name", "reason"), [("a\0b", "null byte"), ("x" * 5000, "too long")])
+def test_what_can_be_no_name_is_a_bundle_error(name: str, reason: str) -> None:
+    with pytest.raises(BundleError, match=f"can't be opened .*{reason}"):
+        EngineBundle.open(name)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
