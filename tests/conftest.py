@@ -46,6 +46,14 @@ def traced_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def own_thread_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that run engines in this process leave it without a pool that later tests share."""
+    from skipdec.engines.backends import ort
+
+    monkeypatch.setattr(ort, "use_shared_thread_pool", lambda threads: None)
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``checkpoint(structure)``: the directory of a tiny Hugging Face checkpoint."""

@@ -119,7 +119,11 @@ def assert_same_weights(first: Path, second: Path, tolerance: float = 0.0) -> No
 
 
 def test_loss_falls_and_the_output_exports_with_its_schedule(
-    small: Path, rows: Path, settings: Callable[..., TuneConfig], tmp_path: Path
+    small: Path,
+    rows: Path,
+    settings: Callable[..., TuneConfig],
+    tmp_path: Path,
+    own_thread_pools: None,
 ) -> None:
     data = {"path": rows, "prompt_template": "{prompt} ="}
     config = settings(model=str(small), max_steps=60, data=data, validation=rows, batch_size=8)

@@ -9,7 +9,6 @@ from mutations import copy_bundle, edit_parameters
 from typer.testing import CliRunner, Result
 
 from skipdec.cli import build_app
-from skipdec.engines.backends import ort
 
 Exported = Callable[..., Path]
 
@@ -52,9 +51,8 @@ def test_departure_is_told_inside_and_out_and_exits_with_1(
 
 
 def test_what_a_generation_recorded_is_compared(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, own_thread_pools: None
 ) -> None:
-    monkeypatch.setattr(ort, "use_shared_thread_pool", lambda threads: None)
     lines = tmp_path / "prompts.jsonl"
     lines.write_text('{"id": 1, "prompt_token_ids": [5, 6, 7], "max_tokens": 3}\n')
     calls = tmp_path / "calls"

@@ -19,10 +19,10 @@ from skipdec.engines.manifest import EngineKind, Manifest, PrecisionSpec
 from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.exporter.config import CheckpointSource
 from skipdec.exporter.verification import plans as verify_plans
+from skipdec.exporter.verification import tokens as verify_tokens
 from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.reference import Reference, ReferenceBuilder
 from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
-from skipdec.runtime import generator
 
 Exported = Callable[..., Path]
 LAYERS = [f"layer_{index:03d}" for index in range(6)]
@@ -42,7 +42,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         device = HostDevice()
         return TensorRtBackend(device=device, library=FakeTensorRt(device).library())
 
-    for module in (verify_plans, generator):
+    for module in (verify_plans, verify_tokens):
         monkeypatch.setattr(module, "open_backend", open_fake)
 
 

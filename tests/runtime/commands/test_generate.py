@@ -16,7 +16,6 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
-from skipdec.engines.backends import ort
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import ExportConfig
@@ -43,9 +42,8 @@ def bundle(
 
 
 @pytest.fixture
-def run(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """``run("-p", "text", …, stdin=b"…")``: the command in this process, without a shared pool."""
-    monkeypatch.setattr(ort, "use_shared_thread_pool", lambda threads: None)
+def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
+    """``run("-p", "text", …, stdin=b"…")``: the command in this process."""
 
     def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
         return CliRunner().invoke(

@@ -30,7 +30,7 @@ def test_missing_extras_that_fit_the_machine_come_with_their_command(
 ) -> None:
     lacking = ("export", "gpu", "tensorrt")
     monkeypatch.setattr(doctor, "missing_modules", lambda extra: ("torch",) * (extra in lacking))
-    monkeypatch.setattr(doctor, "survey_gpus", lambda: GpuSurvey(gpus))
+    monkeypatch.setattr(doctor, "survey_gpus", lambda: GpuSurvey(gpus, note="none"))
     monkeypatch.setattr(doctor, "install_command", lambda extra: f"pip install 'skipdec[{extra}]'")
     monkeypatch.setattr(doctor, "_execution_providers", list)
     report = doctor.examine_machine(bandwidth=False)
