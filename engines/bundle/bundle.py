@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar
 from ..documents import read_file
 from ..errors import BundleError, UsageError
 from ..host.processor import available_cores
-from ..manifest import FileRecord, Manifest
+from ..manifest import EngineSpec, FileRecord, Manifest
 from .copies import copy_files, push_files
 from .directory import HeldDirectory
 from .files import EXPORT_AGAIN, read_manifest, read_schedule, record_problem
@@ -132,12 +132,13 @@ class EngineBundle:
     def weights_checked(self) -> Iterator[None]:
         """Hash the weights on threads beside the block, if ``hashes_weights`` says so.
 
-        At the block's end, raises BundleError naming every file that is wrong.
+        Those of canonical engines are left out: nothing runs them. At the block's end, raises
+        BundleError naming every file that is wrong.
         """
         if not self.hashes_weights:
             yield
             return
-        weights = sorted(self._weights(), key=lambda record: -record.size)
+        weights = sorted(self._weights(self.manifest.all_engines), key=lambda each: -each.size)
         with ThreadPoolExecutor(min(available_cores(), _MOST_HASHERS)) as pool:
             problems = [pool.submit(self._problems, [record], True) for record in weights]
             try:
@@ -252,13 +253,13 @@ class EngineBundle:
         names = [MANIFEST_NAME, SCHEDULE_NAME, *(record.path for record in self.manifest.files)]
         return [*names, *([CARD_NAME] if (self.path / CARD_NAME).is_file() else [])]
 
-    def _weights(self) -> list[FileRecord]:
-        engines = (*self.manifest.all_engines, *self.manifest.canonical)
+    def _weights(self, engines: Iterable[EngineSpec]) -> list[FileRecord]:
         weights = {path for engine in engines for path in engine.weights}
         return [record for record in self.manifest.files if record.path in weights]
 
     def _problems(self, records: Iterable[FileRecord], hash_weights: bool) -> list[str]:
-        unhashed = () if hash_weights else self._weights()
+        engines = (*self.manifest.all_engines, *self.manifest.canonical)
+        unhashed = () if hash_weights else self._weights(engines)
         return [
             f"{record.path}: {problem}"
             for record in records

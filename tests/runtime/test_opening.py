@@ -80,14 +80,27 @@ def test_a_bundle_that_is_replaced_while_engines_load_runs_whole(
     assert not new.exists()
 
 
-def test_a_flipped_bit_in_the_weights_is_found_while_they_are_loaded(old: Path) -> None:
-    weights = next(old.rglob("layer_002.weights"))
-    content = bytearray(weights.read_bytes())
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    weights.write_bytes(content)
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_in_the_weights_is_found_while_they_are_loaded(old: Path) -> None:
+    flip_a_bit(next(old.rglob("layer_002.weights")))
     with pytest.raises(BundleError, match=r"layer_002\.weights: has SHA-256"):
         Generator.open(old)
     Generator.open(old, verify="graphs").close()
+
+
+def test_weights_of_canonical_engines_are_not_hashed_to_run_others(
+    exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    kept = copy_bundle(exported(STRUCTURE, quantize="int8", keep_canonical=True), tmp_path)
+    flip_a_bit(next((kept / "engines" / "canonical").glob("*.weights")))
+    Generator.open(kept).close()
+    with pytest.raises(BundleError, match="engines/canonical/"):
+        EngineBundle.open(kept, verify="full")
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path)])
