@@ -141,6 +141,7 @@ def gather_outputs(
             outputs[row.request_index, row.output_index] = row.output()
         if on_progress is not None:
             on_progress(step.deltas)
+    texts = {schedule: format_schedule(schedule) for schedule in set(schedules)}
     return [
         RequestOutput(
             request_id=str(request.index),
@@ -148,7 +149,7 @@ def gather_outputs(
             prompt_token_ids=request.prompt_token_ids,
             outputs=tuple(outputs[request.index, i] for i in range(request.params.n)),
             finished=True,
-            schedule=format_schedule(schedule),
+            schedule=texts[schedule],
         )
         for request, schedule in zip(requests, schedules, strict=True)
     ]

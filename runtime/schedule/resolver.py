@@ -47,5 +47,5 @@ class ScheduleResolver:
 
         Raises what `resolve` does, for no requests too.
         """
-        resolved = {tokens: self.resolve(wanted, tokens) for tokens in {1, *num_tokens}}
+        resolved = {tokens: self.resolve(wanted, tokens) for tokens in set(num_tokens) or {1}}
         return [resolved[tokens] for tokens in num_tokens]

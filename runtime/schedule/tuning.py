@@ -17,13 +17,12 @@ class UntunedWarning:
     """Says of a bundle's schedules, once, that texts will be poor: see `untuned_warning`."""
 
     def __init__(self, bundle: EngineBundle) -> None:
-        self._bundle = bundle
-        self._is_said = False
+        self._is_due = not _skips_by_intent(bundle)
 
     def log(self, schedules: Iterable[ExitSchedule]) -> None:
         """Log the warning, if there is one and it was not logged yet."""
-        if not self._is_said and (warning := untuned_warning(self._bundle, schedules)):
-            self._is_said = True
+        if self._is_due and (warning := _warning(schedules)):
+            self._is_due = False
             _LOG.warning(warning)
 
 
@@ -33,9 +32,17 @@ def untuned_warning(bundle: EngineBundle, schedules: Iterable[ExitSchedule]) -> 
     None if they run all layers, if the bundle's checkpoint was tuned, or if the bundle has a
     reduced schedule of its own: then ``export`` has said it.
     """
-    reduced = next((schedule for schedule in schedules if schedule.is_reduced), None)
+    return None if _skips_by_intent(bundle) else _warning(schedules)
+
+
+def _skips_by_intent(bundle: EngineBundle) -> bool:
     own = ExitSchedule.from_document(bundle.schedule_document)
-    if reduced is None or own.is_reduced or TUNED_SCHEDULE in bundle.manifest.source:
+    return own.is_reduced or TUNED_SCHEDULE in bundle.manifest.source
+
+
+def _warning(schedules: Iterable[ExitSchedule]) -> str | None:
+    reduced = next((schedule for schedule in schedules if schedule.is_reduced), None)
+    if reduced is None:
         return None
     return (
         f"schedule {format_schedule(reduced)} skips layers, but nothing says that the model was "

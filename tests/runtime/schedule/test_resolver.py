@@ -36,6 +36,11 @@ def test_each_request_has_its_own() -> None:
     assert [schedule.horizon for schedule in schedules] == [20, 4, 20]
 
 
+def test_a_text_need_fit_the_requests_alone() -> None:
+    (schedule,) = ScheduleResolver(6, FULL).resolve_all("step:max=4,min=2,steps=3", [20])
+    assert (schedule.decay, schedule.horizon) == ("step", 20)
+
+
 @pytest.mark.parametrize("resolver", [ScheduleResolver(7, FULL), ScheduleResolver(7, FULL, LINEAR)])
 def test_another_depth_is_refused_before_there_are_requests(resolver: ScheduleResolver) -> None:
     with pytest.raises(ScheduleError, match="is for 6 layers; the bundle has 7"):
