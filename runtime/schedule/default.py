@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...engines.bundle import EngineBundle, replace_file, schedule_text
-from ...engines.bundle.place import SCHEDULE_NAME, bundle_place
+from ...engines.bundle import EngineBundle
+from ...engines.bundle import write_schedule as write_document
+from ...engines.bundle.place import bundle_place
 from ...engines.errors import BundleError, ScheduleError
 from .schedule import ExitSchedule
 
@@ -36,8 +37,7 @@ def write_schedule(
         raise ScheduleError(
             "schedule", f"is for {schedule.num_layers} layers; the model has {num_layers}"
         )
-    file = bundle_place(Path(bundle)).target / SCHEDULE_NAME
-    replace_file(file, schedule_text(schedule.to_document()).encode())
+    write_document(bundle_place(Path(bundle)).target, schedule.to_document())
     return schedule
 
 
