@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from ..documents import read_file
 from ..errors import BundleError, UsageError
@@ -67,9 +67,8 @@ class EngineBundle:
         ``verify="full"`` those of the weights. A swap of ``export --force`` that was interrupted
         is repaired first. Raises BundleError naming every file that is wrong.
         """
-        if verify not in ("graphs", "full"):
-            raise UsageError("verify", f"is {verify!r}; allowed: 'graphs', 'full'")
-        return cls._while_replaced(Path(path), lambda root: cls._read(root, verify == "full"))
+        hash_weights = _hashes_weights(verify)
+        return cls._while_replaced(Path(path), lambda root: cls._read(root, hash_weights))
 
     @classmethod
     def read_manifest(cls, path: str | Path) -> Manifest:
@@ -87,12 +86,11 @@ class EngineBundle:
         bundle is replaced meanwhile, so that engines are missing, the new one is taken. Raises
         what ``open`` and ``use`` do.
         """
-        if verify not in ("graphs", "full"):
-            raise UsageError("verify", f"is {verify!r}; allowed: 'graphs', 'full'")
+        hashes_weights = _hashes_weights(verify)
 
         def load(root: HeldDirectory) -> T:
             bundle = cls._read(root, hash_weights=False)
-            return use(replace(bundle, hashes_weights=verify == "full"))
+            return use(replace(bundle, hashes_weights=hashes_weights))
 
         return cls._while_replaced(Path(path), load)
 
@@ -138,7 +136,9 @@ class EngineBundle:
         if not self.hashes_weights:
             yield
             return
-        weights = sorted(self._weights(self.manifest.all_engines), key=lambda each: -each.size)
+        loaded = _weights(self.manifest.all_engines)
+        weights = [record for record in self.manifest.files if record.path in loaded]
+        weights.sort(key=lambda record: -record.size)
         with ThreadPoolExecutor(min(available_cores(), _MOST_HASHERS)) as pool:
             problems = [pool.submit(self._problems, [record], True) for record in weights]
             try:
@@ -253,18 +253,25 @@ class EngineBundle:
         names = [MANIFEST_NAME, SCHEDULE_NAME, *(record.path for record in self.manifest.files)]
         return [*names, *([CARD_NAME] if (self.path / CARD_NAME).is_file() else [])]
 
-    def _weights(self, engines: Iterable[EngineSpec]) -> list[FileRecord]:
-        weights = {path for engine in engines for path in engine.weights}
-        return [record for record in self.manifest.files if record.path in weights]
-
     def _problems(self, records: Iterable[FileRecord], hash_weights: bool) -> list[str]:
-        engines = (*self.manifest.all_engines, *self.manifest.canonical)
-        unhashed = () if hash_weights else self._weights(engines)
+        engines = () if hash_weights else (*self.manifest.all_engines, *self.manifest.canonical)
+        unhashed = _weights(engines)
         return [
             f"{record.path}: {problem}"
             for record in records
-            if (problem := record_problem(self.directory, record, record not in unhashed))
+            if (problem := record_problem(self.directory, record, record.path not in unhashed))
         ]
+
+
+def _hashes_weights(verify: Verify) -> bool:
+    if verify not in get_args(Verify):
+        raise UsageError("verify", f"is {verify!r}; allowed: 'graphs', 'full'")
+    return verify == "full"
+
+
+def _weights(engines: Iterable[EngineSpec]) -> frozenset[str]:
+    """The weights files of ``engines``, as the manifest names them."""
+    return frozenset(path for engine in engines for path in engine.weights)
 
 
 def _require_bundle(root: Path) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +23,8 @@ EXPORT_AGAIN = "export the model again"
 def file_record(directory: Path, relative: str) -> FileRecord:
     """Describe the file ``directory / relative``: its size in bytes and its SHA-256."""
     path = directory / relative
-    return FileRecord(path=relative, size=path.stat().st_size, sha256=_sha256(path))
+    with path.open("rb") as file:
+        return FileRecord(path=relative, size=path.stat().st_size, sha256=_sha256(file))
 
 
 def schedule_text(document: dict[str, Any]) -> str:
@@ -106,7 +108,7 @@ def record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str
             size = os.fstat(file.fileno()).st_size
             if size != record.size:
                 return f"has {size:,} bytes; expected {record.size:,}"
-            digest = hashlib.file_digest(file, "sha256").hexdigest() if hashed else record.sha256
+            digest = _sha256(file) if hashed else record.sha256
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
@@ -116,6 +118,5 @@ def record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str
     return None
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _sha256(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
