@@ -7,11 +7,10 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ...engines.bundle import replace_file
+from ...engines.bundle import file_record, replace_file
 from ...engines.bundle.ownership import foreign_directory
 from ...engines.bundle.place import Place
 from ...engines.documents import read_json
@@ -143,7 +142,7 @@ class TuningDirectories:
 
         The caller is in the block of ``place.locked``.
         """
-        digest = _digest(self.place.partial / REPORT_NAME)
+        digest = file_record(self.place.partial, REPORT_NAME).sha256
         replace_file(self.work / _PUBLISHED_NAME, digest.encode())
         self.place.take(self.place.partial)
         self._forget()
@@ -151,8 +150,10 @@ class TuningDirectories:
     @property
     def _is_published(self) -> bool:
         """Whether the run's result has taken its place: its report is there, times included."""
-        published, report = self.work / _PUBLISHED_NAME, self.output / REPORT_NAME
-        return published.is_file() and report.is_file() and published.read_text() == _digest(report)
+        published = self.work / _PUBLISHED_NAME
+        if not (published.is_file() and (self.output / REPORT_NAME).is_file()):
+            return False
+        return published.read_text() == file_record(self.output, REPORT_NAME).sha256
 
     def _forget(self) -> None:
         """Delete the run's state, what says that it is published last."""
@@ -163,7 +164,3 @@ class TuningDirectories:
 def num_processes() -> int:
     """How many processes torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()

@@ -121,6 +121,15 @@ def _parse(number: int, line: bytes, defaults: SamplingParams) -> Record | BadRe
     return Record(number, record_id, prompt, params)
 
 
+def json_object(line: bytes) -> dict[str, Any] | None:
+    """The object of a line; None for anything else."""
+    try:
+        document = parse_json(line, UsageError, subject="line")
+    except UsageError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
 def joined(problems: Sequence[str]) -> str:
     """One text of some problems, which may be as many as a line has keys."""
     more = len(problems) - _MAX_PROBLEMS

@@ -11,12 +11,12 @@ from typing import IO, Any
 
 from ...engines.bundle import EngineBundle, replace_file
 from ...engines.bundle.place import WriterLock
-from ...engines.documents import parse_json, read_json
+from ...engines.documents import read_json
 from ...engines.errors import BundleError, SkipDecError, UsageError
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.sampling import SamplingParams
-from .jsonl import RecordId, to_bytes
+from .jsonl import RecordId, json_object, to_bytes
 from .options import GenerateOptions
 
 
@@ -182,7 +182,7 @@ class ResultFile:
         whole = content[: content.rfind(b"\n") + 1]
         kept: dict[RecordId, dict[str, Any]] = {}
         for number, line in enumerate(whole.splitlines(), start=1):
-            document = _json_object(line)
+            document = json_object(line)
             if document is None or not ("error" in document or _has_id(document)):
                 raise UsageError(
                     self._shown, f"line {number} is no result of skipdec generate; remove it"
@@ -229,11 +229,3 @@ def _shown(parameters: Mapping[str, Any], name: str) -> str:
 
 def _has_id(document: dict[str, Any]) -> bool:
     return isinstance(document.get("id"), str | int)
-
-
-def _json_object(line: bytes) -> dict[str, Any] | None:
-    try:
-        document = parse_json(line, UsageError, subject="line")
-    except UsageError:
-        return None
-    return document if isinstance(document, dict) else None

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import IO
 
-from ...engines.documents import parse_json
 from ...engines.errors import UsageError
-from .jsonl import split_lines
+from .jsonl import json_object, split_lines
 
 _MAX_PROMPT = 16 * 2**20  # bytes
 
@@ -56,13 +55,6 @@ def read_pipe() -> str | Iterator[bytes]:
         begin.append(line)
         if line.strip():
             break
-    if begin and _is_object(begin[-1]):
+    if begin and json_object(begin[-1]) is not None:
         return chain(begin, lines)
     return prompt_of(b"".join(begin) + file.read(_MAX_PROMPT + 1))
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(parse_json(line, UsageError, subject="line"), dict)
-    except UsageError:
-        return False
