@@ -9,10 +9,12 @@ import typer
 from pydantic import Field
 
 from ...engines.bundle import EngineBundle
+from ...engines.bundle.place import bundle_place
 from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import SkipDecError
 from ...engines.host.console import print_json
 from ...engines.host.options import AsJson, BundlePath, from_options
+from ...engines.manifest import Manifest
 from ..config import GIB, CheckpointSource, LoadFormat
 
 if TYPE_CHECKING:
@@ -107,23 +109,26 @@ def verify(
             failure = {"subject": error.subject, "problems": list(error.problems)}
             print_json({"bundle": str(bundle), "passed": False, "error": failure})
         raise
-    _print(EngineBundle.open(bundle), report, as_json)
+    manifest = EngineBundle.read_manifest(bundle)  # of what was checked just now
+    _print(bundle_place(bundle).target, manifest, report, as_json)
 
 
-def _print(bundle: EngineBundle, report: VerificationReport | None, as_json: bool) -> None:
-    files = len(bundle.manifest.files)
+def _print(
+    path: Path, manifest: Manifest, report: VerificationReport | None, as_json: bool
+) -> None:
+    files = len(manifest.files)
     if as_json:
         document = {
-            "bundle": str(bundle.path),
+            "bundle": str(path),
             "passed": True,
-            "digest": bundle.manifest.digest,
+            "digest": manifest.digest,
             "files": files,
             "report": None if report is None else report.model_dump(mode="json"),
         }
         print_json(document)
         return
-    typer.echo(f"{bundle.path}: all {files} files are as manifest.json says")
-    if report is None and bundle.manifest.build is not None:
+    typer.echo(f"{path}: all {files} files are as manifest.json says")
+    if report is None and manifest.build is not None:
         typer.echo("plans were not run; --reference MODEL compares them where their GPU is")
     if report is not None:
         for line in report.summary():

@@ -155,11 +155,14 @@ class RecordedInputs(Inputs):
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+        self._positions: dict[str, int] = {}  # by engine: asked for often, and all calls are read
 
     def positions(self, spec: EngineSpec) -> int:
         """See Inputs."""
-        calls = self.calls(spec)
-        return max((int(call.starts.max()) + call.num_tokens for call in calls), default=0)
+        if spec.name not in self._positions:
+            reached = (int(call.starts.max()) + call.num_tokens for call in self.calls(spec))
+            self._positions[spec.name] = max(reached, default=0)
+        return self._positions[spec.name]
 
     def calls(self, spec: EngineSpec) -> Iterator[EngineCall]:
         """See Inputs. Raises UsageError for a call that is not one of this engine."""

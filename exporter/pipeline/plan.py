@@ -129,8 +129,8 @@ class BundlePlan:
 
     def check_space(self) -> None:
         """Raise CapacityError if there is a ``shortage``."""
-        if self.shortage is not None:
-            raise CapacityError(str(self.output), self.shortage)
+        if (shortage := self.shortage) is not None:
+            raise CapacityError(str(self.output), shortage)
 
     @property
     def kv_bytes_per_token(self) -> int:
