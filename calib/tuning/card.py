@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engines.host.console import markdown_table
 from ...exporter.checkpoint.card import code, facts_table, model_card, structure
 from .plan import TuningPlan
 from .report import TuningReport, ValidationReport
@@ -36,18 +37,12 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
 
 
 def _losses(losses: ValidationReport) -> str:
-    return "\n".join(
-        (
-            f"Loss of {losses.examples:,} held-out completions, nats a token:",
-            "",
-            "| | before | after |",
-            "|---|---|---|",
-            *(
-                f"| {depth} | {before:.3f} | {after:.3f} |"
-                for depth, before, after in (
-                    ("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule),
-                    ("at full depth", losses.start_at_full, losses.tuned_at_full),
-                )
-            ),
+    rows = (
+        (depth, f"{before:.3f}", f"{after:.3f}")
+        for depth, before, after in (
+            ("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule),
+            ("at full depth", losses.start_at_full, losses.tuned_at_full),
         )
     )
+    table = markdown_table(("", "before", "after"), rows)
+    return f"Loss of {losses.examples:,} held-out completions, nats a token:\n\n{table}"

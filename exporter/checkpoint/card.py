@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...engines.host.console import markdown_table
 from ...engines.manifest import ModelSpec
 
 _LICENCE = (
@@ -34,8 +35,7 @@ def model_card(
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> str:
     """A Markdown table of names and values, without a heading."""
-    rows = (f"| {name} | {_cell(value)} |" for name, value in facts)
-    return "\n".join(("| | |", "|---|---|", *rows))
+    return markdown_table(("", ""), ((name, value.replace("|", "\\|")) for name, value in facts))
 
 
 def code(text: str) -> str:
@@ -56,7 +56,3 @@ def structure(model: ModelSpec) -> str:
         f"{model.family.upper()}, {model.num_layers} layers of width {model.hidden_size}, "
         f"{model.num_heads} heads, {model.vocab_size:,} tokens, {model.max_seq_len:,} positions"
     )
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

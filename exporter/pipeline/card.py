@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engines.host.console import markdown_table
 from ...engines.manifest import Manifest
 from ...runtime.measuring.cost import CostModel
 from ...runtime.schedule import ExitSchedule
@@ -57,19 +58,17 @@ def _speed(manifest: Manifest, schedule: ExitSchedule) -> str:
     tokens = max(2, min(_NUM_TOKENS, longest // 3))
     prompt = max(1, min(_PROMPT_LENGTH, longest - tokens))
     full = ExitSchedule.full(manifest.model.num_layers)
-    rows = [
-        f"| {code(format_schedule(each))} | {each.average_budget(tokens - 1):.2f} "
-        f"| {cost.speedup(each, [prompt], tokens):.2f}× |"
-        for each in dict.fromkeys((full, schedule))
-    ]
-    return "\n".join(
+    rows = (
         (
-            f"One row, {prompt} + {tokens} tokens; predicted from the bytes that are read, not "
-            "measured. What skipping costs in quality is a matter of how the weights "
-            "were tuned: `skipdec evaluate` shows it on your data.",
-            "",
-            "| schedule | layers a token | speed-up of decoding |",
-            "|---|---|---|",
-            *rows,
+            code(format_schedule(each)),
+            f"{each.average_budget(tokens - 1):.2f}",
+            f"{cost.speedup(each, [prompt], tokens):.2f}×",
         )
+        for each in dict.fromkeys((full, schedule))
+    )
+    return (
+        f"One row, {prompt} + {tokens} tokens; predicted from the bytes that are read, not "
+        "measured. What skipping costs in quality is a matter of how the weights "
+        "were tuned: `skipdec evaluate` shows it on your data.\n\n"
+        + markdown_table(("schedule", "layers a token", "speed-up of decoding"), rows)
     )
