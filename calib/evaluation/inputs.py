@@ -74,8 +74,12 @@ def prepare(config: EvaluationConfig) -> EvaluationInputs:
         for choice in config.bundles
         if (bundle := problems.attempt(EngineBundle.open, choice.path)) is not None
     ]
+    templates = [
+        PromptTemplate.choose(config.data, bundle.manifest.prompt_template) for _, bundle in opened
+    ]
     encodings = [
-        problems.attempt(encode_prompts, bundle, prompts, config.data) for _, bundle in opened
+        problems.attempt(encode_prompts, bundle, prompts, template, config.data.long_prompts)
+        for (_, bundle), template in zip(opened, templates, strict=True)
     ]
     kept: Sequence[bool] = [True] * len(prompts)
     if config.data.long_prompts == "drop":
@@ -88,9 +92,9 @@ def prepare(config: EvaluationConfig) -> EvaluationInputs:
             problems.errors.append(UsageError("data", none_fits))
     prompts = tuple(compress(prompts, kept))
     prepared = []
-    for (choice, bundle), encoded in zip(opened, encodings, strict=True):
+    for (choice, bundle), template, encoded in zip(opened, templates, encodings, strict=True):
         own = tuple(compress(encoded or (), kept))
-        ready = problems.attempt(_prepare_bundle, config, choice, bundle, prompts, own)
+        ready = problems.attempt(_prepare_bundle, config, choice, bundle, template, prompts, own)
         if ready is not None:
             prepared.append(ready)
     if problems.errors:
@@ -102,6 +106,7 @@ def _prepare_bundle(
     config: EvaluationConfig,
     choice: BundleChoice,
     bundle: EngineBundle,
+    template: PromptTemplate,
     prompts: Sequence[ReferencedPrompt],
     encoded: tuple[EncodedPrompt, ...],
 ) -> PreparedBundle:
@@ -126,7 +131,6 @@ def _prepare_bundle(
         if not tokens.fits
     ]
     raise_problems(str(choice.path), problems)
-    template = PromptTemplate.choose(config.data, bundle.manifest.prompt_template)
     return PreparedBundle(choice, bundle, schedules, encoded, max_tokens, template)
 
 

@@ -10,7 +10,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.manifest import ModelSpec
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, group_references, load_examples
-from ..data.long_prompts import cut_to_fit
+from ..data.long_prompts import LongPrompts, cut_to_fit
 from ..data.templates import PromptTemplate
 
 
@@ -65,18 +65,20 @@ def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[Referenced
 
 
 def encode_prompts(
-    bundle: EngineBundle, prompts: Sequence[ReferencedPrompt], data: DataConfig
+    bundle: EngineBundle,
+    prompts: Sequence[ReferencedPrompt],
+    template: PromptTemplate,
+    long_prompts: LongPrompts,
 ) -> tuple[EncodedPrompt, ...] | None:
-    """All prompts as ``bundle`` reads them; None if it has no tokenizer.
+    """All prompts, in ``template``, as ``bundle`` reads them; None if it has no tokenizer.
 
-    Where the data's ``long_prompts`` is "cut", a prompt that leaves no room for its first reference
+    Where ``long_prompts`` is "cut", a prompt that leaves no room for its first reference
     loses words at its end, down to half of the bundle's positions.
     """
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
         return None
-    template = PromptTemplate.choose(data, bundle.manifest.prompt_template)
-    cut = data.long_prompts == "cut"
+    cut = long_prompts == "cut"
     return tuple(_encode(prompt, tokenizer, model, template, cut=cut) for prompt in prompts)
 
 
