@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from ...engines.checking import FrozenModel
 from ...engines.errors import VerificationError
+from ..verification.report import MeasuredModel
 
 
-class _Model(FrozenModel):
-    model_config = ConfigDict(ser_json_inf_nan="constants")
-
-
-class TensorErrors(_Model):
+class TensorErrors(MeasuredModel):
     """One tensor of one call on both sides. Relative errors are those of single elements.
 
     A tensor departs if its largest error is above ``tolerance`` of the largest value, or its median
@@ -51,7 +47,7 @@ class TensorErrors(_Model):
         return self.max_absolute / max(self.largest_value, 1e-38)
 
 
-class EngineComparison(_Model):
+class EngineComparison(MeasuredModel):
     """One engine. ``inner``: its inner tensors in the order of the graph, where that was asked."""
 
     engine: str
@@ -74,7 +70,7 @@ class EngineComparison(_Model):
         return (inner or outputs)[0]
 
 
-class ComparisonReport(_Model):
+class ComparisonReport(MeasuredModel):
     """All engines that were compared, in the order in which a step runs them."""
 
     subject: str = Field(description="what was compared, and what ran it")

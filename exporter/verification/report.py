@@ -18,7 +18,9 @@ _REPORTED_PROBLEMS = 10
 TokenReference = Literal["Hugging Face", "layer by layer"]
 
 
-class _Model(FrozenModel):
+class MeasuredModel(FrozenModel):
+    """A report with measured numbers: what is infinite or no number stays so in its JSON."""
+
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
@@ -38,7 +40,7 @@ class VerificationRequest(ValidatedConfig):
     verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
 
 
-class EngineCheck(_Model):
+class EngineCheck(MeasuredModel):
     """One engine against its torch module. Errors are fractions of the tensor's max |reference|."""
 
     engine: str
@@ -66,7 +68,7 @@ class EngineCheck(_Model):
         return [f"engine {self.engine}: {problem}" for problem in problems]
 
 
-class TokenCheck(_Model):
+class TokenCheck(MeasuredModel):
     """The bundle's greedy tokens at full depth against the reference, position by position.
 
     The reference reads the bundle's own tokens, so one difference does not hide the next. A token
@@ -112,7 +114,7 @@ class TokenCheck(_Model):
         )
 
 
-class VerificationReport(_Model):
+class VerificationReport(MeasuredModel):
     """All that a verification found. Without ``tokens`` it stopped at broken engines.
 
     ``notes`` say what was not checked, and why.

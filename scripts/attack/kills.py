@@ -28,6 +28,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tiny import CONFIG
+
 from skipdec.engines.bundle import EngineBundle, write_schedule
 from skipdec.engines.bundle import place as bundle_place
 from skipdec.engines.bundle.place import Place
@@ -38,15 +40,6 @@ from skipdec.exporter.pipeline import export
 from skipdec.runtime.schedule.text import parse_schedule
 
 NUM_LAYERS = 2
-_CONFIG = {
-    "model_type": "opt",
-    "num_hidden_layers": NUM_LAYERS,
-    "hidden_size": 32,
-    "ffn_dim": 64,
-    "num_attention_heads": 2,
-    "vocab_size": 300,
-    "max_position_embeddings": 64,
-}
 _EVENTS = ("open", "fcntl.flock", "shutil.rmtree")  # and all of os.*
 Contents = dict[str, bytes]
 
@@ -116,7 +109,7 @@ def make_attacks(work: Path) -> Iterator[Attack]:
     """All of them."""
     model = work / "model"
     model.mkdir()
-    (model / "config.json").write_text(json.dumps(_CONFIG))
+    (model / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": NUM_LAYERS}))
 
     common: dict[str, Any] = {"model": str(model), "load_format": "dummy", "verify": False}
 
