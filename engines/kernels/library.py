@@ -1,0 +1,75 @@
+"""The compiled library of kernels: where it is, whether it can be used, and for what processor.
+
+``pip install`` compiles it where there is a C++ compiler; without one everything else works, on
+ONNX Runtime's own operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import EnvironmentMismatchError
+
+DOMAIN = "skipdec"  # of the operators in ONNX graphs
+INSTRUCTION_SET_VARIABLE = "SKIPDEC_INSTRUCTION_SET"
+
+_PATTERN = "_native*.so"
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """A loaded library of kernels; it stays loaded until the process ends."""
+
+    path: Path
+    _library: ctypes.CDLL
+
+    @property
+    def instruction_set(self) -> str:
+        """What its kernels run on here: portable, neon, avx2, avxvnni, avx512vnni or amx.
+
+        Raises EnvironmentMismatchError if SKIPDEC_INSTRUCTION_SET names one that can't run here.
+        """
+        name: bytes | None = self._library.skipdec_instruction_set()
+        if name is None:
+            raise EnvironmentMismatchError(
+                INSTRUCTION_SET_VARIABLE,
+                "names an instruction set that this processor does not have; unset it",
+            )
+        return name.decode()
+
+
+def find_library() -> KernelLibrary | None:
+    """The library that was compiled with this installation; None if there is none."""
+    return _load(Path(__file__).parent)
+
+
+def require_library(subject: str) -> KernelLibrary:
+    """``find_library()``; EnvironmentMismatchError about ``subject`` if there is none."""
+    library = find_library()
+    if library is None:
+        raise EnvironmentMismatchError(
+            subject,
+            "runs on skipdec's kernels, which were not compiled with this installation; install "
+            "again where there is a C++ compiler, or rewrite the bundle, in seconds, for ONNX "
+            "Runtime's: skipdec build BUNDLE --target onnxruntime --kernels onnxruntime",
+        )
+    return library
+
+
+@lru_cache(maxsize=1)
+def _load(directory: Path) -> KernelLibrary | None:
+    found = sorted(directory.glob(_PATTERN))
+    if not found:
+        return None
+    try:
+        library = ctypes.CDLL(str(found[0]))
+    except OSError as error:  # of another system or processor
+        raise EnvironmentMismatchError(
+            str(found[0]), f"can't be loaded ({error}); install skipdec again on this machine"
+        ) from error
+    library.skipdec_instruction_set.argtypes = ()
+    library.skipdec_instruction_set.restype = ctypes.c_char_p
+    return KernelLibrary(found[0], library)

@@ -1,0 +1,97 @@
+#include "operators/context.h"
+
+namespace skipdec {
+namespace {
+
+using abi::Slot;
+
+void check(abi::ApiTable api, abi::Status* status) {
+  if (status == nullptr) return;
+  const std::string words =
+      abi::call<const char*>(api, Slot::kGetErrorMessage, static_cast<const abi::Status*>(status));
+  abi::call<void>(api, Slot::kReleaseStatus, status);
+  throw OperatorError(words);
+}
+
+// Whether the call succeeded; its error, if any, is dropped.
+bool succeeds(abi::ApiTable api, abi::Status* status) {
+  if (status != nullptr) abi::call<void>(api, Slot::kReleaseStatus, status);
+  return status == nullptr;
+}
+
+Tensor described(abi::ApiTable api, const abi::Value* value) {
+  abi::TensorTypeAndShapeInfo* info = nullptr;
+  check(api, abi::call(api, Slot::kGetTensorTypeAndShape, value, &info));
+  const auto* constant_info = static_cast<const abi::TensorTypeAndShapeInfo*>(info);
+  Tensor tensor;
+  abi::Status* status = abi::call(api, Slot::kGetDimensionsCount, constant_info, &tensor.rank);
+  const bool fits = tensor.rank <= Tensor::kMaximumRank;
+  if (status == nullptr && fits) {
+    status = abi::call(api, Slot::kGetDimensions, constant_info, tensor.dims.data(), tensor.rank);
+  }
+  if (status == nullptr) {
+    status = abi::call(api, Slot::kGetTensorElementType, constant_info, &tensor.type);
+  }
+  abi::call<void>(api, Slot::kReleaseTensorTypeAndShapeInfo, info);
+  check(api, status);
+  if (!fits) throw OperatorError("a tensor has more than 8 dimensions");
+  check(api,
+        abi::call(api, Slot::kGetTensorMutableData, const_cast<abi::Value*>(value), &tensor.data));
+  return tensor;
+}
+
+}  // namespace
+
+std::int64_t NodeInfo::attribute(const char* name, std::int64_t otherwise) const {
+  std::int64_t value = 0;
+  const bool found =
+      succeeds(api_, abi::call(api_, Slot::kKernelInfoGetAttributeInt64, info_, name, &value));
+  return found ? value : otherwise;
+}
+
+float NodeInfo::attribute(const char* name, float otherwise) const {
+  float value = 0;
+  const bool found =
+      succeeds(api_, abi::call(api_, Slot::kKernelInfoGetAttributeFloat, info_, name, &value));
+  return found ? value : otherwise;
+}
+
+Tensor NodeInfo::constant(std::size_t input) const {
+  int is_constant = 0;
+  const abi::Value* value = nullptr;
+  check(api_, abi::call(api_, Slot::kKernelInfoGetConstantInputTensor, info_, input, &is_constant,
+                        &value));
+  return is_constant != 0 && value != nullptr ? described(api_, value) : Tensor{};
+}
+
+Tensor CallContext::input(std::size_t index) const {
+  const auto* context = static_cast<const abi::KernelContext*>(context_);
+  std::size_t count = 0;
+  check(api_, abi::call(api_, Slot::kKernelContextGetInputCount, context, &count));
+  if (index >= count) return Tensor{};
+  const abi::Value* value = nullptr;
+  check(api_, abi::call(api_, Slot::kKernelContextGetInput, context, index, &value));
+  return value == nullptr ? Tensor{} : described(api_, value);
+}
+
+Tensor CallContext::output(std::size_t index,
+                           const std::array<std::int64_t, Tensor::kMaximumRank>& dims,
+                           std::size_t rank) const {
+  abi::Value* value = nullptr;
+  check(api_,
+        abi::call(api_, Slot::kKernelContextGetOutput, context_, index, dims.data(), rank, &value));
+  return described(api_, value);
+}
+
+void CallContext::run_parallel(void (*task)(void*, std::size_t), std::size_t tasks,
+                               void* data) const {
+  const auto* context = static_cast<const abi::KernelContext*>(context_);
+  check(api_, abi::call(api_, Slot::kKernelContextParallelFor, context, task, tasks, std::size_t{0},
+                        data));
+}
+
+void require(bool holds, const char* problem) {
+  if (!holds) throw OperatorError(problem);
+}
+
+}  // namespace skipdec

@@ -1,0 +1,93 @@
+// What an operator sees of ONNX Runtime: its node, the tensors of a call, the session's threads.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "abi/onnxruntime.h"
+
+namespace skipdec {
+
+// A node or a call that can't be served; ends as the session's error, with these words.
+class OperatorError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A dense tensor on the host, owned by the session. Absent optional inputs have no data.
+struct Tensor {
+  static constexpr std::size_t kMaximumRank = 8;
+
+  void* data = nullptr;
+  abi::ElementType type = abi::ElementType::kAny;
+  std::size_t rank = 0;
+  std::array<std::int64_t, kMaximumRank> dims{};
+
+  explicit operator bool() const { return data != nullptr; }
+  std::int64_t size() const {
+    std::int64_t product = 1;
+    for (std::size_t axis = 0; axis < rank; ++axis) product *= dims[axis];
+    return product;
+  }
+  std::int64_t last() const { return rank == 0 ? 1 : dims[rank - 1]; }
+  template <class Element>
+  Element* as() const {
+    return static_cast<Element*>(data);
+  }
+};
+
+// The node of the graph that a kernel is made for, once, when its session is.
+class NodeInfo {
+ public:
+  NodeInfo(abi::ApiTable api, const abi::KernelInfo* info) : api_(api), info_(info) {}
+
+  std::int64_t attribute(const char* name, std::int64_t otherwise) const;
+  float attribute(const char* name, float otherwise) const;
+  // An initialiser among the inputs, valid as long as the session; absent if the input is not one.
+  Tensor constant(std::size_t input) const;
+
+ private:
+  abi::ApiTable api_;
+  const abi::KernelInfo* info_;
+};
+
+// One call of a kernel.
+class CallContext {
+ public:
+  CallContext(abi::ApiTable api, abi::KernelContext* context) : api_(api), context_(context) {}
+
+  // Absent, not an error, for an optional input that the node leaves out.
+  Tensor input(std::size_t index) const;
+  // Where the kernel writes; the session may have bound memory of its caller's.
+  Tensor output(std::size_t index, const std::array<std::int64_t, Tensor::kMaximumRank>& dims,
+                std::size_t rank) const;
+
+  // Run task(0) … task(tasks - 1) on the session's threads, which take the next one as they come
+  // free; returns when all are done. ``task`` must not throw. A call costs about a microsecond.
+  template <class Task>
+  void parallel_for(std::int64_t tasks, const Task& task) const {
+    if (tasks == 1) {
+      task(std::int64_t{0});
+      return;
+    }
+    run_parallel(
+        [](void* data, std::size_t index) {
+          (*static_cast<const Task*>(data))(static_cast<std::int64_t>(index));
+        },
+        static_cast<std::size_t>(tasks), const_cast<Task*>(&task));
+  }
+
+ private:
+  void run_parallel(void (*task)(void*, std::size_t), std::size_t tasks, void* data) const;
+
+  abi::ApiTable api_;
+  abi::KernelContext* context_;
+};
+
+// Throw OperatorError(problem) unless ``holds``.
+void require(bool holds, const char* problem);
+
+}  // namespace skipdec

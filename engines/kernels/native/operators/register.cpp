@@ -1,0 +1,51 @@
+// The library's entry points: what ONNX Runtime calls when a session registers it, and what Python
+// asks of it.
+#include <array>
+#include <exception>
+
+#include "abi/onnxruntime.h"
+#include "operators/custom_operator.h"
+#include "processor/instruction_set.h"
+
+namespace {
+
+namespace abi = skipdec::abi;
+
+// All operators of the domain "skipdec", version 1.
+const std::array<abi::CustomOp, 0> kOperators{};
+
+abi::Status* register_all(abi::ApiTable api, abi::SessionOptions* options) {
+  using abi::Slot;
+  abi::CustomOpDomain* domain = nullptr;  // never freed: it must outlive every session
+  abi::Status* status = abi::call(api, Slot::kCreateCustomOpDomain, "skipdec", &domain);
+  for (const abi::CustomOp& each : kOperators) {
+    if (status == nullptr) status = abi::call(api, Slot::kCustomOpDomainAdd, domain, &each);
+  }
+  return status != nullptr ? status : abi::call(api, Slot::kAddCustomOpDomain, options, domain);
+}
+
+}  // namespace
+
+#define SKIPDEC_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Found by name when a library is registered with session options. Returns nullptr on success.
+SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
+                                              const abi::ApiBase* base) {
+  abi::ApiTable api = base->GetApi(abi::kVersion);
+  if (api == nullptr) {
+    // Too old to know a status' place in its table of this version; version 1 has it as well.
+    return abi::call(base->GetApi(1), abi::Slot::kCreateStatus, abi::kErrorCodeFail,
+                     "skipdec's kernels need ONNX Runtime 1.18 or newer");
+  }
+  return register_all(api, options);
+}
+
+// The name of the instruction set that kernels made now would use; nullptr if
+// SKIPDEC_INSTRUCTION_SET names one that can't run here.
+SKIPDEC_EXPORT const char* skipdec_instruction_set() {
+  try {
+    return skipdec::name_of(skipdec::chosen_instruction_set());
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
