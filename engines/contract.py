@@ -45,10 +45,10 @@ _TENSORS: Mapping[TensorRole, tuple[DType | None, str]] = {  # None: the bundle'
     _Role.POSITION_IDS: ("int64", "BS"),
     _Role.HIDDEN_STATES: (None, "BSE"),
     _Role.HIDDEN_STATES_OUT: (None, "BSE"),
-    _Role.PAST_KEY: (None, "BNTD"),
-    _Role.PAST_VALUE: (None, "BNTD"),
-    _Role.PRESENT_KEY: (None, "BNTD"),
-    _Role.PRESENT_VALUE: (None, "BNTD"),
+    _Role.PAST_KEY: (None, "BNTW"),
+    _Role.PAST_VALUE: (None, "BNTW"),
+    _Role.PRESENT_KEY: (None, "BNTW"),
+    _Role.PRESENT_VALUE: (None, "BNTW"),
     _Role.WRITE_INDICES: ("int64", "B"),
     _Role.ATTENTION_MASK: ("bool", "B1ST"),
     _Role.SEQLENS_K: ("int32", "B"),
@@ -64,7 +64,8 @@ def check_contract(manifest: Manifest) -> None:
     """Raise BundleError, all problems at once, unless the runtime can run engines so described.
 
     Each kind of engine has its roles, each role its dtype and shape, with the model's own sizes;
-    all floats but logits are of one type, and all layers have the same static KV capacities.
+    all hidden states are of one type, as are all keys and values, and all layers have the same
+    static KV capacities.
     """
     problems = [text for spec in manifest.all_engines for text in _engine_problems(spec, manifest)]
     problems += _bucket_problems(manifest)
@@ -96,12 +97,12 @@ def _tensor_problems(spec: EngineSpec, tensor: TensorSpec, manifest: Manifest) -
         "1": 1,
         "E": model.hidden_size,
         "N": model.num_kv_heads,
-        "D": model.head_dim,
+        "W": manifest.kv_width,
         "V": model.vocab_size,
         "K": min(NUM_CANDIDATES, model.vocab_size),
     }
     dtype, symbols = _TENSORS[tensor.role]
-    dtype = dtype or manifest.precision.dtype
+    dtype = dtype or (manifest.kv_dtype if "W" in symbols else manifest.hidden_dtype)
     if tensor.dtype != dtype:
         yield f"engine {spec.name}: {tensor.name} is {tensor.dtype}; expected {dtype}"
     expected = tuple(sizes.get(symbol, symbol) for symbol in symbols)

@@ -26,6 +26,8 @@ FORMAT_VERSION = 2
 
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"]
 FloatType = Literal["float32", "float16", "bfloat16"]
+KVType = Literal["float32", "float16", "bfloat16", "int8"]
+Kernels = Literal["skipdec"]
 Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
 
 # Far above any model's, far below what would eat memory before the first check of it.
@@ -36,6 +38,7 @@ _MAX_BYTES = 2**63 - 1
 
 TUNED_SCHEDULE = "tuned_schedule"  # key of `Manifest.source`: what the weights were tuned to skip
 PROMPT_PLACEHOLDER = "{prompt}"  # what the prompt's text stands for in a template
+KV_SCALE_BYTES = 4  # of a token's and head's float32 scale, behind its codes in an int8 cache
 NUM_CANDIDATES = 64  # K: tokens a row that a device hands to the sampler in place of all logits
 
 
@@ -52,18 +55,19 @@ class TensorRole(StrEnum):
     """What a tensor means to the runtime, whatever the graph calls it.
 
     Shapes: B rows, S tokens a row, E hidden size, N heads, T KV capacity, D head size,
-    R gathered positions, V vocabulary, K candidates.
+    R gathered positions, V vocabulary, K candidates. An int8 cache has D + 4 in place of D: the
+    codes of a token and head, and their float32 scale in the last four bytes.
     """
 
     INPUT_IDS = "input_ids"  # int64 [B, S]
     POSITION_IDS = "position_ids"  # int64 [B, S], 0 for a row's first token
     HIDDEN_STATES = "hidden_states"  # float [B, S, E], input of layers and head
     HIDDEN_STATES_OUT = "hidden_states_out"  # float [B, S, E], output of embed and layers
-    PAST_KEY = "past_key"  # float [B, N, T, D]
-    PAST_VALUE = "past_value"  # float [B, N, T, D]
+    PAST_KEY = "past_key"  # float or int8 [B, N, T, D]
+    PAST_VALUE = "past_value"  # float or int8 [B, N, T, D]
     PRESENT_KEY = "present_key"  # the same buffer as past_key
     PRESENT_VALUE = "present_value"  # the same buffer as past_value
-    WRITE_INDICES = "write_indices"  # int64 [B], canonical: first position written
+    WRITE_INDICES = "write_indices"  # int64 [B], first position written
     ATTENTION_MASK = "attention_mask"  # bool [B, 1, S, T], canonical
     SEQLENS_K = "seqlens_k"  # int32 [B], GroupQueryAttention: total length - 1 of each row
     TOTAL_SEQUENCE_LENGTH = "total_sequence_length"  # int32 scalar, the longest row's total
@@ -201,7 +205,10 @@ class ModelSpec(FrozenModel):
 
 
 class PrecisionSpec(FrozenModel):
-    """Number formats of a bundle: activations, KV cache and float weights; quantised weights."""
+    """Number formats of a bundle: activations, KV cache and float weights; quantised weights.
+
+    With skipdec's kernels activations are float32, and ``dtype`` is that of the weights.
+    """
 
     dtype: FloatType = "float32"
     quantize: Quantization = "none"
@@ -214,6 +221,14 @@ class PrecisionSpec(FrozenModel):
     activation_ranges: Sha256 | None = Field(
         default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
     )
+    kv_dtype: KVType | None = Field(
+        default=None, description="of the KV cache, skipdec's kernels only; absent: dtype"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Bundles were written before there was a choice, and are compared byte for byte."""
+        return _without(serialize(self), "kv_dtype")
 
 
 class BuildSpec(FrozenModel):
@@ -247,6 +262,9 @@ class Manifest(FrozenModel):
 
     format_version: int = FORMAT_VERSION
     target: str
+    kernels: Kernels | None = Field(
+        default=None, description="operators of the graphs; absent: the target's own"
+    )
     model: ModelSpec
     precision: PrecisionSpec
     engines: tuple[EngineSpec, ...]
@@ -268,11 +286,17 @@ class Manifest(FrozenModel):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Bundles were written before there were templates, and are compared byte for byte."""
-        document: dict[str, Any] = serialize(self)
-        if document.get("prompt_template", "") is None:
-            del document["prompt_template"]
-        return document
+        """Bundles were written before these fields were, and are compared byte for byte."""
+        return _without(serialize(self), "kernels", "prompt_template")
+
+    @model_validator(mode="after")
+    def _check_kernels(self) -> Self:
+        if self.precision.kv_dtype is not None and self.kernels is None:
+            raise ValueError(
+                f"kv_dtype is {self.precision.kv_dtype} without kernels that know other types than "
+                "the activations'; allowed with the kernels skipdec"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_engines(self) -> Self:
@@ -299,6 +323,21 @@ class Manifest(FrozenModel):
     def all_engines(self) -> tuple[EngineSpec, ...]:
         """``engines``, and the one for candidates where there is one."""
         return self.engines if self.candidates is None else (*self.engines, self.candidates)
+
+    @property
+    def hidden_dtype(self) -> FloatType:
+        """Of the activations between engines."""
+        return self.precision.dtype if self.kernels is None else "float32"
+
+    @property
+    def kv_dtype(self) -> KVType:
+        """Of the elements of the KV cache."""
+        return self.precision.kv_dtype or self.precision.dtype
+
+    @property
+    def kv_width(self) -> int:
+        """Elements that the cache holds of a token and head: D, and 4 more in int8."""
+        return self.model.head_dim + (KV_SCALE_BYTES if self.kv_dtype == "int8" else 0)
 
     @property
     def embed(self) -> EngineSpec:
@@ -359,6 +398,11 @@ class Manifest(FrozenModel):
                 if item["type"] != "default_factory_not_called"  # follows from another one
             ]
             raise BundleError(subject, *problems) from error
+
+
+def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:
+    """``document`` without those of ``fields`` that are null."""
+    return {key: value for key, value in document.items() if value is not None or key not in fields}
 
 
 def json_digest(document: Any) -> str:  # noqa: ANN401  (any JSON value)

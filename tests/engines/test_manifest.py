@@ -117,6 +117,8 @@ def test_what_does_not_follow_from_the_heads_is_written(bundle: EngineBundle) ->
         (lambda d: d["files"].append(d["files"][0]), "a path twice"),
         (lambda d: d["files"][0].update(path="engines//embed"), "another way to write"),
         (lambda d: d["engines"][1].update(layer_index=1), "engine layer_000 is a layer, 1"),
+        (lambda d: d.update(kernels="cuda"), "kernels: Input should be 'skipdec'"),
+        (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
     ],
 )
@@ -153,6 +155,16 @@ def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(
     wrapped = bundle.manifest.model_copy(update={"prompt_template": "{prompt}\nTL;DR:"})
     text = wrapped.with_digest().to_json()
     assert Manifest.from_json(text, "manifest.json").prompt_template == "{prompt}\nTL;DR:"
+
+
+def test_kernels_and_the_type_of_the_cache_are_part_of_it_where_they_are_said(
+    bundle: EngineBundle,
+) -> None:
+    assert not {"kernels", "kv_dtype"} & set(bundle.manifest.to_json().split('"'))
+    precision = bundle.manifest.precision.model_copy(update={"kv_dtype": "int8"})
+    chosen = bundle.manifest.model_copy(update={"kernels": "skipdec", "precision": precision})
+    read = Manifest.from_json(chosen.with_digest().to_json(), "manifest.json")
+    assert (read.kernels, read.kv_dtype, read.kv_width) == ("skipdec", "int8", 8)
 
 
 def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:
