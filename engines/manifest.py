@@ -35,6 +35,7 @@ MAX_LAYERS = 4096
 MAX_WIDTH = 2**20
 MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
 _MAX_BYTES = 2**63 - 1
+_DROPPED_FIELD = "int8_weight_bits"  # of `PrecisionSpec` once: what the weights hold says it too
 
 TUNED_SCHEDULE = "tuned_schedule"  # key of `Manifest.source`: what the weights were tuned to skip
 PROMPT_PLACEHOLDER = "{prompt}"  # what the prompt's text stands for in a template
@@ -215,9 +216,6 @@ class PrecisionSpec(FrozenModel):
     head_quantize: Quantization = "none"
     block_size: int | None = Field(default=None, description="int4 and int8-block only")
     accuracy_level: int | None = Field(default=None, description="of MatMulNBits: 0 exact, 4 int8")
-    int8_weight_bits: Literal[7, 8] | None = Field(
-        default=None, description="int8 only: 7 where u8 x s8 products may saturate (no VNNI)"
-    )
     activation_ranges: Sha256 | None = Field(
         default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
     )
@@ -363,8 +361,8 @@ class Manifest(FrozenModel):
         return json_digest(self.model_dump(mode="json", exclude={"digest"}))
 
     def to_json(self) -> str:
-        """The text of manifest.json: canonical key order, two spaces, a final newline."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
+        """The text of manifest.json."""
+        return manifest_text(self.model_dump(mode="json"))
 
     @classmethod
     def from_json(cls, text: str | bytes, subject: str) -> Manifest:
@@ -389,6 +387,8 @@ class Manifest(FrozenModel):
                 f"digest is {str(document.get('digest'))[:12]}…, its content has "
                 f"{expected[:12]}…; the file was changed, export again",
             )
+        if isinstance(precision := document.get("precision"), dict):
+            precision.pop(_DROPPED_FIELD, None)
         try:
             return cls.model_validate(document)
         except ValidationError as error:
@@ -398,6 +398,11 @@ class Manifest(FrozenModel):
                 if item["type"] != "default_factory_not_called"  # follows from another one
             ]
             raise BundleError(subject, *problems) from error
+
+
+def manifest_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)
+    """Canonical key order, two spaces a level, a final newline."""
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:

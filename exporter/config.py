@@ -10,7 +10,6 @@ from pydantic import Field
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.errors import UsageError
-from ..engines.host.processor import int8_weight_bits
 from ..engines.manifest import FloatType, PrecisionSpec, Quantization
 from ..engines.targets import compiled_targets, exported_targets
 from .tensorrt import TensorRtConfig
@@ -52,9 +51,6 @@ class QuantizationConfig(ValidatedConfig):
     )
     accuracy_level: Literal[0, 4] | None = Field(
         default=None, description="in blocks: 0 exact, 4 int8 products (4)"
-    )
-    int8_weight_bits: Literal[7, 8] | None = Field(
-        default=None, description="8, or 7 for CPUs without VNNI (this CPU's)"
     )
     ranges: Annotated[Path | None, Option(panel=_TENSORRT, metavar="FILE")] = Field(
         default=None,
@@ -102,14 +98,12 @@ class QuantizationConfig(ValidatedConfig):
         used = self.quantizations
         in_blocks = not set(used).isdisjoint(BLOCK_QUANTIZATIONS)
         accuracy_level = 4 if self.accuracy_level is None else self.accuracy_level
-        bits = 8 if self.is_compiled else self.int8_weight_bits or int8_weight_bits()
         return PrecisionSpec(
             dtype=dtype,
             quantize=used[0],
             head_quantize=used[1],
             block_size=(self.block_size or DEFAULT_BLOCK_SIZE) if in_blocks else None,
             accuracy_level=accuracy_level if in_blocks and not self.is_compiled else None,
-            int8_weight_bits=bits if "int8" in used else None,
             activation_ranges=activation_ranges,
         )
 
@@ -122,21 +116,15 @@ class QuantizationConfig(ValidatedConfig):
                     "leave it out, or set `quantize` to int4 or int8-block"
                 )
             yield from block_size_problems(self.block_size)
-        if self.int8_weight_bits is not None and "int8" not in used:
-            yield (
-                f"`int8_weight_bits` is {self.int8_weight_bits} but nothing is quantised to int8; "
-                "leave it out, or set `quantize` to int8"
-            )
         yield from self._tensorrt_problems() if self.is_compiled else self._other_problems()
 
     def _tensorrt_problems(self) -> Iterator[str]:
         """What does not go with TensorRT."""
-        for field in ("accuracy_level", "int8_weight_bits"):
-            if (value := getattr(self, field)) is not None:
-                yield (
-                    f"`{field}` is {value}, an option of ONNX Runtime's integer products; "
-                    f"leave it out for target {self.target}"
-                )
+        if self.accuracy_level is not None:
+            yield (
+                f"`accuracy_level` is {self.accuracy_level}, an option of ONNX Runtime's integer "
+                f"products; leave it out for target {self.target}"
+            )
         tensorrt = self.tensorrt_options
         if tensorrt.timing_cache is not None and self.target == "tensorrt-rtx":
             yield (
@@ -216,9 +204,6 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
 
     accuracy_level: Annotated[Literal[0, 4] | None, _BUNDLE] = Field(
         default=None, description="in blocks: 0 exact, 4 int8 products (4)"
-    )
-    int8_weight_bits: Annotated[Literal[7, 8] | None, _BUNDLE] = Field(
-        default=None, description="8, or 7 for CPUs without VNNI (this CPU's)"
     )
     dtype: Annotated[FloatType, _BUNDLE] = Field(
         default="float32", description="of activations, KV cache, float weights"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from ..host.extras import require_extra
-from ..host.processor import quota_cores, thread_problems
+from ..host.processor import integer_products_may_saturate, quota_cores, thread_problems
 from ..manifest import DType, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
 from .session import Binding, EngineBackend, EngineSession
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Long enough to bridge the gap between two layers' engines, short enough not to fight.
 _SPIN_MICROSECONDS = "50"
+_EXACT_INTEGER_PRODUCTS = "session.x64quantprecision"  # u8 x u8, slower where there is VNNI
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # What the bindings make of a status, and of an exception on its way from C++: a graph with a size
 # that no memory has, or a name that is no text (UnicodeDecodeError, a ValueError).
@@ -274,6 +275,8 @@ def cpu_session_options(threads: int | None) -> onnxruntime.SessionOptions:
     _share_arena()
     options = session_options(threads)
     options.add_session_config_entry("session.use_env_allocators", "1")
+    if integer_products_may_saturate():
+        options.add_session_config_entry(_EXACT_INTEGER_PRODUCTS, "1")
     return options
 
 

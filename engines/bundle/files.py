@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from ..documents import open_regular, parse_json, read_file
 from ..errors import BundleError
-from ..manifest import FileRecord, Manifest, json_digest
+from ..manifest import FileRecord, Manifest, json_digest, manifest_text
 from .directory import HeldDirectory
 from .ownership import is_at, open_own
 from .place import MANIFEST_NAME, SCHEDULE_NAME, sync_directory
@@ -78,7 +78,7 @@ def read_manifest(root: HeldDirectory) -> Manifest:
     path = root.locate(MANIFEST_NAME)
     content = read_file(path, BundleError, subject=subject, remedy=EXPORT_AGAIN)
     manifest = Manifest.from_json(content, subject)
-    if content != manifest.to_json().encode():
+    if content != manifest_text(json.loads(content)).encode():
         raise BundleError(subject, f"was reformatted or damaged; {EXPORT_AGAIN}")
     return manifest
 

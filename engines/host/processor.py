@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from numbers import Integral
 from pathlib import Path
-from typing import Literal
 
 from ..cgroups import processor_quota
 
@@ -27,15 +26,14 @@ def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return _cpuinfo_value(cpuinfo, ("model name",))
 
 
-def int8_weight_bits() -> Literal[7, 8]:
-    """Bits to which int8 weights are quantised here: 8, or 7 where products may saturate.
+def integer_products_may_saturate(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this processor adds pairs of u8 x s8 products in 16 bits, as x86 without VNNI does.
 
-    x86 without VNNI adds pairs of u8 x s8 products in 16 bits (``vpmaddubsw``): 2 * 255 * 127
-    = 64770 > 32767. With weights of 7 bits, 2 * 255 * 63 = 32130 fits. ARM adds in 32 bits.
+    2 * 255 * 127 = 64770 > 32767 (``vpmaddubsw``). ARM adds in 32 bits.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
-        return 8
-    return 8 if processor_flags() & _EXACT_INTEGER_PRODUCTS else 7
+        return False
+    return not processor_flags(cpuinfo) & _EXACT_INTEGER_PRODUCTS
 
 
 def available_cores() -> int:

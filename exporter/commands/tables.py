@@ -176,11 +176,10 @@ def describe_precision(precision: PrecisionSpec) -> str:
     if precision.quantize == precision.head_quantize == "none":
         return precision.dtype
     blocks = f" in blocks of {precision.block_size}" if precision.block_size else ""
-    bits = f", int8 weights of {precision.int8_weight_bits} bits" if _is_narrow(precision) else ""
     head = (
         "" if precision.head_quantize == precision.quantize else f", head {precision.head_quantize}"
     )
-    return f"{precision.dtype}, weights {precision.quantize}{blocks}{head}{bits}"
+    return f"{precision.dtype}, weights {precision.quantize}{blocks}{head}"
 
 
 def describe_verification(report: ExportReport) -> str:
@@ -193,10 +192,6 @@ def describe_verification(report: ExportReport) -> str:
         "none: plans were built, not run; 'skipdec verify BUNDLE --reference MODEL' runs them "
         "where torch and the GPU are"
     )
-
-
-def _is_narrow(precision: PrecisionSpec) -> bool:
-    return precision.int8_weight_bits == 7
 
 
 def _grouped(engines: Iterable[Any]) -> list[tuple[str, list[Any]]]:

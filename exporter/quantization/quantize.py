@@ -23,6 +23,7 @@ FloatArray = NDArray[np.float32]
 
 ACTIVATION_ZERO_POINT = 128  # activations are uint8: int8 ones fall to a kernel 40 times slower
 ACTIVATION_MAXIMUM = 127
+WEIGHT_MAXIMUM = 127
 
 _BLOCK_ELEMENTS = 1 << 22  # columns are quantised this many weights at a time: 16 MiB of float32
 
@@ -54,17 +55,9 @@ class WeightQuantizer(ABC):
 class ChannelQuantizer(WeightQuantizer):
     """int8, symmetric, one scale per output channel (column), for int8 (W8A8) products.
 
-    ``scale[n] = max|w[:, n]| / maximum`` with maximum 127 for 8 bits and 63 for 7, where
-    ``2 * 255 * 63`` fits the 16-bit sums of CPUs without VNNI. Worked: the column
-    (-1.0, 0.5, 0.3) has scale 1/127 and quantises to (-127, 64, 38).
+    ``scale[n] = max|w[:, n]| / 127``. Worked: the column (-1.0, 0.5, 0.3) has scale 1/127 and
+    quantises to (-127, 64, 38).
     """
-
-    bits: int
-
-    @property
-    def maximum(self) -> int:
-        """Largest quantised magnitude."""
-        return (1 << (self.bits - 1)) - 1
 
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
         """``quantized`` int8 [K, N] and ``scale`` float32 [N]."""
@@ -76,7 +69,7 @@ class ChannelQuantizer(WeightQuantizer):
         scale = np.empty(weight.shape[1], np.float32)
         for columns, block in column_blocks(weight):
             peak = finite(np.abs(block).max(axis=1))  # [n]
-            scale[columns] = np.where(peak == 0, 1, peak) / np.float32(self.maximum)
+            scale[columns] = np.where(peak == 0, 1, peak) / np.float32(WEIGHT_MAXIMUM)
             block /= scale[columns, None]
             quantized[:, columns] = np.rint(block, out=block).T
         return {"quantized": quantized, "scale": scale}
@@ -161,8 +154,7 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
         case "none":
             return None
         case "int8":
-            assert precision.int8_weight_bits is not None
-            return ChannelQuantizer(precision.int8_weight_bits)
+            return ChannelQuantizer()
         case "int8-block" | "int4":
             assert precision.block_size is not None
             return BlockQuantizer(4 if choice == "int4" else 8, precision.block_size)

@@ -52,7 +52,6 @@ def _print_report(report: dict[str, Any]) -> None:
         ("execution providers", ", ".join(report["execution_providers"]) or "none", ""),
         ("processor", f"{report['processor']}, {report['cores']} cores usable", ""),
         ("instruction sets", ", ".join(report["instruction_sets"]) or "not known", ""),
-        ("int8 weights", f"{report['int8_weight_bits']} bits", ""),
     ]
     if bandwidth := report["bandwidth"]:
         speed = bandwidth["bytes_per_second"] / 1e9

@@ -13,7 +13,6 @@ from ...engines.host.gpus import survey_gpus
 from ...engines.host.installation import install_command, own_version
 from ...engines.host.processor import (
     available_cores,
-    int8_weight_bits,
     processor_flags,
     processor_name,
     thread_problems,
@@ -81,7 +80,6 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         "processor": processor_name() or platform.processor(),
         "cores": available_cores(),
         "instruction_sets": [flag for flag in _RELEVANT_FLAGS if flag in flags],
-        "int8_weight_bits": int8_weight_bits(),
         "gpu": asdict(gpus),
         "gpu_backends": {
             "onnxruntime-cuda": _cuda_provider(providers, packages),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError
-from skipdec.engines.manifest import FileRecord, Manifest, json_digest
+from skipdec.engines.manifest import FileRecord, Manifest, json_digest, manifest_text
 
 
 def edited(bundle: EngineBundle, edit: Callable[[dict[str, Any]], object]) -> str:
@@ -83,12 +83,24 @@ BEFORE_FAMILIES = {  # as skipdec wrote it before there was more than OPT to be 
 }
 
 
-def test_a_manifest_written_before_there_were_families_opens_and_is_the_same_bytes() -> None:
-    text = json.dumps(BEFORE_FAMILIES, indent=2, sort_keys=True) + "\n"
-    manifest = Manifest.from_json(text, "manifest.json")
+def test_a_manifest_written_before_there_were_families_opens_and_has_the_same_facts() -> None:
+    manifest = Manifest.from_json(json.dumps(BEFORE_FAMILIES), "manifest.json")
     model = manifest.model
     assert (model.family, model.num_kv_heads, model.head_dim) == ("opt", 2, 4)
-    assert manifest.to_json() == text
+    precision: Any = BEFORE_FAMILIES["precision"]
+    kept = {name: value for name, value in precision.items() if name != "int8_weight_bits"}
+    assert json.loads(manifest.to_json()) == BEFORE_FAMILIES | {"precision": kept}
+
+
+@pytest.mark.parametrize("bits", [7, 8, None, "seven"])
+def test_a_bundle_that_says_how_many_bits_int8_has_still_opens(
+    bundle: EngineBundle, bits: object
+) -> None:
+    document = json.loads(edited(bundle, lambda d: d["precision"].update(int8_weight_bits=bits)))
+    (bundle.path / "manifest.json").write_text(manifest_text(document))
+    opened = EngineBundle.open(bundle.path).manifest
+    assert opened.digest == document["digest"]
+    assert opened == bundle.manifest.model_copy(update={"digest": document["digest"]})
 
 
 def test_what_does_not_follow_from_the_heads_is_written(bundle: EngineBundle) -> None:

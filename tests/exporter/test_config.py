@@ -66,7 +66,6 @@ def test_every_bad_field_is_reported_at_once() -> None:
     [
         ({"block_size": 32}, "nothing is quantised in blocks"),
         ({"block_size": 48, "quantize": "int4"}, "block_size is 48"),
-        ({"int8_weight_bits": 7}, "nothing is quantised to int8"),
         ({"dtype": "bfloat16"}, "bfloat16, for which target onnxruntime has no matrix kernels"),
         ({"quantize": "fp8"}, "fp8, for which target onnxruntime has no kernels"),
         ({"tensorrt": {"gpu_arch": "8.9"}}, r"tensorrt.gpu_arch belongs to the targets"),
@@ -114,10 +113,10 @@ def test_every_target_but_canonical_can_be_exported() -> None:
     assert set(exported_targets()) == set(TARGETS) - {"canonical"}
 
 
-def test_tensorrt_quantises_in_8_bits_and_without_matmulnbits() -> None:
+def test_tensorrt_quantises_without_matmulnbits() -> None:
     options = {"target": "tensorrt", "quantize": "int8", "head_quantize": "int4"}
     precision = ExportConfig(model="m", dtype="float16", **options).precision("a" * 64)
-    assert (precision.int8_weight_bits, precision.accuracy_level) == (8, None)
+    assert precision.accuracy_level is None
     assert (precision.block_size, precision.activation_ranges) == (128, "a" * 64)
 
 

@@ -30,9 +30,7 @@ Reference = Callable[[str], OPTForCausalLM]
 
 SKIPPING = SCHEDULES[1]
 PRECISIONS = [
-    PrecisionSpec(
-        quantize="int8", head_quantize="int8", int8_weight_bits=8, activation_ranges="0" * 64
-    ),
+    PrecisionSpec(quantize="int8", head_quantize="int8", activation_ranges="0" * 64),
     PrecisionSpec(quantize="fp8", head_quantize="fp8", activation_ranges="0" * 64),
 ]
 

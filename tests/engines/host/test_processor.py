@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from skipdec.engines.backends.ort import OrtBackend, session_options, use_shared_thread_pool
+from skipdec.engines.backends.ort import (
+    OrtBackend,
+    cpu_session_options,
+    session_options,
+    use_shared_thread_pool,
+)
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host import processor
 from skipdec.runtime.commands.options import EngineOptions
@@ -30,6 +35,29 @@ def test_a_quota_bounds_the_processors(
 def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "processor_quota", lambda: 1.5)
     assert session_options(None).intra_op_num_threads == 2
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "expected"),
+    [
+        ("x86_64", "avx2 avx512f", "1"),
+        ("x86_64", "avx2 avx_vnni", None),
+        ("x86_64", "avx512_vnni", None),
+        ("aarch64", "asimd", None),
+    ],
+)
+def test_onnxruntime_keeps_int8_products_exact_where_they_could_saturate(
+    monkeypatch: pytest.MonkeyPatch, machine: str, flags: str, expected: str | None
+) -> None:
+    monkeypatch.setattr(processor.platform, "machine", lambda: machine)
+    monkeypatch.setattr(processor, "processor_flags", lambda _: frozenset(flags.split()))
+    entry = "session.x64quantprecision"
+    options = cpu_session_options(1)
+    if expected is None:
+        with pytest.raises(RuntimeError, match=entry):
+            options.get_session_config_entry(entry)
+    else:
+        assert options.get_session_config_entry(entry) == expected
 
 
 @pytest.mark.parametrize("threads", [0, -2, 5, 64, "2", 1.0, True])

@@ -18,7 +18,7 @@ from skipdec.engines.memory import WEIGHTS_ALIGNMENT
 from skipdec.exporter.building.engine import build_engine
 from skipdec.exporter.graphs.dtypes import check_dtypes
 
-INT8 = PrecisionSpec(quantize="int8", head_quantize="int8", int8_weight_bits=8)
+INT8 = PrecisionSpec(quantize="int8", head_quantize="int8")
 INT4 = PrecisionSpec(quantize="int4", head_quantize="int4", block_size=16, accuracy_level=4)
 
 

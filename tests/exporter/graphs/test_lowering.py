@@ -98,7 +98,7 @@ def test_the_runtime_keeps_quantised_products_as_they_were_written(
     import onnxruntime
 
     precision = PrecisionSpec.model_validate(
-        {"quantize": quantize, "int8_weight_bits": 8, "block_size": 16, "accuracy_level": 4}
+        {"quantize": quantize, "block_size": 16, "accuracy_level": 4}
     )
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path, precision)
     options = onnxruntime.SessionOptions()

@@ -32,8 +32,8 @@ from skipdec.exporter.quantization.linear import weight_quantizer
 
 RANGES = "0" * 64  # a digest
 QUANTIZED = {
-    "int8": {"quantize": "int8", "int8_weight_bits": 8},
-    "int8-static": {"quantize": "int8", "int8_weight_bits": 8, "activation_ranges": RANGES},
+    "int8": {"quantize": "int8"},
+    "int8-static": {"quantize": "int8", "activation_ranges": RANGES},
     "int8-block": {"quantize": "int8-block", "block_size": 16},
     "int4": {"quantize": "int4", "block_size": 16},
     "fp8": {"quantize": "fp8", "activation_ranges": RANGES},

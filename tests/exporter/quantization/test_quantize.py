@@ -22,7 +22,7 @@ from skipdec.exporter.quantization.quantize import (
 )
 
 FloatArray = NDArray[np.float32]
-INT8 = PrecisionSpec(quantize="int8", head_quantize="int8", int8_weight_bits=8)
+INT8 = PrecisionSpec(quantize="int8", head_quantize="int8")
 
 
 def weight(in_size: int, out_size: int) -> FloatArray:
@@ -30,7 +30,7 @@ def weight(in_size: int, out_size: int) -> FloatArray:
 
 
 def test_worked_example_of_a_channel() -> None:
-    tensors = ChannelQuantizer(8).encode(np.array([[-1.0], [0.5], [0.3]]))
+    tensors = ChannelQuantizer().encode(np.array([[-1.0], [0.5], [0.3]]))
     assert tensors["quantized"].ravel().tolist() == [-127, 64, 38]
     assert tensors["scale"].tolist() == [np.float32(1) / np.float32(127)]
 
@@ -46,8 +46,7 @@ def test_worked_example_of_a_block() -> None:
 @pytest.mark.parametrize(
     ("quantizer", "steps"),
     [
-        (ChannelQuantizer(8), 127),
-        (ChannelQuantizer(7), 63),
+        (ChannelQuantizer(), 127),
         (BlockQuantizer(8, 32), 128),
         (BlockQuantizer(4, 32), 8),
     ],
@@ -62,13 +61,7 @@ def test_an_error_is_at_most_half_a_step(quantizer: WeightQuantizer, steps: int)
     assert np.mean(error <= bound * 0.501) > 0.99
 
 
-def test_seven_bits_never_saturate_a_16_bit_sum_of_two_products() -> None:
-    codes = ChannelQuantizer(7).encode(weight(64, 16))["quantized"]
-    assert np.abs(codes.astype(int)).max() == 63
-    assert 2 * 255 * 63 <= 32767
-
-
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(8), BlockQuantizer(4, 16)])
+@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
 def test_layout_is_what_encode_makes(quantizer: WeightQuantizer) -> None:
     made = quantizer.encode(weight(40, 9).astype(np.float16))
     assert quantizer.layout((40, 9)) == {
@@ -76,7 +69,7 @@ def test_layout_is_what_encode_makes(quantizer: WeightQuantizer) -> None:
     }
 
 
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(8), BlockQuantizer(4, 16)])
+@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
 def test_columns_are_quantised_alone(
     quantizer: WeightQuantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,14 +79,14 @@ def test_columns_are_quantised_alone(
         np.testing.assert_array_equal(tensor, whole[name])
 
 
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(8), BlockQuantizer(4, 16)])
+@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
 def test_a_column_of_zeros_stays_zero(quantizer: WeightQuantizer) -> None:
     original = weight(32, 3)
     original[:, 1] = 0
     np.testing.assert_array_equal(quantizer.dequantized(original)[:, 1], 0)
 
 
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(8), BlockQuantizer(4, 16)])
+@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_refused(quantizer: WeightQuantizer, bad: float) -> None:
     original = weight(32, 3)
@@ -115,17 +108,13 @@ def head_weight(model: ModelSpec) -> FloatArray:
     return RandomReader(model).read("decoder.embed_tokens.weight").T
 
 
-@pytest.mark.parametrize("bits", [7, 8])
-def test_an_int8_head_equals_the_integer_product(bits: int, tmp_path: Path) -> None:
+def test_an_int8_head_equals_the_integer_product(tmp_path: Path) -> None:
     model = tiny_spec(final_layer_norm=False)
-    precision = INT8.model_copy(update={"int8_weight_bits": bits})
-    session = Session(tmp_path, build(EngineKind.HEAD, model, tmp_path, precision))
+    session = Session(tmp_path, build(EngineKind.HEAD, model, tmp_path, INT8))
     hidden = np.random.default_rng(1).standard_normal((2, 4, 32), np.float32)
     hidden[1, 2] = 0
     logits = session.run({"hidden_states": hidden, "row_positions": np.arange(8)})["logits"]
-    expected = integer_product(
-        hidden.reshape(8, 32), ChannelQuantizer(bits).encode(head_weight(model))
-    )
+    expected = integer_product(hidden.reshape(8, 32), ChannelQuantizer().encode(head_weight(model)))
     np.testing.assert_allclose(logits, expected, rtol=3e-7, atol=0)
     np.testing.assert_array_equal(logits[6], 0)
 

@@ -16,9 +16,7 @@ from skipdec.exporter.architecture.architecture import quantized_parameters
 from skipdec.exporter.graphs.tensorrt import bind_activation_scales, lower
 from skipdec.exporter.quantization.ranges import ActivationRanges
 
-INT8 = PrecisionSpec(
-    quantize="int8", head_quantize="none", int8_weight_bits=8, activation_ranges="0" * 64
-)
+INT8 = PrecisionSpec(quantize="int8", head_quantize="none", activation_ranges="0" * 64)
 FP8 = PrecisionSpec(quantize="fp8", head_quantize="fp8", activation_ranges="0" * 64)
 
 

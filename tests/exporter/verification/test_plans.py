@@ -120,7 +120,7 @@ def test_without_gpu_and_canonical_engines_nothing_is_claimed(
 @pytest.mark.parametrize(
     "precision",
     [
-        PrecisionSpec(dtype="float16", quantize="int8", int8_weight_bits=8),
+        PrecisionSpec(dtype="float16", quantize="int8"),
         PrecisionSpec(dtype="bfloat16", quantize="int4", block_size=16),
         PrecisionSpec(dtype="float16", quantize="fp8", activation_ranges="0" * 64),
     ],
