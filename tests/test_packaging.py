@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+NATIVE = Path("engines", "kernels", "native")
+HAS_COMPILER = shutil.which(os.environ.get("CXX", "g++")) is not None
 NOT_SHIPPED = {"tests", "scripts", "docs", "build", "dist"}
 
 
@@ -21,30 +24,65 @@ def package_files() -> set[str]:
         for folder in ROOT.iterdir()
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in NOT_SHIPPED
     ]
-    sources = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    root = set(ROOT.glob("*.py")) - {ROOT / "setup.py"}
+    sources = [*root, *(file for folder in folders for file in folder.rglob("*.py"))]
     return {f"skipdec/{file.relative_to(ROOT).as_posix()}" for file in sources} | {
         "skipdec/py.typed"
     }
 
 
+def run_build(kind: str, source: Path, out: Path, **variables: str) -> Path:
+    """What the tree ``source`` gives in ``out``; ``kind``: "wheel" or "sdist"."""
+    command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(out)]
+    subprocess.run(
+        [*command, str(source)], check=True, capture_output=True, env={**os.environ, **variables}
+    )
+    (built,) = out.iterdir()
+    return built
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built from a copy: setuptools leaves a build folder in the tree that it builds."""
-    copy = tmp_path_factory.mktemp("wheel")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist, built from a copy: setuptools leaves a build folder in the tree that it
+    builds. With it lie the objects that this checkout's kernels were linked from, so that only what
+    has changed is compiled.
+    """
+    folder = tmp_path_factory.mktemp("sdist")
     for name in package_files():
-        target = copy / "source" / Path(name).relative_to("skipdec")
+        target = folder / "tree" / Path(name).relative_to("skipdec")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / Path(name).relative_to("skipdec"), target)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / "source")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy)]
-    subprocess.run([*command, str(copy / "source")], check=True, capture_output=True)
-    return zipfile.ZipFile(next(copy.glob("*.whl")))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "tree")
+    shutil.copytree(ROOT / NATIVE, folder / "tree" / NATIVE)
+    archive = run_build("sdist", folder / "tree", folder / "dist")
+    shutil.unpack_archive(archive, folder, filter="data")
+    unpacked = folder / archive.name.removesuffix(".tar.gz")
+    if (ROOT / "build" / "kernels").exists():
+        shutil.copytree(ROOT / "build" / "kernels", unpacked / "build" / "kernels")
+    return unpacked
 
 
-def test_wheel_holds_exactly_the_packages_of_the_tree(wheel: zipfile.ZipFile) -> None:
+@pytest.fixture(scope="module")
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """A wheel as a machine without a C++ compiler builds it."""
+    out = tmp_path_factory.mktemp("plain")
+    return zipfile.ZipFile(run_build("wheel", sources, out, CXX="/bin/false"))
+
+
+def test_a_wheel_without_a_compiler_holds_the_tree_and_no_library(wheel: zipfile.ZipFile) -> None:
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert shipped == package_files()
+    assert Path(str(wheel.filename)).name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here")
+def test_a_wheel_compiled_from_the_sdist_holds_the_library(sources: Path, tmp_path: Path) -> None:
+    built = zipfile.ZipFile(run_build("wheel", sources, tmp_path))
+    shipped = {name for name in built.namelist() if ".dist-info/" not in name}
+    (library,) = shipped - package_files()
+    assert Path(library).match("skipdec/engines/kernels/_native*.so")
+    assert "-py3-none-linux_" in str(built.filename)
 
 
 def test_wheel_holds_the_licence_and_both_commands(wheel: zipfile.ZipFile) -> None:

@@ -1,7 +1,7 @@
 // Compiled where ONNX Runtime's own header is to be had, never linked: our positions are its.
 #include <onnxruntime_c_api.h>
 
-#include "onnxruntime.h"
+#include "abi/onnxruntime.h"
 
 namespace {
 
