@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "abi/onnxruntime.h"
+#include "linear/quantized_linear.h"
 #include "operators/custom_operator.h"
 #include "processor/instruction_set.h"
 
@@ -12,7 +13,9 @@ namespace {
 namespace abi = skipdec::abi;
 
 // All operators of the domain "skipdec", version 1.
-const std::array<abi::CustomOp, 0> kOperators{};
+const std::array<abi::CustomOp, 1> kOperators{{
+    skipdec::custom_operator<skipdec::QuantizedLinear>(),
+}};
 
 abi::Status* register_all(abi::ApiTable api, abi::SessionOptions* options) {
   using abi::Slot;

@@ -1,0 +1,99 @@
+// Sums of rows of codes and packed weights, held in registers.
+//
+// The including file says how its instruction set does it:
+//   kCodeBytes                    // that a code takes in a row
+//   kMaximumRows                  // whose sums fit into registers
+//   constexpr int blocks_at_once(int rows)
+//   struct Codes   { static Codes load(const std::uint8_t*); }  // 4 along the depth, in all
+//   columns struct Weights { static Weights load(const std::int8_t*); }  // 4 along the depth, 16
+//   columns struct Sums    { static Sums zero(); void add(const Codes&, const Weights&);
+//                    void add(const Sums&); Vector less(const std::int32_t* offset) const; }
+#pragma once
+
+#include "linear/finish.inc.h"
+
+namespace skipdec {
+namespace {
+
+// Rows of codes lie a cache line further apart than they are long: many of them at distances of
+// 4096 bytes would fall into the same few lines of the first cache.
+constexpr std::int64_t code_stride(std::int64_t padded_depth) {
+  return padded_depth * kCodeBytes + 64;
+}
+
+inline void finish(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                   std::int64_t block, const Sums& sums) {
+  const std::int64_t column = block * kBlockColumns;
+  const std::int64_t count = std::min(kBlockColumns, weights.columns - column);
+  const std::int32_t* offset = weights.offset + column;
+  std::int32_t last[kBlockColumns] = {};
+  if (count < kBlockColumns) {
+    std::copy_n(offset, count, last);
+    offset = last;
+  }
+  finish(weights, rows, row, block, sums.less(offset));
+}
+
+template <int kRows, int kBlocks>
+void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                   std::int64_t block) {
+  constexpr int kTogether = kRows * kBlocks;
+  constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // sums that don't wait for each other
+  const std::int64_t depth = weights.padded_depth, stride = code_stride(depth);
+  const std::uint8_t* codes = rows.codes + row * stride;
+  const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
+  Sums sums[kSteps][kRows][kBlocks];
+  for (auto& step : sums)
+    for (auto& of_row : step)
+      for (Sums& each : of_row) each = Sums::zero();
+  for (std::int64_t k = 0; k < depth; k += kSteps * kDepthStep) {
+    for (int step = 0; step < kSteps; ++step) {
+      const std::int64_t at = k + step * kDepthStep;
+      Weights loaded[kBlocks];
+      for (int b = 0; b < kBlocks; ++b) {
+        loaded[b] = Weights::load(packed + (b * depth + at) * kBlockColumns);
+      }
+      for (int m = 0; m < kRows; ++m) {
+        const Codes broadcast = Codes::load(codes + m * stride + at * kCodeBytes);
+        for (int b = 0; b < kBlocks; ++b) sums[step][m][b].add(broadcast, loaded[b]);
+      }
+    }
+  }
+  for (int m = 0; m < kRows; ++m) {
+    for (int b = 0; b < kBlocks; ++b) {
+      for (int step = 1; step < kSteps; ++step) sums[0][m][b].add(sums[step][m][b]);
+      finish(weights, rows, row + m, block + b, sums[0][m][b]);
+    }
+  }
+}
+
+template <int kRows>
+void multiply_rows(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                   std::int64_t begin, std::int64_t end) {
+  constexpr int kBlocks = blocks_at_once(kRows);
+  std::int64_t block = begin;
+  for (; block + kBlocks <= end; block += kBlocks) {
+    multiply_tile<kRows, kBlocks>(weights, rows, row, block);
+  }
+  for (; block < end; ++block) multiply_tile<kRows, 1>(weights, rows, row, block);
+}
+
+using MultiplyRows = void (*)(const IntegerWeights&, const IntegerRows&, std::int64_t row,
+                              std::int64_t begin, std::int64_t end);
+
+template <int... kRows>
+constexpr std::array<MultiplyRows, sizeof...(kRows)> by_rows(std::integer_sequence<int, kRows...>) {
+  return {multiply_rows<kRows + 1>...};
+}
+
+void multiply(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
+              std::int64_t end) noexcept {
+  static constexpr auto kByRows = by_rows(std::make_integer_sequence<int, kMaximumRows>{});
+  for (std::int64_t row = 0; row < rows.count; row += kMaximumRows) {
+    const std::int64_t left = std::min<std::int64_t>(rows.count - row, kMaximumRows);
+    kByRows[static_cast<std::size_t>(left - 1)](weights, rows, row, begin, end);
+  }
+}
+
+}  // namespace
+}  // namespace skipdec

@@ -1,0 +1,13 @@
+// The kernels of each instruction set, each in a source file of its own.
+#pragma once
+
+#include "linear/integer_product.h"
+
+namespace skipdec {
+
+const IntegerKernels& portable_integer_kernels();
+#if defined(__x86_64__)
+const IntegerKernels& avx512vnni_integer_kernels();
+#endif
+
+}  // namespace skipdec

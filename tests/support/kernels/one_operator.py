@@ -1,0 +1,76 @@
+"""Sessions of one of skipdec's operators, and the instruction sets that run here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.engines.kernels.library import DOMAIN, INSTRUCTION_SET_VARIABLE, find_library
+
+Array = np.ndarray[Any, Any]
+
+_ALL = ("portable", "neon", "avx2", "avxvnni", "avx512vnni", "amx")
+
+
+def available_instruction_sets() -> tuple[str, ...]:
+    """What the library can be told to run on here; nothing where it was not compiled."""
+    library = find_library()
+    if library is None:
+        return ()
+    available = []
+    for name in _ALL:
+        with patch.dict(os.environ, {INSTRUCTION_SET_VARIABLE: name}):
+            try:
+                assert library.instruction_set == name
+            except EnvironmentMismatchError:
+                continue
+            available.append(name)
+    return tuple(available)
+
+
+def operator_session(
+    name: str,
+    operands: Sequence[str],
+    constants: Mapping[str, Array],
+    attributes: Mapping[str, int | float] | None = None,
+    types: Mapping[str, int] | None = None,
+    outputs: Sequence[str] = ("y",),
+    threads: int = 1,
+) -> onnxruntime.InferenceSession:
+    """A session of one node: ``operands`` are its inputs by position, "" one that is left out.
+
+    Those in ``constants`` are initialisers, all others inputs of the graph, float32 if ``types``
+    does not say otherwise. Shapes are free.
+    """
+    dtypes = types or {}
+    node = helper.make_node(name, operands, outputs, domain=DOMAIN, **(attributes or {}))
+
+    def value(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, dtypes.get(name, onnx.TensorProto.FLOAT), None)
+
+    graph = helper.make_graph(
+        [node],
+        "one_operator",
+        [value(name) for name in operands if name and name not in constants],
+        [value(name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    library = find_library()
+    assert library is not None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what is refused ends in an error
+    options.register_custom_ops_library(str(library.path))
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
