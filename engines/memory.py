@@ -35,7 +35,13 @@ ITEM_BYTES: Mapping[str, int] = {
 }
 
 _HOST_ALIGNMENT = 64  # a cache line
+_HELD_AS: Mapping[DType, str] = {"bfloat16": "uint16"}  # what numpy has no type for
 WEIGHTS_ALIGNMENT = 4096  # bytes: weights files are memory-mapped in pages
+
+
+def numpy_dtype(dtype: DType) -> str:
+    """The name of numpy's type for ``dtype``; the bits of a bfloat16 are held as a uint16."""
+    return _HELD_AS.get(dtype, dtype)
 
 
 @dataclass(eq=False)
@@ -95,7 +101,7 @@ class Memory(ABC):
 
     @abstractmethod
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of one row of [rows, N, T, D] over another's."""
+        """Copy the first ``length`` positions of one row of [rows, N, T, W] over another's."""
 
     @abstractmethod
     def available_bytes(self) -> int:
@@ -103,7 +109,7 @@ class Memory(ABC):
 
 
 class HostMemory(Memory):
-    """numpy arrays."""
+    """numpy arrays, of `numpy_dtype`."""
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocate a flat array; its pages become resident when they are first touched."""
@@ -121,7 +127,7 @@ class HostMemory(Memory):
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Array:
         """See Memory."""
         nbytes = math.prod(shape) * ITEM_BYTES[dtype]
-        return cast(Array, buffer)[:nbytes].view(dtype).reshape(shape)
+        return cast(Array, buffer)[:nbytes].view(numpy_dtype(dtype)).reshape(shape)
 
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
         """See Memory."""

@@ -6,16 +6,18 @@ pools' spinning threads fight. ``use_shared_thread_pool`` gives the process one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from ..host.extras import require_extra
 from ..host.processor import integer_products_may_saturate, quota_cores, thread_problems
+from ..kernels.library import require_library
 from ..manifest import DType, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
 from .session import Binding, EngineBackend, EngineSession
+from .signature import signature_problems
 
 require_extra("cpu", "the onnxruntime target")
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 # Long enough to bridge the gap between two layers' engines, short enough not to fight.
 _SPIN_MICROSECONDS = "50"
 _EXACT_INTEGER_PRODUCTS = "session.x64quantprecision"  # u8 x u8, slower where there is VNNI
+ONNX_BFLOAT16 = 16  # numpy has no such type
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # What the bindings make of a status, and of an exception on its way from C++: a graph with a size
 # that no memory has, or a name that is no text (UnicodeDecodeError, a ValueError).
@@ -49,9 +52,6 @@ _LOAD_ERRORS = (
     ValueError,
 )
 RUN_ERRORS = (RuntimeError, *_LOAD_ERRORS)
-_ELEMENT_TYPES: Mapping[DType, str] = {  # where ONNX Runtime has other words for them
-    "float32": "float",
-}
 
 
 @dataclass
@@ -117,10 +117,10 @@ class OrtBinding(Binding):
         self._engine = spec.name
         self._io_binding = session.io_binding()
         for tensor in spec.inputs:
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(tensors[tensor.role])
+            value = _ort_value(tensors[tensor.role], tensor.dtype)
             self._io_binding.bind_ortvalue_input(tensor.name, value)
         for tensor in spec.outputs:
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(tensors[tensor.role])
+            value = _ort_value(tensors[tensor.role], tensor.dtype)
             self._io_binding.bind_ortvalue_output(tensor.name, value)
 
     def run(self) -> None:
@@ -134,6 +134,13 @@ class OrtBinding(Binding):
         """Clear the binding, so that the arrays can be freed or reused."""
         self._io_binding.clear_binding_inputs()
         self._io_binding.clear_binding_outputs()
+
+
+def _ort_value(array: Any, dtype: DType) -> onnxruntime.OrtValue:  # noqa: ANN401  (untyped there)
+    """An OrtValue on the memory of ``array``, which is of `numpy_dtype`."""
+    if dtype == "bfloat16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 class OrtSession(EngineSession):
@@ -165,14 +172,18 @@ class OrtBackend(EngineBackend):
                 "leave it out or use the same number",
             )
         self.memory = HostMemory()
-        self._options = cpu_session_options(threads)
+        self._threads = threads
 
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> OrtSession:
-        """Load one engine; BundleError, with ONNX Runtime's words, if its graph can't be loaded."""
-        session = open_session(bundle, spec, self._options, ["CPUExecutionProvider"])
-        return OrtSession(spec, session)
+        """Load one engine.
+
+        Raises BundleError, with ONNX Runtime's words, if its graph can't be loaded, and
+        EnvironmentMismatchError, before anything is loaded, without the kernels that it needs.
+        """
+        options = cpu_session_options(self._threads, bundle)
+        return OrtSession(spec, open_session(bundle, spec, options, ["CPUExecutionProvider"]))
 
     def close(self) -> None:
         """Nothing: sessions free their own memory."""
@@ -199,7 +210,7 @@ def open_session(
         session = onnxruntime.InferenceSession(
             str(path) if graph is None else graph, options, providers=providers, enable_fallback=0
         )
-        problems = list(_graph_problems(session, spec)) if graph is None else []
+        problems = list(signature_problems(session, spec)) if graph is None else []
     except _LOAD_ERRORS as error:
         words = bundle.named(error)
         raise BundleError(subject, f"ONNX Runtime can't load it: {words}") from error
@@ -212,34 +223,6 @@ def open_session(
     if problems:
         raise BundleError(subject, *problems, "export the model again")
     return session
-
-
-def _graph_problems(session: onnxruntime.InferenceSession, spec: EngineSpec) -> Iterator[str]:
-    """What the graph's inputs and outputs have other than the manifest says of them."""
-    for kind, nodes, tensors in (
-        ("inputs", session.get_inputs(), spec.inputs),
-        ("outputs", session.get_outputs(), spec.outputs),
-    ):
-        expected = {tensor.name: tensor for tensor in tensors}
-        if sorted(node.name for node in nodes) != sorted(expected):
-            names = ", ".join(node.name for node in nodes)
-            yield f"has the {kind} {names}; the manifest says {', '.join(expected)}"
-            continue
-        for node in nodes:
-            tensor = expected[node.name]
-            wanted = f"tensor({_ELEMENT_TYPES.get(tensor.dtype, tensor.dtype)})"
-            if node.type != wanted:
-                yield f"{node.name} is a {node.type}; the manifest says {tensor.dtype}"
-            if node.shape and not _can_be(tensor.shape, node.shape):
-                yield f"{node.name} is {tuple(node.shape)}; the manifest says {tensor.shape}"
-
-
-def _can_be(wanted: Sequence[int | str], seen: Sequence[int | str | None]) -> bool:
-    """Whether two shapes agree where both have numbers; symbols take any size."""
-    return len(wanted) == len(seen) and all(
-        first == second or not (isinstance(first, int) and isinstance(second, int))
-        for first, second in zip(wanted, seen, strict=True)
-    )
 
 
 def run_bound(
@@ -270,13 +253,18 @@ def _share_arena() -> None:
     _process_wide.has_arena = True
 
 
-def cpu_session_options(threads: int | None) -> onnxruntime.SessionOptions:
-    """Options of a session on the CPU, which shares this process's arena."""
+def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntime.SessionOptions:
+    """Options of a session of ``bundle`` on the CPU, which shares this process's arena.
+
+    Raises EnvironmentMismatchError if its graphs need kernels that are not there.
+    """
     _share_arena()
     options = session_options(threads)
     options.add_session_config_entry("session.use_env_allocators", "1")
     if integer_products_may_saturate():
         options.add_session_config_entry(_EXACT_INTEGER_PRODUCTS, "1")
+    if bundle.manifest.kernels is not None:
+        options.register_custom_ops_library(str(require_library(str(bundle.path)).path))
     return options
 
 

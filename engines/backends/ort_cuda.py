@@ -22,7 +22,14 @@ from ..host.installation import install_command
 from ..manifest import DType, EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceTensor, Tensor
 from .device import Device, DeviceMemory, misplaced
-from .ort import cpu_session_options, execution_providers, open_session, run_bound, session_options
+from .ort import (
+    ONNX_BFLOAT16,
+    cpu_session_options,
+    execution_providers,
+    open_session,
+    run_bound,
+    session_options,
+)
 from .rehearsal import RehearsalDevice
 from .session import Binding, EngineBackend, EngineSession
 
@@ -31,7 +38,6 @@ if TYPE_CHECKING:
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 _HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # an argument of a kernel's launch
-_ONNX_BFLOAT16 = 16  # numpy has no such type
 _NO_KERNEL = "default CPU EP"  # in ONNX Runtime's words for an operator that only the CPU runs
 
 
@@ -174,6 +180,13 @@ class OrtCudaBackend(_OrtDeviceBackend):
         Raises EnvironmentMismatchError for an operator that CUDA has no kernel for, or if CUDA's
         libraries are missing; BundleError for a broken graph.
         """
+        if bundle.manifest.kernels is not None:
+            raise EnvironmentMismatchError(
+                str(bundle.path),
+                f"runs on {bundle.manifest.kernels}'s kernels, which are for CPUs; use "
+                "device='cpu', or rewrite it for ONNX Runtime's: skipdec build BUNDLE "
+                "--target onnxruntime --kernels onnxruntime",
+            )
         try:
             native = open_session(bundle, spec, self._options, [(_CUDA_PROVIDER, self._settings())])
         except BundleError as error:
@@ -216,13 +229,13 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
                 "device", f"is number {device_index}; there is one rehearsal device, number 0"
             )
         super().__init__(device if device is not None else RehearsalDevice())
-        self._options = cpu_session_options(1)
 
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> OrtRehearsalSession:
         """Load one engine; BundleError, with ONNX Runtime's words, if its graph is broken."""
-        native = open_session(bundle, spec, self._options, ["CPUExecutionProvider"])
+        options = cpu_session_options(1, bundle)
+        native = open_session(bundle, spec, options, ["CPUExecutionProvider"])
         return OrtRehearsalSession(spec, native, self.device)
 
 
@@ -233,4 +246,4 @@ def _open_cuda_device(index: int) -> Device:
 
 
 def _element_type(dtype: DType) -> Any:  # noqa: ANN401  (numpy's type or ONNX's number)
-    return _ONNX_BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype).type
+    return ONNX_BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype).type

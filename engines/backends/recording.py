@@ -102,8 +102,7 @@ class Recorder:
         if spec.kind is EngineKind.EMBED:
             self._step += 1
         arrays = {tensor.role: np.asarray(tensors[tensor.role]) for tensor in spec.inputs}
-        if TensorRole.TOTAL_SEQUENCE_LENGTH in arrays:
-            reached = int(arrays[TensorRole.TOTAL_SEQUENCE_LENGTH])
+        if (reached := _reached(arrays)) is not None:
             arrays |= {role: arrays[role][:, :, :reached] for role in _CACHES}
         nbytes = sum(array.nbytes for array in arrays.values())
         self.is_complete = self.is_complete and self._nbytes + nbytes <= self.limit
@@ -130,6 +129,16 @@ class Recorder:
             calls=tuple(self._calls),
         )
         (self.directory / RECORDING_NAME).write_text(index.model_dump_json(indent=2) + "\n")
+
+
+def _reached(arrays: Mapping[TensorRole, Array]) -> int | None:
+    """How many positions a layer's call reads or writes; None of other engines."""
+    if TensorRole.TOTAL_SEQUENCE_LENGTH in arrays:
+        return int(arrays[TensorRole.TOTAL_SEQUENCE_LENGTH])
+    if TensorRole.WRITE_INDICES in arrays:
+        tokens = arrays[TensorRole.HIDDEN_STATES].shape[1]
+        return int(arrays[TensorRole.WRITE_INDICES].max() + tokens)
+    return None
 
 
 class RecordingSession(EngineSession):

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..manifest import EngineSpec, KVBucket, TensorRole
-from ..memory import Memory, Tensor
+from ..memory import Memory, Tensor, numpy_dtype
 from ..registry import load
 from ..targets import target_of
 
@@ -77,8 +77,10 @@ class EngineSession(ABC):
             if tensor.role not in tensors:
                 continue
             array = tensors[tensor.role]
-            if array.dtype != tensor.dtype:  # numpy's dtypes compare with names; str() is slow
-                problems.append(f"{tensor.role} is {array.dtype}; expected {tensor.dtype}")
+            on_host = isinstance(array, np.ndarray)
+            expected = numpy_dtype(tensor.dtype) if on_host else tensor.dtype
+            if array.dtype != expected:  # numpy's dtypes compare with names; str() is slow
+                problems.append(f"{tensor.role} is {array.dtype}; expected {expected}")
             if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
                 problems.append(f"{tensor.role} is not C-contiguous")
             dimensions = list(zip(tensor.shape, array.shape, strict=False))

@@ -79,7 +79,7 @@ class OnnxRuntimeSide(Side):
 
     def runner(self, spec: EngineSpec, positions: int, graph: bytes | None = None) -> BaseRunner:
         """See Side. The session is made with the runtime's own options, when it is activated."""
-        options = cpu_session_options(None)
+        options = cpu_session_options(None, self.bundle)
         options.graph_optimization_level = self.level
         providers = ["CPUExecutionProvider"]
         load = partial(open_session, self.bundle, spec, options, providers, graph=graph)

@@ -97,13 +97,15 @@ class CostModel:
 def _widening(manifest: Manifest, engine: EngineSpec) -> int:
     """How many times larger the weights of ``engine`` are in memory than on disk, on a CPU.
 
-    ONNX Runtime's CPU provider has no float16 matrix product: such weights become float32.
+    ONNX Runtime's CPU provider has no float16 matrix product: such weights become float32. Our own
+    kernels read them as they are.
     """
     precision = manifest.precision
     head = engine.kind == EngineKind.HEAD
     quantize = precision.head_quantize if head else precision.quantize
     widened = (
         target_of(manifest.target).widens_float16
+        and manifest.kernels is None
         and precision.dtype == "float16"
         and quantize == "none"
         and engine.kind != EngineKind.EMBED

@@ -34,6 +34,7 @@ class StepBuffers:
         self.hidden_states = np.zeros((max_rows, 1, int(hidden.shape[-1])), hidden.dtype)
         self.seqlens_k = np.zeros(max_rows, np.int32)  # total length - 1 of each row
         self.total_sequence_length = np.zeros((), np.int32)  # of the longest row
+        self.write_indices = np.zeros(max_rows, np.int64)  # the token's position
         self.row_positions = np.arange(max_rows, dtype=np.int64)
         self.logits = np.zeros((max_rows, vocab_size), np.float32)
 
@@ -43,6 +44,7 @@ class StepBuffers:
         self.position_ids[:rows, 0] = positions
         self.seqlens_k[:rows] = positions
         self.total_sequence_length[...] = max(positions) + 1
+        self.write_indices[:rows] = positions
 
     def tensors(self, rows: int) -> dict[TensorRole, Tensor]:
         """Views of the first ``rows`` rows, by role."""
@@ -53,6 +55,7 @@ class StepBuffers:
             TensorRole.HIDDEN_STATES_OUT: self.hidden_states[:rows],
             TensorRole.SEQLENS_K: self.seqlens_k[:rows],
             TensorRole.TOTAL_SEQUENCE_LENGTH: self.total_sequence_length,
+            TensorRole.WRITE_INDICES: self.write_indices[:rows],
             TensorRole.ROW_POSITIONS: self.row_positions[:rows],
             TensorRole.LOGITS: self.logits[:rows],
         }
@@ -217,6 +220,7 @@ def _prefill_tensors(
         TensorRole.POSITION_IDS: _first_positions(rows, padded),
         TensorRole.SEQLENS_K: (lengths - 1).astype(np.int32),
         TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(padded, np.int32),
+        TensorRole.WRITE_INDICES: np.zeros(rows, np.int64),
     }
 
 

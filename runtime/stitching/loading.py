@@ -30,8 +30,12 @@ def _load_stitcher(
     bundle: EngineBundle, backend: EngineBackend, max_rows: int, padded_rows: Callable[[int], int]
 ) -> Stitcher:
     manifest = bundle.manifest
-    if backend.device is None and manifest.precision.dtype == "bfloat16":
-        raise BundleError(str(bundle.path), "computes in bfloat16, which no CPU engine does")
+    if backend.device is None and manifest.hidden_dtype == "bfloat16":
+        raise BundleError(
+            str(bundle.path),
+            "computes in bfloat16, which ONNX Runtime's operators can't on a CPU; export the model "
+            "again with --kernels skipdec, which keep such weights as they are",
+        )
     embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
     layers = LayerSets(bundle, backend)
     if backend.device is None:

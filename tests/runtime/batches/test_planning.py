@@ -16,7 +16,7 @@ from skipdec.runtime.tokens.sampling import SamplingParams
 SKIPPING = ExitSchedule(
     num_layers=2, max_exit_layer=1, min_exit_layer=1, warmup_layers=0, horizon=1
 )
-LAYOUT = KVLayout(num_heads=2, head_dim=8, dtype="float32")
+LAYOUT = KVLayout(num_heads=2, width=8, dtype="float32")
 
 
 def requests(*lengths: int, n: int = 1, max_tokens: int = 10) -> list[Request]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skipdec.engines.errors import CapacityError
+from skipdec.engines.manifest import DType
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv.cache import (
     KVCache,
@@ -16,7 +17,13 @@ from skipdec.runtime.kv.cache import (
 from skipdec.runtime.kv.pool import BufferPool, pooled_size
 from skipdec.runtime.schedule import ExitSchedule
 
-LAYOUT = KVLayout(num_heads=2, head_dim=4, dtype="float32")
+OF_EACH_TYPE = [  # heads of 64: elements that one has, bytes of two
+    ("float32", 64, 512),
+    ("float16", 64, 256),
+    ("bfloat16", 64, 256),
+    ("int8", 68, 136),
+]
+LAYOUT = KVLayout(num_heads=2, width=4, dtype="float32")
 
 
 def worked_example() -> ExitSchedule:
@@ -127,8 +134,17 @@ def test_trim_frees_what_is_idle() -> None:
     assert pool.idle_bytes == 0
 
 
-def test_copy_row_moves_written_positions_in_live_layers_only() -> None:
-    with KVCache(BufferPool(HostMemory()), KVPlan(LAYOUT, 3, (5, 0, 2), 3, 5)) as cache:
+@pytest.mark.parametrize(("dtype", "width", "nbytes"), OF_EACH_TYPE)
+def test_a_position_takes_the_bytes_of_its_type(dtype: DType, width: int, nbytes: int) -> None:
+    assert KVLayout(num_heads=2, width=width, dtype=dtype).nbytes(rows=3, capacity=5) == 15 * nbytes
+
+
+@pytest.mark.parametrize(("dtype", "width", "nbytes"), OF_EACH_TYPE)
+def test_copy_row_moves_written_positions_in_live_layers_only(
+    dtype: DType, width: int, nbytes: int
+) -> None:
+    layout = KVLayout(num_heads=2, width=width, dtype=dtype)
+    with KVCache(BufferPool(HostMemory()), KVPlan(layout, 3, (5, 0, 2), 3, 5)) as cache:
         key, value = cache.rows(0, 0, 3)
         key[:], value[:] = 0, 0
         key[2], value[2] = 7, 8
