@@ -7,11 +7,12 @@ ONNX Runtime's own operators.
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import EnvironmentMismatchError
+from ..errors import EnvironmentMismatchError, did_you_mean
 
 DOMAIN = "skipdec"  # of the operators in ONNX graphs
 INSTRUCTION_SET_VARIABLE = "SKIPDEC_INSTRUCTION_SET"
@@ -34,15 +35,26 @@ class KernelLibrary:
         """
         name: bytes | None = self._library.skipdec_instruction_set()
         if name is None:
+            forced, allowed = os.environ[INSTRUCTION_SET_VARIABLE], self.instruction_sets
             raise EnvironmentMismatchError(
                 INSTRUCTION_SET_VARIABLE,
-                "names an instruction set that this processor does not have; unset it",
+                f"is {forced!r}; {did_you_mean(forced, allowed)}"
+                f"on this processor it may be {', '.join(allowed)}, or unset for the first of them",
             )
         return name.decode()
 
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """Those that can run here, the best first."""
+        names: bytes = self._library.skipdec_instruction_sets()
+        return tuple(names.decode().split())
+
 
 def find_library() -> KernelLibrary | None:
-    """The library that was compiled with this installation; None if there is none."""
+    """The library that was compiled with this installation; None if there is none.
+
+    Raises EnvironmentMismatchError if there is one that can't be loaded here.
+    """
     return _load(Path(__file__).parent)
 
 
@@ -66,10 +78,10 @@ def _load(directory: Path) -> KernelLibrary | None:
         return None
     try:
         library = ctypes.CDLL(str(found[0]))
-    except OSError as error:  # of another system or processor
+        for function in (library.skipdec_instruction_set, library.skipdec_instruction_sets):
+            function.argtypes, function.restype = (), ctypes.c_char_p
+    except (OSError, AttributeError) as error:  # of another system, processor or version
         raise EnvironmentMismatchError(
             str(found[0]), f"can't be loaded ({error}); install skipdec again on this machine"
         ) from error
-    library.skipdec_instruction_set.argtypes = ()
-    library.skipdec_instruction_set.restype = ctypes.c_char_p
     return KernelLibrary(found[0], library)

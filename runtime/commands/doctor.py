@@ -53,6 +53,13 @@ def _print_report(report: dict[str, Any]) -> None:
         ("processor", f"{report['processor']}, {report['cores']} cores usable", ""),
         ("instruction sets", ", ".join(report["instruction_sets"]) or "not known", ""),
     ]
+    kernels = report["kernels"]
+    chosen = f"skipdec's, compiled; run on {kernels['instruction_set']}"
+    facts.append(
+        ("CPU kernels", kernels["problem"], "yellow")
+        if kernels["problem"]
+        else ("CPU kernels", chosen, "")
+    )
     if bandwidth := report["bandwidth"]:
         speed = bandwidth["bytes_per_second"] / 1e9
         facts.append(("memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads", ""))

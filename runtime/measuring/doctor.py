@@ -17,6 +17,7 @@ from ...engines.host.processor import (
     processor_name,
     thread_problems,
 )
+from ...engines.kernels.library import find_library
 from .bandwidth import measure_bandwidth
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         "processor": processor_name() or platform.processor(),
         "cores": available_cores(),
         "instruction_sets": [flag for flag in _RELEVANT_FLAGS if flag in flags],
+        "kernels": _kernels(),
         "gpu": asdict(gpus),
         "gpu_backends": {
             "onnxruntime-cuda": _cuda_provider(providers, packages),
@@ -109,6 +111,21 @@ def _execution_providers() -> list[str]:
     from ...engines.backends.ort import execution_providers
 
     return execution_providers()
+
+
+def _kernels() -> dict[str, str | None]:
+    """``instruction_set`` that skipdec's own CPU kernels run on, or the ``problem``."""
+    try:
+        library = find_library()
+        if library is not None:
+            return {"instruction_set": library.instruction_set, "problem": None}
+        problem = (
+            "not compiled: ONNX Runtime's operators do their work, slower; install g++ or clang++, "
+            f"then run: {install_command('cpu', '--force-reinstall', '--no-deps')}"
+        )
+    except EnvironmentMismatchError as error:
+        problem = f"{error.subject} {'; '.join(error.problems)}"
+    return {"instruction_set": None, "problem": problem}
 
 
 def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dict[str, str | None]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
+from skipdec.engines.errors import EnvironmentMismatchError
 from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.host.processor import processor_flags, processor_name
 from skipdec.runtime.measuring import doctor
@@ -79,6 +82,37 @@ def test_a_gpu_is_shown_with_what_its_backends_lack(monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
     assert "NVIDIA H200, compute capability 9.0, 140 GiB, CUDA 13.0" in result.stdout
     assert re.search(r"tensorrt-rtx +absent", result.stdout)
+
+
+def _none() -> None:
+    return None
+
+
+def _foreign() -> None:
+    raise EnvironmentMismatchError("_native.abi3.so", "can't be loaded (wrong ELF class)")
+
+
+@pytest.mark.parametrize(
+    ("find", "told"),
+    [
+        (_none, "not compiled: ONNX Runtime's operators"),
+        (_foreign, "_native.abi3.so can't be loaded (wrong ELF class)"),
+    ],
+)
+def test_missing_kernels_are_told_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, find: Callable[[], None], told: str
+) -> None:
+    monkeypatch.setattr(doctor, "find_library", find)
+    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    assert re.search(f"CPU kernels +{re.escape(told)}", result.stdout)
+
+
+def test_compiled_kernels_are_told_with_their_instruction_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "find_library", lambda: SimpleNamespace(instruction_set="neon"))
+    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    assert re.search(r"CPU kernels +skipdec's, compiled; run on neon", result.stdout)
 
 
 def test_processor_is_read_from_cpuinfo(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 // asks of it.
 #include <array>
 #include <exception>
+#include <mutex>
+#include <string>
 
 #include "abi/onnxruntime.h"
 #include "linear/quantized_linear.h"
@@ -17,14 +19,23 @@ const std::array<abi::CustomOp, 1> kOperators{{
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
 }};
 
-abi::Status* register_all(abi::ApiTable api, abi::SessionOptions* options) {
+// The domain, made once: it must outlive every session, so it is never freed.
+abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {
   using abi::Slot;
-  abi::CustomOpDomain* domain = nullptr;  // never freed: it must outlive every session
-  abi::Status* status = abi::call(api, Slot::kCreateCustomOpDomain, "skipdec", &domain);
-  for (const abi::CustomOp& each : kOperators) {
-    if (status == nullptr) status = abi::call(api, Slot::kCustomOpDomainAdd, domain, &each);
+  static std::mutex mutex;
+  static abi::CustomOpDomain* made = nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (made == nullptr) {
+    abi::CustomOpDomain* fresh = nullptr;
+    abi::Status* status = abi::call(api, Slot::kCreateCustomOpDomain, "skipdec", &fresh);
+    for (const abi::CustomOp& each : kOperators) {
+      if (status == nullptr) status = abi::call(api, Slot::kCustomOpDomainAdd, fresh, &each);
+    }
+    if (status != nullptr) return status;
+    made = fresh;
   }
-  return status != nullptr ? status : abi::call(api, Slot::kAddCustomOpDomain, options, domain);
+  *domain = made;
+  return nullptr;
 }
 
 }  // namespace
@@ -40,7 +51,10 @@ SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
     return abi::call(base->GetApi(1), abi::Slot::kCreateStatus, abi::kErrorCodeFail,
                      "skipdec's kernels need ONNX Runtime 1.18 or newer");
   }
-  return register_all(api, options);
+  abi::CustomOpDomain* domain = nullptr;
+  abi::Status* status = domain_of(api, &domain);
+  return status != nullptr ? status
+                           : abi::call(api, abi::Slot::kAddCustomOpDomain, options, domain);
 }
 
 // The name of the instruction set that kernels made now would use; nullptr if
@@ -51,4 +65,10 @@ SKIPDEC_EXPORT const char* skipdec_instruction_set() {
   } catch (const std::exception&) {
     return nullptr;
   }
+}
+
+// The names of those that can run here, the best first, with a space between.
+SKIPDEC_EXPORT const char* skipdec_instruction_sets() {
+  static const std::string names = skipdec::available_instruction_sets();
+  return names.c_str();
 }

@@ -140,17 +140,24 @@ bool is_available(InstructionSet set) {
   return available[static_cast<std::size_t>(set)];
 }
 
+std::string available_instruction_sets() {
+  std::string names;
+  for (const Entry& entry : kEntries) {
+    if (is_available(entry.set)) names += (names.empty() ? "" : " ") + std::string(entry.name);
+  }
+  return names;
+}
+
 InstructionSet chosen_instruction_set() {
   const char* forced = std::getenv("SKIPDEC_INSTRUCTION_SET");
-  std::string allowed;
+  const bool is_free = forced == nullptr || *forced == '\0';
   for (const Entry& entry : kEntries) {
-    if (!is_available(entry.set)) continue;
-    if (forced == nullptr || *forced == '\0' || std::strcmp(forced, entry.name) == 0)
+    if (is_available(entry.set) && (is_free || std::strcmp(forced, entry.name) == 0)) {
       return entry.set;
-    allowed += allowed.empty() ? entry.name : std::string(", ") + entry.name;
+    }
   }
-  throw OperatorError("SKIPDEC_INSTRUCTION_SET is " + std::string(forced) + "; here it may be " +
-                      allowed);
+  throw OperatorError("SKIPDEC_INSTRUCTION_SET is " + std::string(forced) +
+                      "; allowed here: " + available_instruction_sets());
 }
 
 }  // namespace skipdec

@@ -22,6 +22,9 @@ const char* name_of(InstructionSet set);
 // Whether this processor, and the system's kernel, can run it.
 bool is_available(InstructionSet set);
 
+// The names of the available ones, the best first, with a space between.
+std::string available_instruction_sets();
+
 // The best available one, or what SKIPDEC_INSTRUCTION_SET names: read on each call, so that tests
 // can force one session after another. Throws OperatorError for a name that is unknown or can't run
 // here.

@@ -1,0 +1,56 @@
+"""The compiled library: found, refused with the reason, run on the instruction set asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.engines.kernels import library
+from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE, KernelLibrary, find_library
+
+
+@pytest.fixture
+def compiled() -> KernelLibrary:
+    found = find_library()
+    return found or pytest.skip("the kernels are not compiled here")
+
+
+def test_an_installation_without_it_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    assert find_library() is None
+    with pytest.raises(EnvironmentMismatchError, match=r"bundle \| .*--kernels onnxruntime"):
+        library.require_library("bundle")
+
+
+@pytest.mark.parametrize("content", [b"", b"of another processor", b"\x7fELF" + bytes(60)])
+def test_one_of_another_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    file = tmp_path / "_native.abi3.so"
+    file.write_bytes(content)
+    with pytest.raises(EnvironmentMismatchError, match=r"can't be loaded .*install skipdec again"):
+        find_library()
+
+
+def test_the_best_instruction_set_is_chosen_unless_another_is_forced(
+    compiled: KernelLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(INSTRUCTION_SET_VARIABLE, raising=False)
+    assert compiled.instruction_sets[-1] == "portable"
+    assert compiled.instruction_set == compiled.instruction_sets[0]
+    for each in compiled.instruction_sets:
+        monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, each)
+        assert compiled.instruction_set == each
+
+
+def test_an_unknown_instruction_set_is_refused_with_those_that_run_here(
+    compiled: KernelLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, "portabel")
+    with pytest.raises(EnvironmentMismatchError, match=r"'portabel'; did you mean 'portable'\? .*"):
+        _ = compiled.instruction_set
