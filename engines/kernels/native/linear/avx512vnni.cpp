@@ -1,6 +1,4 @@
 // Products on AVX-512 VNNI: vpdpbusd adds four products of 8 bits to each of 16 sums.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include "linear/integer_product.h"
 #include "linear/tables.h"
 #include "simd/element.h"
+#include "simd/intrinsics.h"
 
 #if defined(__x86_64__)
 
@@ -20,7 +19,6 @@
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, in g++ 12's own headers
 #endif
 
 #include "simd/vector_avx512.inc.h"

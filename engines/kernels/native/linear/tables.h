@@ -7,7 +7,12 @@ namespace skipdec {
 
 const IntegerKernels& portable_integer_kernels();
 #if defined(__x86_64__)
+const IntegerKernels& avx2_integer_kernels();
+const IntegerKernels& avxvnni_integer_kernels();
 const IntegerKernels& avx512vnni_integer_kernels();
+#endif
+#if defined(__aarch64__)
+const IntegerKernels& neon_integer_kernels();
 #endif
 
 }  // namespace skipdec
