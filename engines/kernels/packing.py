@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
+
+Element = TypeVar("Element", bound=np.generic)
 
 BLOCK_COLUMNS = 16  # lie together, so that a vector's lanes are columns
 INT8_DEPTH_MULTIPLE = 64  # to which the depth is padded: what a tile of AMX holds of a column
@@ -39,3 +43,22 @@ def unpack_int8(weight: NDArray[np.int8], shape: tuple[int, int]) -> NDArray[np.
     blocks, steps, columns, step = weight.shape
     padded = weight.transpose(1, 3, 0, 2).reshape(steps * step, blocks * columns)
     return padded[: shape[0], : shape[1]].copy()
+
+
+def pack_half(weight: NDArray[Element]) -> NDArray[Element]:
+    """``weight`` of the operator HalfLinear, from weights [K, N] of 16 bits; a copy.
+
+    It is [Np/16, K, 16] with N rounded up to a multiple of 16 and zeros beyond it.
+
+    >>> pack_half(np.ones((3, 20), np.float16)).shape
+    (2, 3, 16)
+    """
+    padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % BLOCK_COLUMNS)))
+    blocks = padded.reshape(len(weight), -1, BLOCK_COLUMNS)
+    return np.ascontiguousarray(blocks.transpose(1, 0, 2))
+
+
+def unpack_half(weight: NDArray[Element], columns: int) -> NDArray[Element]:
+    """The weights [K, columns] that ``pack_half`` made ``weight`` of; a copy."""
+    blocks, depth, together = weight.shape
+    return weight.transpose(1, 0, 2).reshape(depth, blocks * together)[:, :columns].copy()

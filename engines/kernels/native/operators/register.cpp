@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi/onnxruntime.h"
+#include "halves/half_linear.h"
 #include "linear/quantized_linear.h"
 #include "operators/custom_operator.h"
 #include "processor/instruction_set.h"
@@ -15,7 +16,8 @@ namespace {
 namespace abi = skipdec::abi;
 
 // All operators of the domain "skipdec", version 1.
-const std::array<abi::CustomOp, 1> kOperators{{
+const std::array<abi::CustomOp, 2> kOperators{{
+    skipdec::custom_operator<skipdec::HalfLinear>(),
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
 }};
 

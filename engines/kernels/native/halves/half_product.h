@@ -1,0 +1,56 @@
+// Products of float32 rows and weights of 16 bits, with float32 sums.
+//
+// Each result is one chain of fused multiply-adds over k = 0 … K - 1 from 0, so its bits depend on
+// nothing but its row and its column: not on the instruction set, the other rows or the threads.
+// NaN and infinity go the way of IEEE 754.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "operators/activation.h"
+#include "processor/instruction_set.h"
+
+namespace skipdec {
+
+// Weights [K, N] of a product. All pointers are the caller's.
+struct HalfWeights {
+  static constexpr std::int64_t kBlockColumns = 16;  // that lie together
+
+  std::int64_t depth = 0;        // K
+  std::int64_t columns = 0;      // N
+  const void* values = nullptr;  // float16 or bfloat16 [ceil(N / 16), K, 16], zeros beyond N
+  const float* bias = nullptr;   // [N] or none
+  Activation activation = Activation::kNone;
+
+  std::int64_t blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
+};
+
+// Rows of a call. All pointers are the caller's.
+struct HalfRows {
+  std::int64_t count = 0;           // M
+  const float* values = nullptr;    // [M, K]
+  float* packed = nullptr;          // HalfKernels::packed_floats, 64-byte aligned
+  const float* residual = nullptr;  // [M, N] or none; may be result
+  float* result = nullptr;          // [M, N]
+};
+
+// How one instruction set does it. Calls on disjoint ranges may run at the same time.
+struct HalfKernels {
+  using Multiply = void (*)(const HalfWeights&, const HalfRows&, std::int64_t begin,
+                            std::int64_t end) noexcept;
+
+  // Rows are multiplied in panels, as many as registers have room for; one row needs no packing.
+  std::int64_t (*panels)(std::int64_t rows);
+  std::size_t (*packed_floats)(std::int64_t rows, std::int64_t depth);
+  // Pack the rows of panels begin … end - 1.
+  void (*pack)(const HalfWeights&, const HalfRows&, std::int64_t begin, std::int64_t end) noexcept;
+  // Make all rows of the result, in blocks begin … end - 1 of 16 columns, when all are packed.
+  Multiply multiply_float16;
+  Multiply multiply_bfloat16;
+};
+
+// The kernels of ``set``, or of the next plainer one that has some.
+const HalfKernels& half_kernels(InstructionSet set);
+
+}  // namespace skipdec

@@ -1,0 +1,138 @@
+// Sums of packed rows and weights, held in registers, with the Vector of the including file.
+//
+// That file says
+//   kPanelRows                          // whose sums fit into registers
+//   constexpr int blocks_at_once(int rows)  // of columns, so that sums enough are under way
+#pragma once
+
+#include "simd/functions.inc.h"
+
+namespace skipdec {
+namespace {
+
+// Panels of a call differ by at most one row: 13 rows of 12 are 7 and 6, not 12 and 1.
+inline std::int64_t panels_of(std::int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
+
+inline std::int64_t first_row(std::int64_t rows, std::int64_t panel) {
+  return panel * rows / panels_of(rows);
+}
+
+// A panel lies [K, its rows]; the last store of 16 lanes reaches beyond it.
+inline float* packed_panel(const HalfRows& rows, std::int64_t depth, std::int64_t panel) {
+  return rows.packed + first_row(rows.count, panel) * depth + panel * Vector::kLanes;
+}
+
+inline std::size_t packed_floats(std::int64_t rows, std::int64_t depth) {
+  return rows == 1 ? 0 : static_cast<std::size_t>(rows * depth + panels_of(rows) * Vector::kLanes);
+}
+
+void pack(const HalfWeights& weights, const HalfRows& rows, std::int64_t begin,
+          std::int64_t end) noexcept {
+  static_assert(kPanelRows <= Vector::kLanes);
+  const std::int64_t depth = weights.depth;
+  for (std::int64_t panel = begin; panel < end; ++panel) {
+    const std::int64_t first = first_row(rows.count, panel);
+    const std::int64_t count = first_row(rows.count, panel + 1) - first;
+    float* to = packed_panel(rows, depth, panel);
+    for (std::int64_t k = 0; k < depth; k += Vector::kLanes) {
+      const std::int64_t left = std::min<std::int64_t>(depth - k, Vector::kLanes);
+      Vector lines[Vector::kLanes];
+      for (std::int64_t m = 0; m < Vector::kLanes; ++m) {
+        const float* from = rows.values + (first + std::min(m, count - 1)) * depth + k;
+        lines[m] =
+            left == Vector::kLanes ? Vector::load(from) : load_first(from, static_cast<int>(left));
+      }
+      transpose(lines);
+      for (std::int64_t i = 0; i < left; ++i, to += count) lines[i].store(to);
+    }
+  }
+}
+
+inline void finish(const HalfWeights& weights, const HalfRows& rows, std::int64_t row,
+                   std::int64_t block, Vector y) {
+  const std::int64_t column = block * Vector::kLanes;
+  const int count = static_cast<int>(std::min<std::int64_t>(weights.columns - column, 16));
+  const auto load = [count](const float* from) {
+    return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
+  };
+  if (weights.bias != nullptr) y = y + load(weights.bias + column);
+  if (weights.activation == Activation::kRelu) y = max(Vector::broadcast(0.0F), y);  // keeps NaN
+  if (weights.activation == Activation::kGelu) y = gelu(y);
+  const std::int64_t place = row * weights.columns + column;
+  if (rows.residual != nullptr) y = load(rows.residual + place) + y;
+  if (count == Vector::kLanes) {
+    y.store(rows.result + place);
+  } else {
+    store_first(y, rows.result + place, count);
+  }
+}
+
+// ``packed``: [K, kRows], those from ``row`` on.
+template <class Element, int kRows, int kBlocks>
+inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, const float* packed,
+                          std::int64_t row, std::int64_t block) {
+  const std::int64_t depth = weights.depth;
+  const auto* values = static_cast<const Element*>(weights.values) + block * depth * Vector::kLanes;
+  Vector sums[kRows][kBlocks];
+  for (auto& of_row : sums)
+    for (Vector& each : of_row) each = Vector::broadcast(0.0F);
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vector loaded[kBlocks];
+    for (int b = 0; b < kBlocks; ++b) {
+      loaded[b] = Vector::load(values + (b * depth + k) * Vector::kLanes);
+    }
+    for (int m = 0; m < kRows; ++m) {
+      const Vector x = Vector::broadcast(packed[k * kRows + m]);
+      for (int b = 0; b < kBlocks; ++b) sums[m][b] = multiply_add(x, loaded[b], sums[m][b]);
+    }
+  }
+  for (int m = 0; m < kRows; ++m)
+    for (int b = 0; b < kBlocks; ++b) finish(weights, rows, row + m, block + b, sums[m][b]);
+}
+
+template <class Element, int kRows>
+void multiply_panel(const HalfWeights& weights, const HalfRows& rows, const float* packed,
+                    std::int64_t row, std::int64_t begin, std::int64_t end) {
+  constexpr int kBlocks = blocks_at_once(kRows);
+  std::int64_t block = begin;
+  for (; block + kBlocks <= end; block += kBlocks) {
+    multiply_tile<Element, kRows, kBlocks>(weights, rows, packed, row, block);
+  }
+  for (; block < end; ++block) {
+    multiply_tile<Element, kRows, 1>(weights, rows, packed, row, block);
+  }
+}
+
+using MultiplyPanel = void (*)(const HalfWeights&, const HalfRows&, const float* packed,
+                               std::int64_t row, std::int64_t begin, std::int64_t end);
+
+template <class Element, int... kRows>
+constexpr std::array<MultiplyPanel, sizeof...(kRows)> by_rows(
+    std::integer_sequence<int, kRows...>) {
+  return {multiply_panel<Element, kRows + 1>...};
+}
+
+template <class Element>
+void multiply(const HalfWeights& weights, const HalfRows& rows, std::int64_t begin,
+              std::int64_t end) noexcept {
+  static constexpr auto kByRows = by_rows<Element>(std::make_integer_sequence<int, kPanelRows>{});
+  const std::int64_t panels = panels_of(rows.count);
+  // All panels of some columns before the next: weights come from memory once, then from the cache.
+  const std::int64_t step = panels == 1 ? end - begin : blocks_at_once(kPanelRows);
+  for (std::int64_t block = begin; block < end; block += step) {
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      const std::int64_t first = first_row(rows.count, panel);
+      const std::int64_t count = first_row(rows.count, panel + 1) - first;
+      const float* packed =
+          rows.count == 1 ? rows.values : packed_panel(rows, weights.depth, panel);
+      kByRows[static_cast<std::size_t>(count - 1)](weights, rows, packed, first, block,
+                                                   std::min(block + step, end));
+    }
+  }
+}
+
+constexpr HalfKernels kKernels{panels_of, packed_floats, pack, multiply<Float16>,
+                               multiply<Bfloat16>};
+
+}  // namespace
+}  // namespace skipdec
