@@ -62,3 +62,49 @@ def unpack_half(weight: NDArray[Element], columns: int) -> NDArray[Element]:
     """The weights [K, columns] that ``pack_half`` made ``weight`` of; a copy."""
     blocks, depth, together = weight.shape
     return weight.transpose(1, 0, 2).reshape(depth, blocks * together)[:, :columns].copy()
+
+
+def pack_int4(
+    codes: NDArray[np.uint8], scale: NDArray[Element]
+) -> tuple[NDArray[np.uint8], NDArray[Element]]:
+    """``weight`` and ``scale`` of the operator BlockLinear4, from those of MatMulNBits.
+
+    ``codes`` uint8 [N, blocks, block_size / 2] holds two codes a byte, the first in the low bits;
+    ``scale`` is [N, blocks], of any dtype. ``weight`` is uint8 [Np/16, Kp/8, 16, 4] with
+    Kp = blocks · block_size and Np = N rounded up to a multiple of 16: a byte holds input k in its
+    low bits and k + 4 in the high ones, so that a mask and a shift give the operands of two dot
+    products. ``scale`` is [Np/16, blocks, 16]. Beyond N, codes are 8 and scales 0. Both are copies.
+
+    >>> codes = np.arange(16, dtype=np.uint8).reshape(1, 1, 16) * 17  # 0 0 1 1 … 15 15
+    >>> weight, scale = pack_int4(codes, np.array([[0.5]], np.float32))
+    >>> weight.shape, [f"{byte:02x}" for byte in weight[0, 0, 0]], scale[0, 0, :2].tolist()
+    ((1, 4, 16, 4), ['20', '20', '31', '31'], [0.5, 0.0])
+    """
+    columns, blocks, _ = codes.shape
+    padding = (0, -columns % BLOCK_COLUMNS)
+    pairs = np.pad(codes.reshape(columns, -1, 4), (padding, (0, 0), (0, 0)), constant_values=0x88)
+    ordered = np.empty_like(pairs)  # of 8 inputs: 0 4, 1 5, 2 6, 3 7
+    ordered[..., 0::2] = pairs[..., :2] & 15 | pairs[..., 2:] << 4
+    ordered[..., 1::2] = pairs[..., :2] >> 4 | pairs[..., 2:] & 0xF0
+    weight = ordered.reshape(-1, BLOCK_COLUMNS, *pairs.shape[1:]).transpose(0, 2, 1, 3)
+    scales = np.pad(scale, (padding, (0, 0))).reshape(-1, BLOCK_COLUMNS, blocks)
+    return np.ascontiguousarray(weight), np.ascontiguousarray(scales.transpose(0, 2, 1))
+
+
+def unpack_int4(
+    weight: NDArray[np.uint8], scale: NDArray[Element], columns: int
+) -> tuple[NDArray[np.uint8], NDArray[Element]]:
+    """The codes and scales of ``columns`` columns that ``pack_int4`` was given; copies.
+
+    >>> packed = pack_int4(np.full((1, 1, 16), 0x5B, np.uint8), np.array([[0.5]], np.float32))
+    >>> codes, scale = unpack_int4(*packed, columns=1)
+    >>> f"{codes[0, 0, 0]:02x}", codes.shape, scale.tolist()
+    ('5b', (1, 1, 16), [[0.5]])
+    """
+    blocks = scale.shape[1]
+    ordered = weight.transpose(0, 2, 1, 3).reshape(-1, weight.shape[1], 4)[:columns]
+    pairs = np.empty_like(ordered)
+    pairs[..., :2] = ordered[..., 0::2] & 15 | ordered[..., 1::2] << 4
+    pairs[..., 2:] = ordered[..., 0::2] >> 4 | ordered[..., 1::2] & 0xF0
+    scales = scale.transpose(0, 2, 1).reshape(-1, blocks)[:columns]
+    return pairs.reshape(columns, blocks, -1), scales.copy()

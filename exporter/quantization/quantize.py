@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.errors import CheckpointError, UsageError
-from ...engines.manifest import EngineKind, PrecisionSpec, Quantization
+from ...engines.manifest import EngineKind, FloatType, PrecisionSpec, Quantization
 from ...engines.memory import Array
 from ...engines.registry import load
 from ...engines.targets import target_of
@@ -84,13 +84,15 @@ class BlockQuantizer(WeightQuantizer):
     """int4 or int8, symmetric, one scale per ``block_size`` inputs of a column: MatMulNBits.
 
     Layout of the operator: ``quantized`` uint8 [N, blocks, block_size * bits / 8], low nibble
-    first, zero point ``2 ** (bits - 1)``; ``scale`` float32 [N, blocks]. The element of largest
-    magnitude maps to the lowest code, so all codes are used. Worked, 4 bits: the block
-    (0.5, -1.0, 0.25) has scale -1.0 / -8 = 0.125 and codes (12, 0, 10).
+    first, zero point ``2 ** (bits - 1)``; ``scale`` [N, blocks]. The element of largest magnitude
+    maps to the lowest code, so all codes are used. Scales are rounded to ``scale_type`` before
+    codes are made. Worked, 4 bits: the block (0.5, -1.0, 0.25) has scale -1.0 / -8 = 0.125 and
+    codes (12, 0, 10).
     """
 
     bits: int
     block_size: int
+    scale_type: FloatType = "float32"  # MatMulNBits has that of its activations
 
     @property
     def zero_point(self) -> int:
@@ -102,13 +104,13 @@ class BlockQuantizer(WeightQuantizer):
         in_size, out_size = shape
         blocks = -(-in_size // self.block_size)
         codes = (out_size, blocks, self.block_size * self.bits // 8)
-        return {"quantized": ("uint8", codes), "scale": ("float32", (out_size, blocks))}
+        return {"quantized": ("uint8", codes), "scale": (self.scale_type, (out_size, blocks))}
 
     def encode(self, weight: Array) -> dict[str, Array]:
         """See the class. Inputs beyond K in the last block count as 0."""
         in_size = weight.shape[0]
         (_, codes_shape), (_, scale_shape) = self.layout(weight.shape).values()
-        quantized, scale = np.empty(codes_shape, np.uint8), np.empty(scale_shape, np.float32)
+        quantized, scale = np.empty(codes_shape, np.uint8), np.empty(scale_shape, self.scale_type)
         padding = scale_shape[1] * self.block_size - in_size
         for columns, block in column_blocks(weight):
             if padding:
@@ -116,8 +118,10 @@ class BlockQuantizer(WeightQuantizer):
             blocked = block.reshape(len(block), -1, self.block_size)  # [n, blocks, block_size]
             high, low = finite(blocked.max(axis=2)), finite(blocked.min(axis=2))
             peak = np.where(high > -low, high, low) / np.float32(-self.zero_point)
-            scale[columns] = np.where(peak == 0, 1, peak)
-            blocked /= scale[columns, :, None]
+            rounded = peak.astype(scale.dtype)
+            rounded[rounded == 0] = 1
+            scale[columns] = rounded
+            blocked /= rounded.astype(np.float32)[..., None]
             np.rint(blocked, out=blocked)
             blocked += self.zero_point
             np.clip(blocked, 0, 2 * self.zero_point - 1, out=blocked)
@@ -133,7 +137,8 @@ class BlockQuantizer(WeightQuantizer):
         if self.bits == 4:
             codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(*codes.shape[:2], -1)
         centred = codes.astype(np.float32) - np.float32(self.zero_point)
-        weight = centred * tensors["scale"][..., None]  # [N, blocks, block_size]
+        scale = tensors["scale"].astype(np.float32, copy=False)
+        weight = centred * scale[..., None]  # [N, blocks, block_size]
         return weight.reshape(len(weight), -1).T
 
 

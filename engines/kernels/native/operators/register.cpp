@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi/onnxruntime.h"
+#include "blocks/block_linear4.h"
 #include "halves/half_linear.h"
 #include "linear/quantized_linear.h"
 #include "operators/custom_operator.h"
@@ -16,7 +17,8 @@ namespace {
 namespace abi = skipdec::abi;
 
 // All operators of the domain "skipdec", version 1.
-const std::array<abi::CustomOp, 2> kOperators{{
+const std::array<abi::CustomOp, 3> kOperators{{
+    skipdec::custom_operator<skipdec::BlockLinear4>(),
     skipdec::custom_operator<skipdec::HalfLinear>(),
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
 }};

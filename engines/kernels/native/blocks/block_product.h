@@ -1,0 +1,78 @@
+// Products of int4 weights and activations that are quantised block by block (W4A8).
+//
+// A block is block_size inputs of a column of the weights, or of a row of x:
+//
+//   x_scale[m, b] = max|x| / 127 over the block, and 0 where that is below 2^-126
+//   q             = int8(round_half_even(x · (1 / x_scale))), 0 where x_scale is 0
+//   y[m, n]      += float(Σ q · (code − 8)) · (scale[b, n] · x_scale[m, b]), b = 0, 1, 2, …
+//
+// then + bias, activation, + residual. The same bits on every instruction set: sums inside a block
+// are integers, blocks are added in order, each by one fused multiply-add. A row with NaN or
+// infinity has x_scale NaN, and so has all of its result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "operators/activation.h"
+#include "processor/instruction_set.h"
+#include "simd/element.h"
+
+namespace skipdec {
+
+constexpr std::int64_t kPanelColumns = 16;  // that lie together in packed weights
+constexpr std::int64_t kUnitDepth = 32;     // inputs that kernels take at once
+constexpr std::int64_t kUnitBytes = kUnitDepth * kPanelColumns / 2;
+constexpr std::int64_t kZeroCode = 8;  // the code of a weight of 0
+
+// Weights [K, N] of a product. All pointers are the caller's.
+struct BlockWeights {
+  std::int64_t block_size = 0;  // 32, 64 or 128
+  std::int64_t blocks = 0;      // K / block_size, rounded up
+  std::int64_t columns = 0;     // N
+  const std::uint8_t* codes =
+      nullptr;                      // [ceil(N / 16), blocks · block_size / 8, 16, 4]: a byte has
+                                    // input k in its low four bits and k + 4 in the high ones
+  const Bfloat16* scale = nullptr;  // [ceil(N / 16), blocks, 16]
+  const float* bias = nullptr;      // [N] or none
+  Activation activation = Activation::kNone;
+
+  std::int64_t padded_depth() const { return blocks * block_size; }
+  std::int64_t panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
+};
+
+// Rows of a call. All pointers are the caller's. Rows are quantised in groups of as many as a
+// kernel multiplies at once, R; what belongs to a block of a group lies together. The last group
+// has fewer.
+struct BlockRows {
+  std::int64_t count = 0;              // M
+  std::int64_t depth = 0;              // K
+  std::int64_t group = 0;              // R
+  const float* values = nullptr;       // [M, K]
+  std::int8_t* codes = nullptr;        // [M / R, blocks, R, block_size], 64-byte aligned
+  float* scale = nullptr;              // [M / R, blocks, R]
+  std::int32_t* correction = nullptr;  // [M / R, blocks, R]: −8 · Σ q
+  const float* residual = nullptr;     // [M, N] or none; may be result
+  float* result = nullptr;             // [M, N]
+
+  std::int64_t groups() const { return (count + group - 1) / group; }
+  std::int64_t rows_of(std::int64_t index) const {
+    return index + 1 < groups() ? group : count - index * group;
+  }
+};
+
+// How one instruction set does it. Calls on disjoint ranges may run at the same time.
+struct BlockKernels {
+  std::int64_t group;  // R
+  // Make codes, scales and corrections of groups begin … end - 1.
+  void (*quantize)(const BlockWeights&, const BlockRows&, std::int64_t begin,
+                   std::int64_t end) noexcept;
+  // Make all rows of the result, in panels begin … end - 1 of 16 columns, when all is quantised.
+  void (*multiply)(const BlockWeights&, const BlockRows&, std::int64_t begin,
+                   std::int64_t end) noexcept;
+};
+
+// The kernels of ``set``, or of the next plainer one that has some.
+const BlockKernels& block_kernels(InstructionSet set);
+
+}  // namespace skipdec

@@ -1,0 +1,67 @@
+// Rows of floats to codes, block by block, with the Vector of the including file.
+#pragma once
+
+namespace skipdec {
+namespace {
+
+// 0, or a NaN if ``count`` floats are not all finite.
+inline float poison_of(const float* values, std::int64_t count) {
+  const Vector zero = Vector::broadcast(0.0F);
+  Vector poison = zero;
+  std::int64_t k = 0;
+  for (; k + Vector::kLanes <= count; k += Vector::kLanes) {
+    poison = multiply_add(Vector::load(values + k), zero, poison);
+  }
+  if (k < count) {
+    poison = multiply_add(load_first(values + k, static_cast<int>(count - k)), zero, poison);
+  }
+  return sum(poison);
+}
+
+// Lanes k … k + 15 of a block of which ``count`` floats are there; zeros beyond them.
+inline Vector load_lanes(const float* values, std::int64_t k, std::int64_t count) {
+  const std::int64_t left = count - k;
+  if (left >= Vector::kLanes) return Vector::load(values + k);
+  return left <= 0 ? Vector::broadcast(0.0F) : load_first(values + k, static_cast<int>(left));
+}
+
+// Codes of a block and −8 times their sum; returns the block's scale. ``poison``: see above.
+inline float quantize_block(const float* values, std::int64_t count, std::int64_t block_size,
+                            float poison, std::int8_t* codes, std::int32_t& correction) {
+  constexpr float kLeast = 0x1p-126F;  // whose reciprocal is finite
+  Vector peak = Vector::broadcast(0.0F);
+  for (std::int64_t k = 0; k < block_size; k += Vector::kLanes) {
+    peak = max(abs(load_lanes(values, k, count)), peak);
+  }
+  const float quotient = maximum(peak) / 127.0F;
+  const float scale = quotient < kLeast ? 0.0F : quotient;
+  const Vector inverse = Vector::broadcast(scale > 0.0F ? 1.0F / scale : 0.0F);
+  for (std::int64_t k = 0; k < block_size; k += Vector::kLanes) {
+    (load_lanes(values, k, count) * inverse).store(codes + k);
+  }
+  std::int32_t sum_of_codes = 0;
+  for (std::int64_t k = 0; k < block_size; ++k) sum_of_codes += codes[k];
+  correction = -static_cast<std::int32_t>(kZeroCode) * sum_of_codes;
+  return scale + poison;
+}
+
+void quantize(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
+              std::int64_t end) noexcept {
+  for (std::int64_t group = begin; group < end; ++group) {
+    const std::int64_t together = rows.rows_of(group);
+    for (std::int64_t row = 0; row < together; ++row) {
+      const float* values = rows.values + (group * rows.group + row) * rows.depth;
+      const float poison = poison_of(values, rows.depth);
+      for (std::int64_t block = 0; block < weights.blocks; ++block) {
+        const std::int64_t k = block * weights.block_size;
+        const std::int64_t place = group * rows.group * weights.blocks + block * together + row;
+        rows.scale[place] =
+            quantize_block(values + k, rows.depth - k, weights.block_size, poison,
+                           rows.codes + place * weights.block_size, rows.correction[place]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace skipdec

@@ -1,0 +1,13 @@
+// The kernels of each instruction set, each in a source file of its own.
+#pragma once
+
+#include "blocks/block_product.h"
+
+namespace skipdec {
+
+const BlockKernels& portable_block_kernels();
+#if defined(__x86_64__)
+const BlockKernels& avx512vnni_block_kernels();
+#endif
+
+}  // namespace skipdec
