@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from bench.products import integer_chain, session_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session
@@ -170,11 +171,9 @@ def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
 
 
 def test_equals_the_nodes_of_onnx_runtime(instruction_set: str) -> None:
-    from integer_chain import integer_chain_session
-
     layer = Layer.random(333, 100, bias=True, activation=RELU)
     x = layer.rows(37)
-    chain = integer_chain_session(layer.codes, layer.scale, layer.bias, relu=True)
+    chain = session_of([integer_chain("chain", layer.codes, layer.scale, layer.bias, relu=True)])
     np.testing.assert_array_equal(layer.run(x), chain.run(None, {"x": x})[0])
 
 

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from skipdec.engines.errors import EnvironmentMismatchError
-from skipdec.engines.kernels.library import DOMAIN, INSTRUCTION_SET_VARIABLE, find_library
+from skipdec.engines.kernels.library import DOMAIN, find_library
 
 Array = np.ndarray[Any, Any]
-
-_ALL = ("portable", "neon", "avx2", "avxvnni", "avx512vnni", "amx")
 
 
 def available_instruction_sets() -> tuple[str, ...]:
     """What the library can be told to run on here; nothing where it was not compiled."""
     library = find_library()
-    if library is None:
-        return ()
-    available = []
-    for name in _ALL:
-        with patch.dict(os.environ, {INSTRUCTION_SET_VARIABLE: name}):
-            try:
-                assert library.instruction_set == name
-            except EnvironmentMismatchError:
-                continue
-            available.append(name)
-    return tuple(available)
+    return () if library is None else library.instruction_sets
 
 
 def operator_session(

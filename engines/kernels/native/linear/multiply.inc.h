@@ -11,6 +11,7 @@
 #pragma once
 
 #include "linear/finish.inc.h"
+#include "linear/unrolled.inc.h"
 
 namespace skipdec {
 namespace {
@@ -43,28 +44,29 @@ void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::
   const std::uint8_t* codes = rows.codes + row * stride;
   const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
   Sums sums[kSteps][kRows][kBlocks];
-  for (auto& step : sums)
-    for (auto& of_row : step)
-      for (Sums& each : of_row) each = Sums::zero();
+  unrolled<kSteps>([&](auto step) {
+    unrolled<kRows>(
+        [&](auto m) { unrolled<kBlocks>([&](auto b) { sums[step][m][b] = Sums::zero(); }); });
+  });
   for (std::int64_t k = 0; k < depth; k += kSteps * kDepthStep) {
-    for (int step = 0; step < kSteps; ++step) {
+    unrolled<kSteps>([&](auto step) {
       const std::int64_t at = k + step * kDepthStep;
       Weights loaded[kBlocks];
-      for (int b = 0; b < kBlocks; ++b) {
-        loaded[b] = Weights::load(packed + (b * depth + at) * kBlockColumns);
-      }
-      for (int m = 0; m < kRows; ++m) {
+      unrolled<kBlocks>(
+          [&](auto b) { loaded[b] = Weights::load(packed + (b * depth + at) * kBlockColumns); });
+      unrolled<kRows>([&](auto m) {
         const Codes broadcast = Codes::load(codes + m * stride + at * kCodeBytes);
-        for (int b = 0; b < kBlocks; ++b) sums[step][m][b].add(broadcast, loaded[b]);
-      }
-    }
+        unrolled<kBlocks>([&](auto b) { sums[step][m][b].add(broadcast, loaded[b]); });
+      });
+    });
   }
-  for (int m = 0; m < kRows; ++m) {
-    for (int b = 0; b < kBlocks; ++b) {
-      for (int step = 1; step < kSteps; ++step) sums[0][m][b].add(sums[step][m][b]);
-      finish(weights, rows, row + m, block + b, sums[0][m][b]);
-    }
-  }
+  unrolled<kRows>([&](auto m) {
+    unrolled<kBlocks>([&](auto b) {
+      Sums total = sums[0][m][b];
+      unrolled<kSteps - 1>([&](auto step) { total.add(sums[step + 1][m][b]); });
+      finish(weights, rows, row + m, block + b, total);
+    });
+  });
 }
 
 template <int kRows>
