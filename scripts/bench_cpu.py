@@ -1,61 +1,84 @@
-"""Measures the figures that skipdec holds itself to on a CPU and writes docs/benchmarks/cpu.md.
+"""Measures the figures that skipdec holds itself to on a CPU and draws docs/benchmarks/cpu.md.
 
     source scripts/setup_environment.sh && python scripts/bench_cpu.py --work /tmp/bench
 
-Weights are random (seeded) at real sizes; about 10 GB of disk and half an hour on 2 cores.
-Nothing else should run meanwhile.
+Each processor has a file of figures, docs/benchmarks/cpu/NAME.json; a part is written to it as soon
+as it is measured, and without --parts those that are missing are measured. Weights are random
+(seeded) at real sizes: about 25 GB of disk; half an hour on 2 cores, most of it exports and the
+parts startup, export and schedules. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import cpu_figures
+from bench.cpu import decoding, host, opening, startup
+from bench.cpu.bundles import Bundles
+from bench.cpu.figure import Part
+from bench.record import Record
+from pages.cpu import FIGURES, PAGE, draw
 
-from skipdec.engines.host.processor import available_cores, processor_name, restart_with_huge_pages
+from skipdec import use_shared_thread_pool
+from skipdec.engines.host.processor import available_cores, restart_with_huge_pages
+from skipdec.engines.kernels.library import find_library
 
-OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "cpu.md"
-PARTS = ("startup", "export", "decoding")
+PARTS: dict[str, Callable[[Bundles], Part]] = {
+    "one-row": decoding.one_row,
+    "eight-rows": decoding.eight_rows,
+    "sixteen-rows": decoding.sixteen_rows,
+    "prompt": decoding.prompt,
+    "long-context": decoding.long_context,
+    "six-layers": decoding.six_layers,
+    "halves": decoding.halves,
+    "memory": opening.memory,
+    "opening": opening.opening,
+    "host": host.host_share,
+    "neighbour": host.neighbour,
+    "stitching": decoding.stitching,
+    "schedules": decoding.schedules,
+    "startup": startup.startup,
+    "export": startup.export,
+}
 
 
 def main() -> None:
-    """Measure the parts that were asked for and write one page."""
+    """Measure what was asked for, part by part, and draw the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", type=Path, required=True, help="directory for bundles; kept")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--figures", type=Path, default=FIGURES, help="directory of JSON files")
+    parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--threads", type=int, default=available_cores())
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="(those not measured yet)")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
 
-    figures: list[cpu_figures.Figure] = []
-    tables: list[str] = []
-    if "startup" in arguments.parts:
-        figures += cpu_figures.startup_figures()
-    if "export" in arguments.parts:
-        figures += cpu_figures.export_figures(arguments.work)
-    if "decoding" in arguments.parts:
-        for quantize in ("int8", "int4"):
-            bundle = cpu_figures.export_for_bench(quantize, arguments.work)
-            document = cpu_figures.bench_bundle(bundle, arguments.threads, arguments.repetitions)
-            figures += cpu_figures.decoding_figures(quantize, document)
-            tables += [f"\n## {bundle.name}\n", cpu_figures.bench_table(document)]
-        int8 = cpu_figures.export_for_bench("int8", arguments.work)
-        figures.append(cpu_figures.stitching_figure(int8, arguments.threads))
-    page = [
-        "# Figures on a CPU\n",
-        "Written by `scripts/bench_cpu.py`. Weights are random at real sizes; ratios are taken "
-        "within one run.\n",
-        f"{processor_name()}, {arguments.threads} threads, skipdec {version('skipdec')}, "
-        f"ONNX Runtime {version('onnxruntime')}.\n",
-        cpu_figures.figures_table(figures),
-        *tables,
-    ]
-    arguments.output.write_text("\n".join(page) + "\n", encoding="utf-8")
-    print(cpu_figures.figures_table(figures))
+    use_shared_thread_pool(arguments.threads)
+    record = Record.here(arguments.figures)
+    measured = record.read()["parts"]
+    for name in arguments.parts or [name for name in PARTS if name not in measured]:
+        bundles = Bundles(arguments.work, arguments.threads)
+        try:
+            part = PARTS[name](bundles)
+        finally:
+            bundles.close()
+        record.add(name, {"threads": arguments.threads, **part.document()}, versions())
+        draw(arguments.figures, arguments.page)
+        for figure in part.figures:
+            verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
+            print(f"{figure.what}: {figure.measured} {figure.target} {verdict}", flush=True)
+
+
+def versions() -> dict[str, str]:
+    """Of what was measured, and what the kernels ran on."""
+    library = find_library()
+    return {
+        "skipdec": version("skipdec"),
+        "ONNX Runtime": version("onnxruntime"),
+        "kernels": "none" if library is None else library.instruction_set,
+    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What bench_cpu.py measures, a file for each kind of figure."""

@@ -1,0 +1,69 @@
+"""The bundles that are measured: exported once with random weights of real sizes, and opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.cpu.paired import Variant
+from bench.process import run_measured, skipdec_command
+from skipdec import Generator
+
+# Options of the export by the end of a bundle's name.
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "float32": (),
+    "float16": ("--fp16",),
+    "bfloat16": ("--dtype", "bfloat16"),
+    "int8": ("--quantize", "int8"),
+    "int8-kv-float16": ("--quantize", "int8", "--kv-dtype", "float16"),
+    "int8-kv-int8": ("--quantize", "int8", "--kv-dtype", "int8"),
+    "int8-onnxruntime": ("--quantize", "int8", "--kernels", "onnxruntime"),
+    "int4": ("--quantize", "int4"),
+    "int4-onnxruntime": ("--quantize", "int4", "--kernels", "onnxruntime"),
+}
+
+
+@dataclass
+class Bundles:
+    """Exports to ``work`` what is not there yet."""
+
+    work: Path
+    threads: int
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def path(self, model: str, kind: str) -> Path:
+        """``work/MODEL-KIND``, exported if need be; ``kind`` is one of ``_OPTIONS``."""
+        bundle = self.work / f"{model}-{kind}"
+        if not bundle.exists():
+            run_measured(export_command(model, _OPTIONS[kind], bundle))
+        return bundle
+
+    def variant(
+        self, model: str, kind: str, *, rows: int = 1, context: int = 160, schedule: str = "full"
+    ) -> Variant:
+        """A generator of its own, open until ``close``."""
+        generator = Generator.open(self.path(model, kind), max_batch_size=rows, verify="graphs")
+        return Variant(self._open.enter_context(generator), rows, context, schedule)
+
+    def close(self) -> None:
+        """Close the generators of all variants."""
+        self._open.close()
+
+
+def export_command(
+    model: str, options: Sequence[str], output: Path, *, load_format: str = "dummy"
+) -> list[str]:
+    """The command that exports random weights, unverified, and prints its report as JSON."""
+    return skipdec_command(
+        "export",
+        model,
+        *options,
+        f"--load-format={load_format}",
+        "--no-verify",
+        "--force",
+        "--json",
+        "-o",
+        str(output),
+    )

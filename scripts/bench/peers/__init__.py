@@ -1,0 +1,1 @@
+"""What bench_peers.py runs beside skipdec, and how it judges."""

@@ -1,0 +1,52 @@
+"""Which of two engines is faster, and by how much, where each start gives other times.
+
+An engine's time of a cell is the median over its starts, its spread from the fastest start to the
+slowest. A goal is reached where even their fastest start, over our slowest, reaches it; missed
+where even their slowest over our fastest does not; else the spread leaves it open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Milliseconds by start of ours and of one peer; ``goal``: their time ÷ ours."""
+
+    ours: Sequence[float]
+    theirs: Sequence[float]
+    goal: float
+
+    @property
+    def ratio(self) -> float:
+        """Above 1, skipdec is faster."""
+        return median(self.theirs) / median(self.ours)
+
+    @property
+    def low(self) -> float:
+        """Their fastest start over our slowest."""
+        return min(self.theirs) / max(self.ours)
+
+    @property
+    def high(self) -> float:
+        """Their slowest start over our fastest."""
+        return max(self.theirs) / min(self.ours)
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.low >= self.goal:
+            return f"≥ {self.goal:g} reached"
+        if self.high < 1:
+            return "**slower**"
+        if self.high < self.goal:
+            return f"{'faster' if self.low > 1 else 'level'}, ≥ {self.goal:g} **missed**"
+        return f"{'faster' if self.low > 1 else 'level'}, ≥ {self.goal:g} within the spread"
+
+
+def with_spread(times: Sequence[float]) -> str:
+    """``43.0 (41.2–45.9)``."""
+    return f"{median(times):.1f} ({min(times):.1f}–{max(times):.1f})"

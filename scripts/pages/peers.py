@@ -1,0 +1,110 @@
+"""Draws docs/benchmarks/peers.md from the figures of all processors, docs/benchmarks/peers/*.json.
+
+PYTHONPATH=scripts python -m pages.peers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.peers.cells import PROMPT
+from bench.peers.verdict import Comparison, with_spread
+from bench.record import ROOT, records
+
+from skipdec.engines.host.console import markdown_table
+
+FIGURES = ROOT / "docs" / "benchmarks" / "peers"
+PAGE = FIGURES.with_suffix(".md")
+_PEERS = ("CTranslate2", "OpenVINO")
+_INTRODUCTION = f"""# Beside other engines
+
+Drawn by `scripts/pages/peers.py` from `docs/benchmarks/peers/*.json`, which
+`scripts/bench_peers.py` measures, a file for each processor. Full depth, random weights at real
+sizes, greedy, prompts of {PROMPT} random tokens where decoding is timed, each engine in a process
+of its own, one at a time, in turn. Every engine is started anew several times: the time is the
+median of its starts, in brackets the fastest and the slowest start. Ratio: the faster peer's time ÷
+ours, in brackets their fastest start ÷ our slowest and their slowest ÷ our fastest; "reached" and
+"missed" are said only where both ends of that range agree. A peer stands here in the fastest of the
+ways in which it was tried.
+"""
+
+
+def main() -> None:
+    """Draw the page."""
+    draw(FIGURES, PAGE)
+
+
+def draw(figures: Path, page: Path) -> None:
+    """Write ``page`` from the files of ``figures``."""
+    page.write_text(peers_page(list(records(figures))), encoding="utf-8")
+
+
+def peers_page(machines: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page; ``machines`` are the documents of `records`."""
+    return _INTRODUCTION + "".join(
+        f"{line}\n" for machine in machines for line in _section(machine)
+    )
+
+
+def _section(machine: Mapping[str, Any]) -> Iterator[str]:
+    parts = {name: part for name, part in machine["parts"].items() if "cells" in part}
+    yield f"\n## {machine['processor']}\n"
+    yield f"Instruction sets: {', '.join(machine['instruction_sets'])}.\n"
+    headings = ("model", "measured", "skipdec", *_PEERS, "ratio to the faster", "verdict")
+    yield markdown_table(
+        headings,
+        [
+            _row(name, what, cell)
+            for name, part in parts.items()
+            for what, cell in part["cells"].items()
+        ],
+    )
+    yield ""
+    for name, part in parts.items():
+        versions = ", ".join(f"{what} {version}" for what, version in part["versions"].items())
+        run = f"{part['date']}, commit {part['commit']}, {part['threads']} threads, {versions}"
+        ways = "; ".join(
+            f"{peer}: {_ways(cells)}" for peer, cells in part["configurations"].items()
+        )
+        yield f"- {name}: {run}. {ways}."
+    searches = {name: part for name, part in machine["parts"].items() if "tried" in part}
+    for name, part in searches.items():
+        yield f"\n### {name}\n\nOne start each, milliseconds.\n"
+        yield _search_table(part["tried"])
+
+
+def _ways(cells: Mapping[str, str]) -> str:
+    names = dict.fromkeys(cells.values())
+    return " and ".join(names)
+
+
+def _row(model: str, what: str, cell: Mapping[str, Any]) -> list[str]:
+    times: Mapping[str, Sequence[float]] = cell["times"]
+    peers = {peer: times[peer] for peer in _PEERS if peer in times}
+    theirs = min(peers.values(), key=median)
+    comparison = Comparison(times["skipdec"], theirs, cell["goal"])
+    return [
+        model,
+        what,
+        with_spread(times["skipdec"]),
+        *(with_spread(times[peer]) if peer in times else "–" for peer in _PEERS),
+        f"{comparison.ratio:.2f} ({comparison.low:.2f}–{comparison.high:.2f})",
+        comparison.verdict,
+    ]
+
+
+def _search_table(tried: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    cells = list(next(iter(next(iter(tried.values())).values())))
+    rows = [
+        (peer, name, *(f"{times[cell]:.1f}" for cell in cells))
+        for peer, configurations in tried.items()
+        for name, times in configurations.items()
+    ]
+    return markdown_table(("engine", "run as", *cells), rows)
+
+
+if __name__ == "__main__":
+    main()
