@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi/onnxruntime.h"
+#include "attention/operator.h"
 #include "blocks/block_linear4.h"
 #include "halves/half_linear.h"
 #include "linear/quantized_linear.h"
@@ -15,13 +16,18 @@
 namespace {
 
 namespace abi = skipdec::abi;
+using abi::ElementType;
 
 // All operators of the domain "skipdec", version 1.
-const std::array<abi::CustomOp, 3> kOperators{{
+const std::array kOperators{
+    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat>>(),
+    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat16>>(),
+    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kBfloat16>>(),
+    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kInt8>>(),
     skipdec::custom_operator<skipdec::BlockLinear4>(),
     skipdec::custom_operator<skipdec::HalfLinear>(),
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
-}};
+};
 
 // The domain, made once: it must outlive every session, so it is never freed.
 abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {

@@ -1,0 +1,151 @@
+// Rows of the key and value cache: how they are written and read, by their elements' type.
+#pragma once
+
+namespace skipdec::attention {
+namespace {
+
+// Whether a row's last four bytes are a scale.
+template <class Element>
+constexpr bool kHasScale = std::is_same_v<Element, std::int8_t>;
+
+template <class Element>
+constexpr std::int64_t row_length(std::int64_t head_size) {
+  return head_size + (kHasScale<Element> ? std::int64_t{sizeof(float)} : 0);
+}
+
+// The sixteen-lane chunks of a row of D elements; the last one may be a half.
+struct Chunks {
+  int count;
+  int last;  // lanes of the last chunk
+
+  explicit Chunks(std::int64_t head_size)
+      : count(static_cast<int>((head_size + Vector::kLanes - 1) / Vector::kLanes)),
+        last(static_cast<int>(head_size) - (count - 1) * Vector::kLanes) {}
+
+  template <class Element>
+  Vector load(const Element* row, int chunk) const {
+    const Element* from = row + chunk * Vector::kLanes;
+    return chunk + 1 < count ? Vector::load(from) : load_first(from, last);
+  }
+  template <class Element>
+  void store(const Vector& v, Element* row, int chunk) const {
+    store_first(v, row + chunk * Vector::kLanes, chunk + 1 < count ? Vector::kLanes : last);
+  }
+};
+
+// The same where D is 16·kCount: known when compiled, without a rest.
+template <int kCount>
+struct WholeChunks {
+  static constexpr int count = kCount;
+
+  explicit WholeChunks(std::int64_t) {}
+
+  template <class Element>
+  Vector load(const Element* row, int chunk) const {
+    return Vector::load(row + chunk * Vector::kLanes);
+  }
+  template <class Element>
+  void store(const Vector& v, Element* row, int chunk) const {
+    v.store(row + chunk * Vector::kLanes);
+  }
+};
+
+// The rows of one head, whose first ``length`` may be read.
+template <class Element>
+struct CachedRows {
+  Element* first;
+  std::int64_t stride;
+  std::int64_t head_size;
+
+  CachedRows(void* cache, const Call& call, std::int64_t sequence, std::int64_t kv_head)
+      : stride(row_length<Element>(call.head_size)), head_size(call.head_size) {
+    first = static_cast<Element*>(cache) +
+            (sequence * call.kv_heads + kv_head) * call.capacity * stride;
+  }
+
+  Element* at(std::int64_t position) const { return first + position * stride; }
+
+  // The scales of 16 rows from ``position``; those from ``end`` on are the last one's.
+  Vector scales(std::int64_t position, std::int64_t end) const {
+    float values[Vector::kLanes];
+    for (int i = 0; i < Vector::kLanes; ++i) {
+      const std::int64_t row = std::min(position + i, end - 1);
+      std::memcpy(&values[i], at(row) + head_size, sizeof(float));
+    }
+    return Vector::load(values);
+  }
+};
+
+template <class Element>
+void write_row(const float* from, Element* row, std::int64_t head_size) {
+  const Chunks chunks(head_size);
+  if constexpr (kHasScale<Element>) {
+    Vector largest = Vector::broadcast(0.0F);
+    for (int c = 0; c < chunks.count; ++c) largest = max(largest, abs(chunks.load(from, c)));
+    const float scale = maximum(largest) / 127.0F;
+    std::memcpy(row + head_size, &scale, sizeof scale);
+    const Vector divisor = Vector::broadcast(scale > 0.0F ? scale : 1.0F);
+    for (int c = 0; c < chunks.count; ++c) chunks.store(chunks.load(from, c) / divisor, row, c);
+  } else {
+    for (int c = 0; c < chunks.count; ++c) chunks.store(chunks.load(from, c), row, c);
+  }
+}
+
+template <class Element>
+void append(const Call& call, std::int64_t sequence, std::int64_t kv_head) noexcept {
+  const CachedRows<Element> keys(call.key_cache, call, sequence, kv_head);
+  const CachedRows<Element> values(call.value_cache, call, sequence, kv_head);
+  const std::int64_t start = call.write_indices[sequence];
+  const std::int64_t tokens = std::min(call.tokens, call.capacity - start);
+  for (std::int64_t s = 0; s < tokens; ++s) {
+    const std::int64_t token = sequence * call.tokens + s;
+    const std::int64_t column = kv_head * call.head_size;
+    write_row(call.key + token * call.key_stride + column, keys.at(start + s), call.head_size);
+    write_row(call.value + token * call.value_stride + column, values.at(start + s),
+              call.head_size);
+  }
+}
+
+// Where a query of a span stands: its memory, and how many rows of the cache it attends to.
+struct Query {
+  const float* from;
+  float* to;
+  std::int64_t length;
+};
+
+inline Query query_of(const Call& call, const Span& span, std::int64_t index) {
+  const std::int64_t s = index / call.group;
+  const std::int64_t token = span.sequence * call.tokens + s;
+  const std::int64_t head = span.kv_head * call.group + index % call.group;
+  const std::int64_t width = call.kv_heads * call.group * call.head_size;
+  const std::int64_t position = call.write_indices[span.sequence] + s;
+  return {call.query + token * call.query_stride + head * call.head_size,
+          call.y + token * width + head * call.head_size, std::min(position + 1, call.capacity)};
+}
+
+inline std::int64_t rounded_up(std::int64_t count) {
+  return (count + Vector::kLanes - 1) / Vector::kLanes * Vector::kLanes;
+}
+
+// Turn ``length`` scores into e^(score - largest), zeros up to a multiple of 16 (which must be
+// memory of the caller's), and return one over their sum. Lane i sums those at 16k + i.
+inline float exponentiate(float* scores, std::int64_t length) {
+  const Vector none = Vector::broadcast(-std::numeric_limits<float>::infinity());
+  const std::int64_t end = rounded_up(length);
+  for (std::int64_t t = length; t < end; ++t) scores[t] = -std::numeric_limits<float>::infinity();
+  Vector largest = none;
+  for (std::int64_t t = 0; t < end; t += Vector::kLanes) {
+    largest = max(largest, Vector::load(scores + t));
+  }
+  largest = Vector::broadcast(maximum(largest));
+  Vector total = Vector::broadcast(0.0F);
+  for (std::int64_t t = 0; t < end; t += Vector::kLanes) {
+    const Vector weight = exp(Vector::load(scores + t) - largest);
+    weight.store(scores + t);
+    total = total + weight;
+  }
+  return 1.0F / sum(total);
+}
+
+}  // namespace
+}  // namespace skipdec::attention

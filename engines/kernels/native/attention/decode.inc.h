@@ -1,0 +1,102 @@
+// A single query against the cache: rows of keys and values are read once, as they lie, at the
+// speed of memory.
+#pragma once
+
+namespace skipdec::attention {
+namespace {
+
+constexpr std::int64_t kPrefetchBytes = 2048;
+
+template <class Element>
+inline void prefetch(const Element* row, std::int64_t stride) {
+  constexpr std::int64_t kLine = 64;
+  const auto* ahead = reinterpret_cast<const char*>(row) + kPrefetchBytes;
+  const std::int64_t bytes = stride * static_cast<std::int64_t>(sizeof(Element));
+  for (std::int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(ahead + at);
+}
+
+// Lane i of the result is the sum of rows[i]'s lanes, from the first to the last.
+inline Vector sums_of(Vector (&rows)[16]) {
+  transpose(rows);
+  Vector total = rows[0];
+  for (int lane = 1; lane < 16; ++lane) total = total + rows[lane];
+  return total;
+}
+
+// scores[t] for t in [0, length): lane p of a partial sum takes elements 16c + p in order of c.
+template <class Element, class Layout>
+void score_one(const float* query, const CachedRows<Element>& keys, std::int64_t length,
+               const Layout& layout, float* scores) {
+  for (std::int64_t t = 0; t < length; t += Vector::kLanes) {
+    Vector partial[16];
+    for (int i = 0; i < 16; ++i) {
+      const Element* row = keys.at(std::min(t + i, length - 1));
+      prefetch(row, keys.stride);
+      partial[i] = Vector::load(query) * layout.load(row, 0);
+      for (int c = 1; c < layout.count; ++c) {
+        partial[i] =
+            multiply_add(Vector::load(query + c * Vector::kLanes), layout.load(row, c), partial[i]);
+      }
+    }
+    Vector score = sums_of(partial);
+    if constexpr (kHasScale<Element>) score = score * keys.scales(t, length);
+    score.store(scores + t);
+  }
+}
+
+// y = Σ weights[t]·values[t] · inverse for kCount chunks from ``chunk``, one chain of fused sums
+// over t for each element.
+template <int kCount, class Element, class Layout>
+void weigh_one(const float* weights, const CachedRows<Element>& values, std::int64_t length,
+               const Layout& layout, int chunk, float inverse, float* y) {
+  Vector total[kCount];
+  for (Vector& each : total) each = Vector::broadcast(0.0F);
+  for (std::int64_t t = 0; t < length; ++t) {
+    const Element* row = values.at(t);
+    prefetch(row, values.stride);
+    const Vector weight = Vector::broadcast(weights[t]);
+    for (int c = 0; c < kCount; ++c) {
+      total[c] = multiply_add(weight, layout.load(row, chunk + c), total[c]);
+    }
+  }
+  for (int c = 0; c < kCount; ++c) {
+    layout.store(total[c] * Vector::broadcast(inverse), y, chunk + c);
+  }
+}
+
+template <class Element>
+void scale_weights(const CachedRows<Element>& values, std::int64_t first, std::int64_t last,
+                   float* weights) {
+  if constexpr (kHasScale<Element>) {
+    for (std::int64_t t = first; t < last; t += Vector::kLanes) {
+      (Vector::load(weights + t) * values.scales(t, last)).store(weights + t);
+    }
+  }
+}
+
+// scratch: the scaled query, then the scores.
+template <class Element, class Layout>
+void attend_one(const Call& call, const Span& span, std::int64_t index, const Layout& layout,
+                float* scratch) {
+  const Query query = query_of(call, span, index);
+  const CachedRows<Element> keys(call.key_cache, call, span.sequence, span.kv_head);
+  const CachedRows<Element> values(call.value_cache, call, span.sequence, span.kv_head);
+  float* scores = scratch + layout.count * Vector::kLanes;
+  for (int c = 0; c < layout.count; ++c) {
+    const Vector scaled = layout.load(query.from, c) * Vector::broadcast(call.scale);
+    scaled.store(scratch + c * Vector::kLanes);
+  }
+  score_one(scratch, keys, query.length, layout, scores);
+  const float inverse = exponentiate(scores, query.length);
+  scale_weights(values, 0, query.length, scores);
+  if constexpr (std::is_same_v<Layout, Chunks>) {
+    for (int c = 0; c < layout.count; ++c) {
+      weigh_one<1>(scores, values, query.length, layout, c, inverse, query.to);
+    }
+  } else {
+    weigh_one<Layout::count>(scores, values, query.length, layout, 0, inverse, query.to);
+  }
+}
+
+}  // namespace
+}  // namespace skipdec::attention

@@ -1,0 +1,58 @@
+// Attention(query f32 [B, S, N·D], key f32 [B, S, M·D]?, value f32 [B, S, M·D]?, past_key,
+// past_value, write_indices int64 [B]) → (y f32 [B, S, N·D], present_key, present_value).
+//
+// Without key and value, query is packed: [B, S, (N + 2M)·D]. past and present, [B, M, T, W], are
+// the same memory; W is D for float32, float16 and bfloat16, and D + 4 for int8, whose rows end
+// with their float32 scale. Token s of sequence b takes position write_indices[b] + s, if that is
+// below T, and attends to all positions up to its own. Attributes: num_heads (N), kv_num_heads (M),
+// scale (0: 1/√D).
+#pragma once
+
+#include <array>
+
+#include "attention/kernels.h"
+#include "operators/context.h"
+#include "operators/custom_operator.h"
+
+namespace skipdec {
+
+// The operator for any type of cache.
+class AttentionOperator {
+ public:
+  static constexpr const char* kName = "Attention";
+  static constexpr int kInplaceInput = -1;
+
+  explicit AttentionOperator(const NodeInfo& node);
+  void compute(const CallContext& context) const;
+
+ private:
+  attention::Call checked_call(const CallContext& context) const;
+  void run(const CallContext& context, const attention::Call& call,
+           const attention::Kernels& kernels) const;
+
+  std::int64_t heads_;
+  std::int64_t kv_heads_;
+  float scale_;
+  InstructionSet instruction_set_;
+};
+
+// One registration for each type: ONNX Runtime infers the type of the outputs only of an operator
+// with a single input of any type.
+template <abi::ElementType kCache>
+class AttentionOn : public AttentionOperator {
+ public:
+  static constexpr std::array<Operand, 6> kInputs{{
+      {abi::ElementType::kFloat},
+      {abi::ElementType::kFloat, abi::Characteristic::kOptional},
+      {abi::ElementType::kFloat, abi::Characteristic::kOptional},
+      {kCache},
+      {kCache},
+      {abi::ElementType::kInt64},
+  }};
+  static constexpr std::array<Operand, 3> kOutputs{
+      {{abi::ElementType::kFloat}, {kCache}, {kCache}}};
+
+  using AttentionOperator::AttentionOperator;
+};
+
+}  // namespace skipdec

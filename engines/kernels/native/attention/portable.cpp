@@ -1,0 +1,42 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "attention/kernels.h"
+#include "attention/sizes.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+
+// clang-format off: order matters
+#include "simd/vector_portable.inc.h"
+#include "simd/functions.inc.h"
+// clang-format on
+
+namespace skipdec::attention {
+namespace {
+
+// What the registers hold: queries at a time for scores; queries and vectors of values for sums.
+constexpr int kScoreQueries = 4;
+constexpr int kValueQueries = 4;
+constexpr int kValueColumns = 1;
+
+constexpr bool kCompiledSizes = false;  // head sizes of 64, 80, 96 and 128 have code of their own
+
+}  // namespace
+}  // namespace skipdec::attention
+
+// clang-format off: order matters
+#include "attention/cache.inc.h"
+#include "attention/decode.inc.h"
+#include "attention/prompt.inc.h"
+#include "attention/table.inc.h"
+// clang-format on
+
+namespace skipdec::attention {
+
+const Kernels* portable_kernels() { return kKernels; }
+
+}  // namespace skipdec::attention

@@ -1,0 +1,303 @@
+"""Attention against float64, and its bits against themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from one_operator import available_instruction_sets, operator_session
+from onnx import TensorProto
+
+from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
+
+Array = np.ndarray[Any, Any]
+
+INSTRUCTION_SETS = available_instruction_sets()
+
+pytestmark = pytest.mark.skipif(not INSTRUCTION_SETS, reason="the kernels were not compiled")
+
+DTYPES = {
+    "float32": (np.float32, TensorProto.FLOAT),
+    "float16": (np.float16, TensorProto.FLOAT16),
+    "bfloat16": (ml_dtypes.bfloat16, TensorProto.BFLOAT16),
+    "int8": (np.int8, TensorProto.INT8),
+}
+SCALE_BYTES = 4
+HEAD_SIZES = [8, 24, 64, 72, 80, 96, 120, 128, 256]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One node, and what it is called with."""
+
+    heads: int = 4
+    kv_heads: int = 4
+    head_size: int = 64
+    dtype: str = "float32"
+    capacity: int = 64
+    scale: float = 0.0
+    threads: int = 1
+    packed: bool = True
+
+    def session(self) -> onnxruntime.InferenceSession:
+        kind = DTYPES[self.dtype][1]
+        types = dict.fromkeys(["past_key", "past_value", "present_key", "present_value"], kind)
+        new = ["", ""] if self.packed else ["key", "value"]
+        return operator_session(
+            "Attention",
+            ["query", *new, "past_key", "past_value", "write_indices"],
+            {},
+            {"num_heads": self.heads, "kv_num_heads": self.kv_heads, "scale": self.scale},
+            types | {"write_indices": TensorProto.INT64},
+            ["y", "present_key", "present_value"],
+            self.threads,
+        )
+
+    def random_tokens(self, batch: int, tokens: int, seed: int = 0) -> Array:
+        """Packed queries, keys and values [batch, tokens, (N + 2M)·D]."""
+        columns = (self.heads + 2 * self.kv_heads) * self.head_size
+        random = np.random.default_rng(seed)
+        return random.standard_normal((batch, tokens, columns)).astype(np.float32)
+
+    def cache(self, batch: int) -> Cache:
+        """Room for ``batch`` sequences, full of NaN (int8: of scales that are)."""
+        dtype = np.dtype(DTYPES[self.dtype][0])
+        width = self.head_size + (SCALE_BYTES if self.dtype == "int8" else 0)
+        shape = (batch, self.kv_heads, self.capacity, width * dtype.itemsize)
+        key, value = (np.full(shape, 0xFF, np.uint8).view(dtype) for _ in range(2))
+        return Cache(self, key, value)
+
+    def columns(self, x: Array) -> tuple[Array, Array, Array]:
+        """Queries, keys and values [B, S, heads, D] of packed tokens."""
+        parts = np.split(x, [self.heads * self.head_size, -self.kv_heads * self.head_size], axis=-1)
+        query, key = parts[0], parts[1]
+        return tuple(
+            part.reshape(*x.shape[:2], -1, self.head_size) for part in (query, key, parts[2])
+        )  # type: ignore[return-value]
+
+
+@dataclass
+class Cache:
+    """Buffers that a node appends to in place."""
+
+    node: Attention
+    key: Array
+    value: Array
+    _session: onnxruntime.InferenceSession | None = field(default=None, repr=False)
+
+    def step(self, x: Array, write_indices: Sequence[int]) -> Array:
+        """y for packed tokens; the cache has grown by them."""
+        if self._session is None:
+            self._session = self.node.session()
+        binding = self._session.io_binding()
+        feeds = {"query": x}
+        if not self.node.packed:
+            names = ["query", "key", "value"]
+            parts = (part.reshape(*x.shape[:2], -1) for part in self.node.columns(x))
+            feeds = {
+                name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)
+            }
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        positions = np.array(write_indices, np.int64)
+        binding.bind_cpu_input("write_indices", positions)
+        binding.bind_output("y", "cpu")
+        kind = DTYPES[self.node.dtype][1]
+        for name, array in {"key": self.key, "value": self.value}.items():
+            place = ("cpu", 0, kind, array.shape, array.ctypes.data)
+            binding.bind_input(f"past_{name}", *place)
+            binding.bind_output(f"present_{name}", *place)
+        self._session.run_with_iobinding(binding)
+        y: Array = binding.get_outputs()[0].numpy()
+        return y
+
+    def rows(self, name: str) -> Array:
+        """What the cache holds, in float64: [B, M, T, D]."""
+        array: Array = getattr(self, name)
+        if self.node.dtype != "int8":
+            return array.astype(np.float64)
+        codes = array[..., :-SCALE_BYTES].astype(np.float64)
+        scale = np.ascontiguousarray(array[..., -SCALE_BYTES:]).view(np.float32)
+        return codes * scale.astype(np.float64)
+
+
+def expected(node: Attention, x: Array, cache: Cache, write_indices: Sequence[int]) -> Array:
+    """y in float64, from the cache's rows."""
+    query = node.columns(x)[0].astype(np.float64)
+    scale = node.scale or node.head_size**-0.5
+    keys, values = cache.rows("key"), cache.rows("value")
+    y = np.empty(query.shape)
+    for b, s, h in np.ndindex(*query.shape[:3]):
+        head = h // (node.heads // node.kv_heads)
+        length = min(write_indices[b] + s + 1, node.capacity)
+        score = keys[b, head, :length] @ query[b, s, h] * scale
+        weight = np.exp(score - score.max())
+        y[b, s, h] = weight @ values[b, head, :length] / weight.sum()
+    return y.reshape(*x.shape[:2], -1)
+
+
+@pytest.fixture(params=INSTRUCTION_SETS)
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
+    name: str = request.param
+    return name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+def test_prompts_and_steps_are_the_exact_attention_of_the_cached_rows(
+    instruction_set: str, head_size: int, dtype: str
+) -> None:
+    node = Attention(2, 2, head_size, dtype, capacity=96)
+    cache = node.cache(2)
+    past = [0, 0]
+    for tokens in (37, 1, 5, 1):
+        x = node.random_tokens(2, tokens, seed=tokens)
+        y = cache.step(x, past)
+        np.testing.assert_allclose(y, expected(node, x, cache, past), rtol=0, atol=2e-6)
+        past = [length + tokens for length in past]
+
+
+def test_new_tokens_are_rounded_into_the_cache(instruction_set: str) -> None:
+    """int8: codes of x / (max|x| / 127), ties to even; 16 bits: the nearest."""
+    for dtype in DTYPES:
+        node = Attention(2, 2, 72, dtype, capacity=5)
+        cache = node.cache(2)
+        x = node.random_tokens(2, 4)
+        x[1, 2, 2 * 72 :] = 0  # a row of zeros
+        cache.step(x, [0, 0])
+        for name, part in zip(("key", "value"), node.columns(x)[1:], strict=True):
+            new = part.transpose(0, 2, 1, 3)
+            held = getattr(cache, name)[:, :, :4]
+            if dtype == "int8":
+                scale = np.abs(new).max(-1, keepdims=True) / np.float32(127)
+                divisor = np.where(scale > 0, scale, np.float32(1))
+                codes = np.rint(new / divisor).astype(np.int8)
+                expected = np.concatenate([codes, scale.view(np.int8)], axis=-1)
+            else:
+                expected = new.astype(DTYPES[dtype][0])
+            np.testing.assert_array_equal(held.view(np.uint8), expected.view(np.uint8))
+
+
+@st.composite
+def cuts(draw: st.DrawFn, tokens: int) -> list[int]:
+    """Chunks that a prompt of ``tokens`` is cut into."""
+    chunks: list[int] = []
+    while sum(chunks) < tokens:
+        chunks.append(draw(st.integers(1, tokens - sum(chunks))))
+    return chunks
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_bits_depend_on_nothing_but_the_row(
+    monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    kv_heads, group = data.draw(st.sampled_from([(1, 1), (2, 1), (2, 4), (1, 3)]))
+    node = Attention(
+        kv_heads * group,
+        kv_heads,
+        data.draw(st.sampled_from(HEAD_SIZES)),
+        data.draw(st.sampled_from(list(DTYPES))),
+        capacity=data.draw(st.integers(70, 140)),
+        scale=data.draw(st.sampled_from([0.0, 0.3])),
+        threads=data.draw(st.sampled_from([1, 3])),
+        packed=data.draw(st.booleans()),
+    )
+    lengths = data.draw(st.lists(st.integers(1, 70), min_size=1, max_size=3))
+    x = node.random_tokens(len(lengths), max(lengths), seed=sum(lengths))
+    whole = node.cache(len(lengths))
+    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, INSTRUCTION_SETS[0])
+    y = whole.step(x, [0] * len(lengths))
+    np.testing.assert_allclose(y, expected(node, x, whole, [0] * len(lengths)), rtol=0, atol=1e-5)
+    for b, length in enumerate(lengths):
+        monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, data.draw(st.sampled_from(INSTRUCTION_SETS)))
+        alone = node.cache(1)
+        parts, past = [], 0
+        for chunk in data.draw(cuts(length)):
+            parts.append(
+                alone.step(np.ascontiguousarray(x[b : b + 1, past : past + chunk]), [past])
+            )
+            past += chunk
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1)[0], y[b, :length])
+
+
+def test_ragged_rows_go_on_from_their_own_lengths(instruction_set: str) -> None:
+    """What padding left behind a row's end is written over, and read by nobody."""
+    node = Attention(4, 2, 64, "float16", capacity=24)
+    lengths = [3, 20, 11]
+    x = node.random_tokens(3, 24)
+    prompt = x[:, :20].copy()
+    for b, length in enumerate(lengths):
+        prompt[b, length:] = np.nan
+    ragged = node.cache(3)
+    ragged.step(prompt, [0, 0, 0])
+    steps = np.stack([x[b, length : length + 4] for b, length in enumerate(lengths)])
+    y = ragged.step(steps, lengths)
+    for b, length in enumerate(lengths):
+        whole = node.cache(1).step(x[b : b + 1, : length + 4], [0])
+        np.testing.assert_array_equal(y[b], whole[0, length:])
+
+
+def test_tokens_beyond_the_capacity_are_written_nowhere(instruction_set: str) -> None:
+    node = Attention(2, 2, 64, "float32", capacity=10)
+    long, short = node.cache(2), node.cache(2)
+    x = node.random_tokens(2, 14)
+    x[:, 10:] = np.nan
+    y = long.step(x, [0, 4])
+    np.testing.assert_array_equal(y[:1, :10], short.step(x[:, :10], [0, 0])[:1])
+    np.testing.assert_array_equal(long.key[1, :, 4:], short.key[1, :, :6])
+    assert np.isnan(long.key[1, :, :4]).all()
+
+
+def test_a_row_of_nan_or_infinity_spoils_no_other(instruction_set: str) -> None:
+    for dtype in DTYPES:
+        node = Attention(2, 2, 64, dtype, capacity=12)
+        x = node.random_tokens(3, 10)
+        clean = node.cache(3).step(x, [0, 0, 0])
+        x[0, 5], x[2, 3, 0] = np.nan, np.inf
+        y = node.cache(3).step(x, [0, 0, 0])
+        np.testing.assert_array_equal(y[0, :5], clean[0, :5])
+        np.testing.assert_array_equal(y[1], clean[1])
+
+
+@pytest.mark.parametrize("position", [-1, 10, 2**40])
+def test_a_position_outside_the_cache_is_refused(position: int) -> None:
+    node = Attention(capacity=10)
+    with pytest.raises(Exception, match=rf"write_indices\[1\] is {position}; .* 0 to 9"):
+        node.cache(2).step(node.random_tokens(2, 1), [0, position])
+
+
+def test_a_cache_that_is_copied_is_refused() -> None:
+    node = Attention(capacity=10)
+    cache = node.cache(1)
+    feeds = {
+        "query": node.random_tokens(1, 1),
+        "past_key": cache.key,
+        "past_value": cache.value,
+        "write_indices": np.zeros(1, np.int64),
+    }
+    with pytest.raises(Exception, match="must be bound to the memory of past_key"):
+        node.session().run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kv_heads": 3}, "num_heads and kv_num_heads must be positive"),
+        ({"head_size": 12}, "must be a multiple of 8"),
+    ],
+)
+def test_a_node_that_can_not_be_served_is_refused(changes: dict[str, Any], words: str) -> None:
+    node = Attention(**changes)
+    with pytest.raises(Exception, match=words):
+        node.cache(1).step(node.random_tokens(1, 1), [0])
