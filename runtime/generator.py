@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend, open_backend
-from ..engines.bundle import EngineBundle, Verify
+from ..engines.bundle import EngineBundle, Verify, WeightsPlace
 from ..engines.contract import check_contract
 from .batches.prompts import Prompts
 from .batches.requests import Request, make_requests
@@ -84,6 +84,7 @@ class Generator:
         max_batch_size: int = 8,
         kv_memory: int | str | None = None,
         raw_prompts: bool = False,
+        weights: WeightsPlace = "mapped",
         verify: Verify = "full",
     ) -> Generator:
         """Open a bundle directory.
@@ -96,14 +97,18 @@ class Generator:
         ``kv_memory``: for KV caches, bytes or a text such as ``2GiB``; None for half of the memory
         that this process may use, or four fifths of what engines leave free on a GPU.
         ``raw_prompts``: text prompts stand alone, although the model was tuned with a
-        ``prompt_template``. ``verify``: "full" hashes weights while they are loaded, "graphs"
-        everything else only.
+        ``prompt_template``. ``weights``, of skipdec's kernels on a CPU: "mapped" files, which open
+        at once and which processes share, or "copied" to huge pages of this process's memory, for
+        steps some per cent faster. ``verify``: "full" hashes weights while they are loaded,
+        "graphs" everything else only.
 
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
         """
 
         def load(bundle: EngineBundle) -> Generator:
-            backend = open_backend(bundle.manifest.target, device=device, threads=threads)
+            backend = open_backend(
+                bundle.manifest.target, device=device, threads=threads, weights=weights
+            )
             return cls(
                 bundle,
                 backend,

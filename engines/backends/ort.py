@@ -6,18 +6,20 @@ pools' spinning threads fight. ``use_shared_thread_pool`` gives the process one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..bundle import WeightsPlace
 from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from ..host.extras import require_extra
 from ..host.processor import integer_products_may_saturate, quota_cores, thread_problems
 from ..kernels.library import require_library
-from ..manifest import DType, EngineSpec, KVBucket, TensorRole
+from ..manifest import DType, EngineKind, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
 from .session import Binding, EngineBackend, EngineSession
 from .signature import signature_problems
+from .weights import copy_weights
 
 require_extra("cpu", "the onnxruntime target")
 
@@ -110,16 +112,13 @@ def shared_thread_pool_size() -> int | None:
 class OrtBinding(Binding):
     """An IOBinding whose OrtValues share memory with the caller's arrays."""
 
-    def __init__(
-        self, session: onnxruntime.InferenceSession, spec: EngineSpec, tensors: Mapping[Any, Tensor]
-    ) -> None:
+    def __init__(self, session: OrtSession, tensors: Mapping[TensorRole, Tensor]) -> None:
         self._session = session
-        self._engine = spec.name
-        self._io_binding = session.io_binding()
-        for tensor in spec.inputs:
+        self._io_binding = session.native.io_binding()
+        for tensor in session.spec.inputs:
             value = _ort_value(tensors[tensor.role], tensor.dtype)
             self._io_binding.bind_ortvalue_input(tensor.name, value)
-        for tensor in spec.outputs:
+        for tensor in session.spec.outputs:
             value = _ort_value(tensors[tensor.role], tensor.dtype)
             self._io_binding.bind_ortvalue_output(tensor.name, value)
 
@@ -128,7 +127,7 @@ class OrtBinding(Binding):
 
         Raises SkipDecError, with ONNX Runtime's words, if a kernel refuses what it is given.
         """
-        run_bound(self._session, self._io_binding, self._engine)
+        run_bound(self._session.native, self._io_binding, self._session.spec.name)
 
     def release(self) -> None:
         """Clear the binding, so that the arrays can be freed or reused."""
@@ -144,25 +143,34 @@ def _ort_value(array: Any, dtype: DType) -> onnxruntime.OrtValue:  # noqa: ANN40
 
 
 class OrtSession(EngineSession):
-    """One engine as an ONNX Runtime session."""
+    """One engine as an ONNX Runtime session, which reads ``weights`` in place of files, if any."""
 
-    def __init__(self, spec: EngineSpec, session: onnxruntime.InferenceSession) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        native: onnxruntime.InferenceSession,
+        weights: Sequence[onnxruntime.OrtValue] = (),
+    ) -> None:
         super().__init__(spec)
-        self._session = session
+        self.native = native
+        self._weights = weights  # alive as long as the session
 
     def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
-        return OrtBinding(self._session, self.spec, tensors)
+        return OrtBinding(self, tensors)
 
 
 class OrtBackend(EngineBackend):
     """Engines on ONNX Runtime's CPU execution provider.
 
     ``threads``: of each session's own pool where no shared pool is used; None leaves it to
-    ONNX Runtime, within the quota of this process's control groups. Raises UsageError for more
-    than there are processors, and with a shared pool for a different number.
+    ONNX Runtime, within the quota of this process's control groups. ``weights``: mapped, or copied
+    to memory of this process but for the embedding's, of which a token reads one row.
+
+    Raises UsageError for more threads than there are processors, and with a shared pool for a
+    different number.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, weights: WeightsPlace = "mapped") -> None:
         for problem in thread_problems(threads):
             raise UsageError("threads", problem)
         if _process_wide.threads is not None and threads not in (None, _process_wide.threads):
@@ -173,6 +181,7 @@ class OrtBackend(EngineBackend):
             )
         self.memory = HostMemory()
         self._threads = threads
+        self._weights = weights
 
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
@@ -180,13 +189,29 @@ class OrtBackend(EngineBackend):
         """Load one engine.
 
         Raises BundleError, with ONNX Runtime's words, if its graph can't be loaded, and
-        EnvironmentMismatchError, before anything is loaded, without the kernels that it needs.
+        EnvironmentMismatchError, before anything is loaded, without the kernels that it needs;
+        UsageError for weights that would be copied twice.
         """
         options = cpu_session_options(self._threads, bundle)
-        return OrtSession(spec, open_session(bundle, spec, options, ["CPUExecutionProvider"]))
+        if self._weights == "copied" and bundle.manifest.kernels is None:
+            raise UsageError(
+                "weights",
+                "is 'copied', but the bundle runs on ONNX Runtime's operators, which copy weights "
+                "into an order of their own; leave it out",
+            )
+        weights = copy_weights(bundle, spec, options) if self._copies(spec) else ()
+        session = open_session(bundle, spec, options, ["CPUExecutionProvider"])
+        return OrtSession(spec, session, weights)
+
+    def hashes_weights(self, spec: EngineSpec) -> bool:
+        """See EngineBackend: those that are copied, as they are read."""
+        return self._copies(spec)
 
     def close(self) -> None:
         """Nothing: sessions free their own memory."""
+
+    def _copies(self, spec: EngineSpec) -> bool:
+        return self._weights == "copied" and spec.kind is not EngineKind.EMBED
 
 
 def open_session(

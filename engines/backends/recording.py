@@ -78,6 +78,10 @@ class RecordingBackend(EngineBackend):
         self._bundle = bundle
         return RecordingSession(self._backend.load(bundle, spec, bucket), self._recorder)
 
+    def hashes_weights(self, spec: EngineSpec) -> bool:
+        """See EngineBackend."""
+        return self._backend.hashes_weights(spec)
+
     def close(self) -> None:
         """Write ``recording.json`` and close the other backend."""
         if self._bundle is not None:

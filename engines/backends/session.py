@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from ..bundle import WeightsPlace
 from ..errors import UsageError
 from ..manifest import EngineSpec, KVBucket, TensorRole
 from ..memory import Memory, Tensor, numpy_dtype
@@ -116,6 +117,10 @@ class EngineBackend(ABC):
     ) -> EngineSession:
         """Load one engine of ``bundle``; ``bucket`` is one of ``spec.buckets``, if it has any."""
 
+    def hashes_weights(self, spec: EngineSpec) -> bool:
+        """Whether ``load`` hashes the weights of ``spec`` itself, where the bundle asks for it."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Free what the backend itself holds; sessions are dropped by their owner."""
@@ -127,14 +132,18 @@ def default_device(target: str) -> str:
 
 
 def open_backend(
-    target: str, *, device: str | None = None, threads: int | None = None
+    target: str,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    weights: WeightsPlace = "mapped",
 ) -> EngineBackend:
     """Make the backend that runs bundles of ``target`` on ``device``.
 
     ``device``: ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, which runs everything that a
-    GPU would on host memory; None is the target's default. ``threads`` belongs to the CPU. Raises
-    UsageError for a combination that does not exist, EnvironmentMismatchError if the device is not
-    there.
+    GPU would on host memory; None is the target's default. ``threads`` and ``weights`` belong to
+    the CPU. Raises UsageError for a combination that does not exist, EnvironmentMismatchError if
+    the device is not there.
     """
     wanted = device or default_device(target)
     match = _DEVICE.fullmatch(wanted) if isinstance(wanted, str) else None
@@ -149,5 +158,10 @@ def open_backend(
         )
     if threads is not None and kind != "cpu":
         raise UsageError("threads", f"is {threads}, but engines run on {wanted}; leave it out")
-    backend: EngineBackend = load(backends[kind])(threads if kind == "cpu" else int(index or 0))
+    if weights not in get_args(WeightsPlace):
+        raise UsageError("weights", f"is {weights!r}; allowed: 'mapped', 'copied'")
+    if weights != "mapped" and kind != "cpu":
+        raise UsageError("weights", f"is {weights!r}, but engines run on {wanted}; leave it out")
+    make = load(backends[kind])
+    backend: EngineBackend = make(threads, weights) if kind == "cpu" else make(int(index or 0))
     return backend

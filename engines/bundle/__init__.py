@@ -1,11 +1,12 @@
 """A bundle on disk: read, written, and put in its place."""
 
-from .bundle import EngineBundle, Verify
+from .bundle import EngineBundle, Verify, WeightsPlace
 from .files import file_record, replace_file, schedule_text, write_schedule
 
 __all__ = [
     "EngineBundle",
     "Verify",
+    "WeightsPlace",
     "file_record",
     "replace_file",
     "schedule_text",

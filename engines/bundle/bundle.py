@@ -29,6 +29,7 @@ _ATTEMPTS = 10  # to read a bundle that is replaced again and again
 _MOST_HASHERS = 8  # a disk's or the memory's speed, not the processor's, beyond
 
 Verify = Literal["graphs", "full"]
+WeightsPlace = Literal["mapped", "copied"]  # in files, or in memory of the process that opens them
 T = TypeVar("T")
 
 
@@ -127,16 +128,15 @@ class EngineBundle:
         return bundle
 
     @contextmanager
-    def weights_checked(self) -> Iterator[None]:
-        """Hash the weights on threads beside the block, if ``hashes_weights`` says so.
+    def weights_checked(self, engines: Iterable[EngineSpec]) -> Iterator[None]:
+        """Hash the weights of ``engines`` on threads beside the block, if ``hashes_weights``.
 
-        Those of canonical engines are left out: nothing runs them. At the block's end, raises
-        BundleError naming every file that is wrong.
+        At the block's end, raises BundleError naming every file that is wrong.
         """
         if not self.hashes_weights:
             yield
             return
-        loaded = _weights(self.manifest.all_engines)
+        loaded = _weights(engines)
         weights = [record for record in self.manifest.files if record.path in loaded]
         weights.sort(key=lambda record: -record.size)
         with ThreadPoolExecutor(min(available_cores(), _MOST_HASHERS)) as pool:

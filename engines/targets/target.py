@@ -35,7 +35,8 @@ class Target:
     backends: Mapping[str, str] = field(default_factory=dict)
     """By device, cpu, cuda or rehearsal, the default one first: classes of EngineBackend.
 
-    Made with a number of threads on the CPU, with a device's index elsewhere.
+    Made with a number of threads and the place of weights on the CPU, with a device's index
+    elsewhere.
     """
 
     is_compiled: bool = False

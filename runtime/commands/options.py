@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ...engines.bundle import Verify
+from ...engines.bundle import Verify, WeightsPlace
 from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
@@ -30,6 +30,10 @@ class EngineOptions(ValidatedConfig):
         default=None, description="cpu, cuda, cuda:1 or rehearsal (cpu; TensorRT: cuda)"
     )
     threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
+    weights: Annotated[WeightsPlace, _RUNNING] = Field(
+        default="mapped",
+        description="mapped files, or copied: slower to open, faster steps on a CPU (mapped)",
+    )
     verify: Annotated[Verify, _RUNNING] = Field(
         default="full", description="hash weights while they are loaded, or graphs only (full)"
     )
@@ -70,7 +74,7 @@ class EngineOptions(ValidatedConfig):
                 )
             return Generator(
                 bundle,
-                around(open_backend(target, device=where)),
+                around(open_backend(target, device=where, weights=self.weights)),
                 max_batch_size=max_batch_size,
                 kv_memory=kv_memory,
                 raw_prompts=raw_prompts,

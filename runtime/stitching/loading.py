@@ -19,10 +19,12 @@ def load_stitcher(
 ) -> Stitcher:
     """Load all engines of ``bundle``; of layers with a static capacity, the smallest bucket.
 
-    Plans of larger buckets are loaded when a batch first needs them, and kept. Weights are hashed
-    meanwhile where the bundle asks for it. Raises what the backend's ``load`` does.
+    Plans of larger buckets are loaded when a batch first needs them, and kept. Weights that the
+    backend does not hash itself are hashed meanwhile, where the bundle asks for it. Raises what the
+    backend's ``load`` does.
     """
-    with bundle.weights_checked():
+    engines = bundle.manifest.all_engines
+    with bundle.weights_checked(spec for spec in engines if not backend.hashes_weights(spec)):
         return _load_stitcher(bundle, backend, max_rows, padded_rows)
 
 

@@ -1,0 +1,124 @@
+"""Which initialisers of an ONNX graph lie in other files, read without the onnx package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ..memory import Array
+
+# Numbers of the fields in onnx.proto that are read here.
+_MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
+_TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 1, 2, 8, 13
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+
+_HELD_AS: Mapping[int, str] = {  # numpy's type of as many bytes, by ONNX's number
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    6: "int32",
+    7: "int64",
+    10: "float16",
+    16: "uint16",  # bfloat16
+}
+
+
+@dataclass(frozen=True)
+class ExternalTensor:
+    """An initialiser whose bytes lie in a file beside the graph."""
+
+    name: str
+    element_type: int  # ONNX's number
+    shape: tuple[int, ...]
+    file: str  # relative to the graph's folder
+    offset: int  # in bytes
+
+    def view(self, content: Array) -> Array:
+        """The tensor in the file's ``content``, uint8 [bytes]; ValueError where that is too short.
+
+        Raises KeyError for an element type that no weights have.
+        """
+        held_as = _HELD_AS[self.element_type]
+        nbytes = math.prod(self.shape) * content[:0].view(held_as).itemsize
+        return content[self.offset : self.offset + nbytes].view(held_as).reshape(self.shape)
+
+
+def external_tensors(graph: memoryview) -> Iterator[ExternalTensor]:
+    """The initialisers of a serialised ONNX model that lie in other files.
+
+    Raises ValueError or LookupError for what is no such model. (The runtime has no onnx package.)
+    """
+    for content in _messages(graph, _MODEL_GRAPH):
+        for tensor in _messages(content, _GRAPH_INITIALIZER):
+            entries = {
+                _text(entry, _ENTRY_KEY): _text(entry, _ENTRY_VALUE)
+                for entry in _messages(tensor, _TENSOR_EXTERNAL_DATA)
+            }
+            if entries:
+                yield ExternalTensor(
+                    name=_text(tensor, _TENSOR_NAME),
+                    element_type=_numbers(tensor, _TENSOR_TYPE)[0],
+                    shape=tuple(_numbers(tensor, _TENSOR_DIMS)),
+                    file=entries["location"],
+                    offset=int(entries.get("offset", 0)),
+                )
+
+
+def _text(message: memoryview, field: int) -> str:
+    for value in _messages(message, field):
+        return str(value, "utf-8")
+    raise LookupError(f"a message without field {field}")
+
+
+def _messages(message: memoryview, field: int) -> Iterator[memoryview]:
+    """Values of bytes: texts and messages within ``message``."""
+    for number, value in _fields(message):
+        if number == field and isinstance(value, memoryview):
+            yield value
+
+
+def _numbers(message: memoryview, field: int) -> list[int]:
+    """Values of a number, one by one or packed."""
+    numbers: list[int] = []
+    for found, value in _fields(message):
+        if found != field:
+            continue
+        if isinstance(value, int):
+            numbers.append(value)
+            continue
+        position = 0
+        while position < len(value):
+            number, position = _varint(value, position)
+            numbers.append(number)
+    return numbers
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Number and value of each field; values of a fixed width are left out."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        match key & 7:
+            case 0:
+                value, position = _varint(message, position)
+                yield key >> 3, value
+            case 2:
+                length, position = _varint(message, position)
+                yield key >> 3, message[position : position + length]
+                position += length
+            case 1:
+                position += 8
+            case 5:
+                position += 4
+            case kind:
+                raise ValueError(f"a field of kind {kind}")
+
+
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    """A number of seven bits a byte, lowest first, and the position behind it."""
+    number = shift = 0
+    while (byte := message[position]) & 0x80:
+        number |= (byte & 0x7F) << shift
+        shift, position = shift + 7, position + 1
+    return number | byte << shift, position + 1
