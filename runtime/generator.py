@@ -10,6 +10,7 @@ from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle, Verify, WeightsPlace
 from ..engines.contract import check_contract
+from ..engines.kernels.library import kernels_in_use
 from .batches.prompts import Prompts
 from .batches.requests import Request, make_requests
 from .batches.runner import BatchRunner, GeneratorConfig, gather_outputs
@@ -37,6 +38,8 @@ class Generator:
     One call runs at a time: a second one, from another thread or inside an open ``stream``, is
     refused. Results don't depend on what else is in the batch but for rounding (int8: not at all).
     Only the process that opened it can use it: a forked child opens one of its own.
+
+    ``kernels`` names what runs its engines, e.g. ``skipdec avx512vnni`` or ``onnxruntime``.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Generator:
             self.bundle = bundle
             self._untuned = UntunedWarning(bundle)
             self.model = bundle.manifest.model
+            self.kernels = kernels_in_use(bundle.manifest)
             self.bundle_schedule = ExitSchedule.from_document(bundle.schedule_document)
             self._schedules = ScheduleResolver(
                 self.model.num_layers, self.bundle_schedule, schedule

@@ -59,7 +59,7 @@ def _read(bundle: EngineBundle, path: str) -> Array:
     """The content of a weights file, uint8 [size]."""
     record = next(record for record in bundle.manifest.files if record.path == path)
     content = HostMemory().allocate(record.size)
-    view, filled, digest = memoryview(content), 0, hashlib.sha256()
+    view, filled, digest = content.data, 0, hashlib.sha256()
     try:
         with open_regular(bundle.locate(path)) as file:
             while count := file.readinto(view[filled : filled + _CHUNK]):

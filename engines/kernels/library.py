@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import EnvironmentMismatchError, did_you_mean
+from ..manifest import Manifest
 
 DOMAIN = "skipdec"  # of the operators in ONNX graphs
 INSTRUCTION_SET_VARIABLE = "SKIPDEC_INSTRUCTION_SET"
@@ -69,6 +70,20 @@ def require_library(subject: str) -> KernelLibrary:
             "Runtime's: skipdec build BUNDLE --target onnxruntime --kernels onnxruntime",
         )
     return library
+
+
+def kernels_in_use(manifest: Manifest) -> str:
+    """Whose kernels run the graphs of a bundle here: ``skipdec avx512vnni``, or the target's name.
+
+    ``skipdec, not compiled here`` where there is no library. Raises EnvironmentMismatchError for
+    one that can't be loaded, or can't run as SKIPDEC_INSTRUCTION_SET says.
+    """
+    if manifest.kernels is None:
+        return manifest.target
+    library = find_library()
+    if library is None:
+        return f"{manifest.kernels}, not compiled here"
+    return f"{manifest.kernels} {library.instruction_set}"
 
 
 @lru_cache(maxsize=1)

@@ -94,6 +94,7 @@ def _document(
         "model": generator.model.name,
         "skipdec": own_version(),
         "target": generator.bundle.manifest.target,
+        "kernels": generator.kernels,
         "device": generator.device.name if generator.device is not None else "cpu",
         "processor": processor_name(),
         "threads": None if on_device else threads or available_cores(),
@@ -111,7 +112,7 @@ def _print_report(document: dict[str, Any]) -> None:
     threads = document["threads"]
     where = document["device"] if threads is None else f"{threads} threads"
     console.print(
-        f"{document['model']}, {where}, prompt {config['prompt_length']}, "
+        f"{document['model']}, {document['kernels']}, {where}, prompt {config['prompt_length']}, "
         f"{config['num_tokens']} tokens a row, median of {config['repetitions']}"
     )
     rows = [

@@ -87,7 +87,8 @@ def _print_sections(document: dict[str, Any]) -> None:
     model, precision = document["model"], document["precision"]
     console.print(
         f"{model['name']}: {model['num_layers']} layers, hidden {model['hidden_size']}, "
-        f"{document['target']}, {precision['dtype']}, quantize {precision['quantize']}, "
+        f"{document['target']}, kernels {document['kernels']}, {precision['dtype']}, "
+        f"quantize {precision['quantize']}, "
         f"schedule {document['bundle_schedule']}"
     )
     if (template := document["prompt_template"]) is not None:
@@ -138,7 +139,10 @@ def _print_memory(console: Console, memory: dict[str, Any]) -> None:
     )
     rows = [
         ("weights on disk", _size(memory["weights_bytes"])),
-        ("KV cache a token, all layers", _size(memory["kv_bytes_per_token"])),
+        (
+            f"KV cache a token in {memory['kv_dtype']}, all layers",
+            _size(memory["kv_bytes_per_token"]),
+        ),
         *(
             (f"KV cache of {workload}, {entry['schedule']}", _size(entry["bytes"]))
             for entry in memory["kv_cache"]

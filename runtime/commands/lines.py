@@ -107,7 +107,9 @@ def _run(
         options.warn_if_untuned(generator, runner.schedules)
         with (
             ConsoleProgress(quiet=options.quiet) as events,
-            GenerationProgress(runner.schedules, runner.num_completions, events) as progress,
+            GenerationProgress(
+                runner.schedules, runner.num_completions, events, generator.kernels
+            ) as progress,
         ):
             for lines in runner.run(progress.update):
                 num_errors += sum("error" in line for line in lines)

@@ -22,7 +22,10 @@ class GenerationProgress:
     time between its two ends is what speeds are taken from.
     """
 
-    def __init__(self, schedules: Sequence[ExitSchedule], total: int, events: Events) -> None:
+    def __init__(
+        self, schedules: Sequence[ExitSchedule], total: int, events: Events, kernels: str
+    ) -> None:
+        self._kernels = kernels
         self._schedule = min(schedules, key=lambda schedule: schedule.horizon)
         self._longest_horizon = max(schedule.horizon for schedule in schedules)
         self._events = events
@@ -110,6 +113,7 @@ class GenerationProgress:
             "tokens": self.num_tokens,
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
+            "kernels": self._kernels,
         }
 
     def summary_text(self, params: SamplingParams) -> str:
@@ -126,5 +130,5 @@ class GenerationProgress:
         return (
             f"schedule {self._schedule_text}, horizon {self._horizon_text}"
             f"{realised}\n{self.num_tokens} tokens in {self.seconds:.2f} s, "
-            f"{self.tokens_per_second:.1f} tokens/s, prompts included{hint}"
+            f"{self.tokens_per_second:.1f} tokens/s, prompts included, on {self._kernels}{hint}"
         )

@@ -31,7 +31,7 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
         outputs: list[RequestOutput] = []
         with (
             ConsoleProgress(quiet=quiet) as events,
-            GenerationProgress(schedules, total, events) as progress,
+            GenerationProgress(schedules, total, events, generator.kernels) as progress,
         ):
             if options.stream:
                 deltas = generator.stream_requests(

@@ -133,7 +133,8 @@ def measure_bandwidth(threads: int, nbytes: int = PROBE_BYTES) -> float:
 def _resident_memory(nbytes: int) -> np.ndarray:
     """Equal bytes in fresh memory, uint8 [nbytes]: in huge pages where allowed, all touched."""
     try:
-        mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE)
+        # Private: systems give huge pages to that before they give them to memory that is shared.
+        mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise CapacityError(
             "bandwidth probe", f"can't get {nbytes:,} bytes ({error}); free some memory"

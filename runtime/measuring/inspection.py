@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.bundle import EngineBundle, Verify
+from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
 from ..kv.cache import KVLayout, plan_kv_cache
 from ..schedule import ExitSchedule
@@ -59,11 +60,12 @@ def inspect_bundle(
 
 
 def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
-    """Model, precision, target and tool versions."""
+    """Model, precision, target, the kernels in use and tool versions."""
     manifest = bundle.manifest
     return {
         "path": str(bundle.path),
         "target": manifest.target,
+        "kernels": kernels_in_use(manifest),
         "model": dict(manifest.model),
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
         "prompt_template": manifest.prompt_template,
@@ -116,6 +118,7 @@ def describe_memory(
     cost = CostModel(bundle.manifest)
     return {
         "weights_bytes": sum(sizes[path] for path in weights),
+        "kv_dtype": layout.dtype,
         "kv_bytes_per_token_and_layer": cost.kv_bytes_per_position,
         "kv_bytes_per_token": cost.kv_bytes_per_position * bundle.manifest.model.num_layers,
         "batch_size": workload.batch_size,

@@ -13,6 +13,11 @@ from skipdec.engines.backends.ort_cuda import OrtCudaBackend, OrtRehearsalBacken
 from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.engines.kernels.library import (
+    INSTRUCTION_SET_VARIABLE,
+    find_library,
+    kernels_in_use,
+)
 from skipdec.runtime.generator import Generator
 
 REMEDY = "skipdec build BUNDLE --target onnxruntime --kernels onnxruntime"
@@ -22,6 +27,18 @@ REMEDY = "skipdec build BUNDLE --target onnxruntime --kernels onnxruntime"
 def bundle(exported: Callable[..., Path]) -> EngineBundle:
     bundle = EngineBundle.open(exported("pre_norm"))
     return replace(bundle, manifest=bundle.manifest.model_copy(update={"kernels": "skipdec"}))
+
+
+def test_the_kernels_in_use_are_named(
+    bundle: EngineBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = bundle.manifest
+    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, "portable")
+    if find_library() is not None:
+        assert kernels_in_use(manifest) == "skipdec portable"
+    assert kernels_in_use(manifest.model_copy(update={"kernels": None})) == "onnxruntime"
+    monkeypatch.setattr("skipdec.engines.kernels.library.find_library", lambda: None)
+    assert kernels_in_use(manifest) == "skipdec, not compiled here"
 
 
 @pytest.mark.parametrize("make", [OrtBackend, OrtRehearsalBackend])

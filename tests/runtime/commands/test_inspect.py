@@ -45,6 +45,7 @@ def test_tables_name_the_schedules(bundle: Path) -> None:
     result = run("inspect", bundle, "--schedule", "constant:max=6", "--show", "schedule")
     assert result.exit_code == 0
     summary, *table = result.stdout.splitlines()
+    assert "onnxruntime, kernels onnxruntime, float32" in summary
     assert summary.endswith("schedule linear:max=9,min=3,warmup=1,horizon=32")
     assert any("constant:max=6,min=6,warmup=1,horizon=1 " in line for line in table)
     assert "memory" not in result.stdout

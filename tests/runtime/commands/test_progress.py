@@ -31,7 +31,7 @@ class Told(Events):
 def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_UPDATES", 0)
     events = Told()
-    counted = GenerationProgress([ExitSchedule.full(6)], 3, events)
+    counted = GenerationProgress([ExitSchedule.full(6)], 3, events, "skipdec avx2")
     with counted:
         counted.update([delta(0, 6), delta(1, 6)])
         counted.update([delta(0, 4), delta(1, 4, "stop")])
@@ -45,11 +45,13 @@ def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "realised depth 3.67 of 6 layers" in text
     assert "1 of 2 texts end at --max-tokens, which is 16 unless given" in text
     assert "--max-tokens" not in counted.summary_text(SamplingParams(max_tokens=16))
+    assert "prompts included, on skipdec avx2" in text
+    assert summary["kernels"] == "skipdec avx2"
     assert summary["tokens_per_second"] == pytest.approx(6 / summary["seconds"])
 
 
 def test_single_tokens_have_no_realised_depth() -> None:
-    counted = GenerationProgress([ExitSchedule.full(6)], 3, Events())
+    counted = GenerationProgress([ExitSchedule.full(6)], 3, Events(), "skipdec avx2")
     with counted:
         counted.update([delta(0, 6, "length")])
     assert counted.realised_depth is None
@@ -58,7 +60,7 @@ def test_single_tokens_have_no_realised_depth() -> None:
 
 def test_horizons_of_the_requests_own_are_shown_as_a_range() -> None:
     schedules = [parse_schedule("2x", num_layers=6, horizon=horizon) for horizon in (20, 4, 9)]
-    counted = GenerationProgress(schedules, 3, Events())
+    counted = GenerationProgress(schedules, 3, Events(), "skipdec avx2")
     text = "linear:max=4,min=2,warmup=1,horizon=4…20"
     assert counted.summary_text(SamplingParams()).startswith(f"schedule {text}, horizon 4…20\n")
     assert (counted.summary()["schedule"], counted.summary()["horizon"]) == (text, None)
