@@ -10,18 +10,28 @@ thread is timed by its own processor time, which other work on the machine distu
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, thread_time
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.products import Subgraph, integer_chain, quantized_linear, session_of
+from bench.products import (
+    Subgraph,
+    half_linear,
+    integer_chain,
+    matrix_product,
+    quantized_linear,
+    session_of,
+)
 from skipdec.engines.backends.ort import use_shared_thread_pool
 from skipdec.engines.host.processor import processor_name
 from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE, require_library
@@ -40,11 +50,35 @@ def int8_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     return codes, random.uniform(0.001, 0.01, shape[1]).astype(np.float32)
 
 
-# Each operator's own subgraph and the one of ONNX Runtime's nodes, from a name and a shape.
-OPERATORS: dict[str, tuple[Builder, Builder]] = {
-    "int8": (
+def float_operand(shape: Shape) -> np.ndarray:
+    """Random weights [K, N] in float32."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Subgraphs of our operator and of ONNX Runtime's nodes, each made from a name and a shape."""
+
+    ours: Builder
+    theirs: Builder
+    weight_bytes: float  # of one of our weights
+
+
+OPERATORS = {
+    "int8": Comparison(
         lambda name, shape: quantized_linear(name, *int8_operands(shape)),
         lambda name, shape: integer_chain(name, *int8_operands(shape)),
+        weight_bytes=1,
+    ),
+    "float16": Comparison(
+        lambda name, shape: half_linear(name, float_operand(shape).astype(np.float16)),
+        lambda name, shape: matrix_product(name, float_operand(shape)),
+        weight_bytes=2,
+    ),
+    "bfloat16": Comparison(
+        lambda name, shape: half_linear(name, float_operand(shape).astype(ml_dtypes.bfloat16)),
+        lambda name, shape: matrix_product(name, float_operand(shape)),
+        weight_bytes=2,
     ),
 }
 
@@ -59,13 +93,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     use_shared_thread_pool(arguments.threads)
-    ours, theirs = OPERATORS[arguments.operator]
+    operator = OPERATORS[arguments.operator]
     depth, columns = arguments.shape
-    copies = max(1, -(-WEIGHT_BYTES // (depth * columns)))
-    sessions = {"ONNX Runtime": build(theirs, arguments.shape, copies)}
+    weight_bytes = depth * columns * operator.weight_bytes
+    copies = max(1, math.ceil(WEIGHT_BYTES / weight_bytes))
+    sessions = {"ONNX Runtime": build(operator.theirs, arguments.shape, copies)}
     for name in arguments.sets:
         os.environ[INSTRUCTION_SET_VARIABLE] = name
-        sessions[name] = build(ours, arguments.shape, copies)
+        sessions[name] = build(operator.ours, arguments.shape, copies)
     print(f"{arguments.operator}, {depth} x {columns}, {arguments.threads} threads of")
     print(f"{processor_name()}; ms a product, least of alternating runs\n")
     print(f"| rows | {' | '.join(sessions)} | GB/s | faster |")
@@ -77,7 +112,7 @@ def main() -> None:
         ]
         cells = [f"{1e3 * seconds:.3f}" for seconds in least]
         print(
-            f"| {rows} | {' | '.join(cells)} | {depth * columns / least[-1] / 1e9:.1f} "
+            f"| {rows} | {' | '.join(cells)} | {weight_bytes / least[-1] / 1e9:.1f} "
             f"| {least[0] / least[-1]:.2f}x |",
             flush=True,
         )

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from skipdec.engines.backends.ort import session_options
 from skipdec.engines.kernels.library import DOMAIN, require_library
-from skipdec.engines.kernels.packing import pack_int8
+from skipdec.engines.kernels.packing import pack_half, pack_int8
 
 Array = np.ndarray[Any, Any]
 
@@ -67,6 +67,21 @@ def integer_chain(
     if relu:
         output = node("Relu", output)
     return Subgraph(nodes, constants, output)
+
+
+def half_linear(name: str, weight: Array) -> Subgraph:
+    """x [..., K] → [..., N] by HalfLinear, for weights [K, N] in float16 or bfloat16."""
+    packed = f"{name}.weight"
+    node = helper.make_node(
+        "HalfLinear", ["x", packed], [name], domain=DOMAIN, N=weight.shape[1], activation=0
+    )
+    return Subgraph([node], {packed: pack_half(weight)}, name)
+
+
+def matrix_product(name: str, weight: Array) -> Subgraph:
+    """x [..., K] → [..., N] in float32, for weights [K, N]."""
+    node = helper.make_node("MatMul", ["x", f"{name}.weight"], [name])
+    return Subgraph([node], {f"{name}.weight": weight}, name)
 
 
 def session_of(
