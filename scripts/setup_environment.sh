@@ -28,3 +28,12 @@ if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
     echo "$stamp" >"$environment/stamp"
 fi
 export PATH="$environment/bin:$PATH"
+
+# The kernels, again after an edit; without a C++ compiler this only warns, each time.
+kernels="$({ find engines/kernels/native setup.py -type f -exec sha256sum {} + | sort
+    echo "${CXX:-} ${CXXFLAGS:-}"; } | sha256sum)"
+if [[ "$(cat "$environment/kernels" 2>/dev/null)" != "$kernels" ]] ||
+    ! compgen -G 'engines/kernels/_native*.so' >/dev/null; then
+    python setup.py --quiet build_ext --inplace
+    echo "$kernels" >"$environment/kernels"
+fi

@@ -15,10 +15,11 @@ ruff check .
 lint-imports --no-cache --no-logo
 
 # The repository root is the package, which mypy only recognises where it is installed under its
-# name. build/ goes first: setuptools would pack files from it that the tree no longer has.
+# name, without the kernels. Of build/, all but their objects goes first: setuptools would pack files
+# from it that the tree no longer has.
 installed="$environment/installed"
-rm -rf build "$installed"
-pip install --quiet --no-deps --no-build-isolation --target "$installed" .
+rm -rf build/lib* build/bdist* "$installed"
+CXX=/bin/false pip install --quiet --no-deps --no-build-isolation --target "$installed" .
 mypy=(mypy --cache-dir "$environment/mypy_cache")
 MYPYPATH="$installed" "${mypy[@]}" -p skipdec
 MYPYPATH="$installed" "${mypy[@]}" tests/typed_calls.py

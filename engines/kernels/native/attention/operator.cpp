@@ -136,7 +136,7 @@ void AttentionOperator::compute(const CallContext& context) const {
 // Where the queries of a head are one span, its task appends too; else all heads are appended to
 // before any span is begun.
 void AttentionOperator::run(const CallContext& context, const Call& call,
-                            const attention::Kernels& kernels) const {
+                            const attention::Kernels& kernels) {
   const std::int64_t queries = call.tokens * call.group;
   const std::int64_t limit = std::min(attention::span_limit(call), queries);
   const std::int64_t spans = (queries + limit - 1) / limit;

@@ -27,8 +27,8 @@ class AttentionOperator {
 
  private:
   attention::Call checked_call(const CallContext& context) const;
-  void run(const CallContext& context, const attention::Call& call,
-           const attention::Kernels& kernels) const;
+  static void run(const CallContext& context, const attention::Call& call,
+                  const attention::Kernels& kernels);
 
   std::int64_t heads_;
   std::int64_t kv_heads_;

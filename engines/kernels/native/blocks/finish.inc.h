@@ -15,7 +15,7 @@ inline void finish(const BlockWeights& weights, const BlockRows& rows, std::int6
     return count == kPanelColumns ? Vector::load(from) : load_first(from, count);
   };
   if (weights.bias != nullptr) y = y + load(weights.bias + column);
-  if (weights.activation == Activation::kRelu) y = relu(y);
+  if (weights.activation == Activation::kRelu) y = max(Vector::broadcast(0.0F), y);  // keeps NaN
   if (weights.activation == Activation::kGelu) y = gelu(y);
   const std::int64_t place = row * weights.columns + column;
   if (rows.residual != nullptr) y = load(rows.residual + place) + y;

@@ -90,8 +90,4 @@ void CallContext::run_parallel(void (*task)(void*, std::size_t), std::size_t tas
                         data));
 }
 
-void require(bool holds, const char* problem) {
-  if (!holds) throw OperatorError(problem);
-}
-
 }  // namespace skipdec

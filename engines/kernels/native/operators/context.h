@@ -88,6 +88,8 @@ class CallContext {
 };
 
 // Throw OperatorError(problem) unless ``holds``.
-void require(bool holds, const char* problem);
+inline void require(bool holds, const char* problem) {
+  if (!holds) throw OperatorError(problem);
+}
 
 }  // namespace skipdec

@@ -57,7 +57,7 @@ inline void release_indices(int* first, int* second) {
 
 // The description of ``Kernel``; it must outlive all sessions that use it.
 template <class Kernel>
-abi::CustomOp custom_operator() {
+constexpr abi::CustomOp custom_operator() {
   using detail::Instance;
   abi::CustomOp description{};
   description.version = abi::kVersion;

@@ -19,7 +19,7 @@ namespace abi = skipdec::abi;
 using abi::ElementType;
 
 // All operators of the domain "skipdec", version 1.
-const std::array kOperators{
+constexpr std::array kOperators{
     skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat>>(),
     skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat16>>(),
     skipdec::custom_operator<skipdec::AttentionOn<ElementType::kBfloat16>>(),
@@ -34,7 +34,7 @@ abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {
   using abi::Slot;
   static std::mutex mutex;
   static abi::CustomOpDomain* made = nullptr;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::scoped_lock lock(mutex);
   if (made == nullptr) {
     abi::CustomOpDomain* fresh = nullptr;
     abi::Status* status = abi::call(api, Slot::kCreateCustomOpDomain, "skipdec", &fresh);

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
+#include <string>
 
 #include "operators/context.h"
 
@@ -149,14 +149,12 @@ std::string available_instruction_sets() {
 }
 
 InstructionSet chosen_instruction_set() {
-  const char* forced = std::getenv("SKIPDEC_INSTRUCTION_SET");
-  const bool is_free = forced == nullptr || *forced == '\0';
+  const char* variable = std::getenv("SKIPDEC_INSTRUCTION_SET");
+  const std::string forced = variable == nullptr ? "" : variable;
   for (const Entry& entry : kEntries) {
-    if (is_available(entry.set) && (is_free || std::strcmp(forced, entry.name) == 0)) {
-      return entry.set;
-    }
+    if (is_available(entry.set) && (forced.empty() || forced == entry.name)) return entry.set;
   }
-  throw OperatorError("SKIPDEC_INSTRUCTION_SET is " + std::string(forced) +
+  throw OperatorError("SKIPDEC_INSTRUCTION_SET is " + forced +
                       "; allowed here: " + available_instruction_sets());
 }
 

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The main contracts (tests/core.txt) on a copy of the package as it is installed where there is no
+# C++ compiler: scripts/kernels/fallback.sh [PYTEST ARGUMENTS].
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
+copy="$(mktemp -d)"
+trap 'rm -rf "$copy"' EXIT
+
+rm -rf build/lib* build/bdist*
+CXX=/bin/false pip install --quiet --no-deps --no-build-isolation --target "$copy" .
+export PYTHONPATH="$copy"
+python -c "from skipdec.engines.kernels.library import find_library; assert find_library() is None"
+OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider --numprocesses "${TEST_WORKERS:-2}" \
+    --dist loadfile --no-loadscope-reorder @tests/core.txt "$@"

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The C++ of the kernels: its format, clang-tidy, the warnings of g++ and clang++ as errors, and our
+# declaration of ONNX Runtime's C ABI held against its own header. What has no tool here says so.
+# HEADERS names a folder with onnxruntime_c_api.h; without, it is fetched from Debian 13 by apt.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+native=engines/kernels/native
+
+find "$native" scripts/kernels \( -name '*.cpp' -o -name '*.h' \) -print0 |
+    xargs -0 clang-format --style="file:$native/.clang-format" --dry-run -Werror
+find "$native" -name '*.cpp' -print0 |
+    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet 2>"$work/counts"
+echo "kernels: clang-format and clang-tidy find nothing"
+
+for compiler in g++ "$(compgen -c clang++ | sort -V | tail -n 1)"; do
+    command -v "$compiler" >/dev/null || { echo "skipped: no ${compiler:-clang++} here" && continue; }
+    CXX="$compiler" CXXFLAGS=-Werror python setup.py --quiet build_ext --build-lib "$work/$compiler"
+    compgen -G "$work/$compiler/skipdec/engines/kernels/_native*" >/dev/null
+    echo "kernels: $compiler warns of nothing"
+done
+
+fetch_headers() {
+    local apt=(apt-get -qq -o "Dir::Etc::sourcelist=/dev/null" -o "Dir::Etc::sourceparts=$work/sources"
+        -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o "APT::Sandbox::User=")
+    mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial"
+    # the first entry of this machine's own list, for the next release
+    sed '/^$/q; s/^Suites:.*/Suites: trixie/' /etc/apt/sources.list.d/debian.sources \
+        >"$work/sources/trixie.sources"
+    (cd "$work" && "${apt[@]}" update && "${apt[@]}" download libonnxruntime-dev &&
+        dpkg-deb -x libonnxruntime-dev_*.deb .)
+    HEADERS="$work/usr/include/onnxruntime"
+}
+if [[ -n "${HEADERS:-}" ]] || fetch_headers 2>"$work/apt"; then
+    g++ -std=c++17 -fsyntax-only -I"$native" -isystem "$HEADERS" scripts/kernels/abi.cpp
+    echo "kernels: the ABI is that of onnxruntime_c_api.h"
+else
+    echo "skipped: no onnxruntime_c_api.h ($(tail -n 1 "$work/apt")); HEADERS may name its folder"
+fi

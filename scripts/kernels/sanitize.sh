@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# The tests of the kernels on a library compiled with g++'s address and undefined behaviour
+# sanitizers, in a copy of the package: scripts/kernels/sanitize.sh [PYTEST ARGUMENTS].
+# No thread sanitizer: it can't see the atomic operations of ONNX Runtime's threads, which are not
+# compiled with it, and reports each of their hand-overs as a race.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
+command -v g++ >/dev/null || { echo "skipped: no g++ here" && exit; }
+copy="$(mktemp -d)"
+trap 'rm -rf "$copy"' EXIT
+
+rm -rf build/lib* build/bdist*
+CXX=g++ CXXFLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1" \
+    pip install --quiet --no-deps --no-build-isolation --target "$copy" .
+
+# Python itself is not compiled with it, so it comes first; libstdc++ too, for its exceptions.
+export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 # Python leaves memory at its end
+export PYTHONPATH="$copy" PYTHONMALLOC=malloc
+python -c "
+from skipdec.engines.kernels.library import find_library
+library = find_library()
+assert library and str(library.path).startswith('$copy'), library"
+OMP_NUM_THREADS=2 pytest --quiet -p no:cacheprovider tests/engines/kernels "$@"
