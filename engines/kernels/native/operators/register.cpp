@@ -10,6 +10,7 @@
 #include "blocks/block_linear4.h"
 #include "halves/half_linear.h"
 #include "linear/quantized_linear.h"
+#include "norms/layer_norm.h"
 #include "operators/custom_operator.h"
 #include "processor/instruction_set.h"
 
@@ -26,6 +27,7 @@ constexpr std::array kOperators{
     skipdec::custom_operator<skipdec::AttentionOn<ElementType::kInt8>>(),
     skipdec::custom_operator<skipdec::BlockLinear4>(),
     skipdec::custom_operator<skipdec::HalfLinear>(),
+    skipdec::custom_operator<skipdec::LayerNorm>(),
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
 };
 

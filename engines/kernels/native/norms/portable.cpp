@@ -1,0 +1,16 @@
+// Layer normalisation in plain C++.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "norms/normalization.h"
+#include "norms/tables.h"
+#include "simd/element.h"
+// clang-format off: order matters
+#include "simd/vector_portable.inc.h"
+#include "norms/normalize.inc.h"
+// clang-format on
+
+namespace skipdec {
+Normalize portable_normalize() { return normalize; }
+}  // namespace skipdec
