@@ -47,8 +47,10 @@ def integer_chain(
         return f"{name}.{suffix}"
 
     def node(operator: str, *inputs: str, **attributes: int | onnx.TensorProto) -> str:
-        output = f"{name}.{len(nodes)}"
-        nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        made = helper.make_node(operator, inputs, [f"{name}.{len(nodes)}"])
+        made.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        nodes.append(made)
+        output: str = made.output[0]
         return output
 
     peak = node(

@@ -7,8 +7,8 @@ namespace skipdec {
 namespace {
 
 // ``sums``: float(Σ q·w − offset) of 16 columns of ``block`` in ``row``.
-inline void finish(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
-                   std::int64_t block, Vector sums) {
+inline void finish_floats(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                          std::int64_t block, Vector sums) {
   const std::int64_t column = block * kBlockColumns;
   const int count = static_cast<int>(std::min(kBlockColumns, weights.columns - column));
   const auto load = [count](const float* from) {
@@ -25,6 +25,21 @@ inline void finish(const IntegerWeights& weights, const IntegerRows& rows, std::
   } else {
     store_first(y, rows.result + place, count);
   }
+}
+
+// The same of ``sums`` of 16 columns, whose function less(offset) gives the floats.
+template <class Sums>
+inline void finish(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                   std::int64_t block, const Sums& sums) {
+  const std::int64_t column = block * kBlockColumns;
+  const std::int64_t count = std::min(kBlockColumns, weights.columns - column);
+  const std::int32_t* offset = weights.offset + column;
+  std::int32_t last[kBlockColumns] = {};
+  if (count < kBlockColumns) {
+    std::copy_n(offset, count, last);
+    offset = last;
+  }
+  finish_floats(weights, rows, row, block, sums.less(offset));
 }
 
 }  // namespace

@@ -55,7 +55,8 @@ struct IntegerKernels {
                    std::int64_t end) noexcept;
 };
 
-// The kernels of ``set``, or of the next plainer one that has some, for a call with ``rows``.
+// The kernels of ``set``, or of the next plainer one that has some, for a call with ``rows``. Those
+// of AMX, which few machines that test them have, must once have multiplied right in this process.
 const IntegerKernels& integer_kernels(InstructionSet set, std::int64_t rows);
 
 }  // namespace skipdec

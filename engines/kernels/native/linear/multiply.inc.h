@@ -22,19 +22,6 @@ constexpr std::int64_t code_stride(std::int64_t padded_depth) {
   return padded_depth * kCodeBytes + 64;
 }
 
-inline void finish(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
-                   std::int64_t block, const Sums& sums) {
-  const std::int64_t column = block * kBlockColumns;
-  const std::int64_t count = std::min(kBlockColumns, weights.columns - column);
-  const std::int32_t* offset = weights.offset + column;
-  std::int32_t last[kBlockColumns] = {};
-  if (count < kBlockColumns) {
-    std::copy_n(offset, count, last);
-    offset = last;
-  }
-  finish(weights, rows, row, block, sums.less(offset));
-}
-
 template <int kRows, int kBlocks>
 void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                    std::int64_t block) {

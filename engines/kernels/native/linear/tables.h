@@ -10,6 +10,7 @@ const IntegerKernels& portable_integer_kernels();
 const IntegerKernels& avx2_integer_kernels();
 const IntegerKernels& avxvnni_integer_kernels();
 const IntegerKernels& avx512vnni_integer_kernels();
+const IntegerKernels& amx_integer_kernels();
 #endif
 #if defined(__aarch64__)
 const IntegerKernels& neon_integer_kernels();

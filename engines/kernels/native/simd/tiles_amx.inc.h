@@ -1,0 +1,55 @@
+// The eight tile registers of AMX: up to 16 rows of 64 bytes each. tiles_emulated.inc.h does the
+// same in plain C++, for tests where there are none.
+//
+// Inline assembly, because the intrinsics paste the tile's number into their text: it can't be a
+// template's parameter.
+#pragma once
+
+namespace skipdec {
+namespace {
+
+// Configures the calling thread's tiles, all as 16 rows of 64 bytes, and gives them up at its end.
+class Tiles {
+ public:
+  Tiles() {
+    struct alignas(64) {
+      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } configuration;
+    __asm__ volatile("ldtilecfg %0" : : "m"(configuration));
+  }
+  ~Tiles() { __asm__ volatile("tilerelease"); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+
+  template <int kTile>
+  void zero() const {
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
+  }
+  // 16 rows of 64 bytes that lie one behind the other.
+  template <int kTile>
+  void load(const void* from) const {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
+                     :
+                     : "r"(from), "r"(std::int64_t{64}), "i"(kTile)
+                     : "memory");
+  }
+  template <int kTile>
+  void store(void* to) const {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
+                     :
+                     : "r"(to), "r"(std::int64_t{64}), "i"(kTile)
+                     : "memory");
+  }
+  // sums[m][n] += Σ codes[m][4 k + i] · weights[k][4 n + i]: int32, uint8, int8.
+  template <int kSums, int kCodes, int kWeights>
+  void add_products() const {
+    __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0"
+                     :
+                     : "i"(kSums), "i"(kCodes), "i"(kWeights));
+  }
+};
+
+}  // namespace
+}  // namespace skipdec

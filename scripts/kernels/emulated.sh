@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The tests of the kernels for AMX on a library whose tiles are emulated in plain C++, in a copy of
+# the package: their tiling, packing and tails are proven on any processor with AVX-512 VNNI.
+# scripts/kernels/emulated.sh [PYTEST ARGUMENTS]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
+copy="$(mktemp -d)"
+trap 'rm -rf "$copy"' EXIT
+
+rm -rf build/lib* build/bdist*
+CXXFLAGS="-DSKIPDEC_EMULATED_TILES" \
+    pip install --quiet --no-deps --no-build-isolation --target "$copy" .
+export PYTHONPATH="$copy"
+if ! SKIPDEC_INSTRUCTION_SET=amx python -c "
+from skipdec.engines.kernels.library import require_library
+assert require_library('the test').instruction_set == 'amx'" 2>/dev/null; then
+    echo "skipped: no AVX-512 VNNI here"
+    exit
+fi
+OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider -k amx "${@:-tests/engines/kernels}"
