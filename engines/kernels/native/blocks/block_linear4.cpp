@@ -43,14 +43,6 @@ std::int64_t panels_of_a_task(const BlockWeights& weights) {
   return std::max<std::int64_t>(1, std::min(of_bytes, weights.panels() / kTasks));
 }
 
-// ``part(begin, end)`` for all of [0, size), ``step`` at a time, on the session's threads.
-template <class Part>
-void in_parts(const CallContext& call, std::int64_t size, std::int64_t step, const Part& part) {
-  call.parallel_for((size + step - 1) / step, [&](std::int64_t task) noexcept {
-    part(task * step, std::min(size, (task + 1) * step));
-  });
-}
-
 }  // namespace
 
 BlockLinear4::BlockLinear4(const NodeInfo& node)
@@ -107,11 +99,11 @@ void BlockLinear4::run(const CallContext& call, BlockRows& rows) const {
   rows.codes = static_cast<std::int8_t*>(memory);
   rows.scale = reinterpret_cast<float*>(rows.codes + code_bytes);
   rows.correction = reinterpret_cast<std::int32_t*>(rows.scale + blocks);
-  in_parts(call, rows.groups(), groups_of_a_task(rows), [&](std::int64_t begin, std::int64_t end) {
-    kernels_.quantize(weights_, rows, begin, end);
-  });
-  in_parts(
-      call, weights_.panels(), panels_of_a_task(weights_),
+  call.parallel_for(
+      rows.groups(), groups_of_a_task(rows),
+      [&](std::int64_t begin, std::int64_t end) { kernels_.quantize(weights_, rows, begin, end); });
+  call.parallel_for(
+      weights_.panels(), panels_of_a_task(weights_),
       [&](std::int64_t begin, std::int64_t end) { kernels_.multiply(weights_, rows, begin, end); });
 }
 

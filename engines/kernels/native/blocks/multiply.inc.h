@@ -8,8 +8,8 @@
 //                  Vector as_floats() const; }
 #pragma once
 
-#include "blocks/finish.inc.h"
 #include "blocks/quantize.inc.h"
+#include "simd/finish.inc.h"
 
 namespace skipdec {
 namespace {
@@ -46,7 +46,9 @@ void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int6
     correction += kRows;
     scale += kPanelColumns;
   }
-  for (int row = 0; row < kRows; ++row) finish(weights, rows, group * kGroup + row, panel, y[row]);
+  for (int row = 0; row < kRows; ++row) {
+    finish_columns(weights, rows, group * kGroup + row, panel * kPanelColumns, y[row]);
+  }
 }
 
 using MultiplyTile = void (*)(const BlockWeights&, const BlockRows&, std::int64_t group,

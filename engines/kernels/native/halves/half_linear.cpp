@@ -72,8 +72,8 @@ void HalfLinear::run(const CallContext& call, HalfRows& rows) const {
     });
   }
   const std::int64_t blocks = weights_.blocks(), step = blocks_a_task(weights_.depth, rows.count);
-  call.parallel_for((blocks + step - 1) / step, [&](std::int64_t task) noexcept {
-    multiply_(weights_, rows, task * step, std::min((task + 1) * step, blocks));
+  call.parallel_for(blocks, step, [&](std::int64_t begin, std::int64_t end) noexcept {
+    multiply_(weights_, rows, begin, end);
   });
 }
 

@@ -5,7 +5,7 @@
 //   constexpr int blocks_at_once(int rows)  // of columns, so that sums enough are under way
 #pragma once
 
-#include "simd/functions.inc.h"
+#include "simd/finish.inc.h"
 
 namespace skipdec {
 namespace {
@@ -48,25 +48,6 @@ void pack(const HalfWeights& weights, const HalfRows& rows, std::int64_t begin,
   }
 }
 
-inline void finish(const HalfWeights& weights, const HalfRows& rows, std::int64_t row,
-                   std::int64_t block, Vector y) {
-  const std::int64_t column = block * Vector::kLanes;
-  const int count = static_cast<int>(std::min<std::int64_t>(weights.columns - column, 16));
-  const auto load = [count](const float* from) {
-    return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
-  };
-  if (weights.bias != nullptr) y = y + load(weights.bias + column);
-  if (weights.activation == Activation::kRelu) y = max(Vector::broadcast(0.0F), y);  // keeps NaN
-  if (weights.activation == Activation::kGelu) y = gelu(y);
-  const std::int64_t place = row * weights.columns + column;
-  if (rows.residual != nullptr) y = load(rows.residual + place) + y;
-  if (count == Vector::kLanes) {
-    y.store(rows.result + place);
-  } else {
-    store_first(y, rows.result + place, count);
-  }
-}
-
 // ``packed``: [K, kRows], those from ``row`` on.
 template <class Element, int kRows, int kBlocks>
 inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, const float* packed,
@@ -86,8 +67,11 @@ inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, cons
       for (int b = 0; b < kBlocks; ++b) sums[m][b] = multiply_add(x, loaded[b], sums[m][b]);
     }
   }
-  for (int m = 0; m < kRows; ++m)
-    for (int b = 0; b < kBlocks; ++b) finish(weights, rows, row + m, block + b, sums[m][b]);
+  for (int m = 0; m < kRows; ++m) {
+    for (int b = 0; b < kBlocks; ++b) {
+      finish_columns(weights, rows, row + m, (block + b) * Vector::kLanes, sums[m][b]);
+    }
+  }
 }
 
 template <class Element, int kRows>

@@ -1,7 +1,7 @@
 // From sums of integers to a product's result, with the Vector of the including file.
 #pragma once
 
-#include "simd/functions.inc.h"
+#include "simd/finish.inc.h"
 
 namespace skipdec {
 namespace {
@@ -10,21 +10,9 @@ namespace {
 inline void finish_floats(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                           std::int64_t block, Vector sums) {
   const std::int64_t column = block * kBlockColumns;
-  const int count = static_cast<int>(std::min(kBlockColumns, weights.columns - column));
-  const auto load = [count](const float* from) {
-    return count == kBlockColumns ? Vector::load(from) : load_first(from, count);
-  };
-  Vector y = (sums * load(weights.scale + column)) * Vector::broadcast(rows.scale[row]);
-  if (weights.bias != nullptr) y = y + load(weights.bias + column);
-  if (weights.activation == Activation::kRelu) y = relu(y);
-  if (weights.activation == Activation::kGelu) y = gelu(y);
-  const std::int64_t place = row * weights.columns + column;
-  if (rows.residual != nullptr) y = load(rows.residual + place) + y;
-  if (count == kBlockColumns) {
-    y.store(rows.result + place);
-  } else {
-    store_first(y, rows.result + place, count);
-  }
+  const int count = columns_from(column, weights.columns);
+  const Vector scale = load_columns(weights.scale + column, count);
+  finish_columns(weights, rows, row, column, (sums * scale) * Vector::broadcast(rows.scale[row]));
 }
 
 // The same of ``sums`` of 16 columns, whose function less(offset) gives the floats.

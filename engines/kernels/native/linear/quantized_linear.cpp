@@ -55,14 +55,6 @@ std::int64_t blocks_of_a_task(const IntegerWeights& weights, const IntegerRows& 
   return std::max<std::int64_t>(1, std::min(of_bytes, weights.blocks() / kTasks));
 }
 
-// ``part(begin, end)`` for all of [0, size), ``step`` at a time, on the session's threads.
-template <class Part>
-void in_parts(const CallContext& call, std::int64_t size, std::int64_t step, const Part& part) {
-  call.parallel_for((size + step - 1) / step, [&](std::int64_t task) noexcept {
-    part(task * step, std::min(size, (task + 1) * step));
-  });
-}
-
 }  // namespace
 
 QuantizedLinear::QuantizedLinear(const NodeInfo& node)
@@ -116,11 +108,11 @@ void QuantizedLinear::run(const CallContext& call, IntegerRows& rows) const {
   const std::size_t scale_bytes = static_cast<std::size_t>(rows.count) * sizeof(float);
   rows.codes = static_cast<std::uint8_t*>(scratch.reserve(code_bytes + scale_bytes));
   rows.scale = reinterpret_cast<float*>(rows.codes + code_bytes);
-  in_parts(call, rows.count, rows_of_a_task(rows), [&](std::int64_t begin, std::int64_t end) {
+  call.parallel_for(rows.count, rows_of_a_task(rows), [&](std::int64_t begin, std::int64_t end) {
     kernels.quantize(weights_, rows, begin, end);
   });
-  in_parts(
-      call, weights_.blocks(), blocks_of_a_task(weights_, rows),
+  call.parallel_for(
+      weights_.blocks(), blocks_of_a_task(weights_, rows),
       [&](std::int64_t begin, std::int64_t end) { kernels.multiply(weights_, rows, begin, end); });
 }
 

@@ -34,8 +34,8 @@ void LayerNorm::compute(const CallContext& call) const {
   float* result = call.output(0, x.dims, x.rank).as<float>();
   const std::int64_t rows = x.size() / norm_.size, step = rows_of_a_task(norm_.size);
   if (rows == 0) return;
-  call.parallel_for((rows + step - 1) / step, [&](std::int64_t task) noexcept {
-    normalize_(norm_, values, result, task * step, std::min(rows, (task + 1) * step));
+  call.parallel_for(rows, step, [&](std::int64_t begin, std::int64_t end) noexcept {
+    normalize_(norm_, values, result, begin, end);
   });
 }
 

@@ -80,6 +80,15 @@ class CallContext {
         static_cast<std::size_t>(tasks), const_cast<Task*>(&task));
   }
 
+  // part(begin, end) for all of [0, size), ``step`` at a time, in the same way.
+  template <class Part>
+  void parallel_for(std::int64_t size, std::int64_t step, const Part& part) const {
+    parallel_for((size + step - 1) / step, [&](std::int64_t task) noexcept {
+      const std::int64_t begin = task * step;
+      part(begin, size - begin < step ? size : begin + step);
+    });
+  }
+
  private:
   void run_parallel(void (*task)(void*, std::size_t), std::size_t tasks, void* data) const;
 
