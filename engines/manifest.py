@@ -323,6 +323,11 @@ class Manifest(FrozenModel):
         return self.engines if self.candidates is None else (*self.engines, self.candidates)
 
     @property
+    def form(self) -> str:
+        """The entry of ``TARGETS`` that says how graphs were lowered and weights quantised."""
+        return self.kernels or self.target
+
+    @property
     def hidden_dtype(self) -> FloatType:
         """Of the activations between engines."""
         return self.precision.dtype if self.kernels is None else "float32"
@@ -334,8 +339,8 @@ class Manifest(FrozenModel):
 
     @property
     def kv_width(self) -> int:
-        """Elements that the cache holds of a token and head: D, and 4 more in int8."""
-        return self.model.head_dim + (KV_SCALE_BYTES if self.kv_dtype == "int8" else 0)
+        """Elements that the cache holds of a token and head."""
+        return kv_width(self.kv_dtype, self.model)
 
     @property
     def embed(self) -> EngineSpec:
@@ -398,6 +403,11 @@ class Manifest(FrozenModel):
                 if item["type"] != "default_factory_not_called"  # follows from another one
             ]
             raise BundleError(subject, *problems) from error
+
+
+def kv_width(dtype: KVType, model: ModelSpec) -> int:
+    """Elements that a cache of ``dtype`` holds of a token and head: D, and 4 more in int8."""
+    return model.head_dim + (KV_SCALE_BYTES if dtype == "int8" else 0)
 
 
 def manifest_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)

@@ -10,11 +10,13 @@ from pydantic import Field
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.errors import UsageError
-from ..engines.manifest import FloatType, PrecisionSpec, Quantization
+from ..engines.kernels.library import find_library
+from ..engines.manifest import FloatType, Kernels, KVType, PrecisionSpec, Quantization
 from ..engines.targets import compiled_targets, exported_targets
 from .tensorrt import TensorRtConfig
 
 LoadFormat = Literal["auto", "safetensors", "bin", "dummy"]
+KernelChoice = Literal["auto", "skipdec", "onnxruntime"]
 
 BLOCK_QUANTIZATIONS: tuple[Quantization, ...] = ("int8-block", "int4")
 RANGED_QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "fp8")
@@ -39,6 +41,11 @@ class QuantizationConfig(ValidatedConfig):
     target: Annotated[str, _BUNDLE] = Field(
         default=DEFAULT_TARGET,
         description=f"what runs the engines: {', '.join(exported_targets())}",
+    )
+    kernels: Annotated[KernelChoice, _BUNDLE] = Field(
+        default="onnxruntime",
+        description="of target onnxruntime: skipdec's own, for CPUs, or onnxruntime's (skipdec's "
+        "where they were compiled)",
     )
     quantize: Annotated[Quantization, _BUNDLE] = Field(
         default="none", description="weights: int8 per channel, fp8 whole, others in blocks"
@@ -84,14 +91,24 @@ class QuantizationConfig(ValidatedConfig):
         return self.target in compiled_targets()
 
     @property
+    def own_kernels(self) -> Kernels | None:
+        """Whose operators the graphs have; None: those of the target."""
+        if self.target != DEFAULT_TARGET or self.kernels == "onnxruntime":
+            return None
+        return "skipdec" if self.kernels == "skipdec" or find_library() is not None else None
+
+    @property
     def tensorrt_options(self) -> TensorRtConfig:
         """``tensorrt``, or its defaults."""
         return self.tensorrt or TensorRtConfig()
 
     def precision_for(
-        self, dtype: FloatType, activation_ranges: str | None = None
+        self,
+        dtype: FloatType,
+        activation_ranges: str | None = None,
+        kv_dtype: KVType | None = None,
     ) -> PrecisionSpec:
-        """The number formats asked for, with every default resolved for this machine.
+        """The number formats asked for, with every default resolved.
 
         ``activation_ranges`` is the digest of the ranges' content, None without ranges.
         """
@@ -105,6 +122,7 @@ class QuantizationConfig(ValidatedConfig):
             block_size=(self.block_size or DEFAULT_BLOCK_SIZE) if in_blocks else None,
             accuracy_level=accuracy_level if in_blocks and not self.is_compiled else None,
             activation_ranges=activation_ranges,
+            kv_dtype=None if kv_dtype == dtype else kv_dtype,
         )
 
     def _problems(self) -> Iterator[str]:
@@ -120,6 +138,11 @@ class QuantizationConfig(ValidatedConfig):
 
     def _tensorrt_problems(self) -> Iterator[str]:
         """What does not go with TensorRT."""
+        if self.kernels == "skipdec":
+            yield (
+                f"`kernels` is {self.kernels}, of CPUs; leave it out for target {self.target}, or "
+                f"set `target` to {DEFAULT_TARGET}"
+            )
         if self.accuracy_level is not None:
             yield (
                 f"`accuracy_level` is {self.accuracy_level}, an option of ONNX Runtime's integer "
@@ -141,6 +164,8 @@ class QuantizationConfig(ValidatedConfig):
 
     def _other_problems(self) -> Iterator[str]:
         """What goes with TensorRT only."""
+        if self.kernels == "skipdec" and self.target != DEFAULT_TARGET:
+            yield f"`kernels` is skipdec, which target {self.target} has not; leave it out"
         if self.tensorrt is not None:
             given = [f"`tensorrt.{name}`" for name in sorted(self.tensorrt.model_fields_set)]
             yield (
@@ -206,7 +231,11 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         default=None, description="in blocks: 0 exact, 4 int8 products (4)"
     )
     dtype: Annotated[FloatType, _BUNDLE] = Field(
-        default="float32", description="of activations, KV cache, float weights"
+        default="float32",
+        description="of float weights, KV cache, activations (skipdec's kernels: float32)",
+    )
+    kv_dtype: Annotated[KVType | None, _BUNDLE] = Field(
+        default=None, description="of the KV cache, skipdec's kernels only (--dtype)"
     )
     schedule: Annotated[str | None, Option(panel="Bundle", metavar="SPEC")] = Field(
         default=None,
@@ -235,10 +264,26 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
+        if self.own_kernels is None:
+            yield from self._problems_without_own_kernels()
+
+    def _problems_without_own_kernels(self) -> Iterator[str]:
+        """What only skipdec's kernels can do on a CPU."""
+        compile_them = (
+            "the kernels skipdec, which were not compiled with this installation"
+            if self.kernels == "auto" and self.target == DEFAULT_TARGET
+            else f"target {DEFAULT_TARGET} and the kernels skipdec"
+        )
         if self.dtype == "bfloat16" and not self.is_compiled:
             yield (
-                f"`dtype` is bfloat16, for which target {self.target} has no matrix kernels; "
-                f"allowed with the targets {' and '.join(compiled_targets())}"
+                "`dtype` is bfloat16, for which ONNX Runtime has no matrix kernels on CPUs; "
+                f"allowed with {compile_them}, and with the targets "
+                f"{' and '.join(compiled_targets())}"
+            )
+        if self.kv_dtype is not None:
+            yield (
+                f"`kv_dtype` is {self.kv_dtype}, but caches are of the type of the activations "
+                f"elsewhere than with {compile_them}; leave it out"
             )
 
     def _other_problems(self) -> Iterator[str]:
@@ -251,7 +296,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
 
     def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:
         """``precision_for`` the ``dtype`` asked for."""
-        return self.precision_for(self.dtype, activation_ranges)
+        return self.precision_for(self.dtype, activation_ranges, self.kv_dtype)
 
 
 class BuildConfig(QuantizationConfig):

@@ -14,6 +14,7 @@ TARGETS = Registry(
         "tensorrt": "engines.targets.tensorrt:TENSORRT",
         "tensorrt-rtx": "engines.targets.tensorrt:TENSORRT_RTX",
         "canonical": "engines.targets.canonical:CANONICAL",
+        "skipdec": "engines.targets.skipdec:SKIPDEC",
     },
 )
 
@@ -41,6 +42,9 @@ class Target:
 
     is_compiled: bool = False
     """Whether TensorRT compiles the lowered graphs to plans; else the graphs are the engines."""
+
+    has_float32_activations: bool = False
+    """Whether activations, and all parameters that are vectors, are float32 in any bundle."""
 
     widens_float16: bool = False
     """Whether float16 weights become float32 when a CPU loads them."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...engines.manifest import EngineKind
+from ...engines.manifest import EngineKind, FloatType
 from ...engines.memory import Array
 
 
@@ -38,6 +38,15 @@ class Parameter:
     is_product: bool = False
     is_table: bool = False
     out_sizes: tuple[int, ...] = ()
+
+    def float_dtype(self, dtype: FloatType, float32_activations: bool) -> FloatType:
+        """The type in which an engine of ``dtype`` stores the parameter if nothing quantises it.
+
+        ``float32_activations``: vectors are added to those, so that they are float32 too.
+        """
+        is_vector = len(self.shape) == 1
+        wide = self.keeps_float32 or (is_vector and float32_activations)
+        return "float32" if wide else dtype
 
     @property
     def source_sizes(self) -> tuple[int, ...]:

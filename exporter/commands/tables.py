@@ -12,8 +12,9 @@ from ...engines.host.console import print_facts, print_json, result_console
 from ...engines.host.events import Events
 from ...engines.host.progress import ConsoleProgress
 from ...engines.host.streams import reporting
-from ...engines.manifest import BuildSpec, PrecisionSpec
+from ...engines.manifest import BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
+from ..config import DEFAULT_TARGET
 from ..pipeline.plan import BundlePlan, PlannedEngine
 from ..pipeline.report import EngineReport, ExportReport
 
@@ -58,6 +59,7 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
     return {
         "output": str(plan.output),
         "target": plan.target,
+        "kernels": plan.kernels,
         **plan.origin,
         "model": plan.model.model_dump(mode="json"),
         "precision": plan.precision.model_dump(mode="json"),
@@ -84,6 +86,7 @@ def plan_tables(plan: BundlePlan) -> tuple[Table, dict[str, str]]:
     facts: dict[str, str] = {}
     facts["model"] = plan.model.name
     facts["precision"] = describe_precision(plan.precision)
+    facts |= kernel_facts(plan.target, plan.kernels)
     if plan.compilation is not None:
         _add_build_rows(facts, plan.target, plan.compilation.build)
     facts["schedule"] = format_schedule(plan.schedule)
@@ -129,6 +132,7 @@ def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
     facts: dict[str, str] = {}
     facts["model"] = report.model
     facts["precision"] = describe_precision(report.precision)
+    facts |= kernel_facts(report.target, report.kernels)
     if report.build is not None:
         _add_build_rows(facts, report.target, report.build)
         facts["plans"] = "\n".join(describe_plans(report.engines))
@@ -171,15 +175,26 @@ def _add_build_rows(facts: dict[str, str], target: str, build: BuildSpec) -> Non
     facts["flags"] = ", ".join(flags)
 
 
+def kernel_facts(target: str, kernels: Kernels | None) -> dict[str, str]:
+    """Whose kernels run the engines, where there is a choice."""
+    if target != DEFAULT_TARGET:
+        return {}
+    return {"kernels": "ONNX Runtime's" if kernels is None else f"{kernels}'s own, on the CPU"}
+
+
 def describe_precision(precision: PrecisionSpec) -> str:
-    """Number formats in a line, e.g. ``float32, weights int4 in blocks of 128, head int8``."""
+    """Number formats in a line.
+
+    E.g. ``float32, weights int4 in blocks of 128, head int8, KV cache float16``.
+    """
+    cache = "" if precision.kv_dtype is None else f", KV cache {precision.kv_dtype}"
     if precision.quantize == precision.head_quantize == "none":
-        return precision.dtype
+        return f"{precision.dtype}{cache}"
     blocks = f" in blocks of {precision.block_size}" if precision.block_size else ""
     head = (
         "" if precision.head_quantize == precision.quantize else f", head {precision.head_quantize}"
     )
-    return f"{precision.dtype}, weights {precision.quantize}{blocks}{head}"
+    return f"{precision.dtype}, weights {precision.quantize}{blocks}{head}{cache}"
 
 
 def describe_verification(report: ExportReport) -> str:

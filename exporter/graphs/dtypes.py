@@ -8,6 +8,7 @@ import onnx
 
 from ...engines.errors import VerificationError
 from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
+from ...engines.targets import target_of
 from ..architecture.architecture import engine_parameters
 from ..quantization.quantize import quantizer_of
 
@@ -57,7 +58,8 @@ def _weight_dtypes(
             for suffix, (dtype, _) in quantizer.layout((in_size, out_size)).items():
                 dtypes[f"{name}.{suffix}"] = dtype
         else:
-            dtypes[name] = "float32" if parameter.keeps_float32 else precision.dtype
+            is_wide = target_of(target).has_float32_activations
+            dtypes[name] = parameter.float_dtype(precision.dtype, is_wide)
     return dtypes
 
 

@@ -42,7 +42,7 @@ def quantize_products(
     quantizer = weight_quantizer(kind, precision)
     if quantizer is None:
         return {}
-    writer = _ProductWriter(graph, kind, precision)
+    writer = ProductWriter(graph, kind, precision.accuracy_level)
     products = products_by_weight(graph)
     names = quantized_parameters(kind, model)
     for name in names:
@@ -50,12 +50,12 @@ def quantize_products(
     return dict.fromkeys(names, quantizer)
 
 
-class _ProductWriter:
-    """Replaces one MatMul after another in a graph; constants are made once."""
+class ProductWriter:
+    """Writes one quantised product after another into a graph; constants are made once."""
 
-    def __init__(self, graph: ir.Graph, kind: EngineKind, precision: PrecisionSpec) -> None:
+    def __init__(self, graph: ir.Graph, kind: EngineKind, accuracy_level: int | None) -> None:
         self.graph = graph
-        self.precision = precision
+        self.accuracy_level = accuracy_level
         # Scaling columns inside the product is faster where [R, V] exceeds the caches, slower for
         # one row of a layer; the result is the same.
         self.scales_inside = kind is EngineKind.HEAD
@@ -70,23 +70,37 @@ class _ProductWriter:
         assert weight.name is not None
         assert weight.shape is not None
         in_size, out_size = (int(size) for size in weight.shape.numpy())
-        tensors = {
-            suffix: initializer(self.graph, f"{weight.name}.{suffix}", dtype, shape)
-            for suffix, (dtype, shape) in quantizer.layout((in_size, out_size)).items()
-        }
-        self._position = product
         is_float16 = inputs.dtype == ir.DataType.FLOAT16
+        self._position = product
         if is_float16:
             inputs = self._node("Cast", [inputs], to=ir.DataType.FLOAT)
-        if isinstance(quantizer, BlockQuantizer):
-            result = self._block_product(inputs, tensors, quantizer, (in_size, out_size))
-        else:
-            result = self._integer_product(inputs, tensors, in_size)
+        result = self.write(product, inputs, weight.name, (in_size, out_size), quantizer)
         if is_float16:
             result = self._node("Cast", [result], to=ir.DataType.FLOAT16)
         replace_value(product.outputs[0], result)
         self.graph.remove(product, safe=True)
         del self.graph.initializers[weight.name]
+
+    def write(
+        self,
+        position: ir.Node,
+        inputs: ir.Value,
+        weight: str,
+        shape: tuple[int, int],
+        quantizer: WeightQuantizer,
+    ) -> ir.Value:
+        """Insert the product of float32 ``inputs`` and the ``weight`` [K, N] before ``position``.
+
+        Returns what it makes; the weight's tensors are initialisers without data.
+        """
+        self._position = position
+        tensors = {
+            suffix: initializer(self.graph, f"{weight}.{suffix}", dtype, size)
+            for suffix, (dtype, size) in quantizer.layout(shape).items()
+        }
+        if isinstance(quantizer, BlockQuantizer):
+            return self._block_product(inputs, tensors, quantizer, shape)
+        return self._integer_product(inputs, tensors, shape[0])
 
     def _block_product(
         self,
@@ -104,7 +118,7 @@ class _ProductWriter:
             N=out_size,
             bits=quantizer.bits,
             block_size=quantizer.block_size,
-            accuracy_level=self.precision.accuracy_level,
+            accuracy_level=self.accuracy_level,
         )
 
     def _integer_product(

@@ -63,6 +63,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     return BundlePlan(
         output=output,
         target=config.target,
+        kernels=None,
         model=model,
         precision=compilation.precision,
         schedule=ExitSchedule.from_document(source.schedule_document),

@@ -21,8 +21,8 @@ def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
     name = model.name.rpartition("/")[2]
     facts = {
         "model": structure(model),
-        "precision": f"{precision.dtype}, weights {_quantization(manifest)}",
-        "runs on": code(manifest.target),
+        "precision": f"{precision.dtype}, weights {_quantization(manifest)}{_cache(manifest)}",
+        "runs on": code(manifest.target) + _kernels(manifest),
         "exit schedule, as exported": code(format_schedule(schedule)),
         "text prompts stand in": code(manifest.prompt_template or "{prompt}"),
         "weights of": ", ".join(f"{key} {code(manifest.source[key])}" for key in manifest.source),
@@ -49,6 +49,15 @@ def _quantization(manifest: Manifest) -> str:
     if precision.quantize == precision.head_quantize == "none":
         return "as they are"
     return f"{precision.quantize} (head {precision.head_quantize})"
+
+
+def _cache(manifest: Manifest) -> str:
+    kv_dtype = manifest.precision.kv_dtype
+    return "" if kv_dtype is None else f", KV cache {kv_dtype}"
+
+
+def _kernels(manifest: Manifest) -> str:
+    return "" if manifest.kernels is None else f", with {manifest.kernels}'s kernels for CPUs"
 
 
 def _speed(manifest: Manifest, schedule: ExitSchedule) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.host.collection import collection_paused
 from ...engines.host.signals import interrupts_deferred
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
+from ...engines.targets import target_of
 from ..architecture.architecture import engine_parameters
 from ..building.canonical import canonical_engines
 from ..building.engine import BuiltEngine, build_engine
@@ -44,7 +46,7 @@ class BundleEngines(EngineSource):
         """As the bundle's manifest has it."""
         return self._source
 
-    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
+    def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
         """The canonical engine: there are no others."""
         return self._engines[planned.name]
 
@@ -52,14 +54,15 @@ class BundleEngines(EngineSource):
 class CheckpointEngines(EngineSource):
     """Builds a checkpoint's engines in ``directory``, the weights migrated if there are factors.
 
-    Opening it traces the canonical graph of each kind of engine; all layers share one. Engines that
-    ``journal`` knows, with the same content key and intact files, are taken as they are.
+    Opening it traces the canonical graph of each kind of engine in ``dtypes``, those of activations
+    that are asked for; all layers share one. Engines that ``journal`` knows, with the same content
+    key and intact files, are taken as they are.
     """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        dtype: FloatType,
+        dtypes: Iterable[FloatType],
         migration: Migration | None,
         directory: Path,
         journal: Journal,
@@ -71,30 +74,33 @@ class CheckpointEngines(EngineSource):
         self._directory = directory
         self._journal = journal
         self._graphs = {}
-        with stages.stage("trace", len(EngineKind)), collection_paused():
+        wanted = [(kind, dtype) for dtype in sorted(dtypes) for kind in EngineKind]
+        with stages.stage("trace", len(wanted)), collection_paused():
             from ..graphs import trace  # noqa: F401  (takes seconds, and signals need not wait)
 
-            for kind in EngineKind:
+            for kind, dtype in wanted:
                 # Torch makes errors of its own of an interruption.
                 with interrupts_deferred(partial(stages.events.note, _STOPPING)):
-                    self._graphs[kind] = _canonical_graph(kind, checkpoint.model, dtype)
+                    self._graphs[kind, dtype] = _canonical_graph(kind, checkpoint.model, dtype)
                 stages.events.advance(str(kind))
-        self._digests = {kind: graph_digest(graph) for kind, graph in self._graphs.items()}
+        self._digests = {each: graph_digest(graph) for each, graph in self._graphs.items()}
 
     def provenance(self) -> dict[str, str]:
         """Of the checkpoint, with the digest of the factors; hashes every tensor once."""
         source = self._checkpoint.source()
         return source if self._migration is None else source | {MIGRATION: self._migration.digest}
 
-    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
+    def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
         """Build it, unless an interrupted run had."""
         kind, index = planned.kind, planned.layer_index
+        is_wide = target_of(form).has_float32_activations
+        traced: tuple[EngineKind, FloatType] = (kind, "float32" if is_wide else precision.dtype)
         model, reader = self._checkpoint.model, self._checkpoint.reader
         factors = {} if self._migration is None else self._migration.of(planned.name)
         key = content_key(
             planned.name,
-            target,
-            self._digests[kind],
+            form,
+            self._digests[traced],
             engine_parameters(kind, model, index),
             model,
             precision,
@@ -104,12 +110,12 @@ class CheckpointEngines(EngineSource):
         if (resumed := self._journal.built(key)) is not None:
             return resumed
         built = build_engine(
-            self._graphs[kind],
+            self._graphs[traced],
             kind,
             index,
             model,
             precision,
-            target,
+            form,
             migrated_reader(reader, factors, kind, index, model),
             self._directory,
         )

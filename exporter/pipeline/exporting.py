@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 from ...engines.bundle.place import partial_path
 from ...engines.bundle.writer import check_target
 from ...engines.checking import Problems, expanded
-from ...engines.errors import UnsupportedModelError, UsageError, did_you_mean
+from ...engines.errors import (
+    EnvironmentMismatchError,
+    UnsupportedModelError,
+    UsageError,
+    did_you_mean,
+)
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
-from ...engines.manifest import ModelSpec, PrecisionSpec
+from ...engines.kernels.library import find_library
+from ...engines.manifest import FloatType, ModelSpec, PrecisionSpec
 from ...engines.targets import exported_targets
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import hub_id
@@ -59,6 +65,9 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     output = output_path(config)
     problems.attempt(_check_target_name, config.target)
     problems.attempt(check_target, output, force=config.force)
+    kernels = config.own_kernels
+    if kernels is not None:
+        problems.attempt(_check_kernels)
     checkpoint = problems.attempt(open_checkpoint, config.source)
     if checkpoint is None:
         raise problems.error()
@@ -77,18 +86,21 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         raise problems.error()
     precision = config.precision() if compilation is None else compilation.precision
     canonical_size = 0
+    dtypes: set[FloatType] = {"float32" if kernels is not None else config.dtype}
     if config.keep_canonical or compilation is not None:
+        dtypes.add(config.dtype)
         canonical = planned_engines(model, PrecisionSpec(dtype=config.dtype), CANONICAL)
         canonical_size = sum(engine.size for engine in canonical)
 
     def open_source(directory: Path, journal: Journal, stages: Stages) -> EngineSource:
         from .engines import CheckpointEngines
 
-        return CheckpointEngines(checkpoint, config.dtype, migration, directory, journal, stages)
+        return CheckpointEngines(checkpoint, dtypes, migration, directory, journal, stages)
 
     return BundlePlan(
         output=output,
         target=config.target,
+        kernels=kernels,
         model=model,
         precision=precision,
         schedule=schedule,
@@ -96,7 +108,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         prompt_template=checkpoint.prompt_template,
         origin={"load_format": checkpoint.load_format},
         open_source=open_source,
-        engines=planned_engines(model, precision, config.target, compilation),
+        engines=planned_engines(model, precision, kernels or config.target, compilation),
         canonical_size=canonical_size if config.keep_canonical else 0,
         temporary_size=0 if config.keep_canonical else canonical_size,
         compilation=compilation,
@@ -132,6 +144,7 @@ def _verification(
 ) -> VerificationRequest:
     """Of the bundle before it is published."""
     return VerificationRequest(
+        kernels=config.own_kernels,
         directory=partial_path(output.resolve()),
         source=config.source,
         precision=precision,
@@ -148,12 +161,22 @@ def _check_target_name(target: str) -> None:
         raise UsageError("target", f"{target!r} is unknown; {meant}allowed: {', '.join(allowed)}")
 
 
+def _check_kernels() -> None:
+    if find_library() is None:
+        raise EnvironmentMismatchError(
+            "kernels",
+            "is skipdec, whose library was not compiled with this installation, so that nothing "
+            "here could verify or run the bundle; install skipdec again where there is a C++ "
+            "compiler, or choose --kernels onnxruntime",
+        )
+
+
 def _check_head_size(model: ModelSpec) -> None:
     if model.head_dim % HEAD_SIZE_MULTIPLE:
         raise UnsupportedModelError(
             model.name,
             f"heads are {model.head_dim} wide; allowed: multiples of {HEAD_SIZE_MULTIPLE}, which "
-            "ONNX Runtime's GroupQueryAttention asks for",
+            "attention on a CPU asks for",
         )
 
 
@@ -169,8 +192,10 @@ def _schedule_warnings(schedule: ExitSchedule, checkpoint: Checkpoint) -> Iterat
 def _precision_warnings(config: ExportConfig) -> Iterator[str]:
     if config.is_compiled:
         return
+    if config.own_kernels is not None:
+        return
     if config.dtype == "float16" and "none" in config.quantizations:
         yield (
             "float16 has no CPU matrix kernels: float weights become float32 when loaded, twice "
-            "the file's size; --quantize int8 is smaller and faster on a CPU"
+            "the file's size; --kernels skipdec keeps them as they are"
         )

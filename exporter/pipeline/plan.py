@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING
 from ...engines.bundle.place import partial_path
 from ...engines.checking import expanded
 from ...engines.errors import CapacityError
-from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec, Quantization
+from ...engines.manifest import (
+    EngineKind,
+    FloatType,
+    Kernels,
+    ModelSpec,
+    PrecisionSpec,
+    Quantization,
+    kv_width,
+)
 from ...engines.memory import ITEM_BYTES, WEIGHTS_ALIGNMENT
+from ...engines.targets import target_of
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import engine_name
@@ -73,8 +82,8 @@ class EngineSource(ABC):
         """Where the weights come from, for the manifest."""
 
     @abstractmethod
-    def engine(self, planned: PlannedEngine, target: str, precision: PrecisionSpec) -> BuiltEngine:
-        """One engine for ``target``, on disk."""
+    def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
+        """One engine, on disk, lowered as the entry ``form`` of ``TARGETS`` says."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class BundlePlan:
 
     output: Path
     target: str
+    kernels: Kernels | None
     model: ModelSpec
     precision: PrecisionSpec
     schedule: ExitSchedule
@@ -102,6 +112,11 @@ class BundlePlan:
     temporary_size: int = 0
     verification: VerificationRequest | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def form(self) -> str:
+        """How graphs are lowered: see ``Manifest.form``."""
+        return self.kernels or self.target
 
     @property
     def keeps_canonical(self) -> bool:
@@ -135,9 +150,9 @@ class BundlePlan:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that one position of one row takes at full depth."""
-        model = self.model
-        width = 2 * model.num_layers * model.num_kv_heads * model.head_dim
-        return width * ITEM_BYTES[self.precision.dtype]
+        model, dtype = self.model, self.precision.kv_dtype or self.precision.dtype
+        heads = 2 * model.num_layers * model.num_kv_heads
+        return heads * kv_width(dtype, model) * ITEM_BYTES[dtype]
 
     @property
     def estimated_seconds(self) -> float:
@@ -179,11 +194,11 @@ def bundle_path(config: QuantizationConfig, stem: str, dtype: FloatType) -> Path
 def planned_engines(
     model: ModelSpec,
     precision: PrecisionSpec,
-    target: str,
+    form: str,
     compilation: Compilation | None = None,
 ) -> tuple[PlannedEngine, ...]:
     """The engines of a bundle in the manifest's order, with the size of their files in bytes."""
-    sizes = {kind: _planned_size(kind, model, precision, target) for kind in EngineKind}
+    sizes = {kind: _planned_size(kind, model, precision, form) for kind in EngineKind}
 
     def planned(kind: EngineKind, index: int | None = None) -> PlannedEngine:
         if compilation is None:
@@ -197,11 +212,12 @@ def planned_engines(
     return (planned(EngineKind.EMBED), *layers, *ends)
 
 
-def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, target: str) -> int:
-    quantizer = quantizer_of(target, kind, precision)
+def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, form: str) -> int:
+    quantizer = quantizer_of(form, kind, precision)
     size = _GRAPH_BYTES
     for parameter in engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None):
-        dtype: str = "float32" if parameter.keeps_float32 else precision.dtype
+        is_wide = target_of(form).has_float32_activations
+        dtype: str = parameter.float_dtype(precision.dtype, is_wide)
         stored: dict[str, tuple[str, tuple[int, ...]]] = {"": (dtype, parameter.shape)}
         if quantizer is not None and parameter.is_product:
             in_size, out_size = parameter.shape

@@ -14,7 +14,7 @@ from pydantic import Field
 from ...engines.checking import FrozenModel
 from ...engines.host.events import Events
 from ...engines.host.signals import raise_if_interrupted
-from ...engines.manifest import BuildSpec, PrecisionSpec
+from ...engines.manifest import BuildSpec, Kernels, PrecisionSpec
 from ...engines.memory import anonymous_bytes
 from ...engines.trt.build import PlanReport
 from ..verification.report import VerificationReport
@@ -53,6 +53,7 @@ class ExportReport(FrozenModel):
     digest: str = Field(description="of the bundle's manifest")
     model: str
     target: str
+    kernels: Kernels | None = Field(description="operators of the graphs; None: the target's own")
     precision: PrecisionSpec
     build: BuildSpec | None = Field(default=None, description="of TensorRT's targets")
     schedule: str

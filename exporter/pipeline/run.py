@@ -69,6 +69,7 @@ def run(
         digest=bundle.manifest.digest,
         model=plan.model.name,
         target=plan.target,
+        kernels=plan.kernels,
         precision=plan.precision,
         build=manifest.build,
         schedule=format_schedule(plan.schedule),
@@ -126,7 +127,7 @@ class _Building:
             assert canonical is not None
             engine = self._compiler.compile(canonical)
         else:
-            engine = self._source.engine(planned, plan.target, plan.precision)
+            engine = self._source.engine(planned, plan.form, plan.precision)
         engine = engine.model_copy(update={"canonical": canonical})
         kept = canonical.files if canonical is not None and plan.keeps_canonical else ()
         report = EngineReport(
@@ -151,6 +152,7 @@ class _Building:
         assert candidates.kind is EngineKind.CANDIDATES
         return Manifest(
             target=plan.target,
+            kernels=plan.kernels,
             model=plan.model,
             precision=plan.precision,
             engines=tuple(stitched),

@@ -46,7 +46,7 @@ class LinearChannelQuantizer(WeightQuantizer):
             quantized[:, columns] = codes.T
         return {"quantized": quantized, "scale": scale}
 
-    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
+    def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
         """``quantized * scale``."""
         return np.multiply(tensors["quantized"], tensors["scale"].astype(np.float32))
 
@@ -88,7 +88,7 @@ class LinearBlockQuantizer(WeightQuantizer):
             quantized[:, columns] = codes.reshape(block.shape).T.astype(quantized.dtype)
         return {"quantized": quantized, "scale": scale}
 
-    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
+    def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
         """``quantized * scale``."""
         scale = np.repeat(tensors["scale"].astype(np.float32), self.block_size, axis=0)  # [K, N]
         return np.multiply(tensors["quantized"].astype(np.float32), scale)
@@ -115,7 +115,7 @@ class Float8Quantizer(WeightQuantizer):
             quantized[:, columns] = block.T.astype(quantized.dtype)
         return {"quantized": quantized, "scale": scale}
 
-    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
+    def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
         """``quantized * scale``."""
         return np.multiply(tensors["quantized"].astype(np.float32), np.float32(tensors["scale"]))
 

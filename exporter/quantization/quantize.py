@@ -43,12 +43,12 @@ class WeightQuantizer(ABC):
         """
 
     @abstractmethod
-    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
-        """The float32 weight [K, N] that ``tensors`` stand for."""
+    def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
+        """The float32 weight [K, N], of ``shape``, that ``tensors`` stand for."""
 
     def dequantized(self, weight: Array) -> FloatArray:
         """``weight`` [K, N] as its quantised form represents it."""
-        return self.decode(self.encode(weight))[: weight.shape[0]]
+        return self.decode(self.encode(weight), weight.shape)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ChannelQuantizer(WeightQuantizer):
             quantized[:, columns] = np.rint(block, out=block).T
         return {"quantized": quantized, "scale": scale}
 
-    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
+    def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
         """``quantized * scale``."""
         return np.multiply(tensors["quantized"], tensors["scale"], dtype=np.float32)
 
@@ -131,15 +131,15 @@ class BlockQuantizer(WeightQuantizer):
             )
         return {"quantized": quantized, "scale": scale}
 
-    def decode(self, tensors: Mapping[str, Array]) -> FloatArray:
-        """``(code - zero_point) * scale``; [blocks * block_size, N], padding included."""
+    def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
+        """``(code - zero_point) * scale``."""
         codes = tensors["quantized"]
         if self.bits == 4:
             codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(*codes.shape[:2], -1)
         centred = codes.astype(np.float32) - np.float32(self.zero_point)
         scale = tensors["scale"].astype(np.float32, copy=False)
         weight = centred * scale[..., None]  # [N, blocks, block_size]
-        return weight.reshape(len(weight), -1).T
+        return weight.reshape(len(weight), -1)[:, : shape[0]].T
 
 
 def quantization(kind: EngineKind, precision: PrecisionSpec) -> Quantization:
@@ -169,11 +169,16 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
 
 def column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
     """Yield (columns, float32 copy [n, K] of those columns, transposed)."""
-    in_size, out_size = weight.shape
-    step = max(1, _BLOCK_ELEMENTS // in_size)
-    for start in range(0, out_size, step):
-        columns = slice(start, start + step)
+    for columns in column_slices(weight.shape):
         yield columns, np.array(weight[:, columns].T, np.float32, order="C")
+
+
+def column_slices(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
+    """The columns of a weight [K, N] in pieces, each of a ``multiple`` of columns but the last."""
+    in_size, out_size = shape
+    step = max(1, _BLOCK_ELEMENTS // in_size // multiple) * multiple
+    for start in range(0, out_size, step):
+        yield slice(start, min(start + step, out_size))
 
 
 def finite(extremes: FloatArray) -> FloatArray:

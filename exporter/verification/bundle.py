@@ -43,6 +43,8 @@ from .tokens import (
 )
 from .tolerance import Tolerance, engine_tolerance, plan_tolerance
 
+_INTEGERS = {"int8", "int8-block", "int4", "fp8"}
+
 
 def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:
     """Hold every engine, then the greedy tokens, against the checkpoint; report what was found.
@@ -54,7 +56,7 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
     start = perf_counter()
     bundle = EngineBundle.open(request.directory, verify="full")
     checkpoint = open_checkpoint(request.source)
-    check_identity(bundle, checkpoint.model, request.precision)
+    check_identity(bundle, checkpoint.model, request.precision, request.kernels)
     check_graphs(bundle)
     migration = None if request.ranges is None else read_ranges(request.ranges).migration
     check_migration(bundle, migration)
@@ -92,7 +94,8 @@ class Verification:
         self._reader = reader
         target = bundle.manifest.target
         self._is_compiled = target_of(target).is_compiled
-        self._quantized = Reference(self._model, self._precision, reader, target, migration)
+        form = bundle.manifest.form
+        self._quantized = Reference(self._model, self._precision, reader, form, migration)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._canonical = Reference(self._model, float_precision, reader, migration=migration)
         self._float = Reference(self._model, float_precision, reader)
@@ -117,7 +120,7 @@ class Verification:
         notes = []
         if not isinstance(self._plans, PlanRunner):
             notes.append(f"plans were built, not run: {self._plans}")
-            if not _is_float(self._precision):
+            if not self._is_float:
                 notes.append("quantised weights were not compared: canonical engines hold floats")
             if self._runs_canonical:
                 notes.append("greedy tokens are those of the canonical engines, on the CPU")
@@ -131,6 +134,13 @@ class Verification:
                 "canonical engines were not run: ONNX Runtime has no bfloat16 products on CPUs"
             )
         return tuple(notes)
+
+    @property
+    def _is_float(self) -> bool:
+        """Whether nothing is rounded to integers."""
+        precision = self._precision
+        rounded = (precision.quantize, precision.head_quantize, precision.kv_dtype)
+        return set(rounded).isdisjoint(_INTEGERS)
 
     @property
     def _runs_canonical(self) -> bool:
@@ -166,7 +176,7 @@ class Verification:
         builder = ReferenceBuilder(reference, spec.kind, spec.layer_index)
         problems = [weight_problem(name, stored(name), array) for name, array in builder.tensors()]
         differing = tuple(problem for problem in problems if problem is not None)
-        if reference.precision.dtype == "bfloat16":
+        if reference.precision.dtype == "bfloat16" and not reference.has_own_kernels:
             return EngineCheck(
                 engine=spec.name,
                 worst_tensor="nothing",
@@ -180,9 +190,10 @@ class Verification:
             SessionCalls(self._cpu.load(self._bundle, spec)),
             ModuleCalls(builder.module),
             self._model,
-            self._tolerance(engine_tolerance(reference.precision, spec.kind)),
+            self._tolerance(engine_tolerance(reference.precision, spec.kind, reference.form)),
             self._seed,
             differing,
+            independent=reference.has_own_kernels and reference.is_exact(spec.kind),
         )
 
     def _check_plan(
@@ -229,7 +240,7 @@ class Verification:
             logits,
             "Hugging Face" if fits else "layer by layer",
             self._atol or token_tolerance(self._precision),
-            required=_is_float(self._precision) or (self._is_compiled and not runs_plans),
+            required=self._is_float or (self._is_compiled and not runs_plans),
         )
 
     def _streamed_texts(self) -> list[GreedyText]:
@@ -241,7 +252,8 @@ class Verification:
             return SessionCalls(self._cpu.load(self._bundle, engines[kind, layer_index]))
 
         rows = random_prompts(self._model, self._seed)
-        logits = streamed_logits(rows, self._model, self._precision.dtype, load)
+        kv_dtype = self._bundle.manifest.kv_dtype
+        logits = streamed_logits(rows, self._model, kv_dtype, load)
         return [text_from_logits(row, each) for row, each in zip(rows, logits, strict=True)]
 
     def _streamed_reference(self, rows: list[tuple[int, ...]]) -> list[FloatArray]:
@@ -249,7 +261,3 @@ class Verification:
             return ModuleCalls(ReferenceBuilder(self._float, kind, layer_index).filled())
 
         return streamed_logits(rows, self._model, "float32", load)
-
-
-def _is_float(precision: PrecisionSpec) -> bool:
-    return precision.quantize == precision.head_quantize == "none"

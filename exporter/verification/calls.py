@@ -28,9 +28,9 @@ class EngineCalls(ABC):
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
         """Run a layer on [B, S, E], row b standing at positions ``starts[b]`` and on.
 
-        ``starts`` is int64 [B]. Key and value [B, N, T, D] hold what was before and are updated in
-        place. With S > 1 all starts are 0: a prompt, padded on the right; a padded position's
-        output means nothing. Returns hidden states [B, S, E].
+        ``starts`` is int64 [B]. Key and value [B, N, T, W] hold what was before and are updated in
+        place. With S > 1 all starts are 0, but for engines of skipdec's kernels: a prompt, padded
+        on the right; a padded position's output means nothing. Returns hidden states [B, S, E].
         """
 
     @abstractmethod

@@ -13,7 +13,9 @@ from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError
 from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, TensorRole
 from ...engines.memory import Array
+from .caches import cache_values, unused_cache
 from .calls import EngineCalls
+from .independence import dependence
 from .report import EngineCheck
 from .tolerance import Tolerance
 
@@ -37,15 +39,18 @@ def check_engine(
     tolerance: Tolerance,
     seed: int,
     weights_differ: tuple[str, ...],
+    *,
+    independent: bool = False,
 ) -> EngineCheck:
     """Run both on the same inputs and report the worst tensor.
 
-    Every row of the embedding tables and every column of the head is covered.
+    Every row of the embedding tables and every column of the head is covered. ``independent``: a
+    layer's tokens must be the same, bit for bit, in any batch and however a prompt is cut.
     """
     rng = np.random.default_rng([seed, spec.layer_index or 0])
     compare: dict[EngineKind, Callable[[], Iterator[Comparison]]] = {
         EngineKind.EMBED: lambda: _compare_embed(engine, reference, model),
-        EngineKind.LAYER: lambda: _compare_layer(engine, reference, spec, rng),
+        EngineKind.LAYER: lambda: _compare_layer(engine, reference, spec, model, rng),
         EngineKind.HEAD: lambda: _compare_head(engine, reference, spec, rng),
         EngineKind.CANDIDATES: lambda: _compare_candidates(engine, reference, model, rng),
     }
@@ -54,6 +59,8 @@ def check_engine(
     try:
         for comparison in compare[spec.kind]():
             measurements += _measure(*comparison, tolerance)
+        if independent and spec.kind is EngineKind.LAYER:
+            failure = dependence(engine, spec, rng)
     except SkipDecError as raised:
         failure = "; ".join(raised.problems)
     nothing = Measurement("nothing", 0.0, tolerance.largest)
@@ -152,18 +159,24 @@ def _compare_embed(
 
 
 def _compare_layer(
-    engine: EngineCalls, reference: EngineCalls, spec: EngineSpec, rng: np.random.Generator
+    engine: EngineCalls,
+    reference: EngineCalls,
+    spec: EngineSpec,
+    model: ModelSpec,
+    rng: np.random.Generator,
 ) -> Iterator[Comparison]:
     """A ragged prompt, then single tokens; hidden states ~ N(0, 1); then what the caches hold."""
     hidden = spec.tensor(TensorRole.HIDDEN_STATES)
     size, dtype = int(hidden.shape[-1]), np.dtype(hidden.dtype)
     lengths = np.array(_PROMPT_LENGTHS)  # [B]
     rows, padded = len(lengths), int(lengths.max())
-    _, num_heads, _, head_dim = spec.tensor(TensorRole.PAST_KEY).shape
-    shape = (rows, int(num_heads), padded + _DECODE_STEPS + _UNUSED_POSITIONS, int(head_dim))
-    unused = np.nan if TensorRole.SEQLENS_K in spec.roles else 0.0  # what nobody may read
-    key, value = np.full(shape, unused, dtype), np.full(shape, unused, dtype)
-    wanted_key, wanted_value = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    past = spec.tensor(TensorRole.PAST_KEY)
+    capacity = padded + _DECODE_STEPS + _UNUSED_POSITIONS
+    is_masked = TensorRole.ATTENTION_MASK in spec.roles  # 0 times NaN is NaN
+    key, value = (unused_cache(past, rows, capacity, zeroed=is_masked) for _ in range(2))
+    wanted_key, wanted_value = (
+        np.zeros((rows, model.num_kv_heads, capacity, model.head_dim), np.float32) for _ in range(2)
+    )
 
     for step in range(1 + _DECODE_STEPS):
         num_tokens = 1 if step else padded
@@ -174,12 +187,13 @@ def _compare_layer(
         valid = slice(None) if step else np.arange(padded) < lengths[:, None]
         stage = f"decode step {step}" if step else "prompt"
         yield f"hidden_states_out ({stage})", actual[valid], expected[valid]
-    written = np.arange(shape[2]) < lengths[:, None] + _DECODE_STEPS  # [B, T]
+    written = np.arange(capacity) < lengths[:, None] + _DECODE_STEPS  # [B, T]
     for name, cache, wanted in (
         ("present_key", key, wanted_key),
         ("present_value", value, wanted_value),
     ):
-        yield name, cache.swapaxes(1, 2)[written], wanted.swapaxes(1, 2)[written]
+        values = cache_values(cache, past)
+        yield name, values.swapaxes(1, 2)[written], wanted.swapaxes(1, 2)[written]
 
 
 def _compare_head(

@@ -9,7 +9,7 @@ import onnx
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError, VerificationError
-from ...engines.manifest import ModelSpec, PrecisionSpec
+from ...engines.manifest import Kernels, ModelSpec, PrecisionSpec
 from ...engines.targets import target_of
 from ..architecture.architecture import expected_tensors
 from ..config import CANONICAL
@@ -17,12 +17,14 @@ from ..graphs.dtypes import check_dtypes
 from ..quantization.migration import MIGRATION, Migration
 
 
-def check_identity(bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec) -> None:
+def check_identity(
+    bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec, kernels: Kernels | None
+) -> None:
     """Raise VerificationError if the bundle is of another structure or precision than asked."""
     manifest = bundle.manifest
     free = {"name", "max_seq_len"}  # a checkpoint may be called otherwise, its use be limited
-    built = dict(manifest.model) | dict(manifest.precision)
-    asked = dict(model) | dict(precision)
+    built = dict(manifest.model) | dict(manifest.precision) | {"kernels": manifest.kernels}
+    asked = dict(model) | dict(precision) | {"kernels": kernels}
     if problems := [
         f"{field} is {built.get(field)!r} in the bundle; asked for: {asked.get(field)!r}"
         for field in built | asked
@@ -56,7 +58,7 @@ def check_graphs(bundle: EngineBundle) -> None:
     asked = [(spec, float_precision, CANONICAL) for spec in manifest.canonical]
     if not target_of(manifest.target).is_compiled:
         engines = manifest.all_engines
-        asked = [(spec, manifest.precision, manifest.target) for spec in engines] + asked
+        asked = [(spec, manifest.precision, manifest.form) for spec in engines] + asked
     problems: list[str] = []
     for spec, precision, target in asked:
         graph = onnx.load(bundle.file(spec.graph), load_external_data=False).graph
@@ -69,10 +71,10 @@ def check_graphs(bundle: EngineBundle) -> None:
 
 
 def loaded_bytes(bundle: EngineBundle) -> int:
-    """Estimated memory of all engines loaded: weights as stored, float16 ones widened."""
+    """Estimated memory of all engines loaded: weights as stored, or float16 ones widened."""
     sizes = {record.path: record.size for record in bundle.manifest.files}
     stored = sum(sizes[path] for spec in bundle.manifest.engines for path in spec.weights)
-    return stored * 2 if bundle.manifest.precision.dtype == "float16" else stored
+    return stored * 2 if bundle.manifest.hidden_dtype == "float16" else stored
 
 
 def reference_bytes(model: ModelSpec) -> int:

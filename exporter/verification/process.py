@@ -85,6 +85,7 @@ def verify_bundle(
         directory=opened.path,
         source=source,
         precision=opened.manifest.precision,
+        kernels=opened.manifest.kernels,
         ranges=ranges,
         atol=atol,
         verify_memory=verify_memory,

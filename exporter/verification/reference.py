@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.memory import Array
 from ...engines.targets import target_of
@@ -15,6 +16,7 @@ from ..architecture.architecture import engine_parameters
 from ..architecture.modules import Projection, engine_module
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..quantization.migration import Migration, migrated_reader
+from ..quantization.packed import PackedChannelQuantizer, PackedQuantizer
 from ..quantization.quantize import (
     ACTIVATION_MAXIMUM,
     ChannelQuantizer,
@@ -54,8 +56,8 @@ class IntegerProjection(nn.Module):
 class Reference:
     """Makes the reference of one engine after another: one engine's weights in memory at a time.
 
-    ``target`` decides how weights are quantised; plans are compiled from weights that were rounded
-    to the engine's float type first. ``migration``, if any, comes before all of it.
+    ``form``, of ``TARGETS``, decides how weights are quantised; plans are compiled from weights
+    that were rounded to the engine's float type first. ``migration``, if any, comes before it all.
     Weights are float32 but have gone through what ``precision`` does to them: rounded to float16,
     or quantised and, but for int8, turned back. Activations are float32, even for float16 bundles.
     """
@@ -65,14 +67,23 @@ class Reference:
         model: ModelSpec,
         precision: PrecisionSpec,
         reader: TensorReader,
-        target: str = "onnxruntime",
+        form: str = "onnxruntime",
         migration: Migration | None = None,
     ) -> None:
         self.model = model
         self.precision = precision
-        self.target = target
+        self.form = form
         self._reader = reader
         self._migration = migration
+
+    @property
+    def has_own_kernels(self) -> bool:
+        """Whether the engines have skipdec's operators."""
+        return self.form == DOMAIN
+
+    def is_exact(self, kind: EngineKind) -> bool:
+        """Whether no product's result depends on other rows than its own."""
+        return isinstance(self.quantizer(kind), PackedQuantizer)
 
     def reader(self, kind: EngineKind, layer_index: int | None) -> TensorReader:
         """The tensors of one engine."""
@@ -83,7 +94,7 @@ class Reference:
 
     def quantizer(self, kind: EngineKind) -> WeightQuantizer | None:
         """Of the products of an engine of ``kind``."""
-        return quantizer_of(self.target, kind, self.precision)
+        return quantizer_of(self.form, kind, self.precision)
 
     def stored_tensors(
         self, parameter: Parameter, kind: EngineKind, reader: TensorReader
@@ -92,10 +103,11 @@ class Reference:
         weight = parameter.load(reader)
         quantizer = self.quantizer(kind)
         if quantizer is not None and parameter.is_product:
-            if target_of(self.target).is_compiled:
+            if target_of(self.form).is_compiled:
                 weight = weight.astype(self.precision.dtype)
             return {f"{parameter.name}.{k}": v for k, v in quantizer.encode(weight).items()}
-        dtype = "float32" if parameter.keeps_float32 else self.precision.dtype
+        is_wide = target_of(self.form).has_float32_activations
+        dtype = parameter.float_dtype(self.precision.dtype, is_wide)
         return {parameter.name: np.array(weight, dtype, order="C")}
 
 
@@ -124,10 +136,13 @@ class ReferenceBuilder:
                 continue
             assert self._quantizer is not None
             tensors = {name.rpartition(".")[2]: array for name, array in stored.items()}
-            if isinstance(self._quantizer, ChannelQuantizer):
+            in_size, out_size = parameter.shape
+            if isinstance(self._quantizer, PackedChannelQuantizer):
+                tensors = self._quantizer.unpack(tensors, (in_size, out_size))
+            if isinstance(self._quantizer, ChannelQuantizer | PackedChannelQuantizer):
                 integers[parameter.name.removesuffix(".weight")] = tensors
             else:
-                self._set(parameter.name, self._quantizer.decode(tensors)[: parameter.shape[0]])
+                self._set(parameter.name, self._quantizer.decode(tensors, (in_size, out_size)))
         for path, tensors in integers.items():
             projection = self.module.get_submodule(path)
             assert isinstance(projection, Projection)

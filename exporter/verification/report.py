@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from ...engines.checking import FrozenModel, ValidatedConfig
 from ...engines.errors import VerificationError
-from ...engines.manifest import PrecisionSpec
+from ...engines.manifest import Kernels, PrecisionSpec
 from ..config import GIB, CheckpointSource
 
 _REPORTED_PROBLEMS = 10
@@ -33,6 +33,7 @@ class VerificationRequest(ValidatedConfig):
     directory: Path
     source: CheckpointSource
     precision: PrecisionSpec = Field(description="what was asked for: the bundle must be just that")
+    kernels: Kernels | None = Field(default=None, description="likewise")
     ranges: Path | None = Field(
         default=None, description="with the factors that migrated the weights, if any did"
     )

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ...engines.backends.session import open_backend
 from ...engines.bundle import EngineBundle
-from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ...engines.manifest import EngineKind, KVType, ModelSpec, PrecisionSpec, kv_width
+from ...engines.memory import numpy_dtype
 from ...runtime.generator import Generator
 from ...runtime.tokens.sampling import SamplingParams
 from ..architecture.architecture import architecture_of
@@ -46,7 +47,8 @@ class GreedyText:
 
 def token_tolerance(precision: PrecisionSpec) -> float:
     """Largest difference of logits allowed, as a fraction of the reference's max |logit|."""
-    return {"float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}[precision.dtype]
+    allowed = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2, "int8": 4e-2}
+    return max(allowed[precision.dtype], allowed[precision.kv_dtype or precision.dtype])
 
 
 def random_prompts(
@@ -107,20 +109,19 @@ def text_from_logits(tokens: Sequence[int], logits: FloatArray) -> GreedyText:
 def streamed_logits(
     rows: Sequence[Sequence[int]],
     model: ModelSpec,
-    dtype: str,
+    kv_dtype: KVType,
     load: Callable[[EngineKind, int | None], EngineCalls],
 ) -> list[FloatArray]:
     """Read rows of tokens with all engines, one loaded at a time; logits [len(row), V] of each.
 
-    ``load(kind, layer_index)`` loads an engine or its reference; ``dtype`` is its KV cache's.
+    ``load(kind, layer_index)`` loads an engine or its reference; ``kv_dtype`` is its KV cache's.
     """
     input_ids = pad_right(rows)  # [B, S]
     padded = input_ids.shape[1]
     position_ids = np.tile(np.arange(padded), (len(rows), 1))
     hidden_states = load(EngineKind.EMBED, None).embed(input_ids, position_ids)  # [B, S, E]
-    key, value = (
-        np.zeros((len(rows), model.num_kv_heads, padded, model.head_dim), dtype) for _ in range(2)
-    )
+    shape = (len(rows), model.num_kv_heads, padded, kv_width(kv_dtype, model))
+    key, value = (np.zeros(shape, numpy_dtype(kv_dtype)) for _ in range(2))
     starts = np.zeros(len(rows), np.int64)
     for layer_index in range(model.num_layers):
         layer = load(EngineKind.LAYER, layer_index)

@@ -66,7 +66,13 @@ def test_every_bad_field_is_reported_at_once() -> None:
     [
         ({"block_size": 32}, "nothing is quantised in blocks"),
         ({"block_size": 48, "quantize": "int4"}, "block_size is 48"),
-        ({"dtype": "bfloat16"}, "bfloat16, for which target onnxruntime has no matrix kernels"),
+        (
+            {"dtype": "bfloat16", "kernels": "onnxruntime"},
+            "bfloat16, for which ONNX Runtime has no",
+        ),
+        ({"kv_dtype": "int8", "kernels": "onnxruntime"}, "kv_dtype is int8, but caches are of"),
+        ({"kv_dtype": "int8", "target": "tensorrt"}, "kv_dtype is int8, but caches are of"),
+        ({"kernels": "skipdec", "target": "tensorrt"}, "kernels is skipdec, of CPUs; leave it"),
         ({"quantize": "fp8"}, "fp8, for which target onnxruntime has no kernels"),
         ({"tensorrt": {"gpu_arch": "8.9"}}, r"tensorrt.gpu_arch belongs to the targets"),
         (
@@ -109,8 +115,8 @@ def test_buckets_are_given_in_order(buckets: tuple[int, ...], problem: str) -> N
         TensorRtConfig(kv_buckets=buckets)
 
 
-def test_every_target_but_canonical_can_be_exported() -> None:
-    assert set(exported_targets()) == set(TARGETS) - {"canonical"}
+def test_every_target_but_those_inside_others_can_be_exported() -> None:
+    assert set(exported_targets()) == set(TARGETS) - {"canonical", "skipdec"}
 
 
 def test_tensorrt_quantises_without_matmulnbits() -> None:

@@ -105,7 +105,7 @@ class Layer:
         -63.5 rounds to the even -64; the column (0.5, -1, 0, …) has scale 0.125 and codes
         (12, 0, 8, …). y = float32(127 · 4 + 64 · 8) · (0.125 · 1/127) = 1020 · 0.000984252.
         """
-        tensors = self.quantizer.unpacked.encode(self.weight)
+        tensors = self.quantizer.plain.encode(self.weight)
         packed, scale = tensors["quantized"], tensors["scale"].astype(np.float32)  # [N, blocks]
         columns, blocks = scale.shape
         codes = np.stack((packed & 15, packed >> 4), -1).reshape(columns, blocks, -1) - 8.0
@@ -244,7 +244,7 @@ def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
 @pytest.mark.parametrize("block_size", [32, 128])
 def test_is_close_to_matmulnbits_and_to_the_float_product(block_size: int, rows: int) -> None:
     layer = Layer.random((512, 96), block_size)
-    tensors = layer.quantizer.unpacked.encode(layer.weight)
+    tensors = layer.quantizer.plain.encode(layer.weight)
     session = block_product_session(tensors["quantized"], tensors["scale"], 512)
     x = layer.rows(rows)
     y, (of_onnxruntime,) = layer.run(x), session.run(None, {"x": x})
@@ -320,7 +320,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize("shape", [(1, 1), (64, 16), (65, 17), (200, 50)])
 def test_packing_is_undone(shape: tuple[int, int], block_size: int) -> None:
     layer = Layer.random(shape, block_size)
-    tensors = layer.quantizer.unpacked.encode(layer.weight)
+    tensors = layer.quantizer.plain.encode(layer.weight)
     packed = pack_int4(tensors["quantized"], tensors["scale"])
     for undone, original in zip(unpack_int4(*packed, shape[1]), tensors.values(), strict=True):
         np.testing.assert_array_equal(undone, original)

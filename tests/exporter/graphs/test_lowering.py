@@ -116,6 +116,6 @@ def test_the_runtime_keeps_quantised_products_as_they_were_written(
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         UsageError,
-        match="'tpu' is unknown; allowed: onnxruntime, tensorrt, tensorrt-rtx, canonical",
+        match="'tpu' is unknown; allowed: onnxruntime, tensorrt, tensorrt-rtx, canonical, skipdec",
     ):
         lowering_of("tpu")

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skipdec.exporter.quantization.packed import PackedInt4Quantizer
+from skipdec.exporter.quantization import quantize
+from skipdec.exporter.quantization.packed import (
+    HalfQuantizer,
+    PackedChannelQuantizer,
+    PackedInt4Quantizer,
+    PackedQuantizer,
+)
 from skipdec.exporter.quantization.quantize import BlockQuantizer
 
 
@@ -13,15 +19,44 @@ def weight(shape: tuple[int, int]) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
+PACKED = [
+    PackedInt4Quantizer(32),
+    PackedChannelQuantizer(),
+    HalfQuantizer("float16"),
+    HalfQuantizer("bfloat16"),
+]
+
+
+@pytest.mark.parametrize("quantizer", PACKED)
 @pytest.mark.parametrize("shape", [(64, 16), (80, 9), (1, 1)])
-def test_layout_is_what_encode_makes_and_decode_reads(shape: tuple[int, int]) -> None:
-    quantizer, original = PackedInt4Quantizer(32), weight(shape)
+def test_layout_is_what_encode_makes_and_decode_reads(
+    quantizer: PackedQuantizer, shape: tuple[int, int]
+) -> None:
+    original = weight(shape)
     tensors = quantizer.encode(original.astype(np.float16))
     layout = {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()}
     assert layout == quantizer.layout(shape)
-    decoded = quantizer.decode(quantizer.encode(original))
-    np.testing.assert_array_equal(decoded[: shape[0], : shape[1]], quantizer.dequantized(original))
-    np.testing.assert_array_equal(decoded[:, shape[1] :], 0)
+    decoded = quantizer.decode(quantizer.encode(original), shape)
+    np.testing.assert_array_equal(decoded, quantizer.dequantized(original))
+
+
+@pytest.mark.parametrize("quantizer", PACKED)
+def test_a_weight_is_packed_in_pieces_without_a_difference(
+    quantizer: PackedQuantizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = quantizer.encode(weight((48, 50)))
+    monkeypatch.setattr(quantize, "_BLOCK_ELEMENTS", 48 * 16)
+    for name, tensor in quantizer.encode(weight((48, 50))).items():
+        assert tensor.tobytes() == whole[name].tobytes()
+
+
+@pytest.mark.parametrize("quantizer", [PackedInt4Quantizer(32), PackedChannelQuantizer()])
+def test_codes_and_scales_are_those_of_onnx_runtimes_form(quantizer: PackedQuantizer) -> None:
+    original = weight((80, 37))
+    unpacked = quantizer.unpack(quantizer.encode(original), (80, 37))
+    assert quantizer.plain is not None
+    for name, tensor in quantizer.plain.encode(original).items():
+        np.testing.assert_array_equal(unpacked[name], tensor)
 
 
 @pytest.mark.parametrize("magnitude", [1e-34, 1e-8, 1.0, 1e34])

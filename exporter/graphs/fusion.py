@@ -1,0 +1,108 @@
+"""Fuses products with what follows them into skipdec's operators (domain skipdec).
+
+    MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)  →  QuantizedLinear, HalfLinear, …
+
+which take, in this order: the activations, the tensors of the packed weight, a bias and a residual,
+the last two optional, and ``activation``, an index into ``ACTIVATIONS``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ...engines.kernels.library import DOMAIN
+from ..quantization.packed import PackedQuantizer
+from .lowering import initializer, replace_value
+
+ACTIVATIONS = ("", "Relu", "Gelu")  # by the attribute's value
+ACTIVATION = "activation"
+
+
+@dataclass
+class _Chain:
+    """A product and the nodes behind it that one operator computes."""
+
+    nodes: list[ir.Node]
+    bias: ir.Value | None = None
+    activation: int = 0
+    residual: ir.Value | None = None
+
+    @property
+    def last(self) -> ir.Node:
+        """The node that makes the result."""
+        return self.nodes[-1]
+
+
+def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) -> None:
+    """Replace ``product``, a MatMul with the initialiser of a weight [K, N], and what follows."""
+    inputs, weight = product.inputs
+    assert weight is not None
+    assert weight.name is not None
+    assert weight.shape is not None
+    in_size, out_size = (int(size) for size in weight.shape.numpy())
+    shape = (in_size, out_size)
+    tensors = [
+        initializer(graph, f"{weight.name}.{suffix}", dtype, size)
+        for suffix, (dtype, size) in quantizer.layout(shape).items()
+    ]
+    chain = _chain(graph, product)
+    operands = [inputs, *tensors, chain.bias, chain.residual]
+    while operands[-1] is None:
+        operands.pop()
+    attributes = quantizer.attributes(shape) | {ACTIVATION: chain.activation}
+    node = ir.node(quantizer.operator, operands, attributes, domain=DOMAIN, name=weight.name)
+    graph.insert_before(chain.last, node)
+    replace_value(chain.last.outputs[0], node.outputs[0])
+    graph.remove(reversed(chain.nodes), safe=True)
+    del graph.initializers[weight.name]
+
+
+def _chain(graph: ir.Graph, product: ir.Node) -> _Chain:
+    """What an operator can compute of what follows ``product``, each of one use."""
+    chain = _Chain([product])
+    following = _only_use(graph, product)
+    if (bias := _other_operand(following, chain.last)) is not None and _is_vector(bias):
+        following = _extend(graph, chain, following)
+        chain.bias = bias
+    if following is not None and following.op_type in ACTIVATIONS[1:] and _is_exact(following):
+        chain.activation = ACTIVATIONS.index(following.op_type)
+        following = _extend(graph, chain, following)
+    other = _other_operand(following, chain.last)
+    if other is not None and not other.is_initializer():
+        _extend(graph, chain, following)
+        chain.residual = other
+    return chain
+
+
+def _extend(graph: ir.Graph, chain: _Chain, node: ir.Node | None) -> ir.Node | None:
+    """Let ``chain`` end in ``node``; returns what follows that."""
+    assert node is not None
+    chain.nodes.append(node)
+    return _only_use(graph, node)
+
+
+def _only_use(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
+    """The node that reads what ``node`` makes, if nothing else does."""
+    (value,) = node.outputs
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and value not in graph.outputs else None
+
+
+def _other_operand(node: ir.Node | None, known: ir.Node) -> ir.Value | None:
+    """What an Add adds to the result of ``known``; None if ``node`` is no Add of two values."""
+    if node is None or node.op_type != "Add":
+        return None
+    others = [value for value in node.inputs if value is not known.outputs[0]]
+    return others[0] if len(others) == 1 else None
+
+
+def _is_vector(value: ir.Value) -> bool:
+    return value.is_initializer() and value.shape is not None and len(value.shape) == 1
+
+
+def _is_exact(node: ir.Node) -> bool:
+    """Whether an activation is the exact one: GELU by erf, not by tanh."""
+    approximate = node.attributes.get("approximate")
+    return approximate is None or approximate.as_string() == "none"

@@ -1,0 +1,128 @@
+"""Lowers canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
+
+TensorScatter + Attention → Attention, told by the canonical write_indices; products whose weights
+are packed → one operator with all that follows them (fusion.py); other matrices of 16 bits stay so
+in the file, with a Cast. Activations are float32, so all else is ONNX Runtime's, as it was traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from ...engines.kernels.library import DOMAIN
+from ...engines.manifest import (
+    EngineKind,
+    KVType,
+    ModelSpec,
+    PrecisionSpec,
+    TensorRole,
+    TensorSpec,
+    kv_width,
+)
+from ..architecture.architecture import (
+    canonical_signature,
+    engine_parameters,
+    quantized_parameters,
+)
+from ..architecture.signature import Signature
+from ..quantization.packed import PackedQuantizer, weight_quantizer
+from ..quantization.quantize import WeightQuantizer
+from .attention import replace_attention
+from .fusion import fuse_product
+from .lowering import CONTRIB_DOMAIN, LoweredEngine, products_by_weight
+from .products import quantize_products
+
+ATTENTION = "Attention"
+CACHES = frozenset(
+    {
+        TensorRole.PAST_KEY,
+        TensorRole.PAST_VALUE,
+        TensorRole.PRESENT_KEY,
+        TensorRole.PRESENT_VALUE,
+    }
+)
+
+
+def lower(
+    graph: ir.Model, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
+) -> LoweredEngine:
+    """Return a lowered copy of the canonical ``graph``, as described in this file's heading."""
+    lowered = graph.clone()
+    lowered.opset_imports[DOMAIN] = lowered.opset_imports[CONTRIB_DOMAIN] = 1
+    signature = canonical_signature(kind, model, "float32")
+    if kind is EngineKind.LAYER:
+        places = next(
+            value for value in lowered.graph.inputs if value.name == TensorRole.WRITE_INDICES
+        )
+        replace_attention(lowered.graph, model, (DOMAIN, ATTENTION), [places])
+        signature = _with_cache(signature, precision.kv_dtype or precision.dtype, model)
+        _declare_caches(lowered.graph, signature)
+    quantizer = weight_quantizer(kind, precision)
+    if isinstance(quantizer, PackedQuantizer):
+        products = products_by_weight(lowered.graph)
+        names = quantized_parameters(kind, model)
+        for name in names:
+            fuse_product(lowered.graph, products[name], quantizer)
+        quantizers: dict[str, WeightQuantizer] = dict.fromkeys(names, quantizer)
+    else:
+        quantizers = quantize_products(lowered.graph, kind, model, precision)
+    _narrow(lowered.graph, _narrow_matrices(kind, model, precision), precision)
+    RemoveUnusedNodesPass()(lowered)
+    return LoweredEngine(lowered, signature, precision, quantizers)
+
+
+def _with_cache(signature: Signature, dtype: KVType, model: ModelSpec) -> Signature:
+    """``signature`` without a mask and with caches of ``dtype``."""
+
+    def told(spec: TensorSpec) -> TensorSpec:
+        if spec.role not in CACHES:
+            return spec
+        shape = (*spec.shape[:-1], kv_width(dtype, model))
+        return spec.model_copy(update={"dtype": dtype, "shape": shape})
+
+    inputs = (spec for spec in signature.inputs if spec.role is not TensorRole.ATTENTION_MASK)
+    return Signature(tuple(map(told, inputs)), tuple(map(told, signature.outputs)))
+
+
+def _declare_caches(graph: ir.Graph, signature: Signature) -> None:
+    specs = {spec.name: spec for spec in (*signature.inputs, *signature.outputs)}
+    for value in (*graph.inputs, *graph.outputs):
+        assert value.name is not None
+        if (spec := specs[value.name]).role in CACHES:
+            value.type = ir.TensorType(_element_type(spec.dtype))
+            value.shape = ir.Shape(spec.shape)
+
+
+def _narrow_matrices(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
+    """The matrices of 16 bits that no packed product takes: tables, projections."""
+    layer_index = 0 if kind is EngineKind.LAYER else None
+    for parameter in engine_parameters(kind, model, layer_index):
+        if not parameter.is_product and parameter.float_dtype(precision.dtype, True) != "float32":
+            yield parameter.name
+
+
+def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> None:
+    """Let initialisers be of the bundle's type; what is looked up in them, or they, are cast."""
+    for name in names:
+        matrix = graph.initializers[name]
+        matrix.type = ir.TensorType(_element_type(precision.dtype))
+        for use in list(matrix.uses()):
+            node = use.node
+            if node.op_type == "Gather" and use.idx == 0:
+                looked_up = node.outputs[0]
+                cast = ir.node("Cast", [looked_up], {"to": ir.DataType.FLOAT})
+                looked_up.replace_all_uses_with(cast.outputs[0])
+                cast.replace_input_with(0, looked_up)
+                looked_up.type = matrix.type
+                graph.insert_after(node, cast)
+            else:
+                cast = ir.node("Cast", [matrix], {"to": ir.DataType.FLOAT})
+                node.replace_input_with(use.idx, cast.outputs[0])
+                graph.insert_before(node, cast)
+
+
+def _element_type(dtype: str) -> ir.DataType:
+    return ir.DataType[dtype.upper().replace("FLOAT32", "FLOAT")]

@@ -1,0 +1,31 @@
+"""What a key or value cache of any type stands for."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engines.manifest import KV_SCALE_BYTES, TensorSpec
+from ...engines.memory import Array, numpy_dtype
+
+
+def unused_cache(past: TensorSpec, rows: int, capacity: int, *, zeroed: bool) -> Array:
+    """A cache [B, N, T, W] of the type of ``past`` that holds nothing.
+
+    Zeros, or what nobody may read: NaN, in an int8 cache as each row's scale.
+    """
+    _, num_heads, _, width = past.shape
+    cache = np.zeros((rows, int(num_heads), capacity, int(width)), numpy_dtype(past.dtype))
+    if not zeroed:
+        cache.view(np.uint8)[...] = 255  # NaN in every float type
+    return cache
+
+
+def cache_values(cache: Array, past: TensorSpec) -> NDArray[np.float32]:
+    """float32 [..., D] of a cache [..., W]."""
+    if past.dtype == "int8":
+        scale = np.ascontiguousarray(cache[..., -KV_SCALE_BYTES:]).view(np.float32)  # [..., 1]
+        return np.multiply(cache[..., :-KV_SCALE_BYTES], scale, dtype=np.float32)
+    stored = cache.view(ml_dtypes.bfloat16) if past.dtype == "bfloat16" else cache
+    return np.asarray(stored, np.float32)
