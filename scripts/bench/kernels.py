@@ -26,8 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.products import (
     Subgraph,
+    block_linear4,
     half_linear,
     integer_chain,
+    matmul_nbits,
     matrix_product,
     quantized_linear,
     session_of,
@@ -39,6 +41,7 @@ from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE, require_li
 Shape = tuple[int, int]
 Builder = Callable[[str, Shape], Subgraph]
 
+INT4_BLOCK_SIZE = 32
 WEIGHT_BYTES = 160 << 20  # of all copies together
 LEAST_SECONDS = 0.4  # that each row of the table is timed for, in each column
 
@@ -48,6 +51,14 @@ def int8_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     codes = random.integers(-127, 128, shape, np.int8)
     return codes, random.uniform(0.001, 0.01, shape[1]).astype(np.float32)
+
+
+def int4_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+    """Random codes [N, blocks, 16] and scales [N, blocks]."""
+    random, (depth, columns) = np.random.default_rng(0), shape
+    blocks = -(-depth // INT4_BLOCK_SIZE)
+    codes = random.integers(0, 256, (columns, blocks, INT4_BLOCK_SIZE // 2), np.uint8)
+    return codes, random.uniform(0.001, 0.01, (columns, blocks)).astype(np.float32)
 
 
 def float_operand(shape: Shape) -> np.ndarray:
@@ -79,6 +90,11 @@ OPERATORS = {
         lambda name, shape: half_linear(name, float_operand(shape).astype(ml_dtypes.bfloat16)),
         lambda name, shape: matrix_product(name, float_operand(shape)),
         weight_bytes=2,
+    ),
+    "int4": Comparison(
+        lambda name, shape: block_linear4(name, *int4_operands(shape)),
+        lambda name, shape: matmul_nbits(name, *int4_operands(shape), shape[0]),
+        weight_bytes=0.5 + 2 / INT4_BLOCK_SIZE,
     ),
 }
 

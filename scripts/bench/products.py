@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -13,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from skipdec.engines.backends.ort import session_options
 from skipdec.engines.kernels.library import DOMAIN, require_library
-from skipdec.engines.kernels.packing import pack_half, pack_int8
+from skipdec.engines.kernels.packing import pack_half, pack_int4, pack_int8
 
 Array = np.ndarray[Any, Any]
 
@@ -86,6 +87,38 @@ def matrix_product(name: str, weight: Array) -> Subgraph:
     return Subgraph([node], {f"{name}.weight": weight}, name)
 
 
+def block_linear4(name: str, codes: Array, scale: Array) -> Subgraph:
+    """x [..., K] → [..., N] by BlockLinear4, for the codes and scales of ``matmul_nbits``."""
+    weight, packed_scale = pack_int4(codes, scale.astype(ml_dtypes.bfloat16))
+    constants = {f"{name}.weight": weight, f"{name}.scale": packed_scale}
+    node = helper.make_node(
+        "BlockLinear4",
+        ["x", *constants],
+        [name],
+        domain=DOMAIN,
+        N=len(codes),
+        block_size=2 * codes.shape[2],
+    )
+    return Subgraph([node], constants, name)
+
+
+def matmul_nbits(name: str, codes: Array, scale: Array, depth: int) -> Subgraph:
+    """The same by ONNX Runtime: codes uint8 [N, blocks, block_size / 2], scale [N, blocks]."""
+    constants = {f"{name}.codes": codes, f"{name}.scale": scale.astype(np.float32)}
+    node = helper.make_node(
+        "MatMulNBits",
+        ["x", *constants],
+        [name],
+        domain="com.microsoft",
+        K=depth,
+        N=len(codes),
+        bits=4,
+        block_size=2 * codes.shape[2],
+        accuracy_level=4,
+    )
+    return Subgraph([node], constants, name)
+
+
 def session_of(
     parts: Sequence[Subgraph], threads: int | None = None
 ) -> onnxruntime.InferenceSession:
@@ -106,6 +139,7 @@ def session_of(
         ],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    opsets.append(helper.make_opsetid("com.microsoft", 1))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = session_options(threads)
     options.add_session_config_entry("session.x64quantprecision", "1")  # exact without VNNI

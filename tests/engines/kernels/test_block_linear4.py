@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import product as every
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from block_product import block_product_session
+from bench.products import matmul_nbits, session_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session
@@ -139,9 +139,7 @@ SHAPES = [(128, 16), (65, 17), (768, 130), (1, 1)]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 35])
-@pytest.mark.parametrize(
-    ("block_size", "shape"), [(32, (320, 48)), *product((32, 64, 128), SHAPES)]
-)
+@pytest.mark.parametrize(("block_size", "shape"), [(32, (320, 48)), *every((32, 64, 128), SHAPES)])
 def test_any_rows_equal_the_definition(
     instruction_set: str, block_size: int, shape: tuple[int, int], rows: int
 ) -> None:
@@ -245,7 +243,8 @@ def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
 def test_is_close_to_matmulnbits_and_to_the_float_product(block_size: int, rows: int) -> None:
     layer = Layer.random((512, 96), block_size)
     tensors = layer.quantizer.plain.encode(layer.weight)
-    session = block_product_session(tensors["quantized"], tensors["scale"], 512)
+    product = matmul_nbits("y", tensors["quantized"], tensors["scale"], 512)
+    session = session_of([product], threads=1)
     x = layer.rows(rows)
     y, (of_onnxruntime,) = layer.run(x), session.run(None, {"x": x})
     by_floats = x @ layer.quantizer.dequantized(layer.weight)
