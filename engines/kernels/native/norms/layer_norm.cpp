@@ -31,7 +31,7 @@ void LayerNorm::compute(const CallContext& call) const {
   require(norm_.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
   require(x.rank > 0 && x.last() == norm_.size, "x must be [..., E] with the E of scale");
   const float* values = x.as<float>();
-  float* result = call.output(0, x.dims, x.rank).as<float>();
+  auto* result = call.output(0, x.dims, x.rank).as<float>();
   const std::int64_t rows = x.size() / norm_.size, step = rows_of_a_task(norm_.size);
   if (rows == 0) return;
   call.parallel_for(rows, step, [&](std::int64_t begin, std::int64_t end) noexcept {
