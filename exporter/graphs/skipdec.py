@@ -1,8 +1,9 @@
 """Lowers canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
 
 TensorScatter + Attention → Attention, told by the canonical write_indices; products whose weights
-are packed → one operator with all that follows them (fusion.py); other matrices of 16 bits stay so
-in the file, with a Cast. Activations are float32, so all else is ONNX Runtime's, as it was traced.
+are packed → one operator with all that follows them (fusion.py); LayerNormalization → LayerNorm;
+other matrices of 16 bits stay so in the file, with a Cast. Activations are float32, so all else is
+ONNX Runtime's, as it was traced.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ..quantization.quantize import WeightQuantizer
 from .attention import replace_attention
 from .fusion import fuse_product
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, products_by_weight
+from .norms import replace_norms
 from .products import quantize_products
 
 ATTENTION = "Attention"
@@ -60,6 +62,7 @@ def lower(
         replace_attention(lowered.graph, model, (DOMAIN, ATTENTION), [places])
         signature = _with_cache(signature, precision.kv_dtype or precision.dtype, model)
         _declare_caches(lowered.graph, signature)
+    replace_norms(lowered.graph)
     quantizer = weight_quantizer(kind, precision)
     if isinstance(quantizer, PackedQuantizer):
         products = products_by_weight(lowered.graph)

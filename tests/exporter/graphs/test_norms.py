@@ -1,0 +1,61 @@
+"""Layer normalisation of a graph becomes skipdec's operator and computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from skipdec.engines.kernels.library import DOMAIN, find_library
+from skipdec.exporter.graphs.norms import replace_norms
+
+SIZE = 48
+
+
+def graph_of_norms(with_bias: bool) -> ir.Model:
+    random = np.random.default_rng(0)
+    parameters = ["scale", "bias"] if with_bias else ["scale"]
+    shape = ["rows", SIZE]
+    graph = helper.make_graph(
+        [
+            helper.make_node("LayerNormalization", ["x", *parameters], ["once"], epsilon=1e-3),
+            helper.make_node("LayerNormalization", ["once", *parameters], ["twice"]),
+        ],
+        "norms",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name in ("once", "twice")
+        ],
+        [
+            numpy_helper.from_array(random.standard_normal(SIZE, np.float32), name)
+            for name in parameters
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+
+
+def run(model: ir.Model, x: np.ndarray) -> list[np.ndarray]:
+    library = find_library()
+    assert library is not None
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(library.path))
+    serialised = ir.to_proto(model).SerializeToString()
+    session = onnxruntime.InferenceSession(serialised, options, providers=["CPUExecutionProvider"])
+    results: list[np.ndarray] = session.run(None, {"x": x})
+    return results
+
+
+@pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_norms_are_replaced_and_equal(with_bias: bool) -> None:
+    model = graph_of_norms(with_bias)
+    x = np.random.default_rng(1).standard_normal((3, SIZE), np.float32) / 100
+    expected = run(model, x)
+    replace_norms(model.graph)
+    assert [(node.domain, node.op_type) for node in model.graph] == [(DOMAIN, "LayerNorm")] * 2
+    for actual, exact in zip(run(model, x), expected, strict=True):
+        np.testing.assert_allclose(actual, exact, rtol=0, atol=5e-6)
