@@ -28,13 +28,13 @@ HalfWeights checked_weights(const NodeInfo& node) {
   return weights;
 }
 
-// Blocks of a task: enough weights that a task is worth its start, few enough that threads that are
-// held up leave the rest to others.
-std::int64_t blocks_a_task(std::int64_t depth, std::int64_t rows) {
-  constexpr std::int64_t kBytes = 256 * 1024, kMultiple = 4;
-  if (rows > 64) return kMultiple;
-  const std::int64_t blocks = kBytes / (depth * HalfWeights::kBlockColumns * 2);
-  return std::max((blocks + kMultiple - 1) / kMultiple, std::int64_t{1}) * kMultiple;
+// Threads take parts as they come free, so that one on a busy core delays the others by no more
+// than a part: about 128 KB of weights, or a sixteenth of small ones, in whole tiles.
+std::int64_t blocks_of_a_task(const HalfWeights& weights) {
+  constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16, kTile = 4;
+  const std::int64_t of_bytes = kBytes / (weights.depth * HalfWeights::kBlockColumns * 2);
+  const std::int64_t blocks = std::min(of_bytes, weights.blocks() / kTasks);
+  return std::max(std::int64_t{1}, (blocks + kTile - 1) / kTile) * kTile;
 }
 
 }  // namespace
@@ -71,10 +71,9 @@ void HalfLinear::run(const CallContext& call, HalfRows& rows) const {
       kernels_.pack(weights_, rows, panel, panel + 1);
     });
   }
-  const std::int64_t blocks = weights_.blocks(), step = blocks_a_task(weights_.depth, rows.count);
-  call.parallel_for(blocks, step, [&](std::int64_t begin, std::int64_t end) noexcept {
-    multiply_(weights_, rows, begin, end);
-  });
+  call.parallel_for(
+      weights_.blocks(), blocks_of_a_task(weights_),
+      [&](std::int64_t begin, std::int64_t end) { multiply_(weights_, rows, begin, end); });
 }
 
 }  // namespace skipdec
