@@ -78,9 +78,12 @@ constexpr std::array<MultiplyRows, sizeof...(kRows)> by_rows(std::integer_sequen
 void multiply(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {
   static constexpr auto kByRows = by_rows(std::make_integer_sequence<int, kMaximumRows>{});
-  for (std::int64_t row = 0; row < rows.count; row += kMaximumRows) {
-    const std::int64_t left = std::min<std::int64_t>(rows.count - row, kMaximumRows);
-    kByRows[static_cast<std::size_t>(left - 1)](weights, rows, row, begin, end);
+  // Equal parts: the last few rows alone would read the weights for little.
+  const std::int64_t parts = (rows.count + kMaximumRows - 1) / kMaximumRows;
+  for (std::int64_t part = 0, row = 0; part < parts; ++part) {
+    const std::int64_t count = (rows.count - row + parts - part - 1) / (parts - part);
+    kByRows[static_cast<std::size_t>(count - 1)](weights, rows, row, begin, end);
+    row += count;
   }
 }
 
