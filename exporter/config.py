@@ -43,7 +43,7 @@ class QuantizationConfig(ValidatedConfig):
         description=f"what runs the engines: {', '.join(exported_targets())}",
     )
     kernels: Annotated[KernelChoice, _BUNDLE] = Field(
-        default="onnxruntime",
+        default="auto",
         description="of target onnxruntime: skipdec's own, for CPUs, or onnxruntime's (skipdec's "
         "where they were compiled)",
     )
@@ -138,7 +138,7 @@ class QuantizationConfig(ValidatedConfig):
 
     def _tensorrt_problems(self) -> Iterator[str]:
         """What does not go with TensorRT."""
-        if self.kernels == "skipdec":
+        if self.kernels != "auto":
             yield (
                 f"`kernels` is {self.kernels}, of CPUs; leave it out for target {self.target}, or "
                 f"set `target` to {DEFAULT_TARGET}"
@@ -307,11 +307,24 @@ class BuildConfig(QuantizationConfig):
     """
 
     bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
-        description="exported with --keep-canonical; only read"
+        description="only read; for TensorRT: exported with --keep-canonical"
     )
-    target: Annotated[Literal["tensorrt", "tensorrt-rtx"], Option()] = Field(
-        description="what runs the engines"
+    target: Annotated[Literal["onnxruntime", "tensorrt", "tensorrt-rtx"], Option()] = Field(
+        description="what runs the engines; onnxruntime: a bundle of skipdec's kernels, rewritten"
     )
+
+    def _other_problems(self) -> Iterator[str]:
+        """Rewriting keeps codes and scales as they are."""
+        yield from super()._other_problems()
+        if self.kernels == "skipdec":
+            yield "`kernels` is skipdec, which only an export makes; allowed: onnxruntime"
+        for field in ("quantize", "head_quantize", "block_size", "accuracy_level", "ranges"):
+            value = getattr(self, field)
+            if value is not None and value != type(self).model_fields[field].default:
+                yield (
+                    f"`{field}` is {value}, but rewriting keeps the weights as they are; leave it "
+                    f"out for target {self.target}"
+                )
 
 
 def chosen_dtype(dtype: str | None, *, fp16: bool) -> dict[str, Any]:

@@ -12,13 +12,14 @@ import onnx_ir as ir
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import BundleError
+from ...engines.manifest import EngineSpec
 from ...engines.memory import Array
 from .engine import BuiltEngine
 
 
 @dataclass(frozen=True)
 class CanonicalGraph:
-    """Graph and weights of a canonical engine, whose files are only read."""
+    """Graph and weights of a canonical engine, or another of ONNX, whose files are only read."""
 
     engine: BuiltEngine
 
@@ -80,13 +81,15 @@ def canonical_engines(bundle: EngineBundle) -> tuple[BuiltEngine, ...]:
             f"keeps no canonical form of {', '.join(missing)}; export the model again with "
             "--keep-canonical",
         )
-    records = {record.path: record for record in manifest.files}
-    return tuple(
-        BuiltEngine(
-            spec=spec,
-            files=tuple(records[path] for path in (spec.graph, *spec.weights)),
-            directory=bundle.path,
-            resumed=True,
-        )
-        for spec in manifest.canonical
+    return tuple(built_engine(bundle, spec) for spec in manifest.canonical)
+
+
+def built_engine(bundle: EngineBundle, spec: EngineSpec) -> BuiltEngine:
+    """The engine ``spec`` of ``bundle``, an ONNX graph that is there."""
+    records = {record.path: record for record in bundle.manifest.files}
+    return BuiltEngine(
+        spec=spec,
+        files=tuple(records[path] for path in (spec.graph, *spec.weights)),
+        directory=bundle.path,
+        resumed=True,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -64,6 +64,23 @@ def build_engine(
     that was written does not have the inputs, outputs and dtypes that were asked for.
     """
     lowered = lowering_of(target)(graph, kind, model, precision)
+
+    def tensors(parameter: Parameter) -> dict[str, Array]:
+        return _encoded(parameter.name, parameter.load(reader), lowered)
+
+    return write_engine(lowered, kind, layer_index, model, target, tensors, directory)
+
+
+def write_engine(
+    lowered: LoweredEngine,
+    kind: EngineKind,
+    layer_index: int | None,
+    model: ModelSpec,
+    target: str,
+    tensors: Callable[[Parameter], dict[str, Array]],
+    directory: Path,
+) -> BuiltEngine:
+    """Write a lowered graph and ``tensors`` of each parameter, by name; see ``build_engine``."""
     name = engine_name(kind, layer_index)
     folder = Path("engines") / target
     (directory / folder).mkdir(parents=True, exist_ok=True)
@@ -74,9 +91,7 @@ def build_engine(
     if parameters:
         with WeightsFile(directory / weights_path) as weights:
             for parameter in parameters:
-                stored_bytes[parameter.name] = store_parameter(
-                    parameter.name, parameter.load(reader), lowered, weights
-                )
+                stored_bytes[parameter.name] = store_tensors(tensors(parameter), lowered, weights)
         records.append(FileRecord(path=str(weights_path), size=weights.size, sha256=weights.sha256))
     graph_bytes = ir.to_proto(lowered.graph).SerializeToString(deterministic=True)
     _write_new(directory / graph_path, graph_bytes)
@@ -99,11 +114,21 @@ def build_engine(
 
 def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:
     """Write one parameter's tensors, point the graph's initialisers at them; return the bytes."""
-    tensors = {name: array}
-    if name in lowered.quantizers:
-        encoded = lowered.quantizers[name].encode(array)
-        tensors = {f"{name}.{suffix}": tensor for suffix, tensor in encoded.items()}
-    del array
+    return store_tensors(_encoded(name, array, lowered), lowered, weights)
+
+
+def _encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]:
+    """The tensors that the graph holds for one parameter."""
+    if name not in lowered.quantizers:
+        return {name: array}
+    encoded = lowered.quantizers[name].encode(array)
+    return {f"{name}.{suffix}": tensor for suffix, tensor in encoded.items()}
+
+
+def store_tensors(
+    tensors: Mapping[str, Array], lowered: LoweredEngine, weights: WeightsFile
+) -> int:
+    """Write tensors, point the initialisers of their names at them; return the bytes."""
     stored_bytes = 0
     for tensor_name, tensor in tensors.items():
         value = lowered.graph.graph.initializers[tensor_name]

@@ -1,4 +1,4 @@
-"""``skipdec build``: from a bundle's canonical engines to TensorRT plans, without torch."""
+"""``skipdec build``: a bundle's engines compiled, or rewritten for a machine without a compiler."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ skipdec build opt-1.3b-fp16.skipdec --target tensorrt
   on the machine with the GPU, no torch
 
 skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9 --kv-buckets 512,2048
+
+skipdec build opt-1.3b-int8.skipdec --target onnxruntime --kernels onnxruntime -o plain.skipdec
+  for where skipdec's kernels were not compiled; in seconds
 
 A build that was interrupted goes on where it stopped when the same command is run again.
 
@@ -44,7 +47,7 @@ def build(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile the canonical engines of BUNDLE with TensorRT to a new bundle; needs no torch."""
+    """Make a new bundle of BUNDLE's engines, compiled by TensorRT or rewritten; needs no torch."""
     from ..pipeline.build import build_bundle, plan_build
     from .tables import print_plan, run_and_print
 

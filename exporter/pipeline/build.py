@@ -1,7 +1,8 @@
-"""Compiles the canonical engines of one bundle to another bundle, on a machine without torch."""
+"""Makes one bundle of another's engines on a machine without torch: compiled, or rewritten."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ...engines.checking import Problems, expanded
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
+from ...engines.manifest import Manifest
 from ...runtime.schedule import ExitSchedule
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
@@ -29,7 +31,7 @@ def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportRep
     Raises as ``plan_build``, before any work; EngineBuildError, naming the engine, if TensorRT
     can't build it; BundleError if another process is writing the same bundle.
     """
-    require_extra(config.target, "skipdec build")
+    _require_modules(config)
     from .run import run
 
     return run(partial(plan_build, config), config, events)
@@ -42,7 +44,9 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     problem found: bundle, output, what TensorRT can't do with the model or on this machine. What
     the plan lacks in disk space is its ``shortage``.
     """
-    require_extra(config.target, "skipdec build")
+    _require_modules(config)
+    if not config.is_compiled:
+        return _plan_rewriting(config)
     from ..building.compilation import plan_compilation
     from .engines import BundleEngines
 
@@ -76,19 +80,78 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     )
 
 
+def _require_modules(config: BuildConfig) -> None:
+    require_extra(config.target if config.is_compiled else "rewrite", "skipdec build")
+
+
+def _plan_rewriting(config: BuildConfig) -> BundlePlan:
+    """The same weights and schedule for ONNX Runtime's operators; see ``plan_build``."""
+    from ..graphs.expansion import expanded_precision
+    from .engines import RewrittenEngines
+
+    problems = Problems("build")
+    source = problems.attempt(EngineBundle.open, expanded(config.bundle), verify="full")
+    if source is None:
+        raise problems.error()
+    manifest = source.manifest
+    output = output_path(config, source)
+    problems.attempt(_check_output, output, source, force=config.force)
+    problems.attempt(_check_kernels, source)
+    if problems.errors:
+        raise problems.error()
+    precision = expanded_precision(manifest.precision)
+    return BundlePlan(
+        output=output,
+        target=config.target,
+        kernels=None,
+        model=manifest.model,
+        precision=precision,
+        schedule=ExitSchedule.from_document(source.schedule_document),
+        tokenizer=None if manifest.tokenizer is None else source.read(manifest.tokenizer),
+        prompt_template=manifest.prompt_template,
+        origin={"source": str(source.path)},
+        open_source=lambda directory, *_: RewrittenEngines(source, directory),
+        engines=planned_engines(manifest.model, precision, config.target),
+        warnings=tuple(_rewriting_warnings(manifest)),
+    )
+
+
+def _check_kernels(source: EngineBundle) -> None:
+    if source.manifest.kernels is None:
+        raise UsageError(
+            str(source.path),
+            f"has no operators of skipdec's to rewrite: its engines are for "
+            f"{source.manifest.target} as they are",
+        )
+
+
+def _rewriting_warnings(manifest: Manifest) -> Iterator[str]:
+    precision = manifest.precision
+    if precision.dtype != "float32":
+        yield (
+            f"weights and cache of {precision.dtype} become float32, in which ONNX Runtime "
+            "computes on a CPU anyway: twice the file's size"
+        )
+    if precision.kv_dtype not in (None, "float32"):
+        yield f"the KV cache of {precision.kv_dtype} becomes float32, as ONNX Runtime has it"
+
+
 def output_path(config: BuildConfig, source: EngineBundle) -> Path:
     """``config.output``, else a directory here named after model, precision and target.
 
     A float16 bundle of opt-1.3b, built with ``quantize="int4"`` for ``tensorrt``:
-    ``opt-1.3b-fp16-int4-tensorrt.skipdec``.
+    ``opt-1.3b-fp16-int4-tensorrt.skipdec``. Rewritten, opt-1.3b-int8.skipdec becomes
+    opt-1.3b-int8-onnxruntime.skipdec.
     """
     manifest = source.manifest
+    if config.output is None and not config.is_compiled:
+        return Path.cwd() / f"{source.path.stem}-{config.target}.skipdec"
     return bundle_path(config, Path(manifest.model.name).name, manifest.precision.dtype)
 
 
 def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
     if output.resolve() == source.path:
-        raise UsageError(str(output), "is the bundle that is compiled; choose another --output")
+        raise UsageError(str(output), "is the bundle that is read; choose another --output")
     check_target(output, force=force)
 
 

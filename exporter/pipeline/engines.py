@@ -23,6 +23,7 @@ from ..building.journal import (
     graph_digest,
     tool_versions,
 )
+from ..building.rewriting import rewrite_engine
 from ..checkpoint.checkpoint import Checkpoint
 from ..quantization.migration import MIGRATION, Migration, migrated_reader
 from .plan import EngineSource, PlannedEngine
@@ -49,6 +50,24 @@ class BundleEngines(EngineSource):
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
         """The canonical engine: there are no others."""
         return self._engines[planned.name]
+
+
+class RewrittenEngines(EngineSource):
+    """The engines of ``bundle``, which have skipdec's operators, written anew in ``directory``."""
+
+    def __init__(self, bundle: EngineBundle, directory: Path) -> None:
+        self.tool_versions = bundle.manifest.tool_versions | compiling_tool_versions()
+        self._bundle = bundle
+        self._directory = directory
+        self._specs = {spec.name: spec for spec in bundle.manifest.all_engines}
+
+    def provenance(self) -> dict[str, str]:
+        """As the bundle's manifest has it."""
+        return self._bundle.manifest.source
+
+    def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
+        """Rewrite it: that takes less than finding out whether an interrupted run had."""
+        return rewrite_engine(self._bundle, self._specs[planned.name], self._directory)
 
 
 class CheckpointEngines(EngineSource):

@@ -102,6 +102,7 @@ class GpuCheck:
             command = [
                 *("export", self._config.model, "-o", str(bundle)),
                 *("--fp16", "--load-format=dummy", "--keep-canonical", "--no-verify"),
+                "--kernels=onnxruntime",  # a GPU has no others
                 f"--max-seq-len={self._config.positions}",
             ]
             self._call(skipdec_command(*command))

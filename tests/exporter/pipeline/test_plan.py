@@ -12,15 +12,25 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, ScheduleError, SkipDecError, UnsupportedModelError
+from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export, output_path, plan_export
 
-PRECISIONS = [
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
+PRECISIONS: list[dict[str, object]] = [
     {},
     {"dtype": "float16"},
     {"quantize": "int8"},
     {"quantize": "int8-block", "block_size": 32},
     {"quantize": "int4", "block_size": 16, "head_quantize": "int8"},
+]
+OWN_PRECISIONS: list[dict[str, object]] = [
+    {"dtype": "bfloat16", "quantize": "int8", "head_quantize": "none"},
+    {"quantize": "int4", "block_size": 32, "head_quantize": "int8"},
+]
+CASES = [{"kernels": "onnxruntime", **options} for options in PRECISIONS] + [
+    pytest.param({"kernels": "skipdec", **options}, marks=needs_kernels)
+    for options in OWN_PRECISIONS
 ]
 
 
@@ -29,7 +39,7 @@ def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
 
 
-@pytest.mark.parametrize("options", PRECISIONS)
+@pytest.mark.parametrize("options", CASES)
 def test_planned_sizes_are_those_built(
     exported: Callable[..., Path], checkpoint: Callable[[str], Path], options: dict[str, object]
 ) -> None:
@@ -128,7 +138,7 @@ def test_own_schedule_of_another_depth_is_refused(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "warned"),
     [
-        ({"dtype": "float16"}, True),
+        ({"dtype": "float16", "kernels": "onnxruntime"}, True),
         ({"dtype": "float16", "quantize": "int8"}, False),
         ({"quantize": "int8"}, False),
     ],
@@ -137,7 +147,7 @@ def test_float16_on_a_cpu_is_warned_of_once(
     directory: Path, options: dict[str, str], warned: bool
 ) -> None:
     warnings = plan_export(ExportConfig(model=str(directory), **options)).warnings
-    assert sum("--quantize int8" in text for text in warnings) == warned
+    assert sum("become float32 when loaded" in text for text in warnings) == warned
 
 
 def test_a_head_size_that_the_attention_kernel_refuses_is_named_first(directory: Path) -> None:

@@ -37,7 +37,7 @@ def bundle(
     shutil.copytree(checkpoint("no_bias"), directory)
     (directory / "tokenizer.json").write_bytes(tokenizer)
     output = directory.with_name("bundle")
-    export(ExportConfig(model=str(directory), output=output, verify=False))
+    export(ExportConfig(model=str(directory), output=output, verify=False, kernels="onnxruntime"))
     return output
 
 
