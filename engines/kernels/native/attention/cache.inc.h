@@ -65,13 +65,17 @@ struct CachedRows {
 
   Element* at(std::int64_t position) const { return first + position * stride; }
 
+  // What the row's elements are multiplied by.
+  float scale(std::int64_t position) const {
+    float value = 1.0F;
+    if constexpr (kHasScale<Element>) std::memcpy(&value, at(position) + head_size, sizeof value);
+    return value;
+  }
+
   // The scales of 16 rows from ``position``; those from ``end`` on are the last one's.
   Vector scales(std::int64_t position, std::int64_t end) const {
     float values[Vector::kLanes];
-    for (int i = 0; i < Vector::kLanes; ++i) {
-      const std::int64_t row = std::min(position + i, end - 1);
-      std::memcpy(&values[i], at(row) + head_size, sizeof(float));
-    }
+    for (int i = 0; i < Vector::kLanes; ++i) values[i] = scale(std::min(position + i, end - 1));
     return Vector::load(values);
   }
 };

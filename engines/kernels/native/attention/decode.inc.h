@@ -5,7 +5,7 @@
 namespace skipdec::attention {
 namespace {
 
-constexpr std::int64_t kPrefetchBytes = 2048;
+constexpr std::int64_t kPrefetchBytes = 4096;
 
 template <class Element>
 inline void prefetch(const Element* row, std::int64_t stride) {
@@ -54,23 +54,13 @@ void weigh_one(const float* weights, const CachedRows<Element>& values, std::int
   for (std::int64_t t = 0; t < length; ++t) {
     const Element* row = values.at(t);
     prefetch(row, values.stride);
-    const Vector weight = Vector::broadcast(weights[t]);
+    const Vector weight = Vector::broadcast(weights[t] * values.scale(t));
     for (int c = 0; c < kCount; ++c) {
       total[c] = multiply_add(weight, layout.load(row, chunk + c), total[c]);
     }
   }
   for (int c = 0; c < kCount; ++c) {
     layout.store(total[c] * Vector::broadcast(inverse), y, chunk + c);
-  }
-}
-
-template <class Element>
-void scale_weights(const CachedRows<Element>& values, std::int64_t first, std::int64_t last,
-                   float* weights) {
-  if constexpr (kHasScale<Element>) {
-    for (std::int64_t t = first; t < last; t += Vector::kLanes) {
-      (Vector::load(weights + t) * values.scales(t, last)).store(weights + t);
-    }
   }
 }
 
@@ -88,7 +78,6 @@ void attend_one(const Call& call, const Span& span, std::int64_t index, const La
   }
   score_one(scratch, keys, query.length, layout, scores);
   const float inverse = exponentiate(scores, query.length);
-  scale_weights(values, 0, query.length, scores);
   if constexpr (std::is_same_v<Layout, Chunks>) {
     for (int c = 0; c < layout.count; ++c) {
       weigh_one<1>(scores, values, query.length, layout, c, inverse, query.to);

@@ -9,32 +9,28 @@ namespace {
 struct Block {
   const Call& call;
   const Span& span;
-  std::int64_t queries;
+  Query queries[kLongestSpan];
+  std::int64_t count;    // of queries
   std::int64_t longest;  // rows that the last query attends to
   std::int64_t width;    // of a query, in floats: D rounded up to 16
   std::int64_t stride;   // of a query's scores
-  float* query;          // [queries][16][width / 16], scaled
-  float* total;          // [queries][width]: sums of weighted values
-  float* scores;         // [queries][stride]
-  float* tile;           // keys [16][width / 16][16], or values [kValueTile][width]
-};
+  float* query;          // [count][width], scaled
+  float* total;          // [count][width]: sums of weighted values
+  float* scores;         // [count][stride]
+  float* tile;           // keys [16][width / 16][16], or values [rows][width]
 
-inline std::int64_t length_of(const Block& block, std::int64_t index) {
-  return query_of(block.call, block.span, block.span.first + index).length;
-}
-
-// Element d = 16c + p of a query at [p][c], scaled.
-template <class Layout>
-void arrange_query(const Block& block, std::int64_t index, const Layout& layout) {
-  const Query query = query_of(block.call, block.span, block.span.first + index);
-  float* to = block.query + index * block.width;
-  const Vector scale = Vector::broadcast(block.call.scale);
-  for (int c = 0; c < layout.count; ++c) {
-    float chunk[16];
-    (layout.load(query.from, c) * scale).store(chunk);
-    for (int p = 0; p < 16; ++p) to[p * layout.count + c] = chunk[p];
+  Block(const Call& of_call, const Span& of_span, float* scratch)
+      : call(of_call), span(of_span), count(span.last - span.first) {
+    for (std::int64_t i = 0; i < count; ++i) queries[i] = query_of(call, span, span.first + i);
+    longest = queries[count - 1].length;
+    width = rounded_up(call.head_size);
+    stride = score_stride(longest);
+    query = scratch;
+    total = query + count * width;
+    scores = total + count * width;
+    tile = scores + count * stride;
   }
-}
+};
 
 // Element d = 16c + p of sixteen keys from ``position`` at [p][c]; the last of ``end`` beyond it.
 template <class Element, class Layout>
@@ -43,7 +39,9 @@ void load_keys(const CachedRows<Element>& keys, std::int64_t position, std::int6
   for (int c = 0; c < layout.count; ++c) {
     Vector rows[16];
     for (int i = 0; i < 16; ++i) {
-      rows[i] = layout.load(keys.at(std::min(position + i, end - 1)), c);
+      const Element* row = keys.at(std::min(position + i, end - 1));
+      if (c == 0) prefetch(row, keys.stride);
+      rows[i] = layout.load(row, c);
     }
     transpose(rows);
     for (int p = 0; p < 16; ++p) rows[p].store(tile + (p * layout.count + c) * Vector::kLanes);
@@ -66,11 +64,12 @@ inline void score_tile(const Block& block, std::int64_t index, const Vector& key
     for (int c = 1; c < layout.count; ++c) {
       const Vector keys = Vector::load(tile + c * Vector::kLanes);
       for (int i = 0; i < kQueries; ++i) {
-        partial[i] = multiply_add(Vector::broadcast(query[i * block.width + c]), keys, partial[i]);
+        partial[i] = multiply_add(Vector::broadcast(query[i * block.width + c * Vector::kLanes]),
+                                  keys, partial[i]);
       }
     }
     for (int i = 0; i < kQueries; ++i) total[i] = total[i] + partial[i];
-    query += layout.count;
+    ++query;
     tile += layout.count * Vector::kLanes;
   }
   for (int i = 0; i < kQueries; ++i) {
@@ -78,12 +77,12 @@ inline void score_tile(const Block& block, std::int64_t index, const Vector& key
   }
 }
 
-// Queries in [index, block.queries), kQueries at a time, then half as many.
+// Queries in [index, block.count), kQueries at a time, then half as many.
 template <int kQueries, class Layout>
 void score_queries(const Block& block, std::int64_t index, const Vector& key_scale,
                    const Layout& layout, std::int64_t position) {
-  for (; index + kQueries <= block.queries; index += kQueries) {
-    if (length_of(block, index + kQueries - 1) <= position) continue;
+  for (; index + kQueries <= block.count; index += kQueries) {
+    if (block.queries[index + kQueries - 1].length <= position) continue;
     score_tile<kQueries>(block, index, key_scale, layout, position);
   }
   if constexpr (kQueries > 1) {
@@ -141,12 +140,12 @@ void weigh_columns(const Block& block, std::int64_t index, std::int64_t position
 template <int kQueries>
 void weigh_queries(const Block& block, std::int64_t index, std::int64_t position,
                    std::int64_t end) {
-  for (; index + kQueries <= block.queries; index += kQueries) {
-    const std::int64_t shared = std::clamp(length_of(block, index), position, end);
+  for (; index + kQueries <= block.count; index += kQueries) {
+    const std::int64_t shared = std::clamp(block.queries[index].length, position, end);
     weigh_columns<kQueries>(block, index, position, position, shared);
     for (int i = 0; i < kQueries; ++i) {
       weigh_columns<1>(block, index + i, position, shared,
-                       std::min(length_of(block, index + i), end));
+                       std::min(block.queries[index + i].length, end));
     }
   }
   if constexpr (kQueries > 1) weigh_queries<kQueries / 2>(block, index, position, end);
@@ -169,6 +168,19 @@ inline std::int64_t value_tile_rows(std::int64_t width) {
   return std::max<std::int64_t>(kValueTileFloats / width / Vector::kLanes, 1) * Vector::kLanes;
 }
 
+// Weights of the rows [first, last) times these rows' scales.
+template <class Element>
+void scale_weights(const Block& block, const CachedRows<Element>& values, std::int64_t first,
+                   std::int64_t last) {
+  for (std::int64_t t = first; t < last; t += Vector::kLanes) {
+    const Vector scales = values.scales(t, last);
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      float* weights = block.scores + i * block.stride + t;
+      (Vector::load(weights) * scales).store(weights);
+    }
+  }
+}
+
 template <class Element, class Layout>
 void weigh_block(const Block& block, const Layout& layout) {
   const CachedRows<Element> values(block.call.value_cache, block.call, block.span.sequence,
@@ -178,47 +190,37 @@ void weigh_block(const Block& block, const Layout& layout) {
     const std::int64_t end = std::min(t + rows, block.longest);
     for (std::int64_t row = t; row < end; ++row) {
       float* to = block.tile + (row - t) * block.width;
+      prefetch(values.at(row), values.stride);
       for (int c = 0; c < layout.count; ++c) {
         layout.load(values.at(row), c).store(to + c * Vector::kLanes);
       }
     }
-    for (std::int64_t i = 0; i < block.queries; ++i) {
-      scale_weights(values, t, std::min(end, length_of(block, i)), block.scores + i * block.stride);
-    }
+    if constexpr (kHasScale<Element>) scale_weights(block, values, t, end);
     weigh_queries<kValueQueries>(block, 0, t, end);
   }
 }
 
 template <class Element, class Layout>
 void attend_block(const Call& call, const Span& span, const Layout& layout, float* scratch) {
-  Block block{call,
-              span,
-              span.last - span.first,
-              0,
-              layout.count * Vector::kLanes,
-              0,
-              scratch,
-              nullptr,
-              nullptr,
-              nullptr};
-  block.longest = length_of(block, block.queries - 1);
-  block.stride = score_stride(block.longest);
-  block.total = block.query + block.queries * block.width;
-  block.scores = block.total + block.queries * block.width;
-  block.tile = block.scores + block.queries * block.stride;
-  for (std::int64_t i = 0; i < block.queries; ++i) arrange_query(block, i, layout);
+  const Block block(call, span, scratch);
+  const Vector scale = Vector::broadcast(call.scale);
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    for (int c = 0; c < layout.count; ++c) {
+      const std::int64_t at = i * block.width + c * Vector::kLanes;
+      (layout.load(block.queries[i].from, c) * scale).store(block.query + at);
+      Vector::broadcast(0.0F).store(block.total + at);
+    }
+  }
   score_block<Element>(block, layout);
-  std::fill(block.total, block.total + block.queries * block.width, 0.0F);
   float inverse[kLongestSpan];
-  for (std::int64_t i = 0; i < block.queries; ++i) {
-    inverse[i] = exponentiate(block.scores + i * block.stride, length_of(block, i));
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    inverse[i] = exponentiate(block.scores + i * block.stride, block.queries[i].length);
   }
   weigh_block<Element>(block, layout);
-  for (std::int64_t i = 0; i < block.queries; ++i) {
-    const Query query = query_of(call, span, span.first + i);
+  for (std::int64_t i = 0; i < block.count; ++i) {
     for (int c = 0; c < layout.count; ++c) {
       const Vector total = Vector::load(block.total + i * block.width + c * Vector::kLanes);
-      layout.store(total * Vector::broadcast(inverse[i]), query.to, c);
+      layout.store(total * Vector::broadcast(inverse[i]), block.queries[i].to, c);
     }
   }
 }
