@@ -45,8 +45,7 @@ std::int64_t panels_of_a_task(const BlockWeights& weights) {
 
 }  // namespace
 
-BlockLinear4::BlockLinear4(const NodeInfo& node)
-    : kernels_(block_kernels(chosen_instruction_set())) {
+BlockLinear4::BlockLinear4(const NodeInfo& node) : instruction_set_(chosen_instruction_set()) {
   const Tensor weight = node.constant(kWeight), scale = node.constant(kScale),
                bias = node.constant(kBias);
   require(weight && scale, "weight and scale must be initialisers");
@@ -81,7 +80,6 @@ void BlockLinear4::compute(const CallContext& call) const {
   BlockRows rows;
   rows.depth = depth;
   rows.count = x.size() / depth;
-  rows.group = kernels_.group;
   rows.values = x.as<float>();
   rows.residual = residual.as<float>();
   rows.result = call.output(0, y.dims, y.rank).as<float>();
@@ -93,18 +91,20 @@ void BlockLinear4::compute(const CallContext& call) const {
 
 void BlockLinear4::run(const CallContext& call, BlockRows& rows) const {
   static thread_local Scratch scratch;
+  const BlockKernels& kernels = block_kernels(instruction_set_, rows.count);
+  rows.group = kernels.group;
   const auto blocks = static_cast<std::size_t>(rows.count * weights_.blocks);
-  const std::size_t code_bytes = blocks * static_cast<std::size_t>(weights_.block_size);
+  const std::size_t code_bytes = rows.code_bytes(weights_);
   void* memory = scratch.reserve(code_bytes + blocks * (sizeof(float) + sizeof(std::int32_t)));
   rows.codes = static_cast<std::int8_t*>(memory);
   rows.scale = reinterpret_cast<float*>(rows.codes + code_bytes);
   rows.correction = reinterpret_cast<std::int32_t*>(rows.scale + blocks);
   call.parallel_for(
       rows.groups(), groups_of_a_task(rows),
-      [&](std::int64_t begin, std::int64_t end) { kernels_.quantize(weights_, rows, begin, end); });
+      [&](std::int64_t begin, std::int64_t end) { kernels.quantize(weights_, rows, begin, end); });
   call.parallel_for(
       weights_.panels(), panels_of_a_task(weights_),
-      [&](std::int64_t begin, std::int64_t end) { kernels_.multiply(weights_, rows, begin, end); });
+      [&](std::int64_t begin, std::int64_t end) { kernels.multiply(weights_, rows, begin, end); });
 }
 
 }  // namespace skipdec

@@ -36,7 +36,7 @@ class BlockLinear4 {
  private:
   void run(const CallContext& call, BlockRows& rows) const;
 
-  const BlockKernels& kernels_;
+  InstructionSet instruction_set_;
   BlockWeights weights_;
 };
 

@@ -55,6 +55,10 @@ struct BlockRows {
   const float* residual = nullptr;     // [M, N] or none; may be result
   float* result = nullptr;             // [M, N]
 
+  // Bytes of codes: kernels may read, and not use, as many as a group's block beyond the last.
+  std::size_t code_bytes(const BlockWeights& weights) const {
+    return static_cast<std::size_t>((count * weights.blocks + group) * weights.block_size + 64);
+  }
   std::int64_t groups() const { return (count + group - 1) / group; }
   std::int64_t rows_of(std::int64_t index) const {
     return index + 1 < groups() ? group : count - index * group;
@@ -72,7 +76,7 @@ struct BlockKernels {
                    std::int64_t end) noexcept;
 };
 
-// The kernels of ``set``, or of the next plainer one that has some.
-const BlockKernels& block_kernels(InstructionSet set);
+// The kernels of ``set``, or of the next plainer one that has some, for a call with ``rows``.
+const BlockKernels& block_kernels(InstructionSet set, std::int64_t rows);
 
 }  // namespace skipdec

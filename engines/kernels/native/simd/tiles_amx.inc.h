@@ -27,12 +27,12 @@ class Tiles {
   void zero() const {
     __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
   }
-  // 16 rows of 64 bytes that lie one behind the other.
+  // 16 rows of 64 bytes, each ``stride`` bytes after the one before.
   template <int kTile>
-  void load(const void* from) const {
+  void load(const void* from, std::int64_t stride = 64) const {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
                      :
-                     : "r"(from), "r"(std::int64_t{64}), "i"(kTile)
+                     : "r"(from), "r"(stride), "i"(kTile)
                      : "memory");
   }
   template <int kTile>
@@ -46,6 +46,13 @@ class Tiles {
   template <int kSums, int kCodes, int kWeights>
   void add_products() const {
     __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0"
+                     :
+                     : "i"(kSums), "i"(kCodes), "i"(kWeights));
+  }
+  // The same of int8 codes.
+  template <int kSums, int kCodes, int kWeights>
+  void add_signed_products() const {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0"
                      :
                      : "i"(kSums), "i"(kCodes), "i"(kWeights));
   }
