@@ -29,7 +29,7 @@ KERNELS = Extension(
     # kernels.
     extra_compile_args=[
         "-std=c++17",
-        "-O3",
+        *(() if "-O" in os.environ.get("CXXFLAGS", "") else ("-O3",)),
         "-ffp-contract=off",  # a product and a sum round twice, as ONNX Runtime's own nodes do
         "-fvisibility=hidden",
         "-Wall",

@@ -8,7 +8,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 native=engines/kernels/native
 
-find "$native" scripts/kernels \( -name '*.cpp' -o -name '*.h' \) -print0 |
+find "$native" scripts/kernels tests/native \( -name '*.cpp' -o -name '*.h' \) -print0 |
     xargs -0 clang-format --style="file:$native/.clang-format" --dry-run -Werror
 find "$native" -name '*.cpp' -print0 |
     xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet 2>"$work/counts"

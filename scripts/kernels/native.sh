@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The kernels without Python (tests/native): here, under the thread sanitizer, on every instruction
+# set that this processor has, and compiled for aarch64 under qemu, to the same bits.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+# build NAME COMPILER FLAGS...: the tests with the kernels, as $work/NAME
+build() {
+    local program="$work/$1" compile=("${@:2}" -std=c++17 -O2 -ffp-contract=off -Wall -Wextra -Werror)
+    local source
+    while read -r source; do
+        printf '%q ' "${compile[@]}" -Iengines/kernels/native -c "$source" \
+            -o "$program.${source//\//.}.o"
+        echo
+    done < <(find engines/kernels/native tests/native -name '*.cpp') >"$program.commands"
+    xargs -P "$(nproc)" -d '\n' -n 1 sh -c <"$program.commands"
+    "${compile[@]}" "$program".*.o -pthread -o "$program"
+}
+
+command -v g++ >/dev/null || { echo "skipped: no g++ here" && exit; }
+build here g++ -g1 -fsanitize=thread
+"$work/here" | tee "$work/digests"
+
+if command -v aarch64-linux-gnu-g++ qemu-aarch64 >/dev/null; then
+    build aarch64 aarch64-linux-gnu-g++ -static
+    qemu-aarch64 "$work/aarch64" | diff "$work/digests" -
+    echo "kernels: the same bits on aarch64"
+else
+    echo "skipped: no aarch64-linux-gnu-g++ (g++-aarch64-linux-gnu) or qemu-aarch64 (qemu-user) here"
+fi

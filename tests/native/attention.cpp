@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <cmath>
+
+#include "attention/kernels.h"
+#include "families.h"
+#include "operators/scratch.h"
+
+namespace skipdec::tests {
+namespace {
+
+using attention::CacheType;
+using attention::Call;
+using attention::Span;
+
+struct Size {
+  std::int64_t tokens, head_size, group;
+};
+
+// Two sequences with 3 and 11 tokens in caches of 40, two heads of the cache.
+struct Case {
+  static constexpr std::int64_t kCapacity = 40, kHeads = 2, kBatch = 2;
+
+  Case(const Size& size, CacheType type, Numbers& numbers) : type(type) {
+    call.batch = kBatch;
+    call.tokens = size.tokens;
+    call.kv_heads = kHeads;
+    call.group = size.group;
+    call.head_size = size.head_size;
+    call.capacity = kCapacity;
+    call.scale = 0.03125F;
+    call.key_stride = call.value_stride = kHeads * size.head_size;
+    call.query_stride = call.key_stride * size.group;
+    write_indices = {3, 11};
+    call.write_indices = write_indices.data();
+    query = numbers.values(kBatch * size.tokens * call.query_stride);
+    const std::int64_t width = type == CacheType::kInt8 ? size.head_size + 4 : size.head_size;
+    const std::int64_t bytes = type == CacheType::kInt8 ? 1 : type == CacheType::kFloat32 ? 4 : 2;
+    key_cache.resize(static_cast<std::size_t>(kBatch * kHeads * kCapacity * width * bytes));
+    value_cache = key_cache;
+    call.key_cache = key_cache.data();
+    call.value_cache = value_cache.data();
+    call.query = query.data();
+  }
+
+  CacheType type;
+  Call call;
+  std::vector<std::int64_t> write_indices;
+  std::vector<float> query;
+  std::vector<std::uint8_t> key_cache, value_cache;
+};
+
+// Keys and values of all tokens so far, [B, 14 or more, M·D]: past ones are appended first.
+struct Tokens {
+  Tokens(const Case& c, Numbers& numbers)
+      : length(11 + c.call.tokens),
+        keys(numbers.values(2 * length * c.call.key_stride)),
+        values(numbers.values(2 * length * c.call.key_stride)) {}
+
+  std::int64_t length;
+  std::vector<float> keys, values;
+};
+
+// Append tokens first … last - 1 of sequence b.
+void append(const Case& c, const attention::Kernels& kernels, const Tokens& tokens, std::int64_t b,
+            std::int64_t first, std::int64_t last) {
+  std::vector<std::int64_t> indices(c.write_indices);
+  indices[static_cast<std::size_t>(b)] = first;
+  Call call = c.call;
+  call.write_indices = indices.data();
+  call.tokens = last - first;
+  // kernels look for token s of sequence b at (b·S + s)·stride
+  const std::int64_t start = (b * tokens.length + first - b * call.tokens) * call.key_stride;
+  call.key = tokens.keys.data() + start;
+  call.value = tokens.values.data() + start;
+  for (std::int64_t head = 0; head < call.kv_heads; ++head) kernels.append(call, b, head);
+}
+
+std::vector<float> computed(Case& c, const attention::Kernels& kernels, const Tokens& tokens) {
+  std::vector<float> results(c.query.size());
+  Call& call = c.call;
+  call.y = results.data();
+  for (std::int64_t b = 0; b < call.batch; ++b) {
+    append(c, kernels, tokens, b, 0, c.write_indices[static_cast<std::size_t>(b)] + call.tokens);
+  }
+  in_two_threads(call.batch * call.kv_heads, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t queries = call.tokens * call.group;
+    Scratch scratch;
+    auto* memory = static_cast<float*>(
+        scratch.reserve(attention::scratch_floats(call, queries) * sizeof(float)));
+    for (std::int64_t head = begin; head < end; ++head) {
+      kernels.attend(call, Span{head / call.kv_heads, head % call.kv_heads, 0, queries}, memory);
+    }
+  });
+  return results;
+}
+
+// Query head h of token s of sequence b, into ``to``.
+void attend(const Case& c, const Tokens& tokens, std::int64_t b, std::int64_t s, std::int64_t h,
+            float* to) {
+  const Call& call = c.call;
+  const std::int64_t length = c.write_indices[static_cast<std::size_t>(b)] + s + 1;
+  const std::int64_t column = h / call.group * call.head_size;
+  const float* query = call.query + (b * call.tokens + s) * call.query_stride + h * call.head_size;
+  std::vector<double> scores(static_cast<std::size_t>(length));
+  double largest = -INFINITY, total = 0;
+  const auto row = [&](const std::vector<float>& from, std::int64_t t) {
+    return from.data() + (b * tokens.length + t) * call.key_stride + column;
+  };
+  for (std::int64_t t = 0; t < length; ++t) {
+    double& score = scores[static_cast<std::size_t>(t)];
+    for (std::int64_t d = 0; d < call.head_size; ++d) score += query[d] * row(tokens.keys, t)[d];
+    score *= call.scale;
+    largest = std::max(largest, score);
+  }
+  for (double& score : scores) total += score = std::exp(score - largest);
+  for (std::int64_t d = 0; d < call.head_size; ++d) {
+    double sum = 0;
+    for (std::int64_t t = 0; t < length; ++t) {
+      sum += scores[static_cast<std::size_t>(t)] / total * row(tokens.values, t)[d];
+    }
+    to[d] = static_cast<float>(sum);
+  }
+}
+
+std::vector<float> expected(const Case& c, const Tokens& tokens) {
+  std::vector<float> results(c.query.size());
+  const Call& call = c.call;
+  for (std::int64_t b = 0; b < call.batch; ++b) {
+    for (std::int64_t s = 0; s < call.tokens; ++s) {
+      for (std::int64_t h = 0; h < call.kv_heads * call.group; ++h) {
+        const std::int64_t at = (b * call.tokens + s) * call.query_stride + h * call.head_size;
+        attend(c, tokens, b, s, h, results.data() + at);
+      }
+    }
+  }
+  return results;
+}
+
+// How far a rounded cache may move a result. Numbers have 11 bits: float16 keeps all of them.
+float tolerance(CacheType type) {
+  switch (type) {
+    case CacheType::kFloat32:
+    case CacheType::kFloat16:
+      return 1e-4F;
+    case CacheType::kBfloat16:
+    case CacheType::kInt8:
+      return 0.1F;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Outcome attention(InstructionSet set) {
+  Outcome outcome;
+  Numbers numbers;
+  for (const Size& size : {Size{1, 64, 1}, Size{1, 40, 3}, Size{6, 80, 1}, Size{29, 128, 2}}) {
+    for (CacheType type :
+         {CacheType::kFloat32, CacheType::kFloat16, CacheType::kBfloat16, CacheType::kInt8}) {
+      Case c(size, type, numbers);
+      const Tokens tokens(c, numbers);
+      outcome.add(computed(c, attention::kernels_for(set, type), tokens), expected(c, tokens),
+                  tolerance(type));
+    }
+  }
+  return outcome;
+}
+
+}  // namespace skipdec::tests

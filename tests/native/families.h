@@ -1,0 +1,78 @@
+// The kernels without Python or ONNX Runtime, so that they can run under an emulator or a
+// sanitizer. A family computes the same cases on the instruction set it is given, half of the work
+// in each of two threads, and compares them with plain loops.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "processor/instruction_set.h"
+
+namespace skipdec::tests {
+
+// The bytes of all results (FNV-1a), and the first that is not as expected.
+class Outcome {
+ public:
+  // Takes results of ``expected``'s size; they may differ from it by ``tolerance``.
+  void add(const std::vector<float>& results, const std::vector<float>& expected, float tolerance);
+  std::uint64_t digest() const { return digest_; }
+  bool is_right() const { return is_right_; }
+
+ private:
+  std::uint64_t digest_ = 14695981039346656037U;
+  bool is_right_ = true;
+};
+
+Outcome integer_products(InstructionSet set);
+Outcome block_products(InstructionSet set);
+Outcome half_products(InstructionSet set);
+Outcome attention(InstructionSet set);
+
+// Rows, depth and columns of a product: one, odd, whole and broken blocks of each.
+struct Shape {
+  std::int64_t rows, depth, columns;
+};
+constexpr Shape kShapes[] = {{1, 1, 1},     {1, 64, 16},   {2, 100, 33}, {5, 128, 48}, {8, 192, 17},
+                             {13, 61, 130}, {17, 256, 64}, {33, 96, 47}, {40, 130, 80}};
+
+// Pseudo-random numbers, the same with every standard library.
+class Numbers {
+ public:
+  std::int64_t below(std::int64_t limit) {
+    state_ = state_ * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<std::int64_t>(state_ >> 33U) % limit;
+  }
+  // Multiples of 1/256 in [-4, 4).
+  std::vector<float> values(std::int64_t count) {
+    std::vector<float> made(static_cast<std::size_t>(count));
+    for (float& each : made) each = static_cast<float>(below(2048) - 1024) / 256.0F;
+    return made;
+  }
+
+ private:
+  std::uint64_t state_ = 12;
+};
+
+template <class Part>
+void in_two_threads(std::int64_t size, const Part& part) {
+  std::thread other([&] { part(size / 2, size); });
+  part(0, size / 2);
+  other.join();
+}
+
+// A float32 from its upper half, and its upper half.
+inline float widened(std::uint16_t half) {
+  const std::uint32_t bits = std::uint32_t{half} << 16U;
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline std::uint16_t upper_half(float value) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<std::uint16_t>(bits >> 16U);
+}
+
+}  // namespace skipdec::tests
