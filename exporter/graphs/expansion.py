@@ -4,6 +4,7 @@
     BlockLinear4    → MatMulNBits, likewise
     HalfLinear      → MatMul, its weight in float32
     Attention       → GroupQueryAttention
+    LayerNorm       → LayerNormalization
 
 Caches and matrices of other types become float32: ONNX Runtime's products on a CPU take no others.
 """
@@ -21,9 +22,10 @@ from ..quantization.quantize import WeightQuantizer
 from .attention import attention_node
 from .fusion import ACTIVATION, ACTIVATIONS
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, initializer, replace_value
+from .norms import restore_norms
 from .onnxruntime import GROUP_QUERY_ATTENTION, length_inputs, with_lengths
 from .products import ProductWriter
-from .skipdec import CACHES
+from .skipdec import ATTENTION, CACHES
 
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:
@@ -42,6 +44,7 @@ def expand(
     expanded = graph.clone()
     expanded.opset_imports.pop(DOMAIN, None)
     expanded.opset_imports[CONTRIB_DOMAIN] = 1
+    restore_norms(expanded.graph)
     quantizers = _Expansion(expanded.graph, kind, model, precision).run()
     signature = canonical_signature(kind, model, "float32")
     if kind is EngineKind.LAYER:
@@ -49,6 +52,7 @@ def expand(
         signature = with_lengths(signature)
     _widen(expanded.graph)
     RemoveUnusedNodesPass()(expanded)
+    assert all(node.domain != DOMAIN for node in expanded.graph), kind
     return LoweredEngine(expanded, signature, expanded_precision(precision), quantizers)
 
 
@@ -115,7 +119,7 @@ class _Expansion:
 
 
 def _expand_attention(graph: ir.Graph, model: ModelSpec) -> None:
-    (node,) = (each for each in graph if each.domain == DOMAIN)
+    (node,) = (each for each in graph if each.domain == DOMAIN and each.op_type == ATTENTION)
     lengths = length_inputs()
     operands = node.inputs[:-1]  # but for write_indices
     replacement = attention_node(

@@ -20,6 +20,18 @@ def replace_norms(graph: ir.Graph) -> None:
         assert axis == -1, axis
         epsilon = node.attributes.get_float("epsilon", 1e-5)
         own = ir.node(LAYER_NORM, node.inputs, {"epsilon": epsilon}, domain=DOMAIN, name=node.name)
-        graph.insert_before(node, own)
-        replace_value(node.outputs[0], own.outputs[0])
-        graph.remove(node, safe=True)
+        _replace(graph, node, own)
+
+
+def restore_norms(graph: ir.Graph) -> None:
+    """Undo ``replace_norms``."""
+    for node in [node for node in graph if node.domain == DOMAIN and node.op_type == LAYER_NORM]:
+        attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
+        standard = ir.node("LayerNormalization", node.inputs, attributes, name=node.name)
+        _replace(graph, node, standard)
+
+
+def _replace(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    graph.insert_before(old, new)
+    replace_value(old.outputs[0], new.outputs[0])
+    graph.remove(old, safe=True)
