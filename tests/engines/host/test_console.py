@@ -104,6 +104,7 @@ def test_bench_inspect_and_doctor_keep_their_figures(width: int, tmp_path: Path)
     document = {
         "model": "opt",
         "threads": 2,
+        "kernels": "onnxruntime",
         "config": {"prompt_length": 1, "num_tokens": 2, "repetitions": 3},
         "measurements": [measurement("full"), measurement("linear:max=8,min=4,horizon=24")],
         "bandwidth_bytes_per_second": 1e9,

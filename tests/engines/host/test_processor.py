@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hollow_bundles import write_hollow_bundle
 
 from skipdec.engines.backends.ort import (
     OrtBackend,
@@ -16,6 +18,7 @@ from skipdec.engines.backends.ort import (
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host import processor
 from skipdec.runtime.commands.options import EngineOptions
+from skipdec.runtime.schedule import ExitSchedule
 
 
 @pytest.fixture
@@ -47,12 +50,12 @@ def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.Monk
     ],
 )
 def test_onnxruntime_keeps_int8_products_exact_where_they_could_saturate(
-    monkeypatch: pytest.MonkeyPatch, machine: str, flags: str, expected: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str, expected: str | None
 ) -> None:
     monkeypatch.setattr(processor.platform, "machine", lambda: machine)
     monkeypatch.setattr(processor, "processor_flags", lambda _: frozenset(flags.split()))
     entry = "session.x64quantprecision"
-    options = cpu_session_options(1)
+    options = cpu_session_options(1, write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2)))
     if expected is None:
         with pytest.raises(RuntimeError, match=entry):
             options.get_session_config_entry(entry)
