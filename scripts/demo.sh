@@ -16,6 +16,8 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 say "1. Export: one engine per decoder layer, verified against PyTorch"
 skipdec export examples/restaurants -q -o "$restaurants"
+skipdec inspect "$restaurants" --json |
+    python -c 'import json, sys; print("kernels in use:", json.load(sys.stdin)["kernels"])'
 
 say "2. Write: each text at full depth, at 2x and at 4x"
 for prompt in \

@@ -17,6 +17,7 @@ import onnxruntime
 
 from skipdec.engines.backends.ort import OrtBackend, shared_thread_pool_size
 from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.kernels.library import require_library
 from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.engines.memory import Array
 
@@ -91,6 +92,9 @@ class StitchingBench:
     ) -> Callable[[], None]:
         options = onnxruntime.SessionOptions()
         options.use_per_session_threads = shared_thread_pool_size() is None
+        if bundle.manifest.kernels is not None:
+            library = require_library(str(bundle.path))
+            options.register_custom_ops_library(str(library.path))
         with tempfile.TemporaryDirectory(dir=bundle.path.parent, prefix=".merged-") as directory:
             model = merge_engines(bundle, layers, Path(directory))
             session = onnxruntime.InferenceSession(
@@ -124,7 +128,9 @@ def _step_tensors(layers: Sequence[EngineSpec], length: int) -> list[Tensors]:
         TensorRole.HIDDEN_STATES_OUT: hidden_states,
         TensorRole.SEQLENS_K: np.array([length - 1], np.int32),
         TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(length, np.int32),
+        TensorRole.WRITE_INDICES: np.array([length - 1], np.int64),
     }
+    shared = {role: array for role, array in shared.items() if role in layers[0].roles}
     tensors = []
     for _ in layers:
         key = (0.1 * random.standard_normal(cache_shape)).astype(past.dtype)  # [1, N, T, D]

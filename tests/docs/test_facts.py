@@ -8,7 +8,9 @@ import re
 import tomllib
 
 import pytest
+from bench.record import records
 from page_blocks import ROOT, blocks
+from pages import cpu, peers
 from pages.one_model import FIGURES, PICTURE, digest, table
 from pages.reference import all_errors, commands_page, manifest_page, python_page
 from typer.main import get_command
@@ -73,6 +75,11 @@ def test_the_table_of_one_model_has_the_figures(name: str) -> None:
 
 def test_the_picture_of_one_model_shows_the_figures() -> None:
     assert digest(json.loads(FIGURES.read_text(encoding="utf-8"))) in PICTURE.read_text()
+
+
+def test_the_pages_of_benchmarks_are_drawn_from_their_figures() -> None:
+    assert cpu.PAGE.read_text(encoding="utf-8") == cpu.cpu_page(list(records(cpu.FIGURES)))
+    assert peers.PAGE.read_text(encoding="utf-8") == peers.peers_page(list(records(peers.FIGURES)))
 
 
 def test_exit_codes_of_errors_are_those_of_the_page() -> None:

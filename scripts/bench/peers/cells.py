@@ -72,7 +72,6 @@ def started(
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # huge pages for each engine alike
-        **configuration.environment,
     }
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
