@@ -42,16 +42,25 @@ def hugging_face_greedy(
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("lengths", [(1,), (17,), (3, 11, 1, 7)], ids=["one", "long", "ragged"])
+@pytest.mark.parametrize(
+    ("lengths", "kernels"),
+    [
+        ((1,), "onnxruntime"),
+        ((17,), "onnxruntime"),
+        ((3, 11, 1, 7), "onnxruntime"),
+        ((3, 11, 1, 7), "auto"),
+    ],
+)
 def test_tokens_equal_hugging_face_generate(
     structure: str,
     lengths: tuple[int, ...],
+    kernels: str,
     exported: Callable[..., Path],
     reference_model: Callable[[str], OPTForCausalLM],
 ) -> None:
     model, prompts = reference_model(structure), ragged_prompts(*lengths)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    with Generator.open(exported(structure), threads=1) as generator:
+    with Generator.open(exported(structure, kernels=kernels), threads=1) as generator:
         results = generator.generate(prompts, params, schedule="full")
     expected = hugging_face_greedy(model, prompts, eos_token_id=None)
     for prompt, result, wanted in zip(prompts, results, expected, strict=True):

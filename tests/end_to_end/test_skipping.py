@@ -56,7 +56,7 @@ def schedule_and_plan(name: str) -> tuple[ExitSchedule, Plan]:
 
 @pytest.fixture(scope="module")
 def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
-    with Generator.open(exported("untied"), threads=1) as generator:
+    with Generator.open(exported("untied", kernels="auto"), threads=1) as generator:
         yield generator
 
 

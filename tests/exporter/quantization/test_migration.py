@@ -211,7 +211,10 @@ def test_the_manifest_says_that_weights_were_migrated(bundle: Path, ranges: Path
 
 def test_verification_needs_the_file(bundle: Path, checkpoint: Callable[[str], Path]) -> None:
     source = CheckpointSource(model=str(checkpoint("pre_norm")))
-    request = VerificationRequest(directory=bundle, source=source, precision=PrecisionSpec())
+    kernels = EngineBundle.open(bundle).manifest.kernels
+    request = VerificationRequest(
+        directory=bundle, source=source, precision=PrecisionSpec(), kernels=kernels
+    )
     with pytest.raises(VerificationError, match="give the file as --ranges"):
         run_verification(request)
 

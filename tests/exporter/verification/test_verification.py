@@ -47,10 +47,12 @@ def verified(checkpoint: Callable[[str], Path]) -> Verify:
         **options: Any,  # noqa: ANN401
     ) -> VerificationReport:
         config = ExportConfig(model=str(checkpoint(structure)), **options)
+        manifest = bundle / "manifest.json"
         request = VerificationRequest(
             directory=bundle,
             source=config.source,
             precision=config.precision(),
+            kernels=Manifest.from_json(manifest.read_bytes(), str(manifest)).kernels,
             verify_memory=verify_memory,
         )
         return verify_bundle(request, Events())
