@@ -18,7 +18,7 @@ from time import perf_counter, thread_time
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -73,7 +73,7 @@ def layers(cell: Cell, heads: int, size: int) -> list[tuple[Callable[[], object]
     rows, tokens, length = cell
     count = max(1, CACHE_BYTES // (8 * rows * heads * length * size))
     x = np.random.default_rng(0).standard_normal((rows, tokens, 3 * heads * size))
-    feeds = {
+    feeds: dict[str, np.ndarray] = {
         "query": x.astype(np.float32),
         "write_indices": np.full(rows, length - tokens, np.int64),
         "seqlens_k": np.full(rows, length - 1, np.int32),
@@ -115,7 +115,7 @@ def bound(
     binding = session.io_binding()
     for name in inputs:
         binding.bind_cpu_input(name, feeds[name])
-    width = {TensorProto.FLOAT: 4, TensorProto.INT8: 1}.get(kind, 2)
+    width = helper.tensor_dtype_to_np_dtype(kind).itemsize
     buffers = []
     for name in [each for each in outputs if not each.startswith("y")]:
         buffers.append(np.zeros([*shape[:3], shape[3] * width], np.uint8))
@@ -132,7 +132,7 @@ def bound(
 
 
 def session_of(
-    nodes: list[object],
+    nodes: list[NodeProto],
     inputs: list[str],
     outputs: list[str],
     kind: int,
@@ -140,7 +140,7 @@ def session_of(
 ) -> onnxruntime.InferenceSession:
     """A session of the nodes on the shared threads; caches are inputs of type ``kind``."""
 
-    def value(name: str, dtype: int) -> object:
+    def value(name: str, dtype: int) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, dtype, None)
 
     given = [value(name, helper.np_dtype_to_tensor_dtype(feeds[name].dtype)) for name in inputs]
