@@ -11,7 +11,10 @@ native=engines/kernels/native
 find "$native" scripts/kernels tests/native \( -name '*.cpp' -o -name '*.h' \) -print0 |
     xargs -0 clang-format --style="file:$native/.clang-format" --dry-run -Werror
 find "$native" -name '*.cpp' -print0 |
-    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet 2>"$work/counts"
+    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet 2>"$work/counts" || {
+    tail -n 20 "$work/counts" >&2
+    exit 1
+}
 echo "kernels: clang-format and clang-tidy find nothing"
 
 for compiler in g++ "$(compgen -c clang++ | sort -V | tail -n 1)"; do
