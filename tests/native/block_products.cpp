@@ -94,8 +94,7 @@ std::vector<float> computed(const Case& c, const BlockKernels& kernels) {
   rows.depth = c.shape.depth;
   rows.group = kernels.group;
   rows.values = c.x.data();
-  rows.codes = static_cast<std::int8_t*>(
-      codes.reserve(blocks * static_cast<std::size_t>(c.weights.block_size)));
+  rows.codes = static_cast<std::int8_t*>(codes.reserve(rows.code_bytes(c.weights)));
   rows.scale = scale.data();
   rows.correction = correction.data();
   rows.residual = c.residual.data();
@@ -116,7 +115,7 @@ Outcome block_products(InstructionSet set) {
   Numbers numbers;
   for (const Shape& shape : kShapes) {
     Case c(shape, numbers);
-    outcome.add(computed(c, block_kernels(set)), expected(c), 0);
+    outcome.add(computed(c, block_kernels(set, shape.rows)), expected(c), 0);
   }
   return outcome;
 }
