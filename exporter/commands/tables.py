@@ -203,6 +203,11 @@ def describe_verification(report: ExportReport) -> str:
         return "\n".join(("passed", *report.verification.summary()))
     if "trace" in report.stage_seconds:  # an export, not a build
         return "none (--no-verify)"
+    if report.build is None:
+        return (
+            "none: engines were rewritten, not run; 'skipdec generate' runs them, 'skipdec verify "
+            "BUNDLE --reference MODEL' where torch is"
+        )
     return (
         "none: plans were built, not run; 'skipdec verify BUNDLE --reference MODEL' runs them "
         "where torch and the GPU are"

@@ -26,10 +26,13 @@ _RECORDED_ROLES = {
         TensorRole.HIDDEN_STATES,
         TensorRole.PAST_KEY,
         TensorRole.PAST_VALUE,
-        TensorRole.SEQLENS_K,
     },
     EngineKind.HEAD: {TensorRole.HIDDEN_STATES, TensorRole.ROW_POSITIONS},
 }
+
+
+# What says where recorded tokens stand: of ONNX Runtime's operators, or of skipdec's.
+_PLACING = (TensorRole.SEQLENS_K, TensorRole.WRITE_INDICES)
 
 
 @dataclass(frozen=True)
@@ -204,10 +207,13 @@ class RepeatedInputs(Inputs):
 
 def _recorded_problems(spec: EngineSpec, tensors: Mapping[TensorRole, Array]) -> Iterator[str]:
     """What is not as a recording of this engine, for ONNX Runtime, has it."""
-    expected = {tensor.role: tensor.shape for tensor in spec.inputs} | {
-        TensorRole.SEQLENS_K: ("B",)
-    }
-    for role in sorted(_RECORDED_ROLES[spec.kind]):
+    expected = {tensor.role: tensor.shape for tensor in spec.inputs} | dict.fromkeys(
+        _PLACING, ("B",)
+    )
+    needed = set(_RECORDED_ROLES[spec.kind])
+    if spec.kind is EngineKind.LAYER:
+        needed.add(next((role for role in _PLACING if role in tensors), _PLACING[0]))
+    for role in sorted(needed):
         shape = expected[role]
         if role not in tensors:
             yield f"has no {role}; record engines of target onnxruntime"
@@ -223,8 +229,12 @@ def _recorded_problems(spec: EngineSpec, tensors: Mapping[TensorRole, Array]) ->
 def _recorded_layer_call(step: int, tensors: Mapping[TensorRole, Array]) -> EngineCall:
     """A prompt from position 0 on, padded on the right, or one token a row behind the cache."""
     num_tokens = tensors[TensorRole.HIDDEN_STATES].shape[1]
-    ends = tensors[TensorRole.SEQLENS_K].astype(np.int64) + 1  # [B]
-    starts = np.zeros_like(ends) if num_tokens > 1 else ends - 1
+    if TensorRole.SEQLENS_K in tensors:
+        ends = tensors[TensorRole.SEQLENS_K].astype(np.int64) + 1  # [B]
+        starts = np.zeros_like(ends) if num_tokens > 1 else ends - 1
+    else:
+        starts = tensors[TensorRole.WRITE_INDICES].astype(np.int64)
+        ends = starts + num_tokens  # what pads a row is computed, too
     kept = dict(tensors)
     for past, _ in _CACHES:
         kept[past] = _written(tensors[past], starts, tensors[past].shape[2])

@@ -17,12 +17,15 @@ from ...engines.bundle import EngineBundle, file_record
 from ...engines.errors import EnvironmentMismatchError, UsageError
 from ...engines.host.extras import require_extra
 from ...engines.host.gpus import survey_gpus
+from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.targets import compiled_targets, target_of
 from ..config import CANONICAL, DEFAULT_TARGET
 from ..verification.tolerance import Tolerance, engine_tolerance, plan_tolerance
 from .config import CompareConfig
+from .in_place import InPlaceRunner
 
+_COMPARED_CACHES = ("float32", "float16")
 _LEVELS: Mapping[str, onnxruntime.GraphOptimizationLevel] = {
     "disabled": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -76,6 +79,7 @@ class OnnxRuntimeSide(Side):
     """ONNX graphs on ONNX Runtime's CPU provider."""
 
     level: onnxruntime.GraphOptimizationLevel = _LEVELS["all"]
+    form: str = DEFAULT_TARGET  # see `Manifest.form`
 
     def runner(self, spec: EngineSpec, positions: int, graph: bytes | None = None) -> BaseRunner:
         """See Side. The session is made with the runtime's own options, when it is activated."""
@@ -83,11 +87,13 @@ class OnnxRuntimeSide(Side):
         options.graph_optimization_level = self.level
         providers = ["CPUExecutionProvider"]
         load = partial(open_session, self.bundle, spec, options, providers, graph=graph)
+        if self.form == DOMAIN:
+            return InPlaceRunner(load, self.name, spec)
         return OnnxrtRunner(load, name=self.name)
 
     def tolerance(self, kind: EngineKind) -> Tolerance:
         """See Side."""
-        return engine_tolerance(self.precision, kind)
+        return engine_tolerance(self.precision, kind, self.form)
 
     def prepare(self, runner: BaseRunner, num_tokens: int) -> None:
         """See Side: a session takes calls of any size."""
@@ -208,8 +214,19 @@ def target_side(bundle: EngineBundle, level: str = "all") -> Side:
         _require_tensorrt(bundle)
         return TensorRtSide(f"{name} ({manifest.target})", bundle, engines, manifest.precision)
     shown = manifest.target if level == "all" else f"{manifest.target}:{level}"
+    if (kv_dtype := manifest.kv_dtype) not in _COMPARED_CACHES:
+        raise UsageError(
+            str(bundle.path),
+            f"has a KV cache of {kv_dtype}, which Polygraphy's runners don't take; compare a "
+            f"bundle with {' or '.join(_COMPARED_CACHES)}",
+        )
     return OnnxRuntimeSide(
-        f"{name} ({shown})", bundle, engines, manifest.precision, level=_LEVELS[level]
+        f"{name} ({shown})",
+        bundle,
+        engines,
+        manifest.precision,
+        level=_LEVELS[level],
+        form=manifest.form,
     )
 
 

@@ -16,6 +16,7 @@ from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import EnvironmentMismatchError, UsageError, VerificationError
 from skipdec.engines.host.events import Events
+from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import EngineSpec
 from skipdec.exporter.comparison.report import ComparisonReport
 from skipdec.exporter.comparison.run import Comparison
@@ -213,3 +214,26 @@ def test_another_model_another_layer_and_plans_without_a_gpu_are_refused(
     plans = replace(opened, manifest=opened.manifest.model_copy(update={"target": "tensorrt-rtx"}))
     with pytest.raises(EnvironmentMismatchError, match=r"no GPU|not installed"):
         target_side(plans)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_engines_that_append_in_place_are_compared_with_canonical_ones(
+    exported: Exported, recorded: bool, tmp_path: Path
+) -> None:
+    own = exported("pre_norm", kernels="auto", quantize="int8", keep_canonical=True)
+    inputs = None
+    if recorded:
+        inputs = tmp_path / "calls"
+        backend = RecordingBackend(open_backend("onnxruntime", threads=1), inputs, limit=1 << 24)
+        with Generator(EngineBundle.open(own), backend, schedule="full") as generator:
+            generator.generate([[5, 6, 7], [8]], SamplingParams(temperature=0, max_tokens=4))
+    compared = compare(CompareConfig(bundle=own, inputs=inputs, layers=(0, 2)))
+    assert [engine.engine for engine in compared.engines] == ["layer_000", "layer_002"]
+    assert departing(compared) == []
+
+
+@pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
+def test_a_cache_that_polygraphy_has_no_type_for_is_refused(exported: Exported) -> None:
+    own = exported("pre_norm", kernels="skipdec", kv_dtype="int8")
+    with pytest.raises(UsageError, match="has a KV cache of int8, which Polygraphy's runners"):
+        compare(CompareConfig(bundle=own))
