@@ -50,6 +50,7 @@ def hugging_face_greedy(
         ((3, 11, 1, 7), "onnxruntime"),
         ((3, 11, 1, 7), "auto"),
     ],
+    ids=["short", "long", "ragged", "ragged-auto"],
 )
 def test_tokens_equal_hugging_face_generate(
     structure: str,
