@@ -32,7 +32,7 @@ fetch_headers() {
     sed '/^$/q; s/^Suites:.*/Suites: trixie/' /etc/apt/sources.list.d/debian.sources \
         >"$work/sources/trixie.sources"
     (cd "$work" && "${apt[@]}" update && "${apt[@]}" download libonnxruntime-dev &&
-        dpkg-deb -x libonnxruntime-dev_*.deb .)
+        dpkg-deb -x libonnxruntime-dev_*.deb .) || return 1
     HEADERS="$work/usr/include/onnxruntime"
 }
 if [[ -n "${HEADERS:-}" ]] || fetch_headers 2>"$work/apt"; then
