@@ -143,13 +143,6 @@ def expected(node: Attention, x: Array, cache: Cache, write_indices: Sequence[in
     return y.reshape(*x.shape[:2], -1)
 
 
-@pytest.fixture(params=INSTRUCTION_SETS)
-def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
-    name: str = request.param
-    return name
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_size", HEAD_SIZES)
 def test_prompts_and_steps_are_the_exact_attention_of_the_cached_rows(

@@ -30,13 +30,6 @@ pytestmark = pytest.mark.skipif(
 NONE, RELU, GELU = 0, 1, 2
 
 
-@pytest.fixture(params=available_instruction_sets())
-def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
-    name: str = request.param
-    return name
-
-
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     """float32(a · b + c), rounded once: in float64 to odd, which a second rounding can't spoil."""
     product, addend = a.astype(np.float64) * b, c.astype(np.float64)

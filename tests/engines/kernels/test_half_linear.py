@@ -27,13 +27,6 @@ NONE, RELU, GELU = 0, 1, 2
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-@pytest.fixture(params=INSTRUCTION_SETS)
-def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
-    name: str = request.param
-    return name
-
-
 @dataclass(frozen=True)
 class Layer:
     """A layer of 16 bits: weight [K, N], bias float32 [N] or none."""

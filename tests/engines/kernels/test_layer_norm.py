@@ -23,13 +23,6 @@ pytestmark = pytest.mark.skipif(not INSTRUCTION_SETS, reason="the kernels were n
 EPSILON = 1e-5
 
 
-@pytest.fixture(params=INSTRUCTION_SETS)
-def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
-    name: str = request.param
-    return name
-
-
 def session(
     scale: Array, bias: Array | None = None, epsilon: float = EPSILON, threads: int = 1
 ) -> onnxruntime.InferenceSession:

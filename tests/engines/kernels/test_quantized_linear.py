@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session
 
-from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
 from skipdec.engines.kernels.packing import pack_int8, unpack_int8
 
 Array = np.ndarray[Any, Any]
@@ -25,13 +24,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 NONE, RELU, GELU = 0, 1, 2
-
-
-@pytest.fixture(params=available_instruction_sets())
-def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
-    name: str = request.param
-    return name
 
 
 @dataclass(frozen=True)

@@ -19,41 +19,16 @@
 #pragma GCC target("avx2,avxvnni,fma,f16c")
 #endif
 
+// clang-format off: order matters
+#include "simd/bytes_avx2.inc.h"
 #include "simd/vector_avx2.inc.h"
+#include "blocks/codes_avx2.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
 
 constexpr int kGroup = 4;
-
-inline __m256i load_lanes(const void* from) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
-}
-
-inline std::int32_t load_word(const std::int8_t* from) {
-  std::int32_t word;
-  std::memcpy(&word, from, sizeof word);
-  return word;
-}
-
-struct Codes {
-  static constexpr int kVectors = 8;
-  __m256i low[kVectors], high[kVectors];  // inputs 4·i … 4·i + 3 of 8 columns each
-  static Codes load(const std::uint8_t* from) {
-    Codes codes;
-    unpack(from, codes.low);
-    unpack(from + 32, codes.high);
-    return codes;
-  }
-  static void unpack(const std::uint8_t* from, __m256i (&vectors)[kVectors]) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    for (int i = 0; i < kVectors; i += 2) {
-      const __m256i both = load_lanes(from + 32 * i);
-      vectors[i] = _mm256_and_si256(both, mask);
-      vectors[i + 1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-    }
-  }
-};
 
 struct Sums {
   __m256i low, high;  // of 8 columns each

@@ -20,6 +20,7 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
+#include "simd/bytes_avx2.inc.h"
 #include "simd/vector_avx2.inc.h"
 
 namespace skipdec {
@@ -29,16 +30,6 @@ constexpr std::int64_t kCodeBytes = 2;
 constexpr int kMaximumRows = 4;
 
 constexpr int blocks_at_once(int) { return 1; }
-
-inline __m256i load_lanes(const void* from) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
-}
-
-inline std::int32_t load_word(const std::uint8_t* from) {
-  std::int32_t word;
-  std::memcpy(&word, from, sizeof word);
-  return word;
-}
 
 // Of four along the depth, the first and third, and the second and fourth.
 struct Codes {

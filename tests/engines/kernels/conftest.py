@@ -1,0 +1,16 @@
+"""Each instruction set that the kernels run on here."""
+
+from __future__ import annotations
+
+import pytest
+from one_operator import available_instruction_sets
+
+from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
+
+
+@pytest.fixture(params=available_instruction_sets())
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Sessions made in the test run on it; the test runs once for each."""
+    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
+    name: str = request.param
+    return name
