@@ -5,15 +5,35 @@
 namespace skipdec::attention {
 namespace {
 
-constexpr std::int64_t kPrefetchBytes = 4096;
-
+// Fetches the row that is read some 4 KB later: one of the same rows, or of those that are read
+// after them. Caches are longer than what is read of them, so that the next row in memory may be
+// none.
 template <class Element>
-inline void prefetch(const Element* row, std::int64_t stride) {
-  constexpr std::int64_t kLine = 64;
-  const auto* ahead = reinterpret_cast<const char*>(row) + kPrefetchBytes;
-  const std::int64_t bytes = stride * static_cast<std::int64_t>(sizeof(Element));
-  for (std::int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(ahead + at);
-}
+class Prefetch {
+ public:
+  Prefetch(const CachedRows<Element>& rows, std::int64_t length, const Element* after)
+      : rows_(rows),
+        length_(length),
+        after_(after),
+        bytes_(rows.stride * static_cast<std::int64_t>(sizeof(Element))),
+        ahead_(kBytes / bytes_) {}
+
+  void operator()(std::int64_t t) const {
+    const std::int64_t at = t + ahead_;
+    const Element* row = at < length_ ? rows_.at(at) : after_ + (at - length_) * rows_.stride;
+    const char* line = reinterpret_cast<const char*>(row);
+    for (std::int64_t byte = 0; byte < bytes_; byte += 64) __builtin_prefetch(line + byte);
+  }
+
+ private:
+  static constexpr std::int64_t kBytes = 4096;
+
+  const CachedRows<Element>& rows_;
+  std::int64_t length_;
+  const Element* after_;
+  std::int64_t bytes_;
+  std::int64_t ahead_;
+};
 
 // Lane i of the result is the sum of rows[i]'s lanes, from the first to the last.
 inline Vector sums_of(Vector (&rows)[16]) {
@@ -26,12 +46,12 @@ inline Vector sums_of(Vector (&rows)[16]) {
 // scores[t] for t in [0, length): lane p of a partial sum takes elements 16c + p in order of c.
 template <class Element, class Layout>
 void score_one(const float* query, const CachedRows<Element>& keys, std::int64_t length,
-               const Layout& layout, float* scores) {
+               const Prefetch<Element>& prefetch, const Layout& layout, float* scores) {
   for (std::int64_t t = 0; t < length; t += Vector::kLanes) {
     Vector partial[16];
     for (int i = 0; i < 16; ++i) {
       const Element* row = keys.at(std::min(t + i, length - 1));
-      prefetch(row, keys.stride);
+      prefetch(t + i);
       partial[i] = Vector::load(query) * layout.load(row, 0);
       for (int c = 1; c < layout.count; ++c) {
         partial[i] =
@@ -48,12 +68,13 @@ void score_one(const float* query, const CachedRows<Element>& keys, std::int64_t
 // over t for each element.
 template <int kCount, class Element, class Layout>
 void weigh_one(const float* weights, const CachedRows<Element>& values, std::int64_t length,
-               const Layout& layout, int chunk, float inverse, float* y) {
+               const Prefetch<Element>& prefetch, const Layout& layout, int chunk, float inverse,
+               float* y) {
   Vector total[kCount];
   for (Vector& each : total) each = Vector::broadcast(0.0F);
   for (std::int64_t t = 0; t < length; ++t) {
     const Element* row = values.at(t);
-    prefetch(row, values.stride);
+    prefetch(t);
     const Vector weight = Vector::broadcast(weights[t] * values.scale(t));
     for (int c = 0; c < kCount; ++c) {
       total[c] = multiply_add(weight, layout.load(row, chunk + c), total[c]);
@@ -76,14 +97,16 @@ void attend_one(const Call& call, const Span& span, std::int64_t index, const La
     const Vector scaled = layout.load(query.from, c) * Vector::broadcast(call.scale);
     scaled.store(scratch + c * Vector::kLanes);
   }
-  score_one(scratch, keys, query.length, layout, scores);
+  const Prefetch<Element> of_keys(keys, query.length, values.first);
+  const Prefetch<Element> of_values(values, query.length, keys.at(call.capacity));  // the next head
+  score_one(scratch, keys, query.length, of_keys, layout, scores);
   const float inverse = exponentiate(scores, query.length);
   if constexpr (std::is_same_v<Layout, Chunks>) {
     for (int c = 0; c < layout.count; ++c) {
-      weigh_one<1>(scores, values, query.length, layout, c, inverse, query.to);
+      weigh_one<1>(scores, values, query.length, of_values, layout, c, inverse, query.to);
     }
   } else {
-    weigh_one<Layout::count>(scores, values, query.length, layout, 0, inverse, query.to);
+    weigh_one<Layout::count>(scores, values, query.length, of_values, layout, 0, inverse, query.to);
   }
 }
 

@@ -35,12 +35,12 @@ struct Block {
 // Element d = 16c + p of sixteen keys from ``position`` at [p][c]; the last of ``end`` beyond it.
 template <class Element, class Layout>
 void load_keys(const CachedRows<Element>& keys, std::int64_t position, std::int64_t end,
-               const Layout& layout, float* tile) {
+               const Prefetch<Element>& prefetch, const Layout& layout, float* tile) {
   for (int c = 0; c < layout.count; ++c) {
     Vector rows[16];
     for (int i = 0; i < 16; ++i) {
       const Element* row = keys.at(std::min(position + i, end - 1));
-      if (c == 0) prefetch(row, keys.stride);
+      if (c == 0) prefetch(position + i);
       rows[i] = layout.load(row, c);
     }
     transpose(rows);
@@ -155,8 +155,11 @@ template <class Element, class Layout>
 void score_block(const Block& block, const Layout& layout) {
   const CachedRows<Element> keys(block.call.key_cache, block.call, block.span.sequence,
                                  block.span.kv_head);
+  const CachedRows<Element> values(block.call.value_cache, block.call, block.span.sequence,
+                                   block.span.kv_head);
+  const Prefetch<Element> prefetch(keys, block.longest, values.first);
   for (std::int64_t t = 0; t < block.longest; t += Vector::kLanes) {
-    load_keys(keys, t, block.longest, layout, block.tile);
+    load_keys(keys, t, block.longest, prefetch, layout, block.tile);
     Vector key_scale = Vector::broadcast(1.0F);
     if constexpr (kHasScale<Element>) key_scale = keys.scales(t, block.longest);
     score_queries<kScoreQueries>(block, 0, key_scale, layout, t);
@@ -185,12 +188,13 @@ template <class Element, class Layout>
 void weigh_block(const Block& block, const Layout& layout) {
   const CachedRows<Element> values(block.call.value_cache, block.call, block.span.sequence,
                                    block.span.kv_head);
+  const Prefetch<Element> prefetch(values, block.longest, values.at(block.call.capacity));
   const std::int64_t rows = value_tile_rows(block.width);
   for (std::int64_t t = 0; t < block.longest; t += rows) {
     const std::int64_t end = std::min(t + rows, block.longest);
     for (std::int64_t row = t; row < end; ++row) {
       float* to = block.tile + (row - t) * block.width;
-      prefetch(values.at(row), values.stride);
+      prefetch(row);
       for (int c = 0; c < layout.count; ++c) {
         layout.load(values.at(row), c).store(to + c * Vector::kLanes);
       }

@@ -87,10 +87,10 @@ class TileProduct {
       multiply_block(tiles, packed, block);
       add_block(block);
     }
+    const FinishedColumns<BlockWeights> columns(weights_, panel_ * kPanelColumns);
     for (std::int64_t group = begin_; group < end_; ++group) {
       for (std::int64_t row = 0; row < rows_.rows_of(group); ++row) {
-        finish_columns(weights_, rows_, group * kGroup + row, panel_ * kPanelColumns,
-                       y_[group - begin_][row]);
+        columns.store(rows_, group * kGroup + row, y_[group - begin_][row]);
       }
     }
   }

@@ -53,9 +53,8 @@ void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int6
     correction += kRows;
     scale += kPanelColumns;
   }
-  for (int row = 0; row < kRows; ++row) {
-    finish_columns(weights, rows, group * kGroup + row, panel * kPanelColumns, y[row]);
-  }
+  const FinishedColumns<BlockWeights> columns(weights, panel * kPanelColumns);
+  for (int row = 0; row < kRows; ++row) columns.store(rows, group * kGroup + row, y[row]);
 }
 
 using MultiplyTile = void (*)(const BlockWeights&, const BlockRows&, std::int64_t group,

@@ -67,10 +67,9 @@ inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, cons
       for (int b = 0; b < kBlocks; ++b) sums[m][b] = multiply_add(x, loaded[b], sums[m][b]);
     }
   }
-  for (int m = 0; m < kRows; ++m) {
-    for (int b = 0; b < kBlocks; ++b) {
-      finish_columns(weights, rows, row + m, (block + b) * Vector::kLanes, sums[m][b]);
-    }
+  for (int b = 0; b < kBlocks; ++b) {
+    const FinishedColumns<HalfWeights> columns(weights, (block + b) * Vector::kLanes);
+    for (int m = 0; m < kRows; ++m) columns.store(rows, row + m, sums[m][b]);
   }
 }
 

@@ -150,12 +150,11 @@ void multiply_group(Tiles& tiles, const IntegerWeights& weights, const IntegerRo
       add_part<kRowTiles, 1>(tiles, part_of(block), &sums[0][block - begin]);
     }
   }
-  const std::int64_t row_end = std::min(rows.count, row + kRowTiles * kTileRows);
-  for (std::int64_t m = row; m < row_end; ++m) {
-    const TileSums* of_row = sums[(m - row) / kTileRows];
-    for (std::int64_t block = begin; block < end; ++block) {
-      finish(weights, rows, m, block, of_row[block - begin].row((m - row) % kTileRows));
-    }
+  const std::int64_t count = std::min(rows.count - row, kRowTiles * kTileRows);
+  for (std::int64_t block = begin; block < end; ++block) {
+    finish_block(weights, rows, row, count, block, [&](std::int64_t m) {
+      return sums[m / kTileRows][block - begin].row(m % kTileRows);
+    });
   }
 }
 

@@ -6,28 +6,24 @@
 namespace skipdec {
 namespace {
 
-// ``sums``: float(Σ q·w − offset) of 16 columns of ``block`` in ``row``.
-inline void finish_floats(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
-                          std::int64_t block, Vector sums) {
+// Store the results of ``count`` rows from ``row`` in a block of columns; sums_of(m) has row
+// row + m's sums, whose function less(offset) gives float(Σ q·w − offset).
+template <class SumsOf>
+inline void finish_block(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                         std::int64_t count, std::int64_t block, const SumsOf& sums_of) {
   const std::int64_t column = block * kBlockColumns;
-  const int count = columns_from(column, weights.columns);
-  const Vector scale = load_columns(weights.scale + column, count);
-  finish_columns(weights, rows, row, column, (sums * scale) * Vector::broadcast(rows.scale[row]));
-}
-
-// The same of ``sums`` of 16 columns, whose function less(offset) gives the floats.
-template <class Sums>
-inline void finish(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
-                   std::int64_t block, const Sums& sums) {
-  const std::int64_t column = block * kBlockColumns;
-  const std::int64_t count = std::min(kBlockColumns, weights.columns - column);
+  const FinishedColumns<IntegerWeights> columns(weights, column);
+  const Vector scale = columns.load(weights.scale);
   const std::int32_t* offset = weights.offset + column;
   std::int32_t last[kBlockColumns] = {};
-  if (count < kBlockColumns) {
-    std::copy_n(offset, count, last);
+  if (columns.count() < kBlockColumns) {
+    std::copy_n(offset, columns.count(), last);
     offset = last;
   }
-  finish_floats(weights, rows, row, block, sums.less(offset));
+  for (std::int64_t m = 0; m < count; ++m) {
+    const Vector of_row = sums_of(m).less(offset) * scale;
+    columns.store(rows, row + m, of_row * Vector::broadcast(rows.scale[row + m]));
+  }
 }
 
 }  // namespace

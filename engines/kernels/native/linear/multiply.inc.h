@@ -47,13 +47,18 @@ void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::
       });
     });
   }
+  Sums totals[kBlocks][kRows];  // in memory, where a loop can finish them
   unrolled<kRows>([&](auto m) {
     unrolled<kBlocks>([&](auto b) {
       Sums total = sums[0][m][b];
       unrolled<kSteps - 1>([&](auto step) { total.add(sums[step + 1][m][b]); });
-      finish(weights, rows, row + m, block + b, total);
+      totals[b][m] = total;
     });
   });
+  for (int b = 0; b < kBlocks; ++b) {
+    finish_block(weights, rows, row, kRows, block + b,
+                 [&](std::int64_t m) -> const Sums& { return totals[b][m]; });
+  }
 }
 
 template <int kRows>

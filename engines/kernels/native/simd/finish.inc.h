@@ -11,28 +11,48 @@ inline Vector load_columns(const float* from, int count) {
   return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
 }
 
-// How many of 16 columns from ``column`` a product with ``columns`` has.
-inline int columns_from(std::int64_t column, std::int64_t columns) {
-  return static_cast<int>(std::min<std::int64_t>(columns - column, Vector::kLanes));
-}
+// The 16 columns from ``column`` of a product, of which the last ones may not be there: what their
+// results have in common in all rows, loaded once. Weights have columns, bias and activation.
+template <class Weights>
+class FinishedColumns {
+ public:
+  FinishedColumns(const Weights& weights, std::int64_t column)
+      : column_(column),
+        columns_(weights.columns),
+        count_(static_cast<int>(std::min<std::int64_t>(columns_ - column, Vector::kLanes))),
+        activation_(weights.activation),
+        has_bias_(weights.bias != nullptr),
+        bias_(has_bias_ ? load(weights.bias) : Vector::broadcast(0.0F)) {}
 
-// Store activation(y + bias) + residual of the columns from ``column`` in ``row``. Weights have
-// columns, bias and activation; rows a residual, which may be the result.
-template <class Weights, class Rows>
-inline void finish_columns(const Weights& weights, const Rows& rows, std::int64_t row,
-                           std::int64_t column, Vector y) {
-  const int count = columns_from(column, weights.columns);
-  if (weights.bias != nullptr) y = y + load_columns(weights.bias + column, count);
-  if (weights.activation == Activation::kRelu) y = relu(y);
-  if (weights.activation == Activation::kGelu) y = gelu(y);
-  const std::int64_t place = row * weights.columns + column;
-  if (rows.residual != nullptr) y = load_columns(rows.residual + place, count) + y;
-  if (count == Vector::kLanes) {
-    y.store(rows.result + place);
-  } else {
-    store_first(y, rows.result + place, count);
+  // Of a vector [N]; zeros for columns that are not there.
+  Vector load(const float* of_columns) const { return load_columns(of_columns + column_, count_); }
+
+  // Store activation(y + bias) + residual in ``row``. Rows have a residual, which may be the
+  // result.
+  template <class Rows>
+  void store(const Rows& rows, std::int64_t row, Vector y) const {
+    if (has_bias_) y = y + bias_;
+    if (activation_ == Activation::kRelu) y = relu(y);
+    if (activation_ == Activation::kGelu) y = gelu(y);
+    const std::int64_t place = row * columns_ + column_;
+    if (rows.residual != nullptr) y = load_columns(rows.residual + place, count_) + y;
+    if (count_ == Vector::kLanes) {
+      y.store(rows.result + place);
+    } else {
+      store_first(y, rows.result + place, count_);
+    }
   }
-}
+
+  int count() const { return count_; }
+
+ private:
+  std::int64_t column_;
+  std::int64_t columns_;
+  int count_;
+  Activation activation_;
+  bool has_bias_;
+  Vector bias_;
+};
 
 }  // namespace
 }  // namespace skipdec
