@@ -37,8 +37,8 @@ constexpr std::int64_t kAhead = 3072;  // bytes of weights that are fetched ahea
 }  // namespace skipdec
 
 #include "blocks/quantize.inc.h"
-#include "linear/unrolled.inc.h"
 #include "simd/finish.inc.h"
+#include "simd/unrolled.inc.h"
 #if defined(SKIPDEC_EMULATED_TILES)
 #include "simd/tiles_emulated.inc.h"
 #else

@@ -55,6 +55,7 @@ struct Sums {
 }  // namespace skipdec
 
 #include "blocks/multiply.inc.h"
+#include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
 const BlockKernels& avx2_block_kernels() { return kKernels; }

@@ -23,6 +23,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, in g++ 12's own headers
 #endif
 
+#include "simd/unrolled.inc.h"
 #include "simd/vector_avx512.inc.h"
 
 namespace skipdec {
@@ -48,15 +49,22 @@ struct Codes {
 struct Sums {
   __m512i lanes;
   static Sums start(std::int32_t value) { return {_mm512_set1_epi32(value)}; }
-  void add(const Codes& codes, const std::int8_t* row) {
-    for (int i = 0; i < Codes::kVectors; ++i) {
-      std::int32_t four;
-      std::memcpy(&four, row + 4 * i, sizeof four);
-      lanes = _mm512_dpbusd_epi32(lanes, codes.vectors[i], _mm512_set1_epi32(four));
-    }
-  }
   Vector as_floats() const { return {_mm512_cvtepi32_ps(lanes)}; }
 };
+
+// Row after row for each four inputs: sums of one row wait for each other, those of rows don't.
+template <int kRows>
+inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes& codes,
+                                                    const std::int8_t* rows, std::int64_t stride) {
+  unrolled<Codes::kVectors>([&](auto i) {
+    unrolled<kRows>([&](auto row) {
+      std::int32_t four;
+      std::memcpy(&four, rows + row * stride + 4 * i, sizeof four);
+      sums[row].lanes =
+          _mm512_dpbusd_epi32(sums[row].lanes, codes.vectors[i], _mm512_set1_epi32(four));
+    });
+  });
+}
 
 }  // namespace
 }  // namespace skipdec

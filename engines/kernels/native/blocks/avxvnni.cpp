@@ -49,6 +49,7 @@ struct Sums {
 }  // namespace skipdec
 
 #include "blocks/multiply.inc.h"
+#include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
 const BlockKernels& avxvnni_block_kernels() { return kKernels; }

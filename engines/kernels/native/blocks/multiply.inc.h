@@ -3,9 +3,9 @@
 // The including file says how its instruction set does it:
 //   constexpr int kGroup                         // rows whose sums fit into registers
 //   struct Codes { static Codes load(const std::uint8_t*); }  // a unit: 32 inputs, 16 columns
-//   struct Sums  { static Sums start(std::int32_t);
-//                  void add(const Codes&, const std::int8_t* row);  // 32 codes of a row
-//                  Vector as_floats() const; }
+//   struct Sums  { static Sums start(std::int32_t); Vector as_floats() const; }
+//   template <int kRows> void add_unit(Sums (&)[kRows], const Codes&, const std::int8_t* codes,
+//                                      std::int64_t stride);  // 32 codes of each row, stride apart
 #pragma once
 
 #include "blocks/quantize.inc.h"
@@ -38,9 +38,7 @@ void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int6
         __builtin_prefetch(packed + kAhead + line);
       }
       const Codes loaded = Codes::load(packed);
-      for (int row = 0; row < kRows; ++row) {
-        sums[row].add(loaded, codes + row * kBlockSize + unit * kUnitDepth);
-      }
+      add_unit(sums, loaded, codes + unit * kUnitDepth, kBlockSize);
       packed += kUnitBytes;
     }
     const Vector of_columns = Vector::load(scale);

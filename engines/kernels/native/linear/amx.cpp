@@ -67,7 +67,7 @@ struct alignas(64) TileSums {
 
 #include "linear/finish.inc.h"
 #include "linear/quantize.inc.h"
-#include "linear/unrolled.inc.h"
+#include "simd/unrolled.inc.h"
 #if defined(SKIPDEC_EMULATED_TILES)
 #include "simd/tiles_emulated.inc.h"
 #else

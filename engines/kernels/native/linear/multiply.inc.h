@@ -11,7 +11,7 @@
 #pragma once
 
 #include "linear/finish.inc.h"
-#include "linear/unrolled.inc.h"
+#include "simd/unrolled.inc.h"
 
 namespace skipdec {
 namespace {
@@ -21,6 +21,11 @@ namespace {
 constexpr std::int64_t code_stride(std::int64_t padded_depth) {
   return padded_depth * kCodeBytes + 64;
 }
+
+// Into the second cache what the next blocks multiply: with more than two rows the processor has
+// too many loads under way to run as far ahead as memory is away. Measured on Zen 4, weights from
+// memory, 2 threads: 8 rows 0.545 → 0.357 ms, 32 rows 1.62 → 1.32; into the first cache: 0.713.
+inline void fetch_ahead(const std::int8_t* weights) { __builtin_prefetch(weights, 0, 2); }
 
 template <int kRows, int kBlocks>
 void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
@@ -39,8 +44,11 @@ void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::
     unrolled<kSteps>([&](auto step) {
       const std::int64_t at = k + step * kDepthStep;
       Weights loaded[kBlocks];
-      unrolled<kBlocks>(
-          [&](auto b) { loaded[b] = Weights::load(packed + (b * depth + at) * kBlockColumns); });
+      unrolled<kBlocks>([&](auto b) {
+        const std::int8_t* from = packed + (b * depth + at) * kBlockColumns;
+        loaded[b] = Weights::load(from);
+        if constexpr (kRows > 2) fetch_ahead(from + kBlocks * depth * kBlockColumns);
+      });
       unrolled<kRows>([&](auto m) {
         const Codes broadcast = Codes::load(codes + m * stride + at * kCodeBytes);
         unrolled<kBlocks>([&](auto b) { sums[step][m][b].add(broadcast, loaded[b]); });
