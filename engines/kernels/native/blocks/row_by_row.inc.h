@@ -1,0 +1,14 @@
+// A unit's products where each row's sums are made at once: Sums::add(codes, row).
+#pragma once
+
+namespace skipdec {
+namespace {
+
+template <int kRows>
+inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes& codes,
+                                                    const std::int8_t* rows, std::int64_t stride) {
+  for (int row = 0; row < kRows; ++row) sums[row].add(codes, rows + row * stride);
+}
+
+}  // namespace
+}  // namespace skipdec
