@@ -56,7 +56,10 @@ class Int4Grid(ABC):
 
 
 class OnnxRuntimeGrid(Int4Grid):
-    """Codes -8 to 7 of MatMulNBits: see BlockQuantizer."""
+    """Codes -8 to 7 of MatMulNBits and of BlockLinear4: see BlockQuantizer.
+
+    Scales are bfloat16 values, as BlockLinear4 stores them, so that both find the same codes.
+    """
 
     @property
     def lowest_code(self) -> int:
@@ -69,8 +72,8 @@ class OnnxRuntimeGrid(Int4Grid):
         return BlockQuantizer(4, self.block_size)
 
     def scales(self, extremes: Tensor) -> Tensor:
-        """An eighth of a stored value is exact in float32."""
-        return _without_the_smallest(extremes.to(self.dtype)) / self.lowest_code
+        """An eighth of a stored value is exact, in bfloat16 as in float32."""
+        return _without_the_smallest(extremes.bfloat16().to(self.dtype)) / self.lowest_code
 
 
 class TensorRtGrid(Int4Grid):

@@ -22,7 +22,7 @@ from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule.text import parse_schedule
 
 _WARM_STEPS = 3
-_STEPS_A_PROBE = 4
+_STEPS_A_PROBE = 1
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.linear import LinearBlockQuantizer
-from skipdec.exporter.quantization.quantize import BlockQuantizer
+from skipdec.exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
 from skipdec.runtime.generator import Generator
 
 Checkpoint = Callable[[str], Path]
@@ -125,18 +125,21 @@ def test_on_its_own_texts_every_product_errs_less_than_to_nearest(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])
+@pytest.mark.parametrize(
+    ("target", "quantizer"),
+    [
+        pytest.param("onnxruntime", BlockQuantizer(4, 16), id="MatMulNBits"),
+        pytest.param("onnxruntime", BlockQuantizer(4, 16, "bfloat16"), id="BlockLinear4"),
+        pytest.param("tensorrt", LinearBlockQuantizer(4, 16, "float16"), id="tensorrt"),
+    ],
+)
 def test_what_is_written_is_already_what_export_rounds_it_to(
-    target: str, dtype: torch.dtype, tmp_path: Path
+    target: str, quantizer: WeightQuantizer, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     tiny_model("untied").to(dtype).save_pretrained(source)
     output = tmp_path / "rounded"
     run_rounding(rounding_plan(source, output, target=target), Events())
-    quantizer = {
-        "onnxruntime": BlockQuantizer(4, 16),
-        "tensorrt": LinearBlockQuantizer(4, 16, "float16"),
-    }[target]
     before = layer_products(source)
     for key, stored in layer_products(output).items():
         assert stored.dtype == str(dtype).removeprefix("torch.")
