@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..engines.backends.device import Device
@@ -19,6 +19,7 @@ from .kv.pool import KVMemory
 from .schedule import ExitSchedule
 from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import UntunedWarning
+from .scheduling.engine import Engine, EngineConfig, EngineParts
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
@@ -282,6 +283,34 @@ class Generator:
         """``stream`` of requests that were made before, as `generate_requests` takes them."""
         steps = self._runner.run(requests, schedules, cancelled)
         return (delta for step in steps for delta in step.deltas)
+
+    @contextmanager
+    def engine(
+        self, *, max_prefill_tokens: int | None = None, admission: str = "fcfs"
+    ) -> Iterator[Engine]:
+        """Hold this generator for requests that come at any time and run together; see `Engine`.
+
+        ``max_prefill_tokens``: of one call for prompts, None for 2,048; a smaller number lets the
+        texts that run go on sooner. ``admission``: ``fcfs``, or ``gang:min_free=2,hold_ms=8``.
+        Up to ``max_batch_size`` rows run at once.
+
+        Raises UsageError for a value that is not allowed and on a device, SkipDecError if the
+        generator is busy.
+        """
+        values = {} if max_prefill_tokens is None else {"max_prefill_tokens": max_prefill_tokens}
+        config = EngineConfig(admission=admission, **values)
+        runner = self._runner
+        with runner.slots() as slots:
+            parts = EngineParts(
+                engines=runner.engines,
+                slots=slots,
+                layout=runner.layout,
+                max_rows=runner.limits.max_batch_size,
+                model=self.model,
+                tokenizer=self.tokenizer,
+                schedules=self._schedules,
+            )
+            yield Engine(parts, config)
 
     def score(
         self,

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
+from typing import cast
 
 from pydantic import Field
 
 from ...engines.backends.session import EngineBackend
 from ...engines.bundle import EngineBundle
 from ...engines.checking import MemorySize, ValidatedConfig
+from ...engines.errors import UsageError
 from ...engines.manifest import TensorRole
 from ..kv.cache import KVLayout
 from ..kv.pool import BufferPool
+from ..kv.slots import SlotCache
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
+from ..stitching.host import HostStitcher
+from ..stitching.host_slots import HostSlotStitcher
 from ..stitching.loaded import LoadedEngines
 from ..stitching.loading import load_stitcher
+from ..stitching.slots import SlotStitcher
+from ..stitching.stitcher import Stitcher
 from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
 from ..tokens.tokenizer import Tokenizer
 from .batch import Batch
@@ -61,7 +69,7 @@ class BatchRunner:
     ) -> None:
         self._model = bundle.manifest.model
         self._tokenizer = tokenizer
-        self._layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
+        self.layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
         on_device = backend.device is not None
         limits = BatchLimits.of(
             bundle.manifest,
@@ -72,7 +80,7 @@ class BatchRunner:
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # What is free is known once the engines are loaded.
         kv_bytes = config.kv_memory or backend.memory.available_bytes()
-        self._limits = replace(limits, kv_bytes=kv_bytes)
+        self.limits = replace(limits, kv_bytes=kv_bytes)
         pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
         self.engines = LoadedEngines(stitcher, backend, pool)
 
@@ -88,15 +96,37 @@ class BatchRunner:
         Raises what `plan_batches`, `LoadedEngines.exclusive` and `LoadedEngines.run` raise.
         """
         call_start = perf_counter()
-        batches = plan_batches(requests, schedules, self._layout, self._limits)
+        batches = plan_batches(requests, schedules, self.layout, self.limits)
         self.engines.require_usable()
         return self._steps(batches, cancelled, call_start)
+
+    @contextmanager
+    def slots(self) -> Iterator[SlotStitcher]:
+        """Hold the engines, and the slots of rows that come and go, until the block is left.
+
+        Raises UsageError for engines on a device, which run static batches.
+        """
+        if self.engines.device is not None:
+            raise UsageError("engine", "runs on CPUs; on a device, use generate and stream")
+        with self.engines.exclusive(planned_bytes=0), self.engines.slots(self._make_slots) as slots:
+            yield slots
+
+    def _make_slots(self, stitcher: Stitcher, pool: BufferPool) -> SlotStitcher:
+        cache = SlotCache(
+            pool,
+            self.layout,
+            num_layers=self._model.num_layers,
+            max_rows=self.limits.max_batch_size,
+            max_positions=self._model.max_seq_len,
+            limit=self.limits.kv_bytes,
+        )
+        return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool)
 
     def score(
         self, requests: Sequence[ScoreRequest], schedules: Sequence[ExitSchedule]
     ) -> list[ScoreOutput]:
         """Score one request after another."""
-        scorer = Scorer(self.engines.pool, self._layout, self._limits)
+        scorer = Scorer(self.engines.pool, self.layout, self.limits)
         with self.engines.exclusive(planned_bytes=scorer.check(requests)):
             return [
                 self.engines.run(partial(scorer.score, request=request, schedule=schedule))

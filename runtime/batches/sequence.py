@@ -70,6 +70,11 @@ class RunningSequence:
         """End the sequence as cancelled."""
         return self._delta((), self._stop_checker.abort(), 0)
 
+    def fail(self, reason: str) -> StreamDelta:
+        """End the sequence with finish_reason "error" and ``reason`` as its stop_reason."""
+        self._stop_checker.fail(reason)
+        return self._delta((), "", 0)
+
     def record_time(self, step_start: float | None) -> None:
         """Note when the last token was there; ``step_start`` is None for the first one."""
         now = perf_counter()

@@ -15,7 +15,8 @@ from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache
 from ..schedule import LayerPlan
 from ..tokens.logits import HostLogits
-from .stitcher import Stitcher, bind, cache_tensors, run_once
+from .host_prompts import HostPrompts
+from .stitcher import Stitcher, bind, cache_tensors
 
 
 class StepBuffers:
@@ -75,9 +76,10 @@ class HostStitcher(Stitcher):
         head: EngineSession,
         max_rows: int,
     ) -> None:
-        self._embed = embed
-        self._layers = tuple(layers)
-        self._head = head
+        self.embed = embed
+        self.layers = tuple(layers)
+        self.head = head
+        self.prompts = HostPrompts(embed, self.layers, head)
         self.buffers = StepBuffers(embed.spec, head.spec, max_rows)
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # rows -> embed and head
         self._bound: dict[int, Binding] = {}  # layer -> binding, for _bound_rows rows
@@ -95,7 +97,7 @@ class HostStitcher(Stitcher):
             self._bound_rows = rows
         if rows not in self._ends:
             tensors = self.buffers.tensors(rows)
-            self._ends[rows] = (bind(self._embed, tensors), bind(self._head, tensors))
+            self._ends[rows] = (bind(self.embed, tensors), bind(self.head, tensors))
         embed, head = self._ends[rows]
         embed.run()
         for layer in plan.layers:
@@ -108,7 +110,7 @@ class HostStitcher(Stitcher):
     def retire(self, cache: KVCache, plan: LayerPlan) -> None:
         """See Stitcher."""
         kept = frozenset(plan.layers)
-        for layer in range(len(self._layers)):
+        for layer in range(len(self.layers)):
             if layer not in kept and cache.is_live(layer):
                 if layer in self._bound:
                     self._bound.pop(layer).release()
@@ -138,21 +140,13 @@ class HostStitcher(Stitcher):
     ) -> Array:
         """See Stitcher."""
         rows = len(prompts)
-        lengths = np.array([len(prompt) for prompt in prompts])  # [rows]
-        hidden_states = self._embed_tokens(prompts)  # [rows, S, E]
-        padded = hidden_states.shape[1]
-        for layer, session in enumerate(self._layers):
+
+        def caches(layer: int) -> tuple[Tensor, Tensor]:
             if cache.is_live(layer):
-                key, value = cache.rows(layer, first_row, first_row + rows)
-            else:
-                key, value = cache.scratch(rows)
-            active = np.array(active_lengths[layer])  # [rows]
-            if np.array_equal(active, lengths):
-                run_once(session, _prefill_tensors(hidden_states, key, value, lengths))
-            else:
-                _run_prefixes(session, hidden_states, key, value, active)
-        row_positions = np.arange(rows) * padded + lengths - 1  # [rows]
-        return self._gather_logits(hidden_states, row_positions)
+                return cache.rows(layer, first_row, first_row + rows)
+            return cache.scratch(rows)
+
+        return self.prompts.prefill(prompts, active_lengths, caches)
 
     def score(
         self,
@@ -163,67 +157,8 @@ class HostStitcher(Stitcher):
         chunk: int,
     ) -> Iterator[Array]:
         """See Stitcher."""
-        hidden_states = self._embed_tokens([tokens])  # [1, S, E]
-        for session, length in zip(self._layers, active_lengths, strict=True):
-            _run_prefixes(session, hidden_states, *cache.scratch(1), np.array([length]))
-        for start in range(0, len(positions), chunk):
-            yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
+        return self.prompts.score(tokens, active_lengths, positions, chunk, cache.scratch(1))
 
     def _bind_layer(self, cache: KVCache, layer: int, rows: int) -> Binding:
         key, value = cache.rows(layer, 0, rows)
-        return bind(self._layers[layer], self.buffers.tensors(rows) | cache_tensors(key, value))
-
-    def _embed_tokens(self, rows: Sequence[Sequence[int]]) -> Array:
-        padded = max(len(row) for row in rows)
-        spec = self._embed.spec.tensor(TensorRole.HIDDEN_STATES_OUT)
-        input_ids = np.zeros((len(rows), padded), np.int64)
-        for index, row in enumerate(rows):
-            input_ids[index, : len(row)] = row
-        hidden_states = np.empty((len(rows), padded, int(spec.shape[-1])), spec.dtype)
-        tensors: dict[TensorRole, Tensor] = {
-            TensorRole.INPUT_IDS: input_ids,
-            TensorRole.POSITION_IDS: _first_positions(len(rows), padded),
-            TensorRole.HIDDEN_STATES_OUT: hidden_states,
-        }
-        run_once(self._embed, tensors)
-        return hidden_states
-
-    def _gather_logits(self, hidden_states: Array, row_positions: Array) -> Array:
-        logits = np.empty((len(row_positions), self.buffers.logits.shape[1]), np.float32)
-        tensors: dict[TensorRole, Tensor] = {
-            TensorRole.HIDDEN_STATES: hidden_states,
-            TensorRole.ROW_POSITIONS: row_positions.astype(np.int64),
-            TensorRole.LOGITS: logits,
-        }
-        run_once(self._head, tensors)
-        return logits
-
-
-def _run_prefixes(
-    session: EngineSession, hidden_states: Array, key: Tensor, value: Tensor, active: Array
-) -> None:
-    """Run the first ``active[r]`` tokens of each row [S, E]; the others bypass the layer."""
-    longest = int(active.max())
-    prefixes = np.ascontiguousarray(hidden_states[:, :longest])  # [rows, longest, E]; 1 row: a view
-    run_once(session, _prefill_tensors(prefixes, key, value, active))
-    for row, length in enumerate(active):
-        hidden_states[row, :length] = prefixes[row, :length]
-
-
-def _prefill_tensors(
-    hidden_states: Array, key: Tensor, value: Tensor, lengths: Array
-) -> dict[TensorRole, Tensor]:
-    rows, padded, _ = hidden_states.shape
-    return cache_tensors(key, value) | {
-        TensorRole.HIDDEN_STATES: hidden_states,
-        TensorRole.HIDDEN_STATES_OUT: hidden_states,
-        TensorRole.POSITION_IDS: _first_positions(rows, padded),
-        TensorRole.SEQLENS_K: (lengths - 1).astype(np.int32),
-        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(padded, np.int32),
-        TensorRole.WRITE_INDICES: np.zeros(rows, np.int64),
-    }
-
-
-def _first_positions(rows: int, length: int) -> Array:
-    """int64 [rows, length]: 0, 1, 2 ... in each row."""
-    return np.tile(np.arange(length, dtype=np.int64), (rows, 1))
+        return bind(self.layers[layer], self.buffers.tensors(rows) | cache_tensors(key, value))

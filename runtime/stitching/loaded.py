@@ -13,6 +13,7 @@ from ...engines.backends.session import EngineBackend
 from ...engines.errors import CapacityError, ClosedError, SkipDecError
 from ..kv.cache import KVCache, KVPlan
 from ..kv.pool import BufferPool, KVMemory
+from .slots import SlotStitcher
 from .stitcher import Stitcher
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class LoadedEngines:
         self._stitcher: Stitcher | None = stitcher
         self._backend = backend
         self._cache: KVCache | None = None  # of the call that is going on
+        self._slots: SlotStitcher | None = None  # of the engine that holds the call
         self._planned_bytes = 0
         self._is_closed = False
         self._process = os.getpid()
@@ -84,6 +86,18 @@ class LoadedEngines:
             cache = self._cache = KVCache(self.pool, plan)
         try:
             yield cache
+        finally:
+            if not self._is_inherited:
+                with self._changed:
+                    self._close_cache()
+
+    @contextmanager
+    def slots(self, make: Callable[[Stitcher, BufferPool], SlotStitcher]) -> Iterator[SlotStitcher]:
+        """The slots of an engine that holds the call, made of the loaded engines; then closed."""
+        with self._changed:
+            slots = self._slots = make(self.require_usable(), self.pool)
+        try:
+            yield slots
         finally:
             if not self._is_inherited:
                 with self._changed:
@@ -160,6 +174,9 @@ class LoadedEngines:
             yield not is_inside
 
     def _close_cache(self) -> None:
+        if self._slots is not None:
+            self._slots.close()
+            self._slots = None
         if self._cache is not None:
             if self._stitcher is not None:
                 self._stitcher.unbind()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class _Output:
@@ -55,7 +55,8 @@ class CompletionOutput(_Output):
     cumulative_logprob: float | None = None  # sum over token_ids; None unless logprobs were asked
     logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token, the chosen one in it
     finish_reason: FinishReason | None = None  # None while it runs
-    stop_reason: int | str | None = None  # the stop token or string; None for end of text
+    stop_reason: int | str | None = None  # the stop token or string; None for end of text;
+    # of finish_reason "error", what happened
     layers_per_token: tuple[int, ...] = ()  # decoder layers run to produce each token
     timings: Timings | None = None
 

@@ -79,6 +79,10 @@ class StopChecker:
         self.finish_reason = "abort"
         return self._return(self._decoder.flush() if self._decoder else "", may_stop=False)
 
+    def fail(self, reason: str) -> None:
+        """End the sequence because of an error; text that is held back is lost."""
+        self.finish_reason, self.stop_reason = "error", reason
+
     def _return(self, piece: str, may_stop: bool) -> str:
         if self._params.stop:
             piece = self._up_to_stop_string(piece, may_stop)

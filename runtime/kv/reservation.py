@@ -1,0 +1,46 @@
+"""What one row reserves: whole, when it is admitted, so that nothing it needs is missing later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from ..schedule import ExitSchedule
+from .cache import KVLayout, plan_kv_cache
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Positions that one row takes in each layer's cache.
+
+    ``capacities[l]`` is 0 for a layer that runs in the row's prompt only. Worked (L=6, warm-up 1,
+    budgets 6 4 3 3 2 2, prompt of 10 tokens, max_tokens 8): (17, 0, 0, 11, 13, 17), as in
+    ``KVPlan``.
+    """
+
+    capacities: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, layout: KVLayout, schedule: ExitSchedule, prompt_length: int, max_tokens: int
+    ) -> Self:
+        """What ``prompt_length`` tokens and up to ``max_tokens`` more need at ``schedule``."""
+        plan = plan_kv_cache(layout, schedule, [prompt_length], [max_tokens], scratch_rows=1)
+        return cls(plan.capacities)
+
+
+def row_class(rows: int, most: int) -> int:
+    """Rows of a layer's buffers: 1, 2, 4, 8, …, at most ``most``, so that few of them are made."""
+    return min(1 << (rows - 1).bit_length(), most)
+
+
+def capacity_class(positions: int, most: int) -> int:
+    """Positions of a layer's buffers: four sizes an octave, at most ``most``.
+
+    >>> [capacity_class(positions, 1024) for positions in (3, 17, 33, 129, 1000)]
+    [16, 20, 40, 160, 1024]
+    """
+    if positions <= 16:
+        return min(16, most)
+    step = 1 << ((positions - 1).bit_length() - 3)
+    return min(-(-positions // step) * step, most)

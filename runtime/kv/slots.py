@@ -1,0 +1,236 @@
+"""Slots: rows that come and go on their own, each in the layers that it still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from ...engines.errors import CapacityError
+from ...engines.memory import Array, Buffer, Tensor
+from .cache import KVLayout
+from .pool import BufferPool, pooled_size
+from .reservation import Reservation, capacity_class, row_class
+
+
+@dataclass
+class _Pair:
+    """One layer's buffers [rows, N, T, W] and the flat memory that they lie in."""
+
+    key: Tensor
+    value: Tensor
+    memory: tuple[Buffer, Buffer]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and positions."""
+        return self.key.shape[0], self.key.shape[2]
+
+
+@dataclass
+class _Slots:
+    """One layer: who reserved how many positions, who lies in slots 0 … n-1, and the buffers."""
+
+    reserved: dict[int, int] = field(default_factory=dict)  # row -> positions
+    residents: list[int] = field(default_factory=list)  # rows by slot
+    pair: _Pair | None = None
+    generation: int = 0  # grows whenever the buffers are others
+
+
+class SlotCache:
+    """Keys and values of all rows that run, layer by layer.
+
+    A layer's residents lie in its slots 0 … n-1, so that the first n of one buffer are what the
+    layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
+    positions move into the gap, in that layer alone. Rows reserve all that they will need when they
+    are admitted. Buffers grow in classes of rows and positions, one layer at a time, and are given
+    back when a layer has no reservation left.
+
+    Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
+    slots 0, 1.
+
+    ``pool`` owns the memory; ``limit`` bytes of it may be in use. Host memory only.
+    """
+
+    def __init__(
+        self,
+        pool: BufferPool,
+        layout: KVLayout,
+        *,
+        num_layers: int,
+        max_rows: int,
+        max_positions: int,
+        limit: int,
+    ) -> None:
+        self.layout = layout
+        self.limit = limit
+        self._pool = pool
+        self._max_rows = max_rows
+        self._max_positions = max_positions
+        self._layers = [_Slots() for _ in range(num_layers)]
+        self._lengths: dict[int, int] = {}  # row -> positions that hold something
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of all layers' buffers."""
+        return sum(self._pair_bytes(slots.pair.size) for slots in self._layers if slots.pair)
+
+    def residents(self, layer: int) -> Sequence[int]:
+        """The rows in the layer's slots, in order; a view that changes with them."""
+        return self._layers[layer].residents
+
+    def generation(self, layer: int) -> int:
+        """A number that changes when the layer's buffers do: bindings of before are void."""
+        return self._layers[layer].generation
+
+    def first(self, layer: int, rows: int) -> tuple[Tensor, Tensor]:
+        """Key and value [rows, N, T, W] of the layer's first slots: contiguous views."""
+        return self._slots(layer, 0, rows)
+
+    def fits(self, reservations: Sequence[Reservation], prompt_bytes: int) -> bool:
+        """Whether these rows can be reserved beside those that are, together.
+
+        ``prompt_bytes``: what else their prompts take from the pool while they run.
+        """
+        total = growth = 0
+        for layer, slots in enumerate(self._layers):
+            new = [one.capacities[layer] for one in reservations if one.capacities[layer]]
+            size = self._size([*slots.reserved.values(), *new], slots.pair)
+            total += self._pair_bytes(size)
+            if slots.pair is not None and slots.pair.size != size:
+                growth = max(growth, self._pair_bytes(slots.pair.size))
+        return total + max(growth, prompt_bytes) <= self.limit
+
+    def bytes_alone(self, reservations: Sequence[Reservation]) -> int:
+        """Bytes that these rows take if there are no others."""
+        layers = zip(*(one.capacities for one in reservations), strict=True)
+        return sum(self._pair_bytes(self._size(filter(None, layer), None)) for layer in layers)
+
+    def reserve(self, reservations: Mapping[int, Reservation]) -> None:
+        """Reserve for rows, by their numbers, what `fits` said yes to."""
+        for layer, slots in enumerate(self._layers):
+            new = {
+                row: one.capacities[layer]
+                for row, one in reservations.items()
+                if one.capacities[layer]
+            }
+            if not new:
+                continue
+            slots.reserved |= new
+            self._grow(layer)
+
+    def enter(self, layer: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Give rows that have reserved there the layer's next slots; views [rows, N, T, W]."""
+        residents = self._layers[layer].residents
+        start = len(residents)
+        residents.extend(rows)
+        return self._slots(layer, start, start + len(rows))
+
+    def set_length(self, row: int, length: int) -> None:
+        """Say how many positions of the row hold something, in each layer where it resides."""
+        self._lengths[row] = length
+
+    def leave(self, row: int, layers: Iterable[int]) -> None:
+        """Take the row out of ``layers``, where it may or may not be, for good."""
+        for layer in layers:
+            slots = self._layers[layer]
+            slots.reserved.pop(row, None)
+            if row in slots.residents:
+                self._close_gap(slots, slots.residents.index(row))
+            if not slots.reserved:
+                self._give_back(slots)
+
+    def release(self, row: int) -> None:
+        """Take the row out of all layers: it has ended."""
+        self.leave(row, range(len(self._layers)))
+        self._lengths.pop(row, None)
+
+    def fork(self, row: int, copies: Sequence[int]) -> None:
+        """Let rows that have reserved as much enter where ``row`` resides, with what it holds."""
+        length = self._lengths[row]
+        for layer, slots in enumerate(self._layers):
+            if row not in slots.residents:
+                continue
+            source, start = slots.residents.index(row), len(slots.residents)
+            self.enter(layer, copies)
+            for target in range(start, start + len(copies)):
+                self._copy(slots, source, target, length)
+        for copy in copies:
+            self._lengths[copy] = length
+
+    def close(self) -> None:
+        """Give all buffers back; idempotent."""
+        for slots in self._layers:
+            slots.reserved.clear()
+            slots.residents.clear()
+            self._give_back(slots)
+        self._lengths.clear()
+
+    def _slots(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        pair = self._layers[layer].pair
+        assert pair is not None, f"nothing is reserved in layer {layer}"
+        return pair.key[start:stop], pair.value[start:stop]
+
+    def _close_gap(self, slots: _Slots, gap: int) -> None:
+        last = slots.residents.pop()
+        if gap < len(slots.residents):
+            self._copy(slots, len(slots.residents), gap, self._lengths[last])
+            slots.residents[gap] = last
+
+    def _copy(self, slots: _Slots, source: int, target: int, length: int) -> None:
+        assert slots.pair is not None
+        for tensor in (slots.pair.key, slots.pair.value):
+            self._pool.memory.copy_positions(tensor, source, target, length)
+
+    def _grow(self, layer: int) -> None:
+        """Make the buffers large enough for what is reserved; residents keep what they hold."""
+        slots = self._layers[layer]
+        size = self._size(slots.reserved.values(), slots.pair)
+        if slots.pair is not None and slots.pair.size == size:
+            return
+        pair = self._acquire(layer, size)
+        if slots.pair is not None:
+            rows, (_, positions) = len(slots.residents), slots.pair.size
+            for old, new in ((slots.pair.key, pair.key), (slots.pair.value, pair.value)):
+                cast(Array, new)[:rows, :, :positions] = cast(Array, old)[:rows]
+            self._give_back(slots)
+        slots.pair = pair
+
+    def _acquire(self, layer: int, size: tuple[int, int]) -> _Pair:
+        rows, positions = size
+        nbytes = self.layout.nbytes(rows, positions)
+        key = self._pool.acquire(nbytes, f"layer {layer} key")
+        try:
+            value = self._pool.acquire(nbytes, f"layer {layer} value")
+        except CapacityError:
+            self._pool.release(key, f"layer {layer} key")
+            raise
+        shape = (rows, self.layout.num_heads, positions, self.layout.width)
+        tensor = self._pool.memory.tensor
+        return _Pair(
+            tensor(key, shape, self.layout.dtype),
+            tensor(value, shape, self.layout.dtype),
+            (key, value),
+        )
+
+    def _give_back(self, slots: _Slots) -> None:
+        if slots.pair is None:
+            return
+        for memory in slots.pair.memory:
+            self._pool.release(memory)
+        slots.pair = None
+        slots.generation += 1
+
+    def _size(self, reserved: Iterable[int], pair: _Pair | None) -> tuple[int, int]:
+        """Rows and positions of buffers for what is reserved, never smaller than those there."""
+        capacities = list(reserved)
+        if not capacities:
+            return 0, 0
+        rows, positions = (0, 0) if pair is None else pair.size
+        return (
+            max(rows, row_class(len(capacities), self._max_rows)),
+            max(positions, capacity_class(max(capacities), self._max_positions)),
+        )
+
+    def _pair_bytes(self, size: tuple[int, int]) -> int:
+        return 2 * pooled_size(self.layout.nbytes(*size)) if all(size) else 0

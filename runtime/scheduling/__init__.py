@@ -1,0 +1,1 @@
+"""Continuous batching: which request runs when, at its own position, depth and schedule."""

@@ -1,0 +1,341 @@
+"""Engine: requests come at any time and run together, each as if it were alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TypeVar
+
+from pydantic import Field
+
+from ...engines.checking import ValidatedConfig
+from ...engines.errors import CapacityError, SkipDecError, UsageError
+from ...engines.manifest import ModelSpec
+from ...engines.memory import Array
+from ..batches.planning import MAX_PREFILL_TOKENS
+from ..batches.prompts import Prompt
+from ..batches.requests import Request, make_request
+from ..kv.cache import KVLayout
+from ..schedule import ExitSchedule
+from ..schedule.resolver import ScheduleResolver
+from ..schedule.text import format_schedule
+from ..stitching.loaded import LoadedEngines
+from ..stitching.slots import SlotStitcher
+from ..tokens.logits import HostLogits, StepLogits
+from ..tokens.outputs import RequestOutput, StreamDelta
+from ..tokens.sampling import SamplingParams
+from ..tokens.tokenizer import Tokenizer
+from .admission import parse_admission
+from .job import RunningRequest, RunningRow
+from .scheduler import Chunk, Decode, Job, Prefill, Scheduler
+from .stats import Counters, EngineStats
+
+_LOGGER = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class EngineConfig(ValidatedConfig):
+    """How an engine schedules.
+
+    ``max_prefill_tokens``: of one call for prompts, which bounds the gap between two tokens of
+    other texts; longer prompts run in chunks of as many. ``admission``: ``fcfs``, or
+    ``gang:min_free=2,hold_ms=8``.
+    """
+
+    max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
+    admission: str = "fcfs"
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine runs on: the generator's own, which it holds as long as it is open."""
+
+    engines: LoadedEngines
+    slots: SlotStitcher
+    layout: KVLayout
+    max_rows: int
+    model: ModelSpec
+    tokenizer: Tokenizer | None
+    schedules: ScheduleResolver
+
+
+class Engine:
+    """Requests that come at any time, run together, each at its own position, depth and schedule.
+
+    >>> with generator.engine() as engine:
+    ...     number = engine.add("The capital of France is", SamplingParams(max_tokens=8))
+    ...     while engine.is_busy:
+    ...         for delta in engine.step():
+    ...             print(delta.request_index, delta.text)
+    ...     output = engine.take(number)
+
+    A request's tokens are those that it has alone, whatever runs beside it (rounding aside where
+    products are float32). What it needs of KV memory is reserved when it is let in, so that nothing
+    that runs is ever put off. If a row's own computation fails (NaN logits), that row ends with
+    finish_reason "error"; if an engine fails, all rows that run do, and those that wait go on.
+
+    One thread at a time. Made by `Generator.engine`.
+    """
+
+    def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
+        """Raises UsageError for an admission that is none."""
+        self._parts = parts
+        self._config = config
+        self._requests: dict[int, RunningRequest] = {}
+        self._rows: list[RunningRow] = []  # that run, in order of admission
+        self._counters = Counters(parts.model.num_layers)
+        self._next_number = self._next_row = 0
+        self._scheduler = Scheduler(
+            parts.max_rows,
+            config.max_prefill_tokens,
+            parse_admission(config.admission),
+            self._fits,
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs or waits."""
+        return any(not request.is_finished for request in self._requests.values())
+
+    def add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+    ) -> int:
+        """Let a request wait and return its number, which its deltas carry as ``request_index``.
+
+        Raises, before it is queued, UsageError, ScheduleError, or CapacityError if it could never
+        run.
+        """
+        number = self._next_number
+        parts = self._parts
+        request = make_request(
+            number, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt"
+        )
+        resolved = parts.schedules.resolve(schedule, request.max_tokens)
+        return self.add_request(request, resolved)
+
+    def add_request(self, request: Request, schedule: ExitSchedule) -> int:
+        """``add`` of a request that was made before; its index is replaced by the number."""
+        parts, number = self._parts, self._next_number
+        running = RunningRequest.of(
+            replace(request, index=number),
+            schedule,
+            format_schedule(schedule),
+            first_row=self._next_row,
+            layout=parts.layout,
+            model=parts.model,
+            tokenizer=parts.tokenizer,
+            start=perf_counter(),
+        )
+        self._require_possible(running)
+        self._next_number += 1
+        self._next_row += len(running.rows)
+        self._requests[number] = running
+        self._counters.submitted += 1
+        self._scheduler.add(Job(number, len(request.prompt_token_ids), len(running.rows)))
+        return number
+
+    def step(self) -> list[StreamDelta]:
+        """Do what is next: prompts, a part of one, or a step. Empty if nothing can be done now.
+
+        Raises ClosedError if the generator was closed.
+        """
+        action = self._scheduler.next_action(perf_counter())
+        self._parts.engines.require_usable()
+        try:
+            match action:
+                case Prefill(numbers):
+                    return self._prefill([self._requests[number] for number in numbers])
+                case Chunk():
+                    return self._chunk(action)
+                case Decode():
+                    return self._decode()
+        except SkipDecError as error:
+            self._parts.engines.require_usable()
+            _LOGGER.exception("an engine failed; what runs ends, what waits goes on")
+            return self._fail_all(str(error), action)
+        return []
+
+    def abort(self, number: int) -> list[StreamDelta]:
+        """End a request as cancelled; its slots are free at once. Unknown ones are no error."""
+        request = self._requests.get(number)
+        if request is None or request.is_finished:
+            return []
+        deltas = [
+            row.sequence.abort() for row in request.rows if row.sequence.finish_reason is None
+        ]
+        self._scheduler.cancel(number)
+        self._rows = [row for row in self._rows if row not in request.rows]
+        for row in request.rows:
+            self._parts.slots.release(row.number)
+        self._counters.aborted += 1
+        return deltas
+
+    def take(self, number: int) -> RequestOutput:
+        """The results of a request that has ended, which the engine then forgets.
+
+        Raises UsageError for a number that is unknown, was taken, or still runs.
+        """
+        request = self._requests.get(number)
+        if request is None or not request.is_finished:
+            raise UsageError(
+                "request", f"{number} {'is unknown' if request is None else 'has not ended'}"
+            )
+        return self._requests.pop(number).output()
+
+    def stats(self) -> EngineStats:
+        """What runs, waits and was done so far."""
+        counters, pool = self._counters, self._parts.engines.pool
+        values = vars(counters) | {
+            "layer_calls": tuple(counters.layer_calls),
+            "layer_rows": tuple(counters.layer_rows),
+        }
+        del values["layers"]
+        return EngineStats(
+            running=len(self._rows),
+            waiting=len(self._scheduler.waiting),
+            reserved_bytes=self._parts.slots.reserved_bytes,
+            limit_bytes=pool.limit or 0,
+            **values,
+        )
+
+    def _require_possible(self, request: RunningRequest) -> None:
+        parts = self._parts
+        subject = f"prompt {request.request.index}"
+        if len(request.rows) > parts.max_rows:
+            raise CapacityError(
+                subject,
+                f"has n {len(request.rows)}; the engine runs up to {parts.max_rows} rows at once; "
+                "lower n or raise max_batch_size",
+            )
+        in_chunks = self._runs_in_chunks(len(request.prompt.tokens))
+        needed = parts.slots.bytes_alone(request.prompt, in_chunks=in_chunks)
+        limit = parts.engines.pool.limit
+        if limit is not None and needed > limit:
+            raise CapacityError(
+                subject,
+                f"{len(request.prompt.tokens)} tokens and max_tokens {request.request.max_tokens} "
+                f"need {needed:,} bytes of KV cache; kv_memory allows {limit:,}; raise it, shorten "
+                "the prompt, lower max_tokens or use a schedule with fewer layers",
+            )
+
+    def _runs_in_chunks(self, prompt_length: int) -> bool:
+        return prompt_length > self._config.max_prefill_tokens
+
+    def _fits(self, jobs: Sequence[Job]) -> bool:
+        prompts = [self._requests[job.number].prompt for job in jobs]
+        if len(jobs) == 1 and self._runs_in_chunks(jobs[0].prompt_length):
+            return self._parts.slots.fits_in_chunks(prompts[0])
+        return self._parts.slots.fits(prompts)
+
+    def _prefill(self, requests: Sequence[RunningRequest]) -> list[StreamDelta]:
+        start = perf_counter()
+        slots = self._parts.slots
+        logits = self._run(lambda: slots.prefill([request.prompt for request in requests]))
+        self._counters.prefill_seconds += perf_counter() - start
+        return self._begin(requests, logits)
+
+    def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
+        start, slots = perf_counter(), self._parts.slots
+        request = self._requests[chunk.number]
+        if chunk.start == 0:
+            self._run(lambda: slots.begin_chunks(request.prompt))
+        logits = self._run(lambda: slots.chunk(chunk.stop))
+        self._counters.prefill_seconds += perf_counter() - start
+        return [] if logits is None else self._begin([request], logits)
+
+    def _begin(self, requests: Sequence[RunningRequest], logits: Array) -> list[StreamDelta]:
+        """Sample the first token of each row; ``logits`` float32 [requests, V]."""
+        rows = [row for request in requests for row in request.rows]
+        row_logits = [logits[index] for index, request in enumerate(requests) for _ in request.rows]
+        depths = [
+            request.schedule.prompt_budget(
+                len(request.prompt.tokens) - 1, len(request.prompt.tokens)
+            )
+            for request in requests
+            for _ in request.rows
+        ]
+        self._counters.prompt_tokens += sum(len(request.prompt.tokens) for request in requests)
+        self._rows += rows
+        return self._accept(rows, HostLogits(row_logits), depths, None)
+
+    def _decode(self) -> list[StreamDelta]:
+        start, rows, slots = perf_counter(), self._rows[:], self._parts.slots
+        steps = [row.step_row() for row in rows]
+        logits = self._run(lambda: slots.step(steps))
+        counters = self._counters
+        counters.decode_seconds += perf_counter() - start
+        counters.steps += 1
+        counters.step_rows += len(rows)
+        for layer in set().union(*(step.plan.layers for step in steps)):
+            counters.layer_calls[layer] += 1
+        for step in steps:
+            for layer in step.plan.layers:
+                counters.layer_rows[layer] += 1
+        return self._accept(rows, logits, [len(step.plan) for step in steps], start)
+
+    def _accept(
+        self,
+        rows: Sequence[RunningRow],
+        logits: StepLogits,
+        depths: Sequence[int],
+        step_start: float | None,
+    ) -> list[StreamDelta]:
+        """Sample a token for each row; those that end leave."""
+        start = perf_counter()
+        deltas = []
+        for index, (row, depth) in enumerate(zip(rows, depths, strict=True)):
+            try:
+                token = logits.sample(index, row.sequence.sampler)
+                deltas.append(row.sequence.accept(token, depth))
+                row.sequence.record_time(step_start)
+            except Exception as error:
+                _LOGGER.exception("a row of request %d failed", row.sequence.request_index)
+                deltas.append(row.sequence.fail(str(error)))
+        self._counters.generated_tokens += len(rows)
+        self._leave(row for row in rows if row.sequence.finish_reason is not None)
+        self._counters.sampling_seconds += perf_counter() - start
+        return deltas
+
+    def _leave(self, rows: Iterable[RunningRow]) -> None:
+        ended = list(rows)
+        if not ended:
+            return
+        numbers = {row.number for row in ended}
+        self._rows = [row for row in self._rows if row.number not in numbers]
+        for row in ended:
+            self._parts.slots.release(row.number)
+            self._scheduler.row_ended(row.sequence.request_index)
+            request = self._requests[row.sequence.request_index]
+            if request.is_finished:
+                failed = any(one.sequence.finish_reason == "error" for one in request.rows)
+                self._counters.failed += failed
+                self._counters.finished += not failed
+
+    def _fail_all(self, reason: str, action: object) -> list[StreamDelta]:
+        """End all rows that run, or were about to: what their slots hold may be wrong."""
+        rows = list(self._rows)
+        numbers: tuple[int, ...] = ()
+        match action:
+            case Prefill(numbers):
+                pass
+            case Chunk(number):
+                numbers = (number,)
+        for number in numbers:
+            rows += [row for row in self._requests[number].rows if row not in rows]
+        deltas = [row.sequence.fail(reason) for row in rows if row.sequence.finish_reason is None]
+        for number in {row.sequence.request_index for row in rows}:
+            self._scheduler.cancel(number)
+            self._counters.failed += 1
+        self._rows = []
+        self._parts.slots.reset()
+        return deltas
+
+    def _run(self, call: Callable[[], T]) -> T:
+        return self._parts.engines.run(lambda _: call())

@@ -1,0 +1,92 @@
+"""One request inside an engine: its rows and what they have cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...engines.manifest import ModelSpec
+from ..batches.planning import Row
+from ..batches.requests import Request
+from ..batches.sequence import RunningSequence
+from ..kv.cache import KVLayout
+from ..kv.reservation import Reservation
+from ..schedule import ExitSchedule
+from ..stitching.slots import PromptRow, StepRow
+from ..tokens.outputs import CompletionOutput, RequestOutput
+from ..tokens.tokenizer import Tokenizer
+
+
+@dataclass
+class RunningRow:
+    """One completion: the row's number for the stitcher, and its sequence."""
+
+    number: int
+    sequence: RunningSequence
+    schedule: ExitSchedule
+    error: str | None = None
+
+    def step_row(self) -> StepRow:
+        """The step that feeds its last token back."""
+        tokens = self.sequence.token_ids
+        return StepRow(
+            self.number,
+            tokens[-1],
+            self.sequence.num_positions,
+            self.schedule.plan(len(tokens) - 1),
+        )
+
+
+@dataclass
+class RunningRequest:
+    """A request, its schedule, and one row a completion."""
+
+    request: Request
+    schedule: ExitSchedule
+    schedule_text: str
+    rows: list[RunningRow]
+    prompt: PromptRow
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        schedule: ExitSchedule,
+        schedule_text: str,
+        *,
+        first_row: int,
+        layout: KVLayout,
+        model: ModelSpec,
+        tokenizer: Tokenizer | None,
+        start: float,
+    ) -> RunningRequest:
+        """Rows ``first_row`` and up, one a completion; ``start``: when its caller began to wait."""
+        rows = [
+            RunningRow(
+                first_row + index,
+                RunningSequence(Row(request, index), model, tokenizer, start),
+                schedule,
+            )
+            for index in range(request.params.n)
+        ]
+        tokens = request.prompt_token_ids
+        reservation = Reservation.of(layout, schedule, len(tokens), request.max_tokens)
+        copies = tuple(row.number for row in rows[1:])
+        prompt = PromptRow(first_row, tokens, schedule, reservation, copies)
+        return cls(request, schedule, schedule_text, rows, prompt)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all completions have ended."""
+        return all(row.sequence.finish_reason is not None for row in self.rows)
+
+    def output(self) -> RequestOutput:
+        """What there is of it so far."""
+        outputs: tuple[CompletionOutput, ...] = tuple(row.sequence.output() for row in self.rows)
+        return RequestOutput(
+            request_id=str(self.request.index),
+            prompt=self.request.prompt,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=outputs,
+            finished=self.is_finished,
+            schedule=self.schedule_text,
+        )

@@ -1,0 +1,179 @@
+"""What an engine does next: a prompt, a part of one, a step, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .admission import Admission, Situation
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request as far as scheduling goes: its number, its prompt's tokens, its completions."""
+
+    number: int
+    prompt_length: int
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Run these requests' prompts in one call; they run from then on."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Run tokens ``start`` … ``stop`` - 1 of a long prompt; at its end the request runs."""
+
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Run a step of all rows that run."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing can be done before ``until``, seconds of the clock; None: before something comes."""
+
+    until: float | None
+
+
+Action = Prefill | Chunk | Decode | Wait
+Fits = Callable[[Sequence[Job]], bool]
+
+
+class Scheduler:
+    """First come, first served, in ``slots`` rows; it runs nothing itself and reads no clock.
+
+    Prompts of like length (the shortest at least half the longest) share a call of at most
+    ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that many. After a
+    call for prompts comes a step, so that the gap between two tokens of a text is at most one
+    such call and one step. Whoever waits first is in the next call for prompts, so nobody starves.
+
+    ``fits``: whether jobs can be let in together, by memory; asked for what is let in next.
+    """
+
+    def __init__(
+        self, slots: int, max_prefill_tokens: int, admission: Admission, fits: Fits
+    ) -> None:
+        self._slots = slots
+        self._max_prefill_tokens = max_prefill_tokens
+        self._admission = admission
+        self._fits = fits
+        self._waiting: dict[int, Job] = {}  # in order of arrival
+        self._running: dict[int, int] = {}  # number -> rows that still run
+        self._chunked: tuple[Job, int] | None = None  # and its tokens that have run
+        self._owes_step = False
+        self._since: float | None = None  # when the first that waits could have come in
+
+    @property
+    def waiting(self) -> tuple[Job, ...]:
+        """Those that wait, in order of arrival."""
+        return tuple(self._waiting.values())
+
+    @property
+    def running_rows(self) -> int:
+        """Rows that run; those of a prompt that is under way in chunks do not yet."""
+        return sum(self._running.values())
+
+    def add(self, job: Job) -> None:
+        """Let a request wait, which has at most as many rows as there are slots."""
+        assert job.rows <= self._slots, job
+        self._waiting[job.number] = job
+
+    def cancel(self, number: int) -> None:
+        """Forget a request, wherever it is."""
+        self._waiting.pop(number, None)
+        self._running.pop(number, None)
+        if self._chunked is not None and self._chunked[0].number == number:
+            self._chunked = None
+
+    def row_ended(self, number: int) -> None:
+        """One row of a running request has ended."""
+        self._running[number] -= 1
+        if not self._running[number]:
+            del self._running[number]
+
+    def next_action(self, now: float) -> Action:
+        """What to do at ``now``; the caller does it before it asks again."""
+        if self._owes_step and self._running:
+            self._owes_step = False
+            return Decode()
+        self._owes_step = False
+        if self._chunked is not None:
+            return self._next_chunk(*self._chunked)
+        group = self._group()
+        until = self._held_until(group, now)
+        if group and until is None:
+            return self._let_in(group)
+        if self._running:
+            return Decode()
+        return Wait(until)
+
+    def _free(self) -> int:
+        return self._slots - self.running_rows
+
+    def _group(self) -> list[Job]:
+        """The first that waits, if it fits, and others of like length that do, too."""
+        group: list[Job] = []
+        free = self._free()
+        shortest = longest = 0
+        for job in self._waiting.values():
+            if group and job.prompt_length > self._max_prefill_tokens:
+                continue
+            low = min(shortest or job.prompt_length, job.prompt_length)
+            high = max(longest, job.prompt_length)
+            is_alike = 2 * low >= high and high * (len(group) + 1) <= self._max_prefill_tokens
+            if group and not is_alike:
+                continue
+            if job.rows > free or not self._fits([*group, job]):
+                break  # whoever comes later must not pass it
+            group.append(job)
+            free -= job.rows
+            shortest, longest = low, high
+            if job.prompt_length > self._max_prefill_tokens:
+                break
+        return group
+
+    def _held_until(self, group: Sequence[Job], now: float) -> float | None:
+        if not group:
+            self._since = None
+            return None
+        self._since = now if self._since is None else self._since
+        situation = Situation(
+            waiting=sum(job.rows for job in self._waiting.values()),
+            free=self._free(),
+            running=self.running_rows,
+            since=self._since,
+            now=now,
+        )
+        return self._admission.wait_until(situation)
+
+    def _let_in(self, group: Sequence[Job]) -> Action:
+        self._since = None
+        for job in group:
+            del self._waiting[job.number]
+        first = group[0]
+        if first.prompt_length > self._max_prefill_tokens:
+            return self._next_chunk(first, 0)
+        for job in group:
+            self._running[job.number] = job.rows
+        self._owes_step = True
+        return Prefill(tuple(job.number for job in group))
+
+    def _next_chunk(self, job: Job, start: int) -> Chunk:
+        stop = min(start + self._max_prefill_tokens, job.prompt_length)
+        self._owes_step = True
+        if stop < job.prompt_length:
+            self._chunked = job, stop
+        else:
+            self._chunked = None
+            self._running[job.number] = job.rows
+        return Chunk(job.number, start, stop)

@@ -1,0 +1,101 @@
+"""Steps over rows at depths of their own: a layer runs on exactly the rows whose plan holds it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...engines.memory import Array
+from ..kv.reservation import Reservation
+from ..schedule import ExitSchedule, LayerPlan
+from ..tokens.logits import StepLogits
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """A row that begins: its number, its prompt, and what is reserved for it.
+
+    ``copies``: numbers of rows that go on from the same prompt (further completions of it).
+    """
+
+    row: int
+    tokens: tuple[int, ...]
+    schedule: ExitSchedule
+    reservation: Reservation
+    copies: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Its own number and its copies'."""
+        return (self.row, *self.copies)
+
+    def active_length(self, layer: int) -> int:
+        """How many of the prompt's tokens, from the first on, run ``layer``."""
+        return self.schedule.prompt_prefix(layer, len(self.tokens))
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A row that goes on: ``token`` stands at ``position`` and runs the layers of ``plan``."""
+
+    row: int
+    token: int
+    position: int
+    plan: LayerPlan
+
+
+class SlotStitcher(ABC):
+    """The engines of a bundle over rows that come and go; see `SlotCache`.
+
+    Depth never grows along a row, so what a row's plan bypasses it never runs again: its slots in
+    these layers go to others at once, and its hidden state passes them untouched.
+    """
+
+    @abstractmethod
+    def fits(self, rows: Sequence[PromptRow]) -> bool:
+        """Whether there is KV memory for these rows, beside those that run, until their ends."""
+
+    @abstractmethod
+    def fits_in_chunks(self, row: PromptRow) -> bool:
+        """The same for one row whose prompt runs in chunks."""
+
+    @abstractmethod
+    def bytes_alone(self, row: PromptRow, *, in_chunks: bool) -> int:
+        """Bytes of KV memory that the row and its copies need if nothing else runs."""
+
+    @abstractmethod
+    def prefill(self, rows: Sequence[PromptRow]) -> Array:
+        """Reserve for rows that `fits` said yes to and run their prompts, together.
+
+        Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
+        """
+
+    @abstractmethod
+    def begin_chunks(self, row: PromptRow) -> None:
+        """Reserve for a row that `fits_in_chunks` said yes to, whose prompt `chunk` will run."""
+
+    @abstractmethod
+    def chunk(self, stop: int) -> Array | None:
+        """Run the begun prompt up to token ``stop``; logits float32 [1, V] if that is its end."""
+
+    @abstractmethod
+    def step(self, rows: Sequence[StepRow]) -> StepLogits:
+        """Run one step of all rows; logits in their order, valid until the next call."""
+
+    @abstractmethod
+    def release(self, row: int) -> None:
+        """Free what a row holds; it has ended, or its prompt is given up."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Free all rows: what they hold may be wrong."""
+
+    @property
+    @abstractmethod
+    def reserved_bytes(self) -> int:
+        """Bytes of KV memory in use."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free all bindings and slots."""

@@ -1,0 +1,257 @@
+"""Requests that come and go in one running batch: each text is what it would be alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, UsageError
+from skipdec.engines.backends.ort import OrtBinding
+from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.stitching.host_slots import HostSlotStitcher
+from skipdec.runtime.tokens.outputs import RequestOutput
+from skipdec.runtime.tokens.sampler import Sampler
+
+SCHEDULES = (
+    "full",
+    "linear:max=5,min=2,horizon=12",
+    "linear:max=4,min=2,horizon=5,prompt=decay",
+    "linear:max=6,min=3,horizon=20,placement=unified",
+    None,
+)
+
+
+@pytest.fixture(scope="module", params=["int8", None])
+def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Iterator[Generator]:
+    """Six layers; int8 products, and float32 ones, which depend on the batch by rounding."""
+    bundle = exported("pre_norm", quantize=request.param, kernels="auto")
+    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
+        yield generator
+
+
+@dataclass(frozen=True)
+class Wanted:
+    prompt: list[int]
+    params: SamplingParams
+    schedule: str | None
+    arrival: int  # step of the engine
+
+    def alone(self, generator: Generator) -> RequestOutput:
+        return generator.generate([self.prompt], self.params, schedule=self.schedule)[0]
+
+
+def draw(seed: int, count: int, longest: int = 24) -> list[Wanted]:
+    rng = random.Random(seed)
+    wanted, arrival = [], 0
+    for _ in range(count):
+        arrival += rng.choice((0, 0, 1, 2, 9))
+        params = SamplingParams(
+            max_tokens=rng.choice((1, 2, 5, 9, 17)),
+            n=rng.choice((1, 1, 1, 2, 3)),
+            seed=rng.randrange(1000),
+            temperature=rng.choice((0.0, 0.8)),
+            ignore_eos=rng.random() < 0.7,
+        )
+        prompt = [rng.randrange(4, 90) for _ in range(rng.randrange(1, longest))]
+        wanted.append(Wanted(prompt, params, rng.choice(SCHEDULES), arrival))
+    return wanted
+
+
+def together(
+    generator: Generator, wanted: list[Wanted], *, max_prefill_tokens: int = 16
+) -> list[RequestOutput]:
+    numbers: list[int] = []
+    to_come = list(wanted)
+    with generator.engine(max_prefill_tokens=max_prefill_tokens) as engine:
+        steps = 0
+        while to_come or engine.is_busy:
+            while to_come and to_come[0].arrival <= steps:
+                one = to_come.pop(0)
+                numbers.append(engine.add(one.prompt, one.params, schedule=one.schedule))
+            engine.step()
+            steps += 1
+        assert engine.stats().reserved_bytes == 0
+        return [engine.take(number) for number in numbers]
+
+
+def texts(output: RequestOutput) -> list[tuple[tuple[int, ...], tuple[int, ...], str | None]]:
+    return [(one.token_ids, one.layers_per_token, one.finish_reason) for one in output.outputs]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_text_is_what_it_is_alone(generator: Generator, seed: int) -> None:
+    """Random arrivals, lengths, schedules, completions; long prompts in chunks."""
+    wanted = draw(seed, 12)
+    for one, output in zip(wanted, together(generator, wanted), strict=True):
+        expected = one.alone(generator)
+        assert texts(output) == texts(expected)
+        assert output.schedule == expected.schedule
+
+
+def test_unused_cache_is_never_read(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory full of NaN: a position that was not written would spoil a text."""
+    memory = type(generator._runner.engines.pool.memory)
+    allocate = memory.allocate
+
+    def poisoned(self: object, nbytes: int) -> np.ndarray:
+        buffer = allocate(self, nbytes)  # type: ignore[arg-type]
+        buffer.fill(0xFF)
+        return buffer
+
+    generator.trim()
+    monkeypatch.setattr(memory, "allocate", poisoned)
+    wanted = draw(11, 10)
+    results = together(generator, wanted)
+    generator.trim()
+    monkeypatch.undo()
+    for one, output in zip(wanted, results, strict=True):
+        assert texts(output) == texts(one.alone(generator))
+
+
+def test_a_cancelled_request_ends_and_frees_its_slots_and_changes_no_other(
+    generator: Generator,
+) -> None:
+    wanted = [Wanted([5, 6, 7], SamplingParams(max_tokens=9, ignore_eos=True), "full", 0)] * 3
+    with generator.engine() as engine:
+        numbers = [engine.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
+        engine.step()
+        engine.step()
+        deltas = engine.abort(numbers[1])
+        assert [delta.finish_reason for delta in deltas] == ["abort"]
+        assert engine.stats().running == 2
+        assert engine.abort(numbers[1]) == engine.abort(99) == []
+        while engine.is_busy:
+            engine.step()
+        stats = engine.stats()
+        assert (stats.submitted, stats.finished, stats.aborted, stats.failed) == (3, 2, 1, 0)
+        assert stats.reserved_bytes == 0
+        outputs = [engine.take(number) for number in numbers]
+    assert texts(outputs[0]) == texts(outputs[2]) == texts(wanted[0].alone(generator))
+
+
+def run_all(engine: Engine) -> None:
+    while engine.is_busy:
+        engine.step()
+
+
+def test_a_row_whose_logits_are_no_numbers_ends_alone(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=6, ignore_eos=True)
+    sample = Sampler.sample
+
+    def spoiled(self: Sampler, logits: np.ndarray) -> object:
+        return sample(self, np.full_like(logits, np.nan) if self is sick else logits)
+
+    with generator.engine() as engine:
+        numbers = [engine.add(prompt, params) for prompt in ([5, 6], [7, 8, 9])]
+        engine.step()
+        sick = engine._requests[numbers[0]].rows[0].sequence.sampler
+        monkeypatch.setattr(Sampler, "sample", spoiled)
+        run_all(engine)
+        monkeypatch.undo()
+        failed, whole = (engine.take(number) for number in numbers)
+        assert (engine.stats().failed, engine.stats().finished) == (1, 1)
+    assert failed.outputs[0].finish_reason == "error"
+    assert "NaN" in str(failed.outputs[0].stop_reason)
+    assert texts(whole) == texts(generator.generate([[7, 8, 9]], params)[0])
+
+
+def test_when_an_engine_fails_what_runs_ends_and_what_waits_goes_on(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=4, ignore_eos=True)
+
+    def broken(self: OrtBinding) -> None:
+        raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
+
+    with generator.engine() as engine:
+        first = engine.add([5, 6], params)
+        engine.step()
+        waiting = [engine.add([7, 8, 9], params) for _ in range(5)]
+        with monkeypatch.context() as patch:
+            patch.setattr(OrtBinding, "run", broken)
+            deltas = engine.step()
+        assert [delta.request_index for delta in deltas] == [first]
+        run_all(engine)
+        assert "layer_003" in str(engine.take(first).outputs[0].stop_reason)
+        outputs = [engine.take(number) for number in waiting]
+    assert {str(texts(one)) for one in outputs} == {
+        str(texts(generator.generate([[7, 8, 9]], params)[0]))
+    }
+
+
+def test_what_could_never_run_is_refused_before_it_waits(exported: Callable[..., Path]) -> None:
+    bundle = exported("pre_norm", kernels="auto")
+    small = Generator.open(bundle, threads=1, max_batch_size=2, kv_memory=100_000)
+    with small, small.engine() as engine:
+        with pytest.raises(CapacityError, match="kv_memory allows 100,000"):
+            engine.add(list(range(4, 60)), SamplingParams(max_tokens=60), schedule="full")
+        with pytest.raises(CapacityError, match="n 3"):
+            engine.add([5], SamplingParams(max_tokens=1, n=3))
+        with pytest.raises(UsageError, match="has not ended"):
+            engine.take(engine.add([5], SamplingParams(max_tokens=2)))
+        assert engine.stats().submitted == 1
+
+
+def test_memory_for_one_is_enough_for_any_number_one_after_another(
+    exported: Callable[..., Path],
+) -> None:
+    """Rows wait until there is room; none that was let in ever lacks it."""
+    bundle = exported("pre_norm", quantize="int8", kernels="auto")
+    wanted = draw(5, 12)
+    with Generator.open(bundle, threads=1, max_batch_size=4) as roomy:
+        alone = [texts(one.alone(roomy)) for one in wanted]
+    with Generator.open(bundle, threads=1, max_batch_size=4, kv_memory=400_000) as tight:
+        assert [texts(output) for output in together(tight, wanted)] == alone
+
+
+def test_only_one_holds_a_generator(generator: Generator) -> None:
+    with generator.engine(), pytest.raises(SkipDecError, match="busy"):
+        generator.generate([[5]])
+
+
+def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    from skipdec.runtime.kv.slots import SlotCache
+
+    copy = SlotCache._copy
+    monkeypatch.setattr(
+        SlotCache, "_copy", lambda self, slots, a, b, length: copy(self, slots, a, b, length - 1)
+    )
+
+
+def _gathers_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    gather = HostSlotStitcher._gather
+    monkeypatch.setattr(
+        HostSlotStitcher, "_gather", lambda self, index, at: gather(self, index[::-1], at)
+    )
+
+
+def _takes_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    gather = HostSlotStitcher._gather
+
+    def wrong(self: HostSlotStitcher, index: np.ndarray, positions: list[int]) -> None:
+        gather(self, index, positions)
+        self._part.set_positions(positions[: len(index)])
+
+    monkeypatch.setattr(HostSlotStitcher, "_gather", wrong)
+
+
+@pytest.mark.parametrize("mutate", [_moves_too_little, _gathers_backwards, _takes_other_lengths])
+def test_a_wrong_move_gather_or_length_changes_texts(
+    mutate: Callable[[pytest.MonkeyPatch], None],
+    generator: Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the tests above would see it."""
+    wanted = [one for seed in range(3) for one in draw(seed, 12)]
+    expected = [texts(one.alone(generator)) for one in wanted]
+    with monkeypatch.context() as patch:
+        mutate(patch)
+        results = [texts(output) for output in together(generator, wanted)]
+    assert results != expected

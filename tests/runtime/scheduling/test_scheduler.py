@@ -1,0 +1,201 @@
+"""Who runs next: in order of arrival, within slots and memory, with steps between prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipdec import UsageError
+from skipdec.runtime.scheduling.admission import Gang, parse_admission
+from skipdec.runtime.scheduling.scheduler import (
+    Action,
+    Chunk,
+    Decode,
+    Job,
+    Prefill,
+    Scheduler,
+    Wait,
+)
+
+SLOTS = 4
+TOKENS = 32
+
+
+def scheduler(admission: str = "fcfs") -> Scheduler:
+    return Scheduler(SLOTS, TOKENS, parse_admission(admission), lambda jobs: True)
+
+
+def test_prompts_of_like_length_share_a_call_and_others_wait_for_the_next() -> None:
+    engine = scheduler()
+    for number, length in enumerate((10, 3, 12, 9)):
+        engine.add(Job(number, length))
+    assert engine.next_action(0) == Prefill((0,))  # 2 x 12 tokens would fit, 10 and 3 are unlike
+    assert engine.next_action(0) == Decode()
+
+
+def test_a_call_holds_no_more_tokens_than_allowed_with_padding() -> None:
+    engine = scheduler()
+    for number, length in enumerate((10, 8, 12, 11)):
+        engine.add(Job(number, length))
+    assert engine.next_action(0) == Prefill((0, 1))  # 3 x 12 are 36
+    assert engine.next_action(0) == Decode()
+    assert engine.next_action(0) == Prefill((2, 3))
+
+
+def test_a_long_prompt_runs_in_chunks_with_steps_between() -> None:
+    engine = scheduler()
+    engine.add(Job(0, 5))
+    engine.add(Job(1, 70))
+    actions = [engine.next_action(0) for _ in range(7)]
+    assert actions == [
+        Prefill((0,)),
+        Decode(),
+        Chunk(1, 0, 32),
+        Decode(),
+        Chunk(1, 32, 64),
+        Decode(),
+        Chunk(1, 64, 70),
+    ]
+    assert engine.running_rows == 2
+
+
+def test_nobody_passes_one_who_waits_for_memory() -> None:
+    fitting = {0: True, 1: False, 2: True}
+    engine = Scheduler(
+        SLOTS,
+        TOKENS,
+        parse_admission("fcfs"),
+        lambda jobs: all(fitting[job.number] for job in jobs),
+    )
+    for number in fitting:
+        engine.add(Job(number, 4))
+    assert engine.next_action(0) == Prefill((0,))
+    assert [engine.next_action(0) for _ in range(3)] == [Decode()] * 3
+    fitting[1] = True
+    assert engine.next_action(0) == Prefill((1, 2))
+
+
+def test_a_gang_waits_for_others_but_not_for_long() -> None:
+    engine = scheduler("gang:min_free=2,hold_ms=8")
+    engine.add(Job(0, 4))
+    assert engine.next_action(0.0) == Prefill((0,))  # nothing runs
+    engine.next_action(0.0)
+    engine.add(Job(1, 4))
+    assert engine.next_action(1.0) == Decode()
+    assert engine.next_action(1.007) == Decode()
+    assert engine.next_action(1.0081) == Prefill((1,))
+    engine.next_action(1.01)
+    for number in (2, 3):
+        engine.add(Job(number, 4))
+    assert engine.next_action(2.0) == Prefill((2, 3))
+
+
+@pytest.mark.parametrize(
+    "text", ["fifo", "fcfs:min_free=1", "gang:min_free=-1", "gang:hold=3", "gang:hold_ms"]
+)
+def test_what_is_no_admission_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match="admission"):
+        parse_admission(text)
+
+
+def test_an_admission_is_read_with_its_parameters() -> None:
+    assert parse_admission("gang:min_free=4") == Gang(min_free=4, hold_ms=8)
+
+
+@dataclass
+class Model:
+    """What a run of actions has done, and the rules that it has to keep."""
+
+    scheduler: Scheduler
+    limit: int
+    arrived: list[Job] = field(default_factory=list)
+    left: dict[int, int] = field(default_factory=dict)  # running -> steps to go
+    begun: list[int] = field(default_factory=list)
+    done_of: dict[int, int] = field(default_factory=dict)  # chunked -> tokens
+    prompts_in_a_row: int = 0
+
+    def do(self, action: Action, steps: Sequence[int]) -> None:
+        jobs = {job.number: job for job in self.arrived}
+        match action:
+            case Prefill(numbers):
+                lengths = [jobs[number].prompt_length for number in numbers]
+                assert max(lengths) * len(lengths) <= TOKENS
+                assert 2 * min(lengths) >= max(lengths)
+                for number in numbers:
+                    self.begin(jobs[number], steps)
+                self.prompt_ran()
+            case Chunk(number, start, stop):
+                assert self.done_of.get(number, 0) == start < stop <= start + TOKENS
+                self.done_of[number] = stop
+                if stop == jobs[number].prompt_length:
+                    self.begin(jobs[number], steps)
+                self.prompt_ran()
+            case Decode():
+                assert self.left
+                self.prompts_in_a_row = 0
+                for number in list(self.left):
+                    self.left[number] -= 1
+                    if not self.left[number]:
+                        del self.left[number]
+                        for _ in range(jobs[number].rows):
+                            self.scheduler.row_ended(number)
+            case Wait():
+                assert not self.left
+        rows = sum(jobs[number].rows for number in self.left)
+        assert rows == self.scheduler.running_rows <= SLOTS
+        assert sum(jobs[number].prompt_length for number in self.left) <= self.limit
+
+    def begin(self, job: Job, steps: Sequence[int]) -> None:
+        waited = [one.number for one in self.arrived if one.number not in self.begun]
+        assert job.number in waited
+        self.begun.append(job.number)
+        self.left[job.number] = steps[job.number]
+
+    def prompt_ran(self) -> None:
+        self.prompts_in_a_row += 1
+        assert self.prompts_in_a_row == 1 or len(self.left) <= SLOTS
+
+
+@given(
+    jobs=st.lists(
+        st.tuples(st.integers(1, 100), st.integers(1, SLOTS), st.integers(1, 9)), max_size=12
+    ),
+    pauses=st.lists(st.integers(0, 4), min_size=12, max_size=12),
+    admission=st.sampled_from(["fcfs", "gang:min_free=2,hold_ms=3"]),
+)
+def test_everyone_runs_once_within_slots_and_memory(
+    jobs: list[tuple[int, int, int]], pauses: list[int], admission: str
+) -> None:
+    """And the first that waits is in the next call for prompts, so nobody is passed for ever."""
+    limit = 150
+    running: Model
+
+    def fits(wanted: Sequence[Job]) -> bool:
+        used = sum(job.prompt_length for job in running.arrived if job.number in running.left)
+        return used + sum(job.prompt_length for job in wanted) <= limit
+
+    running = Model(Scheduler(SLOTS, TOKENS, parse_admission(admission), fits), limit)
+    steps = [count for _, _, count in jobs]
+    now, to_come = 0.0, list(enumerate(jobs))
+    pause = 0
+    for _ in range(2000):
+        if to_come and pause <= 0:
+            number, (length, rows, _) = to_come.pop(0)
+            job = Job(number, length, rows)
+            running.arrived.append(job)
+            running.scheduler.add(job)
+            pause = pauses[number]
+        first = next(iter(running.scheduler.waiting), None)
+        action = running.scheduler.next_action(now)
+        if isinstance(action, Prefill | Chunk) and first is not None:
+            numbers = action.numbers if isinstance(action, Prefill) else (action.number,)
+            assert numbers[0] == first.number or (isinstance(action, Chunk) and action.start)
+        running.do(action, steps)
+        now, pause = now + 0.001, pause - 1
+        if not to_come and not running.left and len(running.begun) == len(jobs):
+            break
+    assert sorted(running.begun) == list(range(len(jobs)))
