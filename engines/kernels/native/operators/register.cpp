@@ -8,7 +8,9 @@
 #include "abi/onnxruntime.h"
 #include "attention/operator.h"
 #include "blocks/block_linear4.h"
+#include "blocks/block_product.h"
 #include "halves/half_linear.h"
+#include "linear/integer_product.h"
 #include "linear/quantized_linear.h"
 #include "norms/layer_norm.h"
 #include "operators/custom_operator.h"
@@ -50,6 +52,20 @@ abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {
   return nullptr;
 }
 
+// The chosen one, or avx512vnni where tiles did not multiply right and products run on that.
+skipdec::InstructionSet used_instruction_set() {
+  using skipdec::InstructionSet;
+  constexpr std::int64_t kManyRows = 64;
+  constexpr InstructionSet kPlainer = InstructionSet::kAvx512Vnni;
+  const InstructionSet chosen = skipdec::chosen_instruction_set();
+  if (chosen != InstructionSet::kAmx) return chosen;
+  const bool has_tiles = &skipdec::integer_kernels(chosen, kManyRows) !=
+                             &skipdec::integer_kernels(kPlainer, kManyRows) &&
+                         &skipdec::block_kernels(chosen, kManyRows) !=
+                             &skipdec::block_kernels(kPlainer, kManyRows);
+  return has_tiles ? chosen : kPlainer;
+}
+
 }  // namespace
 
 #define SKIPDEC_EXPORT extern "C" __attribute__((visibility("default")))
@@ -69,11 +85,11 @@ SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
                            : abi::call(api, abi::Slot::kAddCustomOpDomain, options, domain);
 }
 
-// The name of the instruction set that kernels made now would use; nullptr if
+// The name of the instruction set that kernels made now would run on; nullptr if
 // SKIPDEC_INSTRUCTION_SET names one that can't run here.
 SKIPDEC_EXPORT const char* skipdec_instruction_set() {
   try {
-    return skipdec::name_of(skipdec::chosen_instruction_set());
+    return skipdec::name_of(used_instruction_set());
   } catch (const std::exception&) {
     return nullptr;
   }
