@@ -140,5 +140,13 @@ class VerificationError(SkipDecError):
     """An engine does not compute what its reference does; the worst tensor is named."""
 
 
+class OverloadedError(SkipDecError):
+    """Too much waits already; nothing was queued. Try again after ``retry_after`` seconds."""
+
+    def __init__(self, subject: str, *problems: str, retry_after: float = 1.0) -> None:
+        super().__init__(subject, *problems)
+        self.retry_after = retry_after
+
+
 class ClosedError(SkipDecError, RuntimeError):
     """A generator or engine was used after it was closed."""

@@ -64,11 +64,12 @@ class RunningSequence:
         self._layers.append(layers)
         if token.logprobs is not None:
             self._logprobs.append(token.logprobs)
-        return self._delta((token.token_id,), self._stop_checker.push(token.token_id), layers)
+        text = self._stop_checker.push(token.token_id)
+        return self._delta((token.token_id,), text, layers, token.logprobs)
 
-    def abort(self) -> StreamDelta:
-        """End the sequence as cancelled."""
-        return self._delta((), self._stop_checker.abort(), 0)
+    def abort(self, reason: str | None = None) -> StreamDelta:
+        """End the sequence as cancelled, with ``reason`` as its stop_reason."""
+        return self._delta((), self._stop_checker.abort(reason), 0)
 
     def fail(self, reason: str) -> StreamDelta:
         """End the sequence with finish_reason "error" and ``reason`` as its stop_reason."""
@@ -100,7 +101,13 @@ class RunningSequence:
             timings=Timings(self._time_to_first_token, tuple(self._step_seconds)),
         )
 
-    def _delta(self, token_ids: tuple[int, ...], text: str, layers: int) -> StreamDelta:
+    def _delta(
+        self,
+        token_ids: tuple[int, ...],
+        text: str,
+        layers: int,
+        logprobs: dict[int, Logprob] | None = None,
+    ) -> StreamDelta:
         return StreamDelta(
             request_index=self.request_index,
             index=self.output_index,
@@ -108,4 +115,6 @@ class RunningSequence:
             text=text,
             finish_reason=self.finish_reason,
             layers=layers,
+            logprobs=None if logprobs is None else (logprobs,),
+            stop_reason=self._stop_checker.stop_reason,
         )

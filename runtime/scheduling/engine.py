@@ -28,7 +28,7 @@ from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
 from ..tokens.tokenizer import Tokenizer
 from .admission import parse_admission
-from .job import RunningRequest, RunningRow
+from .job import RunningRequest, RunningRow, prompt_row
 from .scheduler import Chunk, Decode, Job, Prefill, Scheduler
 from .stats import Counters, EngineStats
 
@@ -118,10 +118,11 @@ class Engine:
             number, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt"
         )
         resolved = parts.schedules.resolve(schedule, request.max_tokens)
+        self.require_possible(request, resolved)
         return self.add_request(request, resolved)
 
     def add_request(self, request: Request, schedule: ExitSchedule) -> int:
-        """``add`` of a request that was made before; its index is replaced by the number."""
+        """``add`` of what `require_possible` let pass; its index is replaced by the number."""
         parts, number = self._parts, self._next_number
         running = RunningRequest.of(
             replace(request, index=number),
@@ -133,7 +134,6 @@ class Engine:
             tokenizer=parts.tokenizer,
             start=perf_counter(),
         )
-        self._require_possible(running)
         self._next_number += 1
         self._next_row += len(running.rows)
         self._requests[number] = running
@@ -162,13 +162,20 @@ class Engine:
             return self._fail_all(str(error), action)
         return []
 
-    def abort(self, number: int) -> list[StreamDelta]:
-        """End a request as cancelled; its slots are free at once. Unknown ones are no error."""
+    def has_ended(self, number: int) -> bool:
+        """Whether all completions of a request, that was not taken yet, have ended."""
+        return self._requests[number].is_finished
+
+    def abort(self, number: int, reason: str | None = None) -> list[StreamDelta]:
+        """End a request as cancelled, with ``reason`` as stop_reason; its slots are free at once.
+
+        Nothing happens to one that is unknown or has ended.
+        """
         request = self._requests.get(number)
         if request is None or request.is_finished:
             return []
         deltas = [
-            row.sequence.abort() for row in request.rows if row.sequence.finish_reason is None
+            row.sequence.abort(reason) for row in request.rows if row.sequence.finish_reason is None
         ]
         self._scheduler.cancel(number)
         self._rows = [row for row in self._rows if row not in request.rows]
@@ -198,6 +205,7 @@ class Engine:
         }
         del values["layers"]
         return EngineStats(
+            requests=len(self._requests),
             running=len(self._rows),
             waiting=len(self._scheduler.waiting),
             reserved_bytes=self._parts.slots.reserved_bytes,
@@ -205,24 +213,25 @@ class Engine:
             **values,
         )
 
-    def _require_possible(self, request: RunningRequest) -> None:
-        parts = self._parts
-        subject = f"prompt {request.request.index}"
-        if len(request.rows) > parts.max_rows:
+    def require_possible(self, request: Request, schedule: ExitSchedule) -> None:
+        """Raise CapacityError if the request could not run even alone. From any thread."""
+        parts, rows = self._parts, request.params.n
+        if rows > parts.max_rows:
             raise CapacityError(
-                subject,
-                f"has n {len(request.rows)}; the engine runs up to {parts.max_rows} rows at once; "
-                "lower n or raise max_batch_size",
+                "prompt",
+                f"has n {rows}; the engine runs up to {parts.max_rows} rows at once; lower n or "
+                "raise max_batch_size",
             )
-        in_chunks = self._runs_in_chunks(len(request.prompt.tokens))
-        needed = parts.slots.bytes_alone(request.prompt, in_chunks=in_chunks)
+        prompt = prompt_row(parts.layout, request, schedule, first_row=0)
+        in_chunks = self._runs_in_chunks(len(prompt.tokens))
+        needed = parts.slots.bytes_alone(prompt, in_chunks=in_chunks)
         limit = parts.engines.pool.limit
         if limit is not None and needed > limit:
             raise CapacityError(
-                subject,
-                f"{len(request.prompt.tokens)} tokens and max_tokens {request.request.max_tokens} "
-                f"need {needed:,} bytes of KV cache; kv_memory allows {limit:,}; raise it, shorten "
-                "the prompt, lower max_tokens or use a schedule with fewer layers",
+                "prompt",
+                f"{len(prompt.tokens)} tokens and max_tokens {request.max_tokens} need {needed:,} "
+                f"bytes of KV cache; kv_memory allows {limit:,}; raise it, shorten the prompt, "
+                "lower max_tokens or use a schedule with fewer layers",
             )
 
     def _runs_in_chunks(self, prompt_length: int) -> bool:

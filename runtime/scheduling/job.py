@@ -68,10 +68,7 @@ class RunningRequest:
             )
             for index in range(request.params.n)
         ]
-        tokens = request.prompt_token_ids
-        reservation = Reservation.of(layout, schedule, len(tokens), request.max_tokens)
-        copies = tuple(row.number for row in rows[1:])
-        prompt = PromptRow(first_row, tokens, schedule, reservation, copies)
+        prompt = prompt_row(layout, request, schedule, first_row)
         return cls(request, schedule, schedule_text, rows, prompt)
 
     @property
@@ -90,3 +87,13 @@ class RunningRequest:
             finished=self.is_finished,
             schedule=self.schedule_text,
         )
+
+
+def prompt_row(
+    layout: KVLayout, request: Request, schedule: ExitSchedule, first_row: int
+) -> PromptRow:
+    """The row of a request's prompt and its copies, and what they reserve."""
+    tokens = request.prompt_token_ids
+    reservation = Reservation.of(layout, schedule, len(tokens), request.max_tokens)
+    copies = tuple(range(first_row + 1, first_row + request.params.n))
+    return PromptRow(first_row, tokens, schedule, reservation, copies)

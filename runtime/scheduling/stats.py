@@ -13,6 +13,7 @@ class EngineStats:
     rows in all. What a layer's weights were read for is their quotient.
     """
 
+    requests: int  # that wait, run, or have ended and were not taken
     running: int  # rows
     waiting: int  # requests
     submitted: int  # requests

@@ -83,6 +83,8 @@ class StreamDelta(_Output):
     text: str  # whole characters; "" while a character or a possible stop string is incomplete
     finish_reason: FinishReason | None  # set on the completion's last delta
     layers: int  # decoder layers run to produce the token
+    logprobs: tuple[dict[int, Logprob], ...] | None = None  # one a token, where they were asked for
+    stop_reason: int | str | None = None  # see CompletionOutput
 
 
 @dataclass(frozen=True, slots=True)

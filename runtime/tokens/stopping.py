@@ -72,11 +72,11 @@ class StopChecker:
             piece += self._decoder.flush()
         return self._return(piece, may_stop)
 
-    def abort(self) -> str:
+    def abort(self, reason: str | None = None) -> str:
         """End the sequence as cancelled and return the text held back."""
         if self.finish_reason is not None:
             return ""
-        self.finish_reason = "abort"
+        self.finish_reason, self.stop_reason = "abort", reason
         return self._return(self._decoder.flush() if self._decoder else "", may_stop=False)
 
     def fail(self, reason: str) -> None:

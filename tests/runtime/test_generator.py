@@ -22,7 +22,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
-from skipdec.runtime.stitching.host import HostStitcher
+from skipdec.runtime.stitching.host_prompts import HostPrompts
 
 STRUCTURE = "pre_norm"
 PROMPTS = [[5, 9, 11], [7], [4, 8, 15, 16, 23, 42], [9, 9], [100, 3], [12, 50, 8]]
@@ -347,12 +347,12 @@ def test_max_tokens_none_runs_to_the_model_limit(generator: Generator) -> None:
 def test_a_score_of_logits_that_are_no_numbers_is_an_error(
     generator: Generator, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    def gather(_: HostStitcher, __: object, rows: np.ndarray) -> np.ndarray:
+    def gather(_: HostPrompts, __: object, rows: np.ndarray) -> np.ndarray:
         logits = np.zeros((len(rows), generator.model.vocab_size), np.float32)
         logits[1, 17] = value
         return logits
 
-    monkeypatch.setattr(HostStitcher, "_gather_logits", gather)
+    monkeypatch.setattr(HostPrompts, "_gather_logits", gather)
     with pytest.raises(SkipDecError, match=r"text 0 .* 1 of 393 are .* token id 17;"):
         generator.score([[5]], [[6, 7, 8]])
 

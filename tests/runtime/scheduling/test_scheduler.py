@@ -33,7 +33,7 @@ def test_prompts_of_like_length_share_a_call_and_others_wait_for_the_next() -> N
     engine = scheduler()
     for number, length in enumerate((10, 3, 12, 9)):
         engine.add(Job(number, length))
-    assert engine.next_action(0) == Prefill((0,))  # 2 x 12 tokens would fit, 10 and 3 are unlike
+    assert engine.next_action(0) == Prefill((0, 2))  # 10 and 3 are unlike, 3 x 12 too many
     assert engine.next_action(0) == Decode()
 
 
