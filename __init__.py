@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         EnvironmentMismatchError,
         LogitsError,
         MissingExtraError,
+        OverloadedError,
         ScheduleError,
         SkipDecError,
         UnsupportedModelError,
@@ -69,12 +70,17 @@ if TYPE_CHECKING:
     from .runtime.schedule.default import write_schedule
     from .runtime.schedule.plot import plot_schedule
     from .runtime.schedule.text import format_schedule, parse_schedule
+    from .runtime.scheduling.engine import Engine
+    from .runtime.scheduling.stats import EngineStats
+    from .runtime.serving.async_engine import AsyncEngine
+    from .runtime.serving.stream import RequestStream
     from .runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
     from .runtime.tokens.sampling import SamplingParams
 
     __version__: str
 
 _RUNNING = {  # what a service needs: no torch, no onnx
+    "AsyncEngine": ".runtime.serving.async_engine",
     "BenchConfig": ".runtime.measuring.config",
     "BenchReport": ".runtime.measuring.bench",
     "BundleError": ".engines.errors",
@@ -85,15 +91,19 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "ConfigurationError": ".engines.errors",
     "ConsoleProgress": ".engines.host.progress",
     "DeviceError": ".engines.errors",
+    "Engine": ".runtime.scheduling.engine",
     "EngineBuildError": ".engines.errors",
     "EngineBundle": ".engines.bundle",
+    "EngineStats": ".runtime.scheduling.stats",
     "EnvironmentMismatchError": ".engines.errors",
     "Events": ".engines.host.events",
     "ExitSchedule": ".runtime.schedule",
     "Generator": ".runtime.generator",
     "LogitsError": ".engines.errors",
     "MissingExtraError": ".engines.errors",
+    "OverloadedError": ".engines.errors",
     "RequestOutput": ".runtime.tokens.outputs",
+    "RequestStream": ".runtime.serving.stream",
     "SamplingParams": ".runtime.tokens.sampling",
     "ScheduleError": ".engines.errors",
     "ScoreOutput": ".runtime.tokens.outputs",
@@ -147,6 +157,7 @@ _MAKING = {
 _PUBLIC_NAMES = _RUNNING | _MAKING
 
 __all__ = [  # a star takes _RUNNING alone: the others would load torch
+    "AsyncEngine",
     "BenchConfig",
     "BenchReport",
     "BundleError",
@@ -157,15 +168,19 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "ConfigurationError",
     "ConsoleProgress",
     "DeviceError",
+    "Engine",
     "EngineBuildError",
     "EngineBundle",
+    "EngineStats",
     "EnvironmentMismatchError",
     "Events",
     "ExitSchedule",
     "Generator",
     "LogitsError",
     "MissingExtraError",
+    "OverloadedError",
     "RequestOutput",
+    "RequestStream",
     "SamplingParams",
     "ScheduleError",
     "ScoreOutput",

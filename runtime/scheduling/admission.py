@@ -20,6 +20,7 @@ class Situation:
     now: float
 
 
+@dataclass(frozen=True)
 class Admission(ABC):
     """A rule; its fields, all whole numbers, are its parameters."""
 

@@ -81,13 +81,10 @@ class AsyncEngine:
         self._step_start: float | None = None
         self._is_idle = threading.Condition(self._lock)
         self._held = ExitStack()
-        options = (
-            {}
-            if config.max_prefill_tokens is None
-            else {"max_prefill_tokens": config.max_prefill_tokens}
-        )
         self._engine = self._held.enter_context(
-            generator.engine(admission=config.admission, **options)
+            generator.engine(
+                max_prefill_tokens=config.max_prefill_tokens, admission=config.admission
+            )
         )
         self._thread = threading.Thread(target=self._serve, name="skipdec engine", daemon=True)
         self._thread.start()
@@ -105,14 +102,18 @@ class AsyncEngine:
         raw_prompts: bool = False,
         weights: WeightsPlace = "mapped",
         verify: Verify = "full",
-        **options: object,
+        max_waiting: int = 256,
+        max_prefill_tokens: int | None = None,
+        admission: str = "fcfs",
     ) -> AsyncIterator[Self]:
         """Open a bundle directory; leaving the block cancels what runs and frees all.
 
-        ``options``: fields of `ServiceConfig`; everything else as in `Generator.open`, whose errors
-        it raises.
+        ``max_waiting``, ``max_prefill_tokens`` and ``admission``: see `ServiceConfig`; everything
+        else as in `Generator.open`, whose errors it raises.
         """
-        config = ServiceConfig(**options)
+        config = ServiceConfig(
+            max_waiting=max_waiting, max_prefill_tokens=max_prefill_tokens, admission=admission
+        )
         parse_admission(config.admission)
         generator = await asyncio.to_thread(
             Generator.open,

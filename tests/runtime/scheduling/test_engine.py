@@ -117,7 +117,9 @@ def test_unused_cache_is_never_read(generator: Generator, monkeypatch: pytest.Mo
 def test_a_cancelled_request_ends_and_frees_its_slots_and_changes_no_other(
     generator: Generator,
 ) -> None:
-    wanted = [Wanted([5, 6, 7], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), "full", 0)] * 3
+    wanted = [
+        Wanted([5, 6, 7], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), "full", 0)
+    ] * 3
     with generator.engine() as engine:
         numbers = [engine.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
         engine.step()
