@@ -69,6 +69,28 @@ class CostModel:
         ]
         return StepCost(sum(step.weights for step in steps), sum(step.kv for step in steps))
 
+    def mixing_loss(
+        self, schedule: ExitSchedule, prompt_length: int, num_tokens: int, slots: int
+    ) -> float:
+        """Bytes of a step of ``slots`` rows anywhere in their texts ÷ of one that shares all reads.
+
+        Rows of a running batch stand at independent, uniformly random tokens; a layer's weights are
+        read if any of them runs it. 1.0 for one slot, and for any number at a constant depth. With
+        many slots and nothing but weights, the largest depth over the mean: 16 layers falling to 8
+        in a line give 16 / 12 = 1.33.
+        """
+        steps = num_tokens - 1
+        shares = [0.0] * len(self._layers)  # of tokens that run a layer
+        for index in range(steps):
+            for layer in schedule.plan(index).layers:
+                shares[layer] += 1 / steps
+        kv = slots * self.decode(schedule, [prompt_length], num_tokens).kv / steps
+        mixed = bound = self._ends + kv
+        for weights, share in zip(self._layers, shares, strict=True):
+            mixed += weights * (1 - (1 - min(share, 1.0)) ** slots)
+            bound += weights * share
+        return mixed / bound
+
     def prefill(self, schedule: ExitSchedule, prompt_lengths: Sequence[int]) -> int:
         """Return the multiply-adds of a prompt pass, padding aside.
 

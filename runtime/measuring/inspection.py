@@ -27,6 +27,7 @@ class Workload:
     batch_size: int = 1
     prompt_length: int = 128
     num_tokens: int = 64
+    slots: int | None = None  # rows of a running batch, each somewhere in its text
 
     @property
     def prompt_lengths(self) -> list[int]:
@@ -143,14 +144,23 @@ def describe_memory(
 def describe_schedules(
     bundle: EngineBundle, schedules: Sequence[ExitSchedule], workload: Workload
 ) -> list[dict[str, Any]]:
-    """Mean depth, bytes a step and the speed-up that the bytes predict, of each schedule."""
+    """Mean depth, bytes a step and the speed-up that the bytes predict, of each schedule.
+
+    With ``workload.slots`` also `CostModel.mixing_loss`.
+    """
     cost = CostModel(bundle.manifest)
     steps = workload.num_tokens - 1
     rows = []
     for schedule in schedules:
         decode = cost.decode(schedule, workload.prompt_lengths, workload.num_tokens)
+        mixing = {}
+        if workload.slots is not None:
+            mixing["mixing_loss"] = cost.mixing_loss(
+                schedule, workload.prompt_length, workload.num_tokens, workload.slots
+            )
         rows.append(
-            {
+            mixing
+            | {
                 "schedule": format_schedule(schedule),
                 "realised_depth": schedule.average_budget(steps),
                 "weight_bytes_per_step": decode.weights // steps,

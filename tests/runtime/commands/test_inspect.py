@@ -51,6 +51,17 @@ def test_tables_name_the_schedules(bundle: Path) -> None:
     assert "memory" not in result.stdout
 
 
+def test_slots_show_what_standing_at_unlike_depths_costs(bundle: Path) -> None:
+    steep = ["--schedule=exponential:max=12,min=2,rate=5,horizon=12", "--slots=8"]
+    steep += ["--prompt-len=1", "--gen-len=12"]
+    shown = json.loads(run("inspect", bundle, *steep, "--json").stdout)
+    losses = {entry["schedule"].split(":")[0]: entry["mixing_loss"] for entry in shown["schedule"]}
+    assert losses["full"] == pytest.approx(1.0)
+    assert losses["exponential"] > 1.25
+    assert "admission gang" in run("inspect", bundle, *steep).stdout.replace("\n", " ")
+    assert "mixing" not in run("inspect", bundle).stdout
+
+
 def test_unknown_sections_and_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:
     assert run("inspect", bundle, "--show", "weather").exit_code == 2
     missing = run("inspect", tmp_path / "absent")

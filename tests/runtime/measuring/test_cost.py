@@ -96,3 +96,23 @@ def test_a_device_reads_float16_as_it_is() -> None:
     cost = CostModel(hollow_manifest(3, dtype="float16"), on_device=True)
     step = cost.step(ExitSchedule.full(3).plan(0), [0])
     assert step.weights == EMBED_BYTES + HEAD_BYTES + 3 * LAYER_BYTES
+
+
+def test_what_unlike_depths_cost_grows_from_nothing_to_the_largest_over_the_mean() -> None:
+    cost = CostModel(hollow_manifest(6))
+    schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
+    losses = [cost.mixing_loss(schedule, 0, num_tokens=4, slots=slots) for slots in (1, 2, 99)]
+    assert losses[0] == pytest.approx(1.0)
+    layers, kv = LAYER_BYTES, (4 * 1 + 3 * 2 + 3 * 3) / 3 * KV_POSITION  # steps of 4, 3, 3 layers
+    bound = ENDS + 10 / 3 * layers
+    once_in_three = 1 - (2 / 3) ** 2  # that one of two rows runs the fourth layer
+    assert losses[1] == pytest.approx(
+        (ENDS + (3 + once_in_three) * layers + 2 * kv) / (bound + 2 * kv)
+    )
+    assert losses[2] == pytest.approx((ENDS + 4 * layers + 99 * kv) / (bound + 99 * kv))
+
+
+def test_a_constant_depth_loses_nothing_by_mixing() -> None:
+    cost = CostModel(hollow_manifest(6))
+    constant = ExitSchedule.parse("constant:max=3", num_layers=6)
+    assert cost.mixing_loss(constant, 10, num_tokens=64, slots=8) == pytest.approx(1.0)
