@@ -321,9 +321,10 @@ class Engine:
         for row in ended:
             self._parts.slots.release(row.number)
             self._scheduler.row_ended(row.sequence.request_index)
-            request = self._requests[row.sequence.request_index]
+        for number in {row.sequence.request_index for row in ended}:
+            request = self._requests[number]
             if request.is_finished:
-                failed = any(one.sequence.finish_reason == "error" for one in request.rows)
+                failed = any(row.sequence.finish_reason == "error" for row in request.rows)
                 self._counters.failed += failed
                 self._counters.finished += not failed
 

@@ -20,7 +20,7 @@ CONFIG = {
 }
 
 
-def tiny_bundle(directory: Path, *, seed: int = 0) -> Path:
+def tiny_bundle(directory: Path, *, seed: int = 0, quantize: str = "none") -> Path:
     """Export a bundle below the new ``directory``, in a process of its own; some seconds."""
     model = directory / "model"
     model.mkdir(parents=True)
@@ -28,5 +28,6 @@ def tiny_bundle(directory: Path, *, seed: int = 0) -> Path:
     bundle = directory / "bundle"
     command = [str(Path(sys.executable).with_name("skipdec")), "export", str(model)]
     command += ["--load-format", "dummy", "--seed", str(seed), "--no-verify", "--quiet"]
+    command += ["--quantize", quantize]
     subprocess.run([*command, "--output", str(bundle)], check=True, stdout=subprocess.DEVNULL)
     return bundle

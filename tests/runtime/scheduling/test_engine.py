@@ -76,7 +76,9 @@ def together(
                 numbers.append(engine.add(one.prompt, one.params, schedule=one.schedule))
             engine.step()
             steps += 1
-        assert engine.stats().reserved_bytes == 0
+        stats = engine.stats()
+        assert (stats.submitted, stats.finished) == (len(wanted), len(wanted))
+        assert stats.reserved_bytes == 0
         return [engine.take(number) for number in numbers]
 
 

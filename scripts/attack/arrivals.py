@@ -1,0 +1,143 @@
+"""Sends random requests to a running engine and asks of each for the text that it has alone.
+
+    python scripts/attack/arrivals.py --count 1000
+
+Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are drawn; caches begin
+full of NaN, and memory is short, so that rows wait for it. int8 products, whose texts must not
+depend on the batch at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tiny import tiny_bundle
+
+from skipdec import Engine, Generator, SamplingParams
+from skipdec.engines.memory import HostMemory
+from skipdec.runtime.tokens.outputs import RequestOutput
+
+_SLOTS = 4
+_KV_MEMORY = 400_000  # bytes: enough for any request, not for four long ones
+_SCHEDULES = (
+    "full",
+    "2x:horizon=16",
+    "2x:horizon=9,prompt=decay",
+    "constant:max=3,placement=unified",
+)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request, the engine's step at which it comes, and after how many more it is cancelled."""
+
+    prompt: list[int]
+    params: SamplingParams
+    schedule: str
+    pause: int
+    patience: int | None
+
+    @classmethod
+    def drawn(cls, chance: random.Random) -> Arrival:
+        """One at random; of ten about one is cancelled."""
+        n = chance.choice((1, 1, 1, 2, 3))
+        params = SamplingParams(
+            n=n,
+            max_tokens=chance.choice((1, 2, 5, 9, 20)),
+            temperature=0.8 if n > 1 else chance.choice((0.0, 0.8)),
+            seed=chance.randrange(1 << 30),
+            ignore_eos=chance.random() < 0.7,
+        )
+        prompt = [chance.randrange(4, 90) for _ in range(chance.randint(1, 30))]
+        patience = chance.randint(0, 9) if chance.random() < 0.1 else None
+        return cls(prompt, params, chance.choice(_SCHEDULES), chance.choice((0, 0, 1, 6)), patience)
+
+
+class _PoisonedMemory(HostMemory):
+    """What was never written is NaN."""
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        buffer = super().allocate(nbytes)
+        buffer.fill(0xFF)
+        return buffer
+
+
+def main() -> int:
+    """Print how many texts were others than alone."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=1000, help="requests")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)  # the model was not tuned to skip
+    chance = random.Random(arguments.seed)
+    arrivals = [Arrival.drawn(chance) for _ in range(arguments.count)]
+    with tempfile.TemporaryDirectory(prefix="attack-") as temporary:
+        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        with Generator.open(
+            bundle, threads=1, max_batch_size=_SLOTS, kv_memory=_KV_MEMORY
+        ) as generator:
+            generator._runner.engines.pool.memory = _PoisonedMemory()
+            outputs = _together(generator, arrivals)
+            failures = sum(
+                not _is_right(arrival, output, generator)
+                for arrival, output in zip(arrivals, outputs, strict=True)
+            )
+    print(f"{arguments.count} requests in one running batch, {failures} failures")
+    return int(failures > 0)
+
+
+def _together(generator: Generator, arrivals: list[Arrival]) -> list[RequestOutput]:
+    numbers: list[int] = []
+    impatient: dict[int, int] = {}  # request -> steps until it is cancelled
+    coming = list(reversed(arrivals))
+    pause = 0
+    with generator.engine(max_prefill_tokens=16) as engine:
+        while coming or engine.is_busy:
+            while coming and pause <= 0:
+                arrival = coming.pop()
+                number = engine.add(arrival.prompt, arrival.params, schedule=arrival.schedule)
+                numbers.append(number)
+                if arrival.patience is not None:
+                    impatient[number] = arrival.patience
+                pause = arrival.pause
+            engine.step()
+            pause -= 1
+            _cancel(engine, impatient)
+        stats = engine.stats()
+        assert stats.submitted == stats.finished + stats.aborted, stats
+        assert not stats.failed, stats
+        assert not stats.reserved_bytes, stats
+        return [engine.take(number) for number in numbers]
+
+
+def _cancel(engine: Engine, impatient: dict[int, int]) -> None:
+    for number in list(impatient):
+        impatient[number] -= 1
+        if impatient[number] < 0:
+            del impatient[number]
+            engine.abort(number)
+
+
+def _is_right(arrival: Arrival, output: RequestOutput, generator: Generator) -> bool:
+    alone = generator.generate([arrival.prompt], arrival.params, schedule=arrival.schedule)[0]
+    for given, expected in zip(output.outputs, alone.outputs, strict=True):
+        length = len(given.token_ids)
+        is_whole = given.finish_reason == expected.finish_reason and length == len(
+            expected.token_ids
+        )
+        if given.token_ids != expected.token_ids[:length] or not (
+            is_whole or given.finish_reason == "abort"
+        ):
+            print(f"{arrival} wrote {given.token_ids}; alone {expected.token_ids}")
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
