@@ -296,14 +296,14 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
             )
 
     def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:
-        """``precision_for`` the ``dtype`` asked for.
+        """``precision_for`` the ``dtype`` asked for, and for the KV cache that goes with it.
 
         Beside quantised weights a cache of 16 bits costs no quality that can be measured, and
         halves what a step of many rows reads of it.
         """
         kv_dtype = self.kv_dtype
-        if kv_dtype is None and self.own_kernels is not None and self.quantize is not None:
-            kv_dtype = "float16"
+        if kv_dtype is None and self.own_kernels is not None and self.dtype == "float32":
+            kv_dtype = None if self.quantize == "none" else "float16"
         return self.precision_for(self.dtype, activation_ranges, kv_dtype)
 
 

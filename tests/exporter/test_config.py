@@ -234,3 +234,20 @@ def test_an_export_names_its_checkpoint_and_nothing_else_of_it_does() -> None:
     source = ExportConfig(**values, quantize="int8", dtype="float16").source
     assert source == CheckpointSource(**values)
     assert source.model_dump() == values
+
+
+@pytest.mark.parametrize(
+    ("values", "kv_dtype"),
+    [
+        ({}, "float32"),
+        ({"quantize": "int8"}, "float16"),
+        ({"quantize": "int4", "kv_dtype": "float32"}, "float32"),
+        ({"quantize": "int8", "dtype": "bfloat16"}, "bfloat16"),
+        ({"quantize": "int8", "kernels": "onnxruntime"}, "float32"),
+    ],
+)
+def test_caches_have_16_bits_beside_quantised_weights_unless_told_otherwise(
+    values: dict[str, Any], kv_dtype: str
+) -> None:
+    precision = ExportConfig(**{"model": "opt-125m", "kernels": "skipdec"} | values).precision()
+    assert (precision.kv_dtype or precision.dtype) == kv_dtype

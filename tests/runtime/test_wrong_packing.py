@@ -23,8 +23,8 @@ def test_a_layer_packed_in_another_order_is_refused_before_it_runs(
     shutil.copytree(exported("pre_norm", quantize="int8", kernels="skipdec"), path)
     layer = EngineBundle.open(path).manifest.layers[1]
     (weights,) = layer.weights
-    packed = np.fromfile(path / weights, np.uint32)  # four codes of a column each
-    packed.reshape(-1, 2)[:, ::-1].copy().tofile(path / weights)
+    packed = np.fromfile(path / weights, np.uint8)
+    np.roll(packed, 4).tofile(path / weights)  # codes of the next column
     with pytest.raises(BundleError, match="weight and offset disagree") as refused:
         Generator.open(path, verify="graphs")
     assert layer.name in str(refused.value)

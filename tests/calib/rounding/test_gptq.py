@@ -77,9 +77,8 @@ def test_every_scale_of_float16_is_found_again(dtype: torch.dtype, target: GridT
     scales = grid.scales(extremes)
     assert torch.equal(grid.scales(scales * grid.lowest_code), scales)
     normal = scales.abs() >= torch.finfo(torch.float16).smallest_normal
-    assert (
-        float((scales * grid.lowest_code / extremes - 1)[normal].abs().max()) <= 2**-9
-    )  # bfloat16's
+    errors = (scales * grid.lowest_code / extremes - 1)[normal].abs()
+    assert float(errors.max()) <= 2**-8  # half a unit in the last place of bfloat16
 
 
 def test_the_last_block_may_be_shorter() -> None:

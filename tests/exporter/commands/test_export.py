@@ -50,7 +50,7 @@ def test_quiet_leaves_only_warnings_on_stderr(model: str, tmp_path: Path) -> Non
 def test_dry_run_writes_nothing_and_imports_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; sys.argv = ['skipdec', 'opt-30b', '--load-format', 'dummy', '--quantize',"
-        " 'int4', '--dry-run', '--json']\n"
+        " 'int4', '--kernels', 'onnxruntime', '--dry-run', '--json']\n"
         "from skipdec.cli import export_main\n"
         "try: export_main()\n"
         "except SystemExit as end: assert not end.code\n"

@@ -55,7 +55,9 @@ def test_planning_a_huge_model_is_quick_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = ExportConfig(model="opt-13b", load_format="dummy", quantize="int4")
+    config = ExportConfig(
+        model="opt-13b", load_format="dummy", quantize="int4", kernels="onnxruntime"
+    )
     plan = plan_export(config)
     assert [plan.engines[0].name, plan.engines[-3].name] == ["embed", "layer_039"]
     assert plan.kv_bytes_per_token == 2 * 40 * 5120 * 4

@@ -46,7 +46,8 @@ def verified(checkpoint: Callable[[str], Path]) -> Verify:
         verify_memory: int = 8 * GIB,
         **options: Any,  # noqa: ANN401
     ) -> VerificationReport:
-        config = ExportConfig(model=str(checkpoint(structure)), **options)
+        chosen = {"kernels": "onnxruntime"} | options  # as ``exported``
+        config = ExportConfig(model=str(checkpoint(structure)), **chosen)
         manifest = bundle / "manifest.json"
         request = VerificationRequest(
             directory=bundle,
