@@ -74,6 +74,9 @@ if TYPE_CHECKING:
     from .runtime.scheduling.stats import EngineStats
     from .runtime.serving.async_engine import AsyncEngine
     from .runtime.serving.stream import RequestStream
+    from .runtime.serving.triton.check import check_triton_models
+    from .runtime.serving.triton.repository import write_triton_repository
+    from .runtime.serving.triton.settings import TritonRepositoryConfig
     from .runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
     from .runtime.tokens.sampling import SamplingParams
 
@@ -109,10 +112,12 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "ScoreOutput": ".runtime.tokens.outputs",
     "SkipDecError": ".engines.errors",
     "StreamDelta": ".runtime.tokens.outputs",
+    "TritonRepositoryConfig": ".runtime.serving.triton.settings",
     "UnsupportedModelError": ".engines.errors",
     "UsageError": ".engines.errors",
     "VerificationError": ".engines.errors",
     "Workload": ".runtime.measuring.inspection",
+    "check_triton_models": ".runtime.serving.triton.check",
     "examine_machine": ".runtime.measuring.doctor",
     "format_schedule": ".runtime.schedule.text",
     "inspect_bundle": ".runtime.measuring.inspection",
@@ -121,6 +126,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "run_benchmark": ".runtime.measuring.bench",
     "use_shared_thread_pool": ".engines.backends.ort",
     "write_schedule": ".runtime.schedule.default",
+    "write_triton_repository": ".runtime.serving.triton.repository",
 }
 _MAKING = {
     "BuildConfig": ".exporter.config",
@@ -186,10 +192,12 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "ScoreOutput",
     "SkipDecError",
     "StreamDelta",
+    "TritonRepositoryConfig",
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
     "Workload",
+    "check_triton_models",
     "examine_machine",
     "format_schedule",
     "inspect_bundle",
@@ -198,6 +206,7 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "run_benchmark",
     "use_shared_thread_pool",
     "write_schedule",
+    "write_triton_repository",
 ]
 
 

@@ -30,6 +30,7 @@ _COMMANDS = {  # name → the module whose `register` adds it, and what it is fo
     "generate": ("runtime.commands.generate", "Continue prompts with a bundle's engines."),
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
+    "triton": ("runtime.commands.triton", "Make bundles models of Triton Inference Server."),
     "calibrate": ("calib.commands.calibrate", "Measure activations, for int8 and fp8 products."),
     "round": ("calib.commands.round", "Round weights to int4 by what that does to outputs."),
     "evaluate": ("calib.commands.evaluate", "Compare schedules: texts, metrics and time."),

@@ -62,6 +62,7 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "push": "EngineBundle",
         "round": "round_weights RoundingConfig",
         "schedule": "parse_schedule plot_schedule write_schedule",
+        "triton": "write_triton_repository TritonRepositoryConfig check_triton_models",
         "tune": "tune TuneConfig",
         "verify": "verify_bundle CheckpointSource",
     }

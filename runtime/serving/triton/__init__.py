@@ -1,0 +1,1 @@
+"""Bundles as models of NVIDIA's Triton Inference Server."""

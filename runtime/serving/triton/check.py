@@ -1,0 +1,77 @@
+"""Whether models of a Triton server still generate: its own health stays green without them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
+
+from ....engines.errors import SkipDecError, UsageError
+
+_ONE_TOKEN = {"input_ids": [0], "max_tokens": 1, "temperature": 0.0}
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """What one model did when it was asked for a token."""
+
+    model: str
+    seconds: float
+    problem: str | None  # None: it made the token, or has too much to do for it
+
+
+def check_triton_models(
+    url: str, names: Sequence[str] = (), *, timeout: float = 10.0
+) -> list[Liveness]:
+    """Let models make one token each; none named: all that the server calls ready.
+
+    ``url``: of its HTTP service, e.g. ``http://localhost:8000``. ``timeout``: seconds, of each. A
+    model that refuses the request because too many wait is alive.
+
+    Raises UsageError for what is no such URL, SkipDecError if the server can't be asked.
+    """
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise UsageError("URL", f"is {url!r}; allowed: e.g. http://localhost:8000")
+    root = url.rstrip("/")
+    return [_check(root, name, timeout) for name in names or _ready_models(root, timeout)]
+
+
+def _ready_models(root: str, timeout: float) -> list[str]:
+    try:
+        index = _post(f"{root}/v2/repository/index", {"ready": True}, timeout)
+    except (OSError, ValueError) as error:
+        raise SkipDecError(root, f"does not list its models ({_reason(error)})") from error
+    if not index:
+        raise SkipDecError(root, "has no model that is ready")
+    return [model["name"] for model in index]
+
+
+def _check(root: str, name: str, timeout: float) -> Liveness:
+    start = perf_counter()
+    problem = None
+    try:
+        answer = _post(f"{root}/v2/models/{quote(name)}/generate", _ONE_TOKEN, timeout)
+        if "text_output" not in answer:
+            problem = f"answered {answer!r:.200}"
+    except (OSError, ValueError) as error:
+        reason = _reason(error)
+        problem = None if "max_waiting" in reason else reason
+    return Liveness(name, perf_counter() - start, problem)
+
+
+def _post(url: str, document: dict[str, Any], timeout: float) -> Any:  # noqa: ANN401  (any JSON)
+    request = Request(url, json.dumps(document).encode(), {"Content-Type": "application/json"})
+    with urlopen(request, timeout=timeout) as answer:
+        return json.load(answer)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Triton's own words, if there are any."""
+    if isinstance(error, HTTPError):
+        return error.read().decode(errors="replace").strip() or f"status {error.code}"
+    return str(error.reason if isinstance(error, URLError) else error)

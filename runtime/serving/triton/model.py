@@ -1,0 +1,206 @@
+"""TritonPythonModel: what the Python backend's process makes of a bundle.
+
+Imported by a model repository's ``model.py`` only: triton_python_backend_utils is nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from ....engines.errors import ClosedError, OverloadedError, SkipDecError, UsageError
+from ...generator import Generator
+from ...tokens.outputs import StreamDelta
+from ..async_engine import AsyncEngine, ServiceConfig
+from ..stream import RequestStream
+from .metrics import ModelMetrics
+from .request import TritonRequest, input_types
+from .response import Answer
+from .settings import BUNDLE_NAME, ModelSettings
+
+_LOGGER = logging.getLogger(__name__)
+_POLL_SECONDS = 0.05  # how long a client that goes away while nothing comes is not noticed
+
+
+class _Cancelled(Exception):  # noqa: N818  (no error: the client's wish)
+    """A client has gone, or wants no more."""
+
+
+class TritonPythonModel:
+    """One bundle and its engine; requests run together, as many as ``max_batch_size`` at once.
+
+    An event loop in a thread of its own sends all responses, so that neither Triton's calls nor the
+    engine's thread wait for a client.
+    """
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the bundle. ``args``: the backend's, ``model_config`` as JSON among them.
+
+        Raises UsageError for parameters that are not allowed, and what `Generator.open` does.
+        """
+        config = json.loads(args["model_config"])
+        if not pb_utils.using_decoupled_model_transaction_policy(config):
+            raise UsageError("model_transaction_policy", "is not decoupled; write decoupled: true")
+        settings = ModelSettings.from_parameters(config["parameters"])
+        directory = Path(args["model_repository"], args["model_version"])
+        self._engine = _open_engine(directory / BUNDLE_NAME, settings, args)
+        self._metrics = ModelMetrics(args["model_name"], args["model_version"])
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="skipdec responses", daemon=True)
+        self._thread.start()
+        self._answering: set[Future[None]] = set()
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Begin to answer; Triton hands over requests, and responses come by their senders."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                asked = TritonRequest.from_tensors(_tensors(request))
+            except SkipDecError as error:
+                self._loop.call_soon_threadsafe(self._refuse, sender, error)
+                continue
+            answering = asyncio.run_coroutine_threadsafe(self._answer(asked, sender), self._loop)
+            self._answering.add(answering)
+            answering.add_done_callback(self._answering.discard)
+
+    def finalize(self) -> None:
+        """Close the engine. Triton calls it once all requests have their final response.
+
+        It listens to nothing else meanwhile: a new value of a metric would wait for ever.
+        """
+        self._metrics.close()
+        self._engine.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _answer(self, asked: TritonRequest, sender: Any) -> None:  # noqa: ANN401
+        """Whatever happens, the sender gets its final response: else a client waits for ever.
+
+        Metrics are sent before it, as after it Triton may finalize.
+        """
+        try:
+            stream = self._engine.submit(asked.prompt, asked.params, schedule=asked.schedule)
+            async with stream:
+                await self._send(asked, stream, sender)
+        except _Cancelled:
+            self._metrics.update(self._engine.stats())
+            error = pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)
+            _send_final(sender, pb_utils.InferenceResponse(error=error))
+        except Exception as error:
+            if not isinstance(error, SkipDecError):
+                _LOGGER.exception("a request could not be answered")
+            self._refuse(sender, error)
+
+    def _refuse(self, sender: Any, error: Exception) -> None:  # noqa: ANN401
+        self._metrics.count_failure(type(error).__name__)
+        self._metrics.update(self._engine.stats())
+        _send_error(sender, error)
+
+    async def _send(self, asked: TritonRequest, stream: RequestStream, sender: Any) -> None:  # noqa: ANN401
+        answer = Answer(
+            asked,
+            schedule=stream.schedule,
+            num_input_tokens=self._num_input_tokens(asked),
+            has_text=self._engine.generator.tokenizer is not None,
+        )
+        clock = self._metrics.clock()
+        async for deltas in _steps(stream, sender):
+            if clock.tick():
+                self._metrics.update(self._engine.stats())
+            for delta in deltas:
+                answer.add(delta)
+            if answer.is_whole:
+                clock.end(answer.finish_reasons)
+                self._metrics.update(self._engine.stats())
+                _send_final(sender, _response(answer))
+                return
+            if answer.is_due:
+                sender.send(_response(answer))
+
+    def _num_input_tokens(self, asked: TritonRequest) -> int:
+        if not asked.return_num_input_tokens:
+            return 0
+        (request,) = self._engine.generator.make_requests([asked.prompt], asked.params)
+        return len(request.prompt_token_ids)
+
+
+def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) -> AsyncEngine:
+    device = settings.device
+    if args["model_instance_kind"] == "GPU":
+        device = f"cuda:{args['model_instance_device_id']}"
+    generator = Generator.open(
+        bundle,
+        schedule=settings.schedule,
+        device=device,
+        threads=settings.threads,
+        max_batch_size=settings.max_batch_size,
+        kv_memory=settings.kv_memory,
+        raw_prompts=settings.raw_prompt,
+        weights=settings.weights,
+        verify=settings.verify,
+    )
+    config = ServiceConfig(
+        max_waiting=settings.max_waiting,
+        max_prefill_tokens=settings.max_prefill_tokens,
+        admission=settings.admission,
+    )
+    try:
+        return AsyncEngine(generator, config)
+    except SkipDecError:
+        generator.close()
+        raise
+
+
+def _tensors(request: Any) -> dict[str, Any]:  # noqa: ANN401  (pb_utils.InferenceRequest)
+    found = {name: pb_utils.get_input_tensor_by_name(request, name) for name in input_types()}
+    return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
+
+
+async def _steps(
+    stream: RequestStream,
+    sender: Any,  # noqa: ANN401  (pb_utils.InferenceResponseSender)
+) -> AsyncIterator[list[StreamDelta]]:
+    """The deltas that are there at once. Raises _Cancelled if the client wants no more."""
+    while True:
+        deltas: list[StreamDelta] | None = None
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                deltas = await stream.read()
+        except TimeoutError:
+            pass
+        if sender.is_cancelled():
+            raise _Cancelled
+        if deltas is not None:
+            if not deltas:
+                return
+            yield deltas
+
+
+def _response(answer: Answer) -> Any:  # noqa: ANN401  (pb_utils.InferenceResponse)
+    outputs = answer.take()
+    return pb_utils.InferenceResponse([pb_utils.Tensor(*output) for output in outputs.items()])
+
+
+def _send_error(sender: Any, error: Exception) -> None:  # noqa: ANN401
+    codes = pb_utils.TritonError
+    match error:
+        case UsageError():
+            code = codes.INVALID_ARG
+        case OverloadedError() | ClosedError():
+            code = codes.UNAVAILABLE
+        case _:
+            code = codes.INTERNAL
+    _send_final(sender, pb_utils.InferenceResponse(error=codes(str(error), code)))
+
+
+def _send_final(sender: Any, response: Any) -> None:  # noqa: ANN401
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

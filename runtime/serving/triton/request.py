@@ -1,0 +1,137 @@
+"""A request's input tensors, with the names of vLLM's and TensorRT-LLM's backends of Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Self
+
+import numpy.typing as npt
+from pydantic import ConfigDict, Field
+
+from ....engines.checking import ValidatedConfig
+from ....engines.documents import parse_json
+from ....engines.errors import UsageError
+from ...batches.prompts import Prompt
+from ...tokens.sampling import SamplingParams
+from .tensors import TensorType
+
+_TEXT, _FLAG = TensorType("STRING"), TensorType("BOOL")
+_INT, _FLOAT = TensorType("INT32"), TensorType("FP32")
+
+# TensorRT-LLM's names of sampling parameters → SamplingParams'. `random_seed` is its older `seed`.
+_SAMPLING = {
+    "max_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "seed": "seed",
+    "random_seed": "seed",
+    "stop_words": "stop",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+
+
+class TritonRequest(ValidatedConfig):
+    """One request; a field is an input tensor, declared by its `TensorType`; all are optional.
+
+    ``sampling_parameters``: the fields of SamplingParams as a JSON object, whose numbers may be
+    texts, as clients of vLLM's backend send them. Each may be given as a tensor instead, not
+    twice.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    text_input: Annotated[str | None, _TEXT] = None
+    input_ids: Annotated[list[int] | None, TensorType("INT32", -1)] = None
+    schedule: Annotated[str | None, _TEXT] = None
+    stream: Annotated[bool, _FLAG] = False
+    sampling_parameters: Annotated[str | None, _TEXT] = None
+    max_tokens: Annotated[int | None, _INT] = None
+    temperature: Annotated[float | None, _FLOAT] = None
+    top_k: Annotated[int | None, _INT] = None
+    top_p: Annotated[float | None, _FLOAT] = None
+    seed: Annotated[int | None, TensorType("UINT64")] = None
+    random_seed: Annotated[int | None, TensorType("UINT64")] = None
+    stop_words: Annotated[list[str] | None, TensorType("STRING", -1)] = None
+    repetition_penalty: Annotated[float | None, _FLOAT] = None
+    presence_penalty: Annotated[float | None, _FLOAT] = None
+    frequency_penalty: Annotated[float | None, _FLOAT] = None
+    exclude_input_in_output: Annotated[bool, _FLAG] = True
+    return_finish_reason: Annotated[bool, _FLAG] = False
+    return_cumulative_logprob: Annotated[bool, _FLAG] = False
+    return_logprobs: Annotated[bool, _FLAG] = False
+    return_token_ids: Annotated[bool, _FLAG] = False
+    return_layers_per_token: Annotated[bool, _FLAG] = False
+    return_schedule: Annotated[bool, _FLAG] = False
+    return_num_input_tokens: Annotated[bool, _FLAG] = False
+    return_num_output_tokens: Annotated[bool, _FLAG] = False
+    params: SamplingParams = Field(default_factory=SamplingParams, description="made of the others")
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Read a request's tensors. Raises UsageError for what is not allowed in them."""
+        types = input_types()
+        if unknown := ", ".join(tensors.keys() - types.keys()):
+            raise UsageError(unknown, f"is unknown; allowed: {', '.join(types)}")
+        values = {name: types[name].value(name, array) for name, array in tensors.items()}
+        logs = any(values.get(name) for name in ("return_logprobs", "return_cumulative_logprob"))
+        return cls(**values, params=_sampling_params(values, logs))
+
+    def _problems(self) -> Iterator[str]:
+        if (self.text_input is None) == (self.input_ids is None):
+            yield "give either `text_input` or `input_ids`"
+        if self.text_input is None and not self.exclude_input_in_output:
+            yield "`exclude_input_in_output` is false; allowed: with `text_input` only"
+
+    @property
+    def prompt(self) -> Prompt:
+        """The text, or the token ids."""
+        return self.text_input if self.text_input is not None else self.input_ids or []
+
+
+def input_types() -> dict[str, TensorType]:
+    """The declared inputs: names and types."""
+    return {
+        name: entry
+        for name, info in TritonRequest.model_fields.items()
+        for entry in info.metadata
+        if isinstance(entry, TensorType)
+    }
+
+
+def _sampling_params(values: Mapping[str, Any], logs: bool) -> SamplingParams:
+    """Of ``sampling_parameters`` and of the tensors; with ``logs``, log-probabilities too."""
+    text = values.get("sampling_parameters")
+    chosen = {} if text is None else _read_parameters(text)
+    for name, field in _SAMPLING.items():
+        if name not in values:
+            continue
+        if field in chosen:
+            raise UsageError(name, f"is given twice, as {field} of another field too; give one")
+        chosen[field] = values[name]
+    if logs:
+        chosen.setdefault("logprobs", 0)
+    return SamplingParams(**chosen)
+
+
+def _read_parameters(text: str) -> dict[str, Any]:
+    subject = "sampling_parameters"
+    found = parse_json(text, UsageError, subject=subject)
+    if not isinstance(found, dict):
+        raise UsageError(subject, f"is {text!r:.80}; allowed: a JSON object")
+    return {name: _read_number(name, value) for name, value in found.items()}
+
+
+def _read_number(name: str, value: object) -> object:
+    """A number or truth value that is written as a text; anything else as it is."""
+    if name == "stop" or not isinstance(value, str):
+        return value
+    if (truth := {"true": True, "false": False}.get(value.lower())) is not None:
+        return truth
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value

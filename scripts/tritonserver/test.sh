@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# The tests that start the real tritonserver, in .venv-triton, which is made where it is missing (0.9 GB);
+# arguments go to pytest.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
+export SKIPDEC_TRITON_ENVIRONMENT="${SKIPDEC_TRITON_ENVIRONMENT:-$repository/.venv-triton}"
+"$repository/scripts/tritonserver/environment.sh" "$SKIPDEC_TRITON_ENVIRONMENT"
+OMP_NUM_THREADS=1 pytest -m triton tests/runtime/serving/triton "$@"

@@ -1,0 +1,60 @@
+"""The liveness check, against a server of HTTP that answers as Triton does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+from skipdec import SkipDecError, UsageError
+from skipdec.runtime.serving.triton.check import check_triton_models
+
+
+class FakeTriton(BaseHTTPRequestHandler):
+    answers: ClassVar[dict[str, tuple[int, object]]] = {
+        "/v2/repository/index": (200, [{"name": "good"}, {"name": "dead"}, {"name": "busy"}]),
+        "/v2/models/good/generate": (200, {"text_output": ""}),
+        "/v2/models/dead/generate": (500, {"error": "Stub process is not healthy."}),
+        "/v2/models/busy/generate": (503, {"error": "9 requests wait, as many as max_waiting"}),
+    }
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, document = self.answers.get(self.path, (400, {"error": "unknown model"}))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(document).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FakeTriton) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_a_model_that_generates_or_is_busy_lives(url: str) -> None:
+    found = {one.model: one.problem for one in check_triton_models(url)}
+    assert found["good"] is None
+    assert found["busy"] is None
+    assert "not healthy" in str(found["dead"])
+
+
+def test_a_model_that_is_not_there_is_found(url: str) -> None:
+    (found,) = check_triton_models(url, ["other"])
+    assert "unknown model" in str(found.problem)
+
+
+def test_what_is_no_server_is_said() -> None:
+    with pytest.raises(UsageError, match="localhost:8000"):
+        check_triton_models("localhost:8000")
+    with pytest.raises(SkipDecError, match="does not list its models"):
+        check_triton_models("http://127.0.0.1:1")

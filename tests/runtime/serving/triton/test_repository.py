@@ -1,0 +1,102 @@
+"""Model repositories as they are written: files, configuration, and what is refused before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skipdec import EngineBundle, SkipDecError, UsageError
+from skipdec.cli import build_app
+from skipdec.runtime.serving.triton.repository import config_text, write_triton_repository
+from skipdec.runtime.serving.triton.settings import ModelSettings, TritonRepositoryConfig
+
+
+@pytest.fixture(scope="module")
+def bundle(exported: Callable[..., Path]) -> Path:
+    return exported("pre_norm", quantize="int8", kernels="auto")
+
+
+def parameters(text: str) -> dict[str, dict[str, str]]:
+    found = re.findall(r'key: "(\w+)" value { string_value: "([^"]*)" }', text)
+    return {key: {"string_value": value} for key, value in found}
+
+
+@pytest.mark.parametrize("flag", ["--link", "--copy"])
+def test_a_model_is_a_configuration_a_module_and_the_bundle(
+    bundle: Path, tmp_path: Path, flag: str
+) -> None:
+    command = ["triton", str(bundle), "-o", str(tmp_path), "--name", "m", flag, "--threads", "1"]
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code == 0, result.output
+    held = tmp_path / "m" / "1" / "bundle"
+    assert held.is_symlink() == (flag == "--link")
+    assert EngineBundle.open(held).manifest == EngineBundle.open(bundle).manifest
+    compile((tmp_path / "m" / "1" / "model.py").read_text(), "model.py", "exec")
+    text = (tmp_path / "m" / "config.pbtxt").read_text()
+    assert "KIND_CPU" in text
+    assert ModelSettings.from_parameters(parameters(text)) == ModelSettings(threads=1)
+
+
+def test_all_settings_come_back_from_the_configuration() -> None:
+    settings = ModelSettings(
+        schedule="2x:horizon=64", threads=1, max_batch_size=3, kv_memory=2**30, max_waiting=5,
+        max_prefill_tokens=64, admission="gang:min_free=2,hold_ms=8", raw_prompt=True,
+        weights="copied", verify="graphs", device="cpu",
+    )  # fmt: skip
+    text = config_text("m", settings.to_parameters(), on_gpu=False)
+    assert ModelSettings.from_parameters(parameters(text)) == settings
+
+
+def test_a_gpu_is_asked_for_where_engines_run_on_one() -> None:
+    assert "KIND_GPU" in config_text("m", {}, on_gpu=True)
+
+
+def test_a_parameter_that_is_no_text_or_unknown_is_refused() -> None:
+    with pytest.raises(UsageError, match="string_value"):
+        ModelSettings.from_parameters({"threads": {"int_value": 2}})
+    with pytest.raises(UsageError, match="did you mean 'threads'"):
+        ModelSettings.from_parameters({"thread": {"string_value": "2"}})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"schedule": "3y"}, "3y"),
+        ({"admission": "lifo"}, "lifo"),
+        ({"device": "tpu"}, "run on cpu"),
+        ({"name": "a/b"}, "can't be a model's name"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_written(
+    bundle: Path, tmp_path: Path, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(SkipDecError, match=problem):
+        write_triton_repository(
+            TritonRepositoryConfig(bundles=(bundle,), output=tmp_path / "r", **options)
+        )  # type: ignore[arg-type]
+    assert not (tmp_path / "r").exists()
+
+
+def test_two_bundles_of_one_name_are_refused(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="2 bundles are called"):
+        TritonRepositoryConfig(bundles=(bundle, bundle), output=tmp_path)
+
+
+def test_a_model_is_replaced_only_if_asked_and_nothing_else_ever(
+    bundle: Path, tmp_path: Path
+) -> None:
+    once = TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m")
+    again = once.updated(force=True, schedule="full")
+    write_triton_repository(once)
+    with pytest.raises(UsageError, match="--force"):
+        write_triton_repository(once)
+    (model,) = write_triton_repository(again)
+    assert '"full"' in (model / "config.pbtxt").read_text()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").touch()
+    with pytest.raises(UsageError, match="no model of Triton"):
+        write_triton_repository(again.updated(name="other"))

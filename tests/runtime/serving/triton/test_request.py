@@ -1,0 +1,85 @@
+"""Input tensors of Triton, and the request that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from skipdec import SamplingParams, UsageError
+from skipdec.runtime.serving.triton.request import TritonRequest, input_types
+
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+def tensors(**values: object) -> Tensors:
+    """As the Python backend hands them over."""
+    types = input_types()
+    given = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
+    return {
+        name: types[name].array(value if types[name].size == -1 else value[0])
+        for name, value in given.items()
+    }
+
+
+def params(**values: object) -> SamplingParams:
+    return TritonRequest.from_tensors(tensors(text_input="a", **values)).params
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, SamplingParams()),
+        ({"temperature": 0.8, "top_p": 0.95}, SamplingParams(temperature=0.8, top_p=0.95)),
+        ({"max_tokens": 3, "seed": 2**64 - 1}, SamplingParams(max_tokens=3, seed=2**64 - 1)),
+        ({"random_seed": 4}, SamplingParams(seed=4)),
+        ({"stop_words": ["\n", "é"]}, SamplingParams(stop=("\n", "é"))),
+        ({"sampling_parameters": '{"top_k": 5, "n": 2}'}, SamplingParams(top_k=5, n=2)),
+        (
+            {"sampling_parameters": '{"temperature": "0.1", "ignore_eos": "True", "stop": "7"}'},
+            SamplingParams(temperature=0.1, ignore_eos=True, stop="7"),
+        ),
+        ({"return_logprobs": True}, SamplingParams(logprobs=0)),
+        (
+            {"return_cumulative_logprob": True, "sampling_parameters": '{"logprobs": 4}'},
+            SamplingParams(logprobs=4),
+        ),
+    ],
+)
+def test_tensors_and_json_are_sampling_params(
+    values: dict[str, object], expected: SamplingParams
+) -> None:
+    assert params(**values) == expected
+
+
+def test_a_prompt_is_a_text_or_token_ids() -> None:
+    assert TritonRequest.from_tensors(tensors(text_input="é")).prompt == "é"
+    assert TritonRequest.from_tensors(tensors(input_ids=[5, 6])).prompt == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "text_input or input_ids"),
+        (tensors(text_input="a", input_ids=[1]), "text_input or input_ids"),
+        (tensors(input_ids=[1], exclude_input_in_output=False), "with text_input only"),
+        ({"text_input": np.array([b"\xff"], dtype=object)}, "text_input | is no UTF-8"),
+        ({"text_input": np.array([b"a", b"b"], dtype=object)}, "has 2 values; allowed: one"),
+        (tensors(text_input="a", max_tokens=0), "max_tokens is 0"),
+        (tensors(text_input="a", temperature=float("nan")), "temperature is nan"),
+        (tensors(text_input="a", sampling_parameters="[1]"), "allowed: a JSON object"),
+        (tensors(text_input="a", sampling_parameters='{"tempratur": 1}'), "'temperature'"),
+        (tensors(text_input="a", seed=1, random_seed=2), "random_seed | is given twice"),
+        (
+            tensors(text_input="a", top_k=1, sampling_parameters='{"top_k": 1}'),
+            "top_k | is given twice",
+        ),
+        ({"text": np.array([b"a"], dtype=object)}, "text | is unknown"),
+    ],
+)
+def test_what_is_wrong_is_said(given: Tensors, problem: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        TritonRequest.from_tensors(given)
+    assert problem in str(refused.value)

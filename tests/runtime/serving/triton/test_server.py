@@ -1,0 +1,197 @@
+"""Bundles in the real tritonserver: texts by HTTP, SSE and gRPC, cancellation, what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from triton_server import Stream, TritonServer, environment, running
+from typer.testing import CliRunner
+
+from skipdec import Generator, RequestOutput, SamplingParams
+from skipdec.cli import build_app
+from skipdec.runtime.serving.triton.check import check_triton_models
+from skipdec.runtime.serving.triton.repository import write_triton_repository
+from skipdec.runtime.serving.triton.settings import TritonRepositoryConfig
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+PROMPT, LONG = "Ant is a pub", 40
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    environment()
+    from text_bundles import STRUCTURE, export_text_bundle
+
+    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    repository = tmp_path_factory.mktemp("models")
+    for name in ("tiny", "other"):
+        write_triton_repository(
+            TritonRepositoryConfig(
+                bundles=(bundle,), output=repository, name=name, threads=1, max_batch_size=2
+            )
+        )
+    with running(repository, "--model-control-mode=explicit", "--load-model=tiny") as started:
+        yield started
+
+
+def alone(bundle: Path, *, schedule: str | None = None, **params: object) -> RequestOutput:
+    with Generator.open(bundle, threads=1) as generator:
+        return generator.generate([PROMPT], SamplingParams(**params), schedule=schedule)[0]  # type: ignore[arg-type]
+
+
+def test_generate_answers_what_the_generator_does(server: TritonServer, bundle: Path) -> None:
+    expected = alone(bundle, schedule="2x", max_tokens=9, temperature=0.8, seed=7)
+    answer = server.generate(
+        "tiny",
+        text_input=PROMPT,
+        schedule="2x",
+        max_tokens=9,
+        sampling_parameters='{"temperature": 0.8, "seed": "7"}',
+        return_token_ids=True,
+        return_layers_per_token=True,
+        return_finish_reason=True,
+        return_schedule=True,
+        return_num_input_tokens=True,
+    )
+    (completion,) = expected.outputs
+    assert answer["text_output"] == completion.text
+    assert tuple(answer["token_ids"]) == completion.token_ids
+    assert tuple(answer["layers_per_token"]) == completion.layers_per_token
+    assert answer["finish_reason"] == completion.finish_reason
+    assert answer["schedule"] == expected.schedule
+    assert answer["num_input_tokens"] == len(expected.prompt_token_ids)
+
+
+def test_a_temperature_of_32_bits_samples_as_the_number_that_was_written(
+    server: TritonServer, bundle: Path
+) -> None:
+    stream = Stream(server, "tiny", text_input=PROMPT, temperature=0.8, max_tokens=20,
+                    sampling_parameters='{"seed": 3}', return_token_ids=True)  # fmt: skip
+    (result,) = stream.results()
+    expected = alone(bundle, temperature=0.8, max_tokens=20, seed=3).outputs[0]
+    assert tuple(result.as_numpy("token_ids")) == expected.token_ids
+
+
+def test_streams_by_sse_and_by_grpc_join_to_the_whole_text(
+    server: TritonServer, bundle: Path
+) -> None:
+    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG, "temperature": 0.0}
+    expected = alone(bundle, max_tokens=LONG, temperature=0).outputs[0]
+    events = list(server.generate_stream("tiny", **asked, return_layers_per_token=True))
+    results = list(Stream(server, "tiny", **asked, return_layers_per_token=True).results())
+    for pieces, layers in (
+        ([one["text_output"] for one in events], [one["layers_per_token"] for one in events]),
+        (
+            [one.as_numpy("text_output")[0].decode() for one in results],
+            [one.as_numpy("layers_per_token").tolist() for one in results],
+        ),
+    ):
+        assert "".join(pieces) == expected.text
+        assert all(pieces[:-1])
+        assert len(pieces) > 1
+        flat = [x for some in layers for x in (some if isinstance(some, list) else [some])]
+        assert tuple(flat) == expected.layers_per_token
+
+
+def test_requests_at_once_get_the_texts_that_each_has_alone(
+    server: TritonServer, bundle: Path
+) -> None:
+    schedules = ["full", "2x", "full", "2x", "full", "2x"]
+
+    def ask(schedule: str) -> str:
+        text: str = server.generate(
+            "tiny", text_input=PROMPT, schedule=schedule, max_tokens=12, temperature=0.0
+        )["text_output"]
+        return text
+
+    with ThreadPoolExecutor(6) as pool:
+        texts = list(pool.map(ask, schedules))
+    expected = {
+        name: alone(bundle, schedule=name, max_tokens=12, temperature=0).outputs[0].text
+        for name in set(schedules)
+    }
+    assert texts == [expected[name] for name in schedules]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ({"text_input": "a", "max_tokens": -1}, "max_tokens is -1"),
+        ({"text_input": "a", "schedule": "3y"}, "schedule"),
+        ({"max_tokens": 1}, "text_input or input_ids"),
+        ({"text_input": "a", "sampling_parameters": '{"tempratur": 1}'}, "tempratur"),
+    ],
+)
+def test_what_is_not_allowed_is_said_and_the_next_request_is_answered(
+    server: TritonServer, inputs: dict[str, object], problem: str
+) -> None:
+    assert problem in server.generate("tiny", **inputs)["error"]
+    assert "text_output" in server.generate("tiny", text_input=PROMPT, max_tokens=1)
+
+
+def test_a_grpc_client_that_cancels_ends_what_runs_and_what_waits(server: TritonServer) -> None:
+    ended = server.metric("skipdec_request_success_total", model="tiny")
+    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG, "temperature": 0.0}
+    stream = Stream(server, "tiny", **asked)
+    for _ in range(60):
+        stream.ask(**asked)
+    assert stream.next()[1] is None
+    stream.close(cancel=True)
+    assert "text_output" in server.generate("tiny", text_input=PROMPT, max_tokens=1)
+    assert server.metric("skipdec_request_success_total", model="tiny") < ended + 50
+    assert server.metric("skipdec_requests_waiting", model="tiny") == 0
+
+
+def test_metrics_count_tokens_and_times(server: TritonServer) -> None:
+    names = ("skipdec_generation_tokens_total", "skipdec_time_to_first_token_seconds_count")
+    before = [server.metric(name, model="tiny") for name in names]
+    server.generate("tiny", text_input=PROMPT, max_tokens=7, temperature=0.0)
+    after = [server.metric(name, model="tiny") for name in names]
+    assert after == [before[0] + 7, before[1] + 1]
+
+
+def test_a_model_is_loaded_and_unloaded_beside_one_that_goes_on(server: TritonServer) -> None:
+    assert server.post("/v2/repository/models/other/load")[0] == 200
+    assert "text_output" in server.generate("other", text_input=PROMPT, max_tokens=2)
+    assert [one.model for one in check_triton_models(f"http://{server.http}")] == ["other", "tiny"]
+    assert server.post("/v2/repository/models/other/unload")[0] == 200
+    assert "text_output" in server.generate("tiny", text_input=PROMPT, max_tokens=2)
+
+
+def test_a_parameter_that_is_wrong_is_said_at_load(
+    server: TritonServer, bundle: Path, tmp_path: Path
+) -> None:
+    (model,) = write_triton_repository(
+        TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="wrong", threads=1)
+    )
+    text = (model / "config.pbtxt").read_text().replace('"fcfs"', '"lifo"')
+    (model / "config.pbtxt").write_text(text)
+    model.rename(server.repository / "wrong")
+    status, answer = server.post("/v2/repository/models/wrong/load")
+    assert status == 400
+    assert "lifo" in answer["error"]
+
+
+def test_a_killed_stub_is_found_by_check_and_replaced_by_a_load(server: TritonServer) -> None:
+    url = f"http://{server.http}"
+    assert [one.problem for one in check_triton_models(url, ["tiny"])] == [None]
+    for stub in server.stubs():
+        os.kill(stub, signal.SIGKILL)
+    assert server.post("/v2/repository/index")[0] == 200
+    (dead,) = check_triton_models(url, ["tiny"])
+    assert dead.problem
+    told = CliRunner().invoke(build_app(), ["triton", "check", url])
+    assert told.exit_code == 1
+    assert "tiny can't make a token" in str(told.output)
+    server.post("/v2/repository/models/tiny/unload")
+    assert server.post("/v2/repository/models/tiny/load")[0] == 200
+    assert [one.problem for one in check_triton_models(url, ["tiny"])] == [None]

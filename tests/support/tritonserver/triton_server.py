@@ -1,0 +1,195 @@
+"""The real tritonserver of scripts/tritonserver/environment.sh, and clients of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+VARIABLE = "SKIPDEC_TRITON_ENVIRONMENT"
+SERVER = Path(__file__).parents[3] / "scripts" / "tritonserver" / "server.sh"
+TIMEOUT = 60.0  # seconds, of whatever is waited for
+
+
+def environment() -> Path:
+    """That of the server; skips the test where none is named."""
+    if not os.environ.get(VARIABLE):
+        pytest.skip(f"{VARIABLE} names none that scripts/tritonserver/environment.sh made")
+    return Path(os.environ[VARIABLE]).resolve()
+
+
+class TritonServer:
+    """A running server: its process, its addresses, and what it printed last."""
+
+    def __init__(self, process: subprocess.Popen[str], ports: list[int], repository: Path) -> None:
+        self.process = process
+        self.repository = repository
+        self.http, self.grpc, self.metrics = (f"127.0.0.1:{port}" for port in ports)
+        self._lines: deque[str] = deque(maxlen=100)
+        self._is_up: SimpleQueue[bool] = SimpleQueue()
+        Thread(target=self._read, daemon=True).start()
+        assert self._is_up.get(timeout=TIMEOUT), "\n".join(self._lines)
+
+    def _read(self) -> None:
+        """Until the end, lest the pipe fills; of services that of metrics starts last."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line.rstrip())
+            if "Started Metrics Service" in line:
+                self._is_up.put(True)
+        self._is_up.put(False)
+
+    def stubs(self) -> list[int]:
+        """The processes of its models."""
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return [int(pid) for one in threads for pid in (one / "children").read_text().split()]
+
+    def post(self, path: str, **document: object) -> tuple[int, Any]:
+        """The status and the JSON that the server answers."""
+        request = Request(f"http://{self.http}{path}", json.dumps(document).encode())
+        try:
+            with urlopen(request, timeout=TIMEOUT) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def generate(self, model: str, **inputs: object) -> dict[str, Any]:
+        """What ``/generate`` answers."""
+        answer: dict[str, Any] = self.post(f"/v2/models/{model}/generate", **inputs)[1]
+        return answer
+
+    def generate_stream(self, model: str, **inputs: object) -> Iterator[Any]:
+        """The events of ``/generate_stream``; leaving it early closes the connection."""
+        url = f"http://{self.http}/v2/models/{model}/generate_stream"
+        with urlopen(Request(url, json.dumps(inputs).encode()), timeout=TIMEOUT) as answer:
+            for line in answer:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[len(b"data: ") :])
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric over all labels but these."""
+        with urlopen(f"http://{self.metrics}/metrics", timeout=TIMEOUT) as answer:
+            lines = answer.read().decode().splitlines()
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith(f"{name}{{") and all(label in line for label in wanted)
+        )
+
+
+class Stream:
+    """A gRPC stream: the responses to its requests."""
+
+    def __init__(self, server: TritonServer, model: str, **inputs: object) -> None:
+        from tritonclient import grpc
+
+        self._client = grpc.InferenceServerClient(server.grpc)
+        self._answers: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+        self._client.start_stream(lambda result, error: self._answers.put((result, error)))
+        self._model = model
+        self.ask(**inputs)
+
+    def ask(self, **inputs: object) -> None:
+        """Send a request more."""
+        self._client.async_stream_infer(
+            self._model,
+            [_input(name, value) for name, value in inputs.items()],
+            enable_empty_final_response=True,
+        )
+
+    def next(self) -> tuple[Any, Any]:
+        """The next response and error; one of them is None."""
+        return self._answers.get(timeout=TIMEOUT)
+
+    def results(self) -> Iterator[Any]:
+        """All up to the final one, of one request."""
+        while True:
+            result, error = self.next()
+            assert error is None, error
+            if result.get_output("text_output") is not None:
+                yield result
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                self.close()
+                return
+
+    def close(self, *, cancel: bool = False) -> None:
+        """End the stream; with ``cancel`` its request too."""
+        self._client.stop_stream(cancel_requests=cancel)
+        self._client.close()
+
+
+def _input(name: str, value: Any) -> Any:  # noqa: ANN401  (InferInput)
+    """A tensor of one dimension, of the type that the model declares."""
+    from tritonclient import grpc
+
+    values = value if isinstance(value, list) else [value]
+    match values[0]:
+        case str():
+            kind, array = "BYTES", np.array([text.encode() for text in values], dtype=object)
+        case bool():
+            kind, array = "BOOL", np.array(values)
+        case float():
+            kind, array = "FP32", np.array(values, dtype=np.float32)
+        case _:
+            kind, array = "INT32", np.array(values, dtype=np.int32)
+    tensor = grpc.InferInput(name, list(array.shape), kind)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+@contextmanager
+def running(repository: Path, *options: str) -> Iterator[TritonServer]:
+    """A server of ``repository``, stopped at the end; its client can be imported."""
+    place = environment()
+    sys.path += [str(path) for path in place.glob("lib/python3*/site-packages")]
+    with _free_ports(3) as ports:
+        names = ("http", "grpc", "metrics")
+        flags = [f"--{name}-port={port}" for name, port in zip(names, ports, strict=True)]
+    process = subprocess.Popen(
+        [str(SERVER), str(place), str(repository), *flags, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield TritonServer(process, ports, repository)
+    finally:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """As an operator does: tritonserver 2.51 may miss a SIGTERM, not the next one."""
+    for _ in range(4):
+        process.terminate()
+        try:
+            process.wait(timeout=TIMEOUT / 4)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+    process.kill()
+    raise AssertionError("tritonserver did not end")
+
+
+@contextmanager
+def _free_ports(count: int) -> Iterator[list[int]]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        yield [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
