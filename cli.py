@@ -29,6 +29,7 @@ _COMMANDS = {  # name → the module whose `register` adds it, and what it is fo
     "doctor": ("runtime.commands.doctor", "Show what this machine can do, and what is missing."),
     "generate": ("runtime.commands.generate", "Continue prompts with a bundle's engines."),
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
+    "serve": ("runtime.commands.serve", "Serve bundles over HTTP, as OpenAI's completions."),
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
     "triton": ("runtime.commands.triton", "Make bundles models of Triton Inference Server."),
     "calibrate": ("calib.commands.calibrate", "Measure activations, for int8 and fp8 products."),

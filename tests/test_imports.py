@@ -61,6 +61,7 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "inspect": "inspect_bundle",
         "push": "EngineBundle",
         "round": "round_weights RoundingConfig",
+        "serve": "AsyncEngine",
         "schedule": "parse_schedule plot_schedule write_schedule",
         "triton": "write_triton_repository TritonRepositoryConfig check_triton_models",
         "tune": "tune TuneConfig",

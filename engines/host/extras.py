@@ -27,6 +27,7 @@ _MODULES = {
     "export": _EXPORT,
     "calib": (*_EXPORT, "accelerate", "sacrebleu", "rouge_score"),
     "plot": ("matplotlib",),
+    "serve": ("onnxruntime", "fastapi", "uvicorn", "prometheus_client"),
     "compare": ("onnxruntime", "onnx", "polygraphy"),
 }
 

@@ -46,6 +46,7 @@ class EngineOptions(ValidatedConfig):
         path: Path,
         *,
         max_batch_size: int,
+        schedule: str | None = None,
         kv_memory: int | None = None,
         raw_prompts: bool = False,
         around: Callable[[EngineBackend], EngineBackend] = lambda backend: backend,
@@ -75,6 +76,7 @@ class EngineOptions(ValidatedConfig):
             return Generator(
                 bundle,
                 around(open_backend(target, device=where, weights=self.weights)),
+                schedule=schedule,
                 max_batch_size=max_batch_size,
                 kv_memory=kv_memory,
                 raw_prompts=raw_prompts,

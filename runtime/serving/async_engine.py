@@ -15,10 +15,7 @@ from time import monotonic
 from typing import Self
 from uuid import uuid4
 
-from pydantic import Field
-
 from ...engines.bundle import Verify, WeightsPlace
-from ...engines.checking import ValidatedConfig
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ..batches.prompts import Prompt
 from ..batches.requests import Request, make_request
@@ -29,20 +26,10 @@ from ..scheduling.admission import parse_admission
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
+from .config import ServiceConfig
 from .stream import RequestStream
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class ServiceConfig(ValidatedConfig):
-    """What waits at most before a request is refused, and how the engine schedules.
-
-    ``max_prefill_tokens`` and ``admission``: see `EngineConfig`.
-    """
-
-    max_waiting: int = Field(default=256, ge=1, description="requests that wait at most")
-    max_prefill_tokens: int | None = Field(default=None, ge=16)
-    admission: str = "fcfs"
 
 
 @dataclass(eq=False)

@@ -19,7 +19,8 @@ import triton_python_backend_utils as pb_utils
 from ....engines.errors import ClosedError, OverloadedError, SkipDecError, UsageError
 from ...generator import Generator
 from ...tokens.outputs import StreamDelta
-from ..async_engine import AsyncEngine, ServiceConfig
+from ..async_engine import AsyncEngine
+from ..config import ServiceConfig
 from ..stream import RequestStream
 from .metrics import ModelMetrics
 from .request import TritonRequest, input_types

@@ -1,0 +1,28 @@
+"""How many requests an AsyncEngine lets wait, and how its engine schedules."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ...engines.checking import Option, ValidatedConfig
+
+
+class ServiceConfig(ValidatedConfig):
+    """What waits at most before a request is refused, and how the engine schedules.
+
+    ``max_prefill_tokens`` and ``admission``: see `EngineConfig`.
+    """
+
+    max_waiting: Annotated[int, Option()] = Field(
+        default=256, ge=1, description="requests that wait at most"
+    )
+    max_prefill_tokens: Annotated[int | None, Option()] = Field(
+        default=None,
+        ge=16,
+        description="tokens of one call for prompts; fewer: texts that run go on sooner (2048)",
+    )
+    admission: Annotated[str, Option()] = Field(
+        default="fcfs", description="fcfs, or gang:min_free=2,hold_ms=8"
+    )

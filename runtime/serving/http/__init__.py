@@ -1,0 +1,1 @@
+"""A bundle behind OpenAI's completions protocol: `skipdec serve`."""

@@ -1,0 +1,162 @@
+"""The application: which path is answered by what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from ....engines.errors import SkipDecError
+from ....engines.host.installation import own_version
+from .completions import begin, whole_answer
+from .config import ServerConfig
+from .errors import ApiError, api_error, unavailable
+from .keys import ApiKeys
+from .metrics import Metrics
+from .middleware import BodyLimitMiddleware, KeyMiddleware, RecordMiddleware
+from .protocol import CompletionRequest
+from .record import RequestRecord
+from .served import ServedModel, ServedModels
+from .streaming import EventStream
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+_SHOWN_TOKENS = 64  # whose layers /v1/schedules lists
+
+
+def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> FastAPI:
+    """The application that serves ``models``, which may still be loading."""
+    metrics = Metrics(models)
+    app = FastAPI(
+        title="skipdec",
+        version=own_version(),
+        docs_url=None,  # its pages load scripts from elsewhere
+        redoc_url=None,
+    )
+    routes = _Routes(models, config, metrics)
+    body = {"content": {"application/json": {"schema": CompletionRequest.model_json_schema()}}}
+    completions = {"requestBody": {"required": True, **body}}
+    add = app.add_api_route
+    add("/v1/completions", routes.complete, methods=["POST"], openapi_extra=completions)
+    add("/v1/chat/completions", routes.chat, methods=["POST"])
+    add("/v1/models", routes.list_models, methods=["GET"])
+    add("/v1/models/{name}", routes.show_model, methods=["GET"])
+    add("/v1/schedules", routes.list_schedules, methods=["GET"])
+    add("/health/live", routes.live, methods=["GET"])
+    add("/health/ready", routes.ready, methods=["GET"])
+    add("/version", routes.version, methods=["GET"])
+    add("/metrics", routes.metrics, methods=["GET"])
+    app.add_exception_handler(ApiError, _answer)
+    app.add_exception_handler(SkipDecError, _answer)
+    app.add_exception_handler(HTTPException, _answer)
+    app.add_exception_handler(Exception, _answer)
+    app.add_middleware(BodyLimitMiddleware, limit=config.max_body)
+    app.add_middleware(KeyMiddleware, keys=keys, config=config)
+    app.add_middleware(RecordMiddleware, metrics=metrics)  # added last: outermost
+    return app
+
+
+class _Routes:
+    def __init__(self, models: ServedModels, config: ServerConfig, metrics: Metrics) -> None:
+        self._models = models
+        self._config = config
+        self._metrics = metrics
+
+    async def complete(self, request: Request) -> Response:
+        """Continue prompts, as OpenAI's completions endpoint does."""
+        completion = await begin(request, self._models, self._metrics, self._config)
+        if completion.asked.stream:
+            return EventStream(completion, self._config.write_timeout)
+        return await whole_answer(completion, request.receive)
+
+    async def chat(self, request: Request) -> Response:
+        """Refuse: OPT was not trained to chat."""
+        raise ApiError(
+            400, "OPT has no chat template; use /v1/completions", code="no_chat_template"
+        )
+
+    async def list_models(self, request: Request) -> Response:
+        """List what is served."""
+        listed = [_model_document(model) for model in self._models.values()]
+        return JSONResponse({"object": "list", "data": listed})
+
+    async def show_model(self, request: Request, name: str) -> Response:
+        """Show one of the models."""
+        return JSONResponse(_model_document(self._models.named(name)))
+
+    async def list_schedules(self, request: Request) -> Response:
+        """List the exit schedules that a request may ask for, with the layers of each token."""
+        listed = [_schedules_document(model) for model in self._models.values()]
+        return JSONResponse({"object": "list", "data": listed})
+
+    async def live(self, request: Request) -> Response:
+        """Tell whether the process does its work: no engine has failed or hangs."""
+        hung = self._models.hung(self._config.hang_timeout)
+        if hung is not None:
+            raise ApiError(500, hung, "server_error", code="not_live")
+        return JSONResponse({"status": "live"})
+
+    async def ready(self, request: Request) -> Response:
+        """Tell whether requests are taken."""
+        reason = self._models.unready
+        if reason is not None:
+            raise unavailable(reason)
+        return JSONResponse({"status": "ready"})
+
+    async def version(self, request: Request) -> Response:
+        """Tell the version of skipdec."""
+        return JSONResponse({"version": own_version()})
+
+    async def metrics(self, request: Request) -> Response:
+        """Show figures in Prometheus' text format."""
+        kind = "text/plain; version=1.0.0; charset=utf-8"
+        return PlainTextResponse(self._metrics.text(), media_type=kind)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    """OpenAI's shape for whatever went wrong; what nobody expected is told without its words."""
+    match error:
+        case ApiError():
+            answer = error
+        case SkipDecError():
+            answer = api_error(error)
+        case HTTPException():
+            headers = error.headers or {}
+            answer = ApiError(error.status_code, str(error.detail), headers=headers)
+        case _:
+            answer = ApiError(500, "internal error", "server_error", code="internal_error")
+    RequestRecord.of(request.scope).error = answer.code or answer.kind
+    return answer.response()
+
+
+def _model_document(model: ServedModel) -> dict[str, Any]:
+    generator = model.engine.generator
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "skipdec",
+        "max_model_len": generator.model.max_seq_len,
+        "num_layers": generator.model.num_layers,
+        "kernels": generator.kernels,
+        "schedule": model.default_schedule(),
+    }
+
+
+def _schedules_document(model: ServedModel) -> dict[str, Any]:
+    resolve = model.engine.generator.resolve_schedule
+    listed = []
+    for text in model.listed:
+        schedule = resolve(text, max_tokens=_SHOWN_TOKENS)
+        layers = [schedule.budget(index) for index in range(_SHOWN_TOKENS)]
+        listed.append({"schedule": text, "layers_per_token": layers})
+    return {
+        "model": model.name,
+        "default": model.default_schedule(_SHOWN_TOKENS),
+        "any": "any" in model.schedules,
+        "allowed": listed,
+    }

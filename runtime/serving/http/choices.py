@@ -1,0 +1,105 @@
+"""Results as OpenAI's documents: choices, log-probabilities, usage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
+from ...tokens.tokenizer import Tokenizer
+
+
+def whole_choice(
+    output: CompletionOutput, index: int, prompt: str, schedule: str, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """A completion that has ended; ``prompt``: what is echoed before its text."""
+    return {
+        "index": index,
+        "text": prompt + output.text,
+        "logprobs": output.logprobs
+        and logprobs_document(output.token_ids, output.logprobs, tokenizer, len(prompt)),
+        "finish_reason": output.finish_reason,
+        "stop_reason": output.stop_reason,
+        "schedule": schedule,
+        "layers_per_token": list(output.layers_per_token),
+    }
+
+
+def delta_choice(
+    deltas: Sequence[StreamDelta],
+    index: int,
+    prompt: str,
+    schedule: str,
+    tokenizer: Tokenizer | None,
+    offset: int,
+) -> dict[str, Any]:
+    """What one completion got since the last chunk; ``offset``: characters of its text before."""
+    tokens = [token for delta in deltas for token in delta.token_ids]
+    logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
+    return {
+        "index": index,
+        "text": prompt + "".join(delta.text for delta in deltas),
+        "logprobs": logprobs_document(tokens, logprobs, tokenizer, offset) if logprobs else None,
+        "finish_reason": deltas[-1].finish_reason,
+        "stop_reason": deltas[-1].stop_reason,
+        "schedule": schedule,
+        "layers_per_token": [delta.layers for delta in deltas for _ in delta.token_ids],
+    }
+
+
+def logprobs_document(
+    token_ids: Sequence[int],
+    logprobs: Sequence[dict[int, Logprob]],
+    tokenizer: Tokenizer | None,
+    offset: int,
+) -> dict[str, Any]:
+    """OpenAI's four lists, one entry a token; ``offset``: characters before the first."""
+    offsets = []
+    names = [_token_name(token, tokenizer) for token in token_ids]
+    for name in names:
+        offsets.append(offset)
+        offset += len(name)
+    return {
+        "tokens": names,
+        "token_logprobs": [
+            _number(entry[token]) for token, entry in zip(token_ids, logprobs, strict=True)
+        ],
+        "top_logprobs": [
+            {_token_name(token, tokenizer): _number(one) for token, one in entry.items()}
+            for entry in logprobs
+        ],
+        "text_offset": offsets,
+    }
+
+
+def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
+    """Tokens of all prompts and completions, and the layers that a token ran in the mean."""
+    prompt_tokens = completion_tokens = layers = 0
+    for output in outputs:
+        prompt_tokens += len(output.prompt_token_ids)
+        for completion in output.outputs:
+            completion_tokens += len(completion.token_ids)
+            layers += sum(completion.layers_per_token)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "realised_depth": layers / completion_tokens if completion_tokens else None,
+    }
+
+
+def _token_name(token_id: int, tokenizer: Tokenizer | None) -> str:
+    """A token's text; where it is part of a character, its bytes; where it has none, its id."""
+    if tokenizer is None or not tokenizer.is_token(token_id):
+        return f"token_id:{token_id}"
+    text = tokenizer.token_text(token_id)
+    if "\ufffd" not in text:
+        return text
+    raw = tokenizer.token_bytes(token_id)
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def _number(entry: Logprob) -> float:
+    """JSON has no infinity; OpenAI's own servers stop at about this."""
+    return entry.logprob if math.isfinite(entry.logprob) else -9999.0

@@ -1,0 +1,184 @@
+"""POST /v1/completions: checked, queued, and answered whole or token by token."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from uuid import uuid4
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive
+
+from ....engines.errors import UsageError
+from ...batches.prompts import checked_token_ids
+from ...tokens.outputs import RequestOutput
+from ..stream import RequestStream
+from .choices import usage, whole_choice
+from .config import ServerConfig
+from .errors import ApiError, unavailable
+from .metrics import Metrics
+from .protocol import CompletionRequest
+from .record import RequestRecord
+from .served import ServedModel, ServedModels
+
+_LONG = 8_192  # characters from which tokenising leaves the event loop's thread: milliseconds
+
+
+@dataclass(eq=False)
+class Completion:
+    """A request of a client and its streams, one a prompt."""
+
+    asked: CompletionRequest
+    model: ServedModel
+    models: ServedModels
+    metrics: Metrics
+    record: RequestRecord
+    prompts: list[tuple[int, ...]]  # token ids
+    streams: list[RequestStream]
+    id: str
+    created: int  # seconds since 1970
+
+    @property
+    def head(self) -> dict[str, object]:
+        """What all documents of an answer begin with."""
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model.name,
+        }
+
+    def echoed(self, index: int) -> str:
+        """What stands before the texts of prompt ``index``; "" unless that was asked for."""
+        if not self.asked.echo:
+            return ""
+        prompt = self.asked.prompts[index]
+        tokenizer = self.model.engine.generator.tokenizer
+        if isinstance(prompt, str):
+            return prompt
+        return "" if tokenizer is None else tokenizer.decode(prompt)
+
+    def cancel(self) -> None:
+        """End what has not ended."""
+        for stream in self.streams:
+            stream.cancel()
+
+    @asynccontextmanager
+    async def cancelled_with(self, receive: Receive) -> AsyncIterator[None]:
+        """Within the block a client that goes ends its texts, as does leaving it early."""
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.record.gone = True
+            self.cancel()
+
+        self.models.streams.update(self.streams)
+        task = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+            self.cancel()
+            self.models.streams.difference_update(self.streams)
+
+    def finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
+        """Note what an answer used, and return it. Raises ApiError if a text has failed."""
+        used = usage(outputs)
+        self.record.use(used)
+        completions = [one for output in outputs for one in output.outputs]
+        self.record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
+        label = self.model.label(self.asked.schedule)
+        self.metrics.observe(self.model.name, label, outputs, perf_counter() - self.record.start)
+        for one in completions:
+            if one.finish_reason == "error":
+                raise ApiError(500, str(one.stop_reason), "server_error", code="engine_failed")
+        if self.models.was_cut and "abort" in self.record.finish_reasons:
+            raise unavailable("the server was shut down before the text had ended")
+        return used
+
+
+async def begin(
+    request: Request, models: ServedModels, metrics: Metrics, config: ServerConfig
+) -> Completion:
+    """Read, check and queue a request, all of its prompts or none.
+
+    Raises ApiError; UsageError, OverloadedError and ClosedError as `AsyncEngine.submit`.
+    """
+    record = RequestRecord.of(request.scope)
+    if models.is_draining:
+        raise unavailable("the server is draining; no request is taken")
+    asked = CompletionRequest.parse(await read_body(request, config))
+    model = models.named(asked.model)
+    record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
+    model.require_allowed(asked.schedule, asked.max_tokens or 16)
+    if sum(map(len, asked.prompts)) > _LONG:
+        prompts = await asyncio.to_thread(_token_ids, asked, model)
+    else:
+        prompts = _token_ids(asked, model)
+    identity = f"cmpl-{uuid4().hex}"
+    streams = list[RequestStream]()
+    try:
+        for place, prompt in enumerate(prompts):
+            streams.append(
+                model.engine.submit(
+                    prompt,
+                    asked.params,
+                    schedule=asked.schedule,
+                    request_id=f"{identity}-{place}",
+                    deadline=asked.timeout,
+                )
+            )
+    except BaseException:
+        for stream in streams:
+            stream.cancel()
+        raise
+    created = int(time.time())
+    return Completion(asked, model, models, metrics, record, prompts, streams, identity, created)
+
+
+async def whole_answer(completion: Completion, receive: Receive) -> Response:
+    """Wait for all texts. Raises ApiError if one has failed."""
+    async with completion.cancelled_with(receive):
+        outputs = [await stream.output() for stream in completion.streams]
+    used = completion.finish(outputs)
+    return JSONResponse(
+        completion.head | {"choices": list(_choices(completion, outputs)), "usage": used}
+    )
+
+
+def _choices(completion: Completion, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
+    tokenizer = completion.model.engine.generator.tokenizer
+    for place, output in enumerate(outputs):
+        for one in output.outputs:
+            index = place * completion.asked.n + one.index
+            yield whole_choice(one, index, completion.echoed(place), output.schedule, tokenizer)
+
+
+async def read_body(request: Request, config: ServerConfig) -> bytes:
+    """The body. Raises ApiError 408 if it doesn't come, 413 if it is too long."""
+    try:
+        async with asyncio.timeout(config.read_timeout):
+            return await request.body()
+    except TimeoutError:
+        waited = f"the body did not come within {config.read_timeout:g} s"
+        raise ApiError(408, waited, headers={"Connection": "close"}) from None
+
+
+def _token_ids(asked: CompletionRequest, model: ServedModel) -> list[tuple[int, ...]]:
+    generator = model.engine.generator
+    problems, prompts = [], []
+    for place, prompt in enumerate(asked.prompts):
+        found, token_ids = checked_token_ids(
+            prompt, f"prompt {place}", generator.model, generator.tokenizer
+        )
+        problems += found
+        prompts.append(token_ids)
+    if problems:
+        raise UsageError("prompt", *problems)
+    return prompts

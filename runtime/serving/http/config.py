@@ -1,0 +1,57 @@
+"""What `skipdec serve` was asked to be: where it listens, what it lets in, how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ....engines.checking import MemorySize, Option, ValidatedConfig
+
+MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # of one request; n
+MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
+MAX_LOGPROBS = 20
+ANY_SCHEDULE = "any"
+
+_LIMITS = "Limits"
+
+
+class ServerConfig(ValidatedConfig):
+    """Address, keys, limits and logs of an HTTP server; times are seconds, sizes bytes."""
+
+    host: Annotated[str, Option()] = Field(default="127.0.0.1", description="address to listen on")
+    port: Annotated[int, Option()] = Field(
+        default=8000, ge=0, le=65535, description="0: one that is free"
+    )
+    schedules: Annotated[tuple[str, ...], Option("--allow-schedule", metavar="SCHEDULE")] = Field(
+        default=(),
+        description="a request may ask for it; may be repeated; any: all (bundle's own and full)",
+    )
+    api_key_file: Annotated[Path | None, Option(metavar="FILE")] = Field(
+        default=None, description="a key a line, one of which /v1 asks for ($SKIPDEC_API_KEY)"
+    )
+    protect_metrics: Annotated[bool, Option()] = Field(
+        default=False, description="/metrics asks for a key, too"
+    )
+    log_format: Annotated[Literal["text", "json"], Option()] = Field(
+        default="text", description="of a line a request on stderr, never with its prompt (text)"
+    )
+    max_body: Annotated[MemorySize, Option(panel=_LIMITS)] = Field(
+        default=1 << 20, ge=1024, description="of a request"
+    )
+    max_connections: Annotated[int, Option(panel=_LIMITS)] = Field(
+        default=1024, ge=1, description="at once; more are answered 503"
+    )
+    read_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
+        default=30.0, gt=0, description="seconds for a request's body"
+    )
+    write_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
+        default=60.0, gt=0, description="seconds in which a client takes a part of its answer"
+    )
+    shutdown_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
+        default=30.0, ge=0, description="seconds for what runs, after SIGTERM"
+    )
+    hang_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
+        default=60.0, gt=0, description="seconds of one step from which /health/live is 500"
+    )

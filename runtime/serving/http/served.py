@@ -1,0 +1,133 @@
+"""The bundles that are served, by name, and whether the server takes requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ....engines.errors import ScheduleError, UsageError
+from ...schedule.text import format_schedule
+from ..async_engine import AsyncEngine
+from ..stream import RequestStream
+from .config import ANY_SCHEDULE
+from .errors import ApiError, unavailable
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A bundle under a name, with the schedules that requests may ask for."""
+
+    name: str
+    engine: AsyncEngine
+    schedules: tuple[str, ...]  # texts; with "any" among them all are allowed
+    created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
+
+    @classmethod
+    def of(cls, name: str, engine: AsyncEngine, allowed: Sequence[str]) -> ServedModel:
+        """``allowed``: texts that were given for all bundles; none: the bundle's own and full.
+
+        Raises ScheduleError for one that does not fit the bundle.
+        """
+        texts = allowed or ("full", format_schedule(engine.generator.bundle_schedule))
+        model = cls(name, engine, tuple(dict.fromkeys(texts)))
+        for text in model.listed:
+            engine.generator.resolve_schedule(text, max_tokens=16)
+        return model
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The schedules that are allowed by their texts."""
+        return tuple(text for text in self.schedules if text != ANY_SCHEDULE)
+
+    def default_schedule(self, max_tokens: int = 16) -> str:
+        """What a request that names none runs."""
+        return format_schedule(self.engine.generator.resolve_schedule(None, max_tokens=max_tokens))
+
+    def require_allowed(self, wanted: str | None, max_tokens: int) -> None:
+        """Raise ScheduleError unless a request may run ``wanted``: text, or the same in others.
+
+        A name of a file is never read for a client.
+        """
+        if wanted is None or wanted in self.listed:
+            return
+        if wanted.strip().lower().endswith(".json"):
+            raise ScheduleError("schedule", f"{wanted!r:.80} is a file's name; {self._remedy}")
+        resolve = self.engine.generator.resolve_schedule
+        asked = resolve(wanted, max_tokens=max_tokens)
+        allowed: list[str | None] = [None, *self.listed]
+        if ANY_SCHEDULE not in self.schedules and not any(
+            resolve(text, max_tokens=max_tokens) == asked for text in allowed
+        ):
+            raise ScheduleError("schedule", f"{wanted!r:.80} is not allowed; {self._remedy}")
+
+    def label(self, wanted: str | None) -> str:
+        """What figures of requests that asked for ``wanted`` are kept under: few names."""
+        if wanted is None:
+            return "default"
+        return wanted if wanted in self.listed else "other"
+
+    @property
+    def _remedy(self) -> str:
+        return f"allowed: {', '.join(self.schedules)}; see /v1/schedules"
+
+
+class ServedModels(Mapping[str, ServedModel]):
+    """What is served: filled while bundles are loaded, emptied of requests when it drains."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Raises UsageError for a name that stands for two bundles."""
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(
+                "BUNDLE", f"{', '.join(twice)} names two bundles; write NAME=PATH for one of them"
+            )
+        self.names = tuple(names)
+        self.is_draining = False
+        self.was_cut = False  # draining took too long: what ran was ended
+        self.streams: set[RequestStream] = set()  # that have not ended
+        self._models: dict[str, ServedModel] = {}
+
+    def __getitem__(self, name: str) -> ServedModel:
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def add(self, model: ServedModel) -> None:
+        """Serve it from now on."""
+        self._models[model.name] = model
+
+    def named(self, name: str | None) -> ServedModel:
+        """The model of a request. Raises ApiError 404, or 503 while it is loading."""
+        if name is None and len(self.names) == 1:
+            name = self.names[0]
+        if name in self._models:
+            return self._models[name]
+        if name in self.names:
+            raise unavailable(f"{name} is loading")
+        known = ", ".join(self.names)
+        told = "model is missing" if name is None else f"model {name!r:.80} is unknown"
+        raise ApiError(404, f"{told}; served: {known}", param="model", code="model_not_found")
+
+    @property
+    def unready(self) -> str | None:
+        """Why requests are refused; None if they are taken."""
+        if self.is_draining:
+            return "is draining"
+        if loading := [name for name in self.names if name not in self._models]:
+            return f"is loading {', '.join(loading)}"
+        refusals = {name: model.engine.refusal for name, model in self._models.items()}
+        return next((f"{name} {why}" for name, why in refusals.items() if why is not None), None)
+
+    def hung(self, timeout: float) -> str | None:
+        """Which engine has been in one step for longer than ``timeout`` seconds, or has failed."""
+        for name, model in self._models.items():
+            if (seconds := model.engine.seconds_in_step) > timeout:
+                return f"{name} has been in one step for {seconds:.0f} s"
+            if "failed" in (model.engine.refusal or ""):
+                return f"{name} {model.engine.refusal}"
+        return None

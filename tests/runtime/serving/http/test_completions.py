@@ -1,0 +1,181 @@
+"""POST /v1/completions by OpenAI's own client: texts are the generator's, errors are readable."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from http_servers import Running, open_tiny
+
+from skipdec.runtime.tokens.outputs import RequestOutput
+from skipdec.runtime.tokens.sampling import SamplingParams
+
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 6}
+PROMPT = "name[Alimentum]"
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def alone(
+    bundle: Path, prompt: str | list[int], schedule: str | None = None, **params: object
+) -> RequestOutput:
+    with open_tiny(bundle) as generator:
+        prompts = [prompt]
+        return generator.generate(prompts, SamplingParams(**params), schedule=schedule)[0]
+
+
+@pytest.mark.parametrize("schedule", [None, "full", "linear:max=4,min=2,warmup=1,horizon=4"])
+def test_a_text_and_its_depths_are_those_of_the_generator(
+    client: openai.OpenAI, bundle: Path, schedule: str | None
+) -> None:
+    extra = {} if schedule is None else {"schedule": schedule}
+    answer: Any = client.completions.create(model="tiny", prompt=PROMPT, extra_body=extra, **GREEDY)
+    expected = alone(bundle, PROMPT, schedule, **GREEDY)
+    (choice,), (output,) = answer.choices, expected.outputs
+    assert choice.text == output.text
+    assert choice.finish_reason == output.finish_reason
+    assert choice.schedule == expected.schedule
+    assert tuple(choice.layers_per_token) == output.layers_per_token
+    assert answer.usage.prompt_tokens == len(expected.prompt_token_ids)
+    assert answer.usage.completion_tokens == len(output.token_ids)
+    mean = sum(output.layers_per_token) / len(output.layers_per_token)
+    assert answer.usage.realised_depth == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [("ab", 1), (["ab", "c"], 2), ([5, 6], 1), ([[5, 6], [7], [8]], 3)],
+    ids=["text", "texts", "ids", "lists of ids"],
+)
+def test_every_form_of_prompt_is_answered_in_order(
+    client: openai.OpenAI, bundle: Path, prompt: object, count: int
+) -> None:
+    params = {"max_tokens": 3, "seed": 4, "n": 2}
+    answer = client.completions.create(model="tiny", prompt=prompt, **params)
+    prompts = prompt if count > 1 else [prompt]
+    expected = [one.text for each in prompts for one in alone(bundle, each, **params).outputs]
+    assert [choice.text for choice in answer.choices] == expected
+    assert [choice.index for choice in answer.choices] == list(range(2 * count))
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_stream_joined_is_the_whole_answer(client: openai.OpenAI, echo: bool) -> None:
+    asked: dict[str, Any] = {
+        "model": "tiny",
+        "prompt": ["ab", "c"],
+        "n": 2,
+        "seed": 1,
+        "max_tokens": 5,
+        "echo": echo,
+    }
+    whole: Any = client.completions.create(**asked)
+    texts, layers, used = [""] * 4, [list[int]() for _ in range(4)], None
+    options: Any = {"include_usage": True}
+    chunk: Any
+    for chunk in client.completions.create(**asked, stream=True, stream_options=options):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            layers[choice.index] += choice.layers_per_token
+        used = chunk.usage
+    assert texts == [choice.text for choice in whole.choices]
+    assert layers == [choice.layers_per_token for choice in whole.choices]
+    assert used == whole.usage
+    assert texts[0].startswith("ab") >= echo
+
+
+def test_logprobs_have_openais_form_whole_and_streamed(client: openai.OpenAI, bundle: Path) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "prompt": PROMPT, "logprobs": 3, **GREEDY}
+    answer = client.completions.create(**asked)
+    found = answer.choices[0].logprobs
+    output = alone(bundle, PROMPT, logprobs=3, **GREEDY).outputs[0]
+    assert found is not None
+    assert output.logprobs is not None
+    assert found.token_logprobs == pytest.approx(
+        [
+            entry[token].logprob
+            for token, entry in zip(output.token_ids, output.logprobs, strict=True)
+        ]
+    )
+    assert found.top_logprobs is not None
+    assert all(3 <= len(top) <= 4 for top in found.top_logprobs)
+    streamed = [
+        value
+        for chunk in client.completions.create(**asked, stream=True)
+        for choice in chunk.choices
+        if choice.logprobs is not None
+        for value in choice.logprobs.token_logprobs or ()
+    ]
+    assert streamed == found.token_logprobs
+
+
+def test_many_async_clients_each_get_their_own_text(server: Running, bundle: Path) -> None:
+    async def main() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+            calls = [
+                client.completions.create(model="tiny", prompt=[5, place], **GREEDY)
+                for place in range(12)
+            ]
+            return [answer.choices[0].text for answer in await asyncio.gather(*calls)]
+
+    with open_tiny(bundle) as generator:
+        outputs = generator.generate([[5, place] for place in range(12)], SamplingParams(**GREEDY))
+    assert asyncio.run(main()) == [output.outputs[0].text for output in outputs]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"foo": 1}, "'foo' is unknown"),
+        ({"logit_bias": {"5": 1}}, "'logit_bias' is unknown"),
+        ({"temperature": -1, "n": 99}, "temperature is -1; .*n is 99"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": 10**6}, "shorten the prompt or lower max_tokens"),
+        ({"max_tokens": True}, "max_tokens is True"),
+        ({"best_of": 2}, "best_of is 2"),
+        ({"n": 3, "temperature": 1}, "n 3"),
+        ({"logprobs": 21}, "logprobs is 21"),
+        ({"echo": True, "logprobs": 1}, "prompt's own log-probabilities"),
+        ({"stop": ["x"] * 17}, "stop is too long"),
+        ({"stop": "x" * 257}, "stop is too long"),
+        ({"stream_options": {"include_usage": True}}, "stream_options is for streams"),
+        ({"stream": True, "stream_options": {"other": True}}, "stream_options has other"),
+        ({"prompt": ["a"] * 65}, "65 prompts"),
+        ({"prompt": []}, "neither a text nor a list"),
+        ({"prompt": [[]]}, "no tokens"),
+        ({"prompt": ["a", [5]]}, "neither a text nor a list"),
+        ({"prompt": [10**6]}, "token id 1000000"),
+        ({"schedule": "3x"}, "allowed: full"),
+        ({"schedule": "/etc/hostname.json"}, "is a file's name"),
+        ({"schedule": "no such"}, "no such"),
+        ({"timeout": 0}, "timeout is 0"),
+    ],
+)
+def test_what_is_wrong_is_said_by_name(server: Running, fields: dict[str, Any], told: str) -> None:
+    asked: dict[str, Any] = {"prompt": "a", "temperature": 0, "max_tokens": 2}
+    answer = server.complete(**(asked | fields))
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert re.search(told, error["message"])
+
+
+def test_a_timeout_ends_a_text_as_it_is(server: Running) -> None:
+    answer = server.complete(prompt="a", max_tokens=50, ignore_eos=True, timeout=1e-6).json()
+    assert answer["choices"][0]["finish_reason"] == "abort"
+    assert answer["choices"][0]["stop_reason"] == "deadline"
+
+
+def test_bodies_that_are_no_json_object_are_refused(server: Running) -> None:
+    for body in (b"", b"{", b"[]", b"\xff", b'{"prompt": "\\ud800"}', b"[" * 10_000):
+        answer = server.http.post("/v1/completions", content=body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (
+            400,
+            "invalid_request_error",
+        )

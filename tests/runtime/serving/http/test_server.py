@@ -1,0 +1,229 @@
+"""The server around the endpoint: keys, limits, health, figures, clients that go, and its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from http_servers import Running, held_steps, open_tiny, serving
+
+from skipdec.engines.errors import BundleError, UsageError
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.serving.config import ServiceConfig
+from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.logs import REQUESTS, JsonFormatter
+from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
+
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "ignore_eos": True}  # many steps
+RUNNING = 'skipdec_requests_running{model="tiny"}'
+WAITING = 'skipdec_requests_waiting{model="tiny"}'
+RESERVED = 'skipdec_kv_bytes{kind="reserved",model="tiny"}'
+
+
+@pytest.fixture
+def tiny(bundle: Path) -> ServedBundle:
+    return ServedBundle("tiny", bundle)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing", 404, None),
+        ("GET", "/v1/completions", 405, None),
+        ("GET", "/v1/models/other", 404, "model_not_found"),
+        ("POST", "/v1/chat/completions", 400, "no_chat_template"),
+    ],
+)
+def test_other_paths_answer_in_openais_shape(
+    server: Running, method: str, path: str, status: int, code: str | None
+) -> None:
+    answer = server.http.request(method, path)
+    assert answer.status_code == status
+    assert answer.json()["error"]["code"] == code
+    assert answer.headers["x-request-id"].startswith("req-")
+
+
+def test_models_schedules_and_version_are_listed(server: Running) -> None:
+    (model,) = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none").models.list().data
+    assert model.id == "tiny"
+    (listed,) = server.http.get("/v1/schedules").json()["data"]
+    assert [entry["schedule"] for entry in listed["allowed"]] == ["full", listed["default"]]
+    assert listed["allowed"][0]["layers_per_token"] == [6] * 64
+    assert listed["allowed"][1]["layers_per_token"][:5] == [4, 3, 3, 2, 2]
+    assert server.http.get("/version").json().keys() == {"version"}
+    assert server.http.get("/health/live").status_code == 200
+
+
+def test_an_unknown_model_is_answered_404(server: Running) -> None:
+    assert server.complete(model="gpt", prompt="a").json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_that_is_too_long_is_answered_413(server: Running, is_chunked: bool) -> None:
+    body = json.dumps({"prompt": "a" * (1 << 20)}).encode()
+    content: Any = iter([body]) if is_chunked else body
+    answer = server.http.post("/v1/completions", content=content)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_long")
+
+
+def test_only_listed_keys_are_let_in(
+    tiny: ServedBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKIPDEC_API_KEY", "from-environment")
+    (tmp_path / "keys").write_text("# ours\nfirst\nsecond\n")
+    with serving(tiny, api_key_file=tmp_path / "keys", protect_metrics=True) as running:
+        for key in ("first", "second", "from-environment"):
+            client = openai.OpenAI(base_url=f"{running.url}/v1", api_key=key)
+            assert client.models.list().data
+        for header in ({}, {"Authorization": "Bearer third"}, {"Authorization": "Basic first"}):
+            for path in ("/v1/models", "/metrics"):
+                answer = running.http.get(path, headers=header)
+                assert (answer.status_code, answer.json()["error"]["type"]) == (
+                    401,
+                    "authentication_error",
+                )
+        assert running.http.get("/health/live").status_code == 200
+
+
+def test_a_full_queue_is_answered_429_and_openais_client_tries_again(tiny: ServedBundle) -> None:
+    with serving(tiny, max_waiting=1) as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=5)
+        asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 2}
+        with ThreadPoolExecutor() as pool:
+            with held_steps():
+                taken = [pool.submit(running.complete, **LONG)]
+                running.wait_until(lambda figures: figures[RUNNING] == 1)
+                taken.append(pool.submit(running.complete, **LONG))
+                running.wait_until(lambda figures: figures[WAITING] == 1)
+                refused = running.complete(**LONG)
+                retried = pool.submit(lambda: client.completions.create(**asked))
+                failed = 'skipdec_request_failed_total{model="tiny",reason="queue_full"}'
+                running.wait_until(lambda figures: figures[failed] == 2)
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "queue_full"
+            assert [answer.result().status_code for answer in taken] == [200] * 2
+            assert retried.result().choices
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_frees_its_slot(server: Running, stream: bool) -> None:
+    count = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
+    before = server.figures().get(count, 0)
+    body = json.dumps(LONG | {"model": "tiny", "stream": stream})
+    connection = HTTPConnection(server.url.removeprefix("http://"))
+    with held_steps():
+        connection.request("POST", "/v1/completions", body)
+        server.wait_until(lambda figures: figures[RUNNING] == 1)
+        connection.close()
+    server.wait_until(lambda figures: figures.get(count, 0) > before)
+    server.wait_until(lambda figures: figures[RUNNING] == figures[RESERVED] == 0)
+
+
+def test_figures_count_what_was_asked(server: Running) -> None:
+    before = server.figures()
+    server.complete(prompt=[[5, 6, 7]], max_tokens=4, ignore_eos=True, schedule="full")
+    after = server.figures()
+    gained = {name: value - before.get(name, 0) for name, value in after.items()}
+    assert gained['skipdec_prompt_tokens_total{model="tiny"}'] == 3
+    assert gained['skipdec_generation_tokens_total{model="tiny"}'] == 4
+    assert gained['skipdec_request_success_total{finish_reason="length",model="tiny"}'] == 1
+    assert gained['skipdec_layer_rows_total{layer="0",model="tiny"}'] == 3
+    assert gained['skipdec_time_to_first_token_seconds_count{model="tiny"}'] == 1
+    assert gained['skipdec_inter_token_seconds_count{model="tiny"}'] == 3
+    assert gained['skipdec_realised_depth_sum{model="tiny",schedule="full"}'] == 6
+
+
+def test_a_line_in_the_log_has_ids_and_never_a_prompt(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, REQUESTS.name):
+        headers = {"X-Request-Id": "mine-1"}
+        secret = {"model": "tiny", "prompt": "secret", "max_tokens": 2, "stop": "hidden"}
+        server.http.post("/v1/completions", json=secret, headers=headers)
+        server.complete(prompt="secret", temperature="hidden")
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert lines[0]["request_id"] == "mine-1"
+    assert (lines[0]["status"], lines[0]["prompt_tokens"]) == (200, 7)
+    assert lines[1]["status"] == 400
+    assert "secret" not in json.dumps(lines)
+    assert "hidden" not in json.dumps(lines)
+
+
+def test_a_server_that_loads_says_so_and_serves_what_it_has(tiny: ServedBundle) -> None:
+    may_go_on = threading.Event()
+
+    def slowly(path: Path) -> Generator:
+        if path.name == "second":
+            may_go_on.wait()
+            path = tiny.path
+        return open_tiny(path)
+
+    second = ServedBundle("second", tiny.path.with_name("second"))
+    with serving(tiny, second, opener=slowly, wait=False) as running:
+        while running.complete(prompt="a", max_tokens=1).status_code == 503:
+            pass
+        ready = running.http.get("/health/ready")
+        assert (ready.status_code, ready.json()["error"]["message"]) == (503, "is loading second")
+        assert running.complete(model="second", prompt="a").status_code == 503
+        assert running.complete(model=None, prompt="a").status_code == 404
+        may_go_on.set()
+        while running.http.get("/health/ready").status_code != 200:
+            pass
+        assert running.complete(model="second", prompt="a", max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("shutdown_timeout", "told"), [(30.0, "length"), (0.0, "unavailable")], ids=["ends", "is cut"]
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_when_a_server_stops_a_text_that_runs(
+    tiny: ServedBundle, shutdown_timeout: float, told: str, stream: bool
+) -> None:
+    with serving(tiny, shutdown_timeout=shutdown_timeout) as running, ThreadPoolExecutor() as pool:
+        with held_steps():
+            asked = pool.submit(running.complete, stream=stream, **LONG)
+            running.wait_until(lambda figures: figures[RUNNING] == 1)
+            running.server.stop()
+            running.wait_until(lambda _: running.http.get("/health/ready").status_code == 503)
+            assert running.complete(**LONG).status_code == 503
+            if not shutdown_timeout:
+                while not running.server.models.was_cut:
+                    pass
+        answer = asked.result()
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    last = json.loads(events[-2 if stream else 0])
+    if told == "length":
+        assert last["choices"][0]["finish_reason"] == told
+    else:
+        assert last["error"]["code"] == told
+        assert answer.status_code == (200 if stream else 503)
+
+
+def test_a_bundle_that_can_not_be_opened_ends_the_server(tmp_path: Path) -> None:
+    server = HttpServer(
+        [ServedBundle("none", tmp_path)], open_tiny, ServerConfig(port=0), ServiceConfig()
+    )
+    with pytest.raises(BundleError):
+        server.run()
+
+
+def test_names_and_addresses_are_checked_first(tiny: ServedBundle, server: Running) -> None:
+    def make(*bundles: ServedBundle, port: int = 0) -> HttpServer:
+        return HttpServer(bundles, open_tiny, ServerConfig(port=port), ServiceConfig())
+
+    with pytest.raises(UsageError, match="tiny names two bundles"):
+        make(tiny, tiny)
+    with pytest.raises(UsageError, match="can't be listened on"):
+        make(tiny, port=int(server.url.rpartition(":")[2]))
+    assert ServedBundle.parse("a=b/c") == ServedBundle("a", Path("b/c"))
+    assert ServedBundle.parse("b/c").name == "c"
+    with pytest.raises(UsageError, match="NAME=PATH"):
+        ServedBundle.parse("=b")

@@ -1,0 +1,115 @@
+"""A tiny bundle with a tokenizer, and HTTP servers of it in a thread of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import httpx2
+import pytest
+from text_bundles import copy_with_tokenizer
+
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.serving.config import ServiceConfig
+from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
+from skipdec.runtime.tokens.outputs import StreamDelta
+
+ROWS = 2  # that run at once
+
+
+def export_tiny(checkpoint: Path, directory: Path) -> Path:
+    """A bundle of 6 layers named tiny with a tokenizer of bytes; its schedule is 2x, horizon 4."""
+    source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
+    output = directory / "tiny"
+    export(
+        ExportConfig(
+            model=str(source),
+            output=output,
+            schedule="2x:horizon=4",
+            quantize="int8",
+            kernels="auto",
+            verify=False,
+        )
+    )
+    return output
+
+
+def open_tiny(path: Path) -> Generator:
+    return Generator.open(path, threads=1, max_batch_size=ROWS)
+
+
+class Running:
+    """A server that runs, and a client of plain HTTP."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.server = server
+        self.url = server.address
+        self.http = httpx2.Client(base_url=server.address, timeout=60)
+
+    def complete(self, **fields: object) -> httpx2.Response:
+        return self.http.post("/v1/completions", json={"model": "tiny"} | fields)
+
+    def figures(self) -> dict[str, float]:
+        """What /metrics says, by name and labels."""
+        lines = self.http.get("/metrics").text.splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def wait_until(self, is_so: Callable[[dict[str, float]], bool]) -> None:
+        until = monotonic() + 60
+        while not is_so(figures := self.figures()):
+            assert monotonic() < until, figures
+
+
+@contextmanager
+def serving(
+    *bundles: ServedBundle,
+    max_waiting: int = 256,
+    opener: Callable[[Path], Generator] = open_tiny,
+    wait: bool = True,
+    **config: object,
+) -> Iterator[Running]:
+    """A server of ``bundles``, ready unless ``wait`` is False, stopped when the block is left."""
+    server = HttpServer(
+        bundles,
+        opener,
+        ServerConfig(port=0, **config),
+        ServiceConfig(max_waiting=max_waiting),
+    )
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    running = Running(server)
+    try:
+        while wait and running.http.get("/health/ready").status_code != 200:
+            assert thread.is_alive()
+        yield running
+    finally:
+        server.stop()
+        thread.join(60)
+        running.http.close()
+    assert not thread.is_alive()
+
+
+@contextmanager
+def held_steps() -> Iterator[None]:
+    """Engines of this process wait in their next decode step until the block is left."""
+    may_go_on = Event()
+    decode = Engine._decode
+
+    def held(engine: Engine) -> list[StreamDelta]:
+        may_go_on.wait()
+        return decode(engine)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "_decode", held)
+        try:
+            yield
+        finally:
+            may_go_on.set()
