@@ -19,7 +19,8 @@ from .kv.pool import KVMemory
 from .schedule import ExitSchedule
 from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import UntunedWarning
-from .scheduling.engine import Engine, EngineConfig, EngineParts
+from .scheduling.engine import Engine
+from .scheduling.parts import EngineConfig, EngineParts
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer

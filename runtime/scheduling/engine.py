@@ -4,62 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import TypeVar
 
-from pydantic import Field
-
-from ...engines.checking import ValidatedConfig
 from ...engines.errors import CapacityError, SkipDecError, UsageError
-from ...engines.manifest import ModelSpec
 from ...engines.memory import Array
-from ..batches.planning import MAX_PREFILL_TOKENS
 from ..batches.prompts import Prompt
 from ..batches.requests import Request, make_request
-from ..kv.cache import KVLayout
 from ..schedule import ExitSchedule
-from ..schedule.resolver import ScheduleResolver
 from ..schedule.text import format_schedule
-from ..stitching.loaded import LoadedEngines
-from ..stitching.slots import SlotStitcher
 from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
-from ..tokens.tokenizer import Tokenizer
 from .admission import parse_admission
 from .job import RunningRequest, RunningRow, prompt_row
+from .parts import EngineConfig, EngineParts
 from .scheduler import Chunk, Decode, Job, Prefill, Scheduler
 from .stats import Counters, EngineStats
 
 _LOGGER = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class EngineConfig(ValidatedConfig):
-    """How an engine schedules.
-
-    ``max_prefill_tokens``: of one call for prompts, which bounds the gap between two tokens of
-    other texts; longer prompts run in chunks of as many. ``admission``: ``fcfs``, or
-    ``gang:min_free=2,hold_ms=8``.
-    """
-
-    max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
-    admission: str = "fcfs"
-
-
-@dataclass(frozen=True)
-class EngineParts:
-    """What an engine runs on: the generator's own, which it holds as long as it is open."""
-
-    engines: LoadedEngines
-    slots: SlotStitcher
-    layout: KVLayout
-    max_rows: int
-    model: ModelSpec
-    tokenizer: Tokenizer | None
-    schedules: ScheduleResolver
 
 
 class Engine:

@@ -1,0 +1,41 @@
+"""What an engine is made of, and how it schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from ...engines.checking import ValidatedConfig
+from ...engines.manifest import ModelSpec
+from ..batches.planning import MAX_PREFILL_TOKENS
+from ..kv.cache import KVLayout
+from ..schedule.resolver import ScheduleResolver
+from ..stitching.loaded import LoadedEngines
+from ..stitching.slots import SlotStitcher
+from ..tokens.tokenizer import Tokenizer
+
+
+class EngineConfig(ValidatedConfig):
+    """How an engine schedules.
+
+    ``max_prefill_tokens``: of one call for prompts, which bounds the gap between two tokens of
+    other texts; longer prompts run in chunks of as many. ``admission``: ``fcfs``, or
+    ``gang:min_free=2,hold_ms=8``.
+    """
+
+    max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
+    admission: str = "fcfs"
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine runs on: the generator's own, which it holds as long as it is open."""
+
+    engines: LoadedEngines
+    slots: SlotStitcher
+    layout: KVLayout
+    max_rows: int
+    model: ModelSpec
+    tokenizer: Tokenizer | None
+    schedules: ScheduleResolver
