@@ -128,7 +128,9 @@ def _run_prefixes(
 ) -> None:
     """Run the first ``active[r]`` tokens of each row [S, E]; the others bypass the layer."""
     longest = int(active.max())
-    prefixes = np.ascontiguousarray(hidden_states[:, :longest])  # [rows, longest, E]; 1 row: a view
+    prefixes = hidden_states[:, :longest]  # [rows, longest, E]
+    if len(active) > 1:  # one row's are as many as run, and lie together
+        prefixes = prefixes.copy()
     run_once(session, _tensors(prefixes, key, value, active, start))
     for row, length in enumerate(active):
         hidden_states[row, :length] = prefixes[row, :length]

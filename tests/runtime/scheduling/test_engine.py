@@ -96,6 +96,17 @@ def test_each_text_is_what_it_is_alone(generator: Generator, seed: int) -> None:
         assert output.schedule == expected.schedule
 
 
+def test_prompts_at_unlike_depths_share_a_call(generator: Generator) -> None:
+    """A layer that one row runs whole and another in part leaves the other's last tokens alone."""
+    decay = "linear:max=4,min=2,horizon=5,prompt=decay"
+    wanted = [
+        Wanted(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), schedule, 0)
+        for prompt, schedule in (([5, 6, 7, 8, 9, 10], "full"), ([11, 12, 13], decay))
+    ]
+    results = together(generator, wanted, max_prefill_tokens=64)
+    assert [texts(output) for output in results] == [texts(one.alone(generator)) for one in wanted]
+
+
 def test_unused_cache_is_never_read(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh memory full of NaN: a position that was not written would spoil a text."""
     memory = type(generator._runner.engines.pool.memory)
