@@ -27,7 +27,8 @@ def package_files() -> set[str]:
     root = set(ROOT.glob("*.py")) - {ROOT / "setup.py"}
     sources = [*root, *(file for folder in folders for file in folder.rglob("*.py"))]
     return {f"skipdec/{file.relative_to(ROOT).as_posix()}" for file in sources} | {
-        "skipdec/py.typed"
+        "skipdec/py.typed",
+        "skipdec/runtime/serving/http/playground.html",
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
@@ -18,6 +18,7 @@ from .errors import ApiError, api_error, unavailable
 from .keys import ApiKeys
 from .metrics import Metrics
 from .middleware import BodyLimitMiddleware, KeyMiddleware, RecordMiddleware
+from .page import Page
 from .protocol import CompletionRequest
 from .record import RequestRecord
 from .served import ServedModel, ServedModels
@@ -41,6 +42,7 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     body = {"content": {"application/json": {"schema": CompletionRequest.model_json_schema()}}}
     completions = {"requestBody": {"required": True, **body}}
     add = app.add_api_route
+    add("/", routes.playground, methods=["GET"], include_in_schema=False)
     add("/v1/completions", routes.complete, methods=["POST"], openapi_extra=completions)
     add("/v1/chat/completions", routes.chat, methods=["POST"])
     add("/v1/models", routes.list_models, methods=["GET"])
@@ -65,6 +67,11 @@ class _Routes:
         self._models = models
         self._config = config
         self._metrics = metrics
+        self._page = Page.load()
+
+    async def playground(self, request: Request) -> Response:
+        """Show the page."""
+        return HTMLResponse(self._page.html, headers=self._page.headers)
 
     async def complete(self, request: Request) -> Response:
         """Continue prompts, as OpenAI's completions endpoint does."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -59,6 +62,17 @@ def test_models_schedules_and_version_are_listed(server: Running) -> None:
     assert listed["allowed"][1]["layers_per_token"][:5] == [4, 3, 3, 2, 2]
     assert server.http.get("/version").json().keys() == {"version"}
     assert server.http.get("/health/live").status_code == 200
+
+
+def test_the_page_holds_all_that_it_shows_and_its_policy_lets_only_that_in(server: Running) -> None:
+    answer = server.http.get("/")
+    (script,) = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    policy = answer.headers["content-security-policy"]
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+    assert not re.search(r"https?://|\ssrc=|\sstyle=|\son\w+=", answer.text)
 
 
 def test_an_unknown_model_is_answered_404(server: Running) -> None:
