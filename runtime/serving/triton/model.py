@@ -10,8 +10,10 @@ import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -28,7 +30,7 @@ from .response import Answer
 from .settings import BUNDLE_NAME, ModelSettings
 
 _LOGGER = logging.getLogger(__name__)
-_POLL_SECONDS = 0.05  # how long a client that goes away while nothing comes is not noticed
+_POLL_SECONDS = 0.05  # how long it isn't noticed that a client has gone; asking takes a message
 
 
 class _Cancelled(Exception):  # noqa: N818  (no error: the client's wish)
@@ -171,15 +173,16 @@ async def _steps(
     sender: Any,  # noqa: ANN401  (pb_utils.InferenceResponseSender)
 ) -> AsyncIterator[list[StreamDelta]]:
     """The deltas that are there at once. Raises _Cancelled if the client wants no more."""
+    asked = monotonic()
     while True:
         deltas: list[StreamDelta] | None = None
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_POLL_SECONDS):
                 deltas = await stream.read()
-        except TimeoutError:
-            pass
-        if sender.is_cancelled():
-            raise _Cancelled
+        if monotonic() - asked >= _POLL_SECONDS:
+            if sender.is_cancelled():
+                raise _Cancelled
+            asked = monotonic()
         if deltas is not None:
             if not deltas:
                 return

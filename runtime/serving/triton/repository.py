@@ -85,7 +85,7 @@ def _quoted(text: str) -> str:
 
 def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     """The bundle there, if it is whole and the settings fit it."""
-    bundle = EngineBundle.open(expanded(path))
+    bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
     own = ExitSchedule.from_document(bundle.schedule_document)
     ScheduleResolver(bundle.manifest.model.num_layers, own, config.schedule).resolve(None, 1)
     target, device = bundle.manifest.target, config.device

@@ -22,7 +22,7 @@ import pytest
 
 VARIABLE = "SKIPDEC_TRITON_ENVIRONMENT"
 SERVER = Path(__file__).parents[3] / "scripts" / "tritonserver" / "server.sh"
-TIMEOUT = 60.0  # seconds, of whatever is waited for
+TIMEOUT = 180.0  # seconds, of whatever is waited for
 
 
 def environment() -> Path:
@@ -177,7 +177,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     for _ in range(4):
         process.terminate()
         try:
-            process.wait(timeout=TIMEOUT / 4)
+            process.wait(timeout=TIMEOUT / 12)
         except subprocess.TimeoutExpired:
             continue
         return
