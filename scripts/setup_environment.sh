@@ -20,7 +20,7 @@ if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
     # torch alone and first, so that pip takes a CPU build of it wherever one is configured
     "${install[@]}" setuptools "$(grep '^torch==' "$constraints")"
     # Type checkers can't follow this import hook: CONTRIBUTING.md says what to do for one's own scripts.
-    "${install[@]}" --no-build-isolation --editable '.[cpu,export,calib,plot,dev,docs]'
+    "${install[@]}" --no-build-isolation --editable '.[cpu,export,calib,plot,serve,dev,docs]'
     # NVIDIA's builder, under its own licence, works without a GPU; there are wheels for Linux on
     # x86-64 alone. Without it, the tests that build real plans are skipped with the reason.
     "${install[@]}" --no-build-isolation --editable '.[tensorrt-rtx]' ||
