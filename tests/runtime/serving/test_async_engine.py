@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from http_servers import held_steps
 
 from skipdec import (
     CapacityError,
@@ -69,8 +70,9 @@ def test_each_client_gets_its_own_text_whole_or_token_by_token(bundle: Path) -> 
 def test_leaving_a_stream_cancels_it_and_frees_its_slots(bundle: Path) -> None:
     async def main() -> None:
         async with opened(bundle) as engine:
-            async with engine.submit(PROMPTS[0], LONG) as stream:
-                await anext(stream)
+            with held_steps():
+                async with engine.submit(PROMPTS[0], LONG) as stream:
+                    await anext(stream)
             output = await stream.output()
             assert output.outputs[0].finish_reason == "abort"
             assert len(output.outputs[0].token_ids) < 40
@@ -83,12 +85,13 @@ def test_leaving_a_stream_cancels_it_and_frees_its_slots(bundle: Path) -> None:
 def test_cancelling_a_call_cancels_its_request(bundle: Path) -> None:
     async def main() -> None:
         async with opened(bundle) as engine:
-            task = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="mine"))
-            while not engine.stats().generated_tokens:
-                await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            with held_steps():
+                task = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="mine"))
+                while not engine.stats().generated_tokens:
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
             assert await engine.drain(timeout=10)
             assert engine.stats().aborted == 1
 
@@ -111,7 +114,7 @@ def test_when_too_many_wait_a_request_is_refused_and_later_taken(bundle: Path) -
     async def main() -> None:
         async with opened(bundle, max_waiting=2) as engine:
             taken: list[RequestStream] = []
-            with pytest.raises(OverloadedError) as refused:
+            with held_steps(), pytest.raises(OverloadedError) as refused:
                 taken.extend(engine.submit(PROMPTS[0], LONG) for _ in range(9))
             assert refused.value.retry_after >= 1
             assert 2 <= len(taken) <= 5
@@ -143,10 +146,11 @@ def test_what_is_wrong_is_said_before_it_is_queued(bundle: Path) -> None:
 def test_a_draining_engine_ends_what_it_has_and_takes_nothing_new(bundle: Path) -> None:
     async def main() -> None:
         async with opened(bundle) as engine:
-            stream = engine.submit(PROMPTS[0], LONG)
-            assert not await engine.drain(timeout=0)
-            with pytest.raises(ClosedError, match="draining"):
-                engine.submit([5], SHORT)
+            with held_steps():
+                stream = engine.submit(PROMPTS[0], LONG)
+                assert not await engine.drain(timeout=0)
+                with pytest.raises(ClosedError, match="draining"):
+                    engine.submit([5], SHORT)
             assert await engine.drain(timeout=30)
             assert (await stream.output()).outputs[0].finish_reason == "length"
 
@@ -156,9 +160,9 @@ def test_a_draining_engine_ends_what_it_has_and_takes_nothing_new(bundle: Path) 
 def test_closing_ends_open_streams_with_an_error(bundle: Path) -> None:
     async def main() -> None:
         async with opened(bundle) as engine:
-            stream = engine.submit(PROMPTS[0], LONG)
+            streams = [engine.submit(PROMPTS[0], LONG) for _ in range(20)]  # two run at a time
         with pytest.raises(ClosedError):
-            await stream.output()
+            await streams[-1].output()
 
     asyncio.run(main())
 
