@@ -59,10 +59,10 @@ skipdec::InstructionSet used_instruction_set() {
   constexpr InstructionSet kPlainer = InstructionSet::kAvx512Vnni;
   const InstructionSet chosen = skipdec::chosen_instruction_set();
   if (chosen != InstructionSet::kAmx) return chosen;
-  const bool has_tiles = &skipdec::integer_kernels(chosen, kManyRows) !=
-                             &skipdec::integer_kernels(kPlainer, kManyRows) &&
-                         &skipdec::block_kernels(chosen, kManyRows) !=
-                             &skipdec::block_kernels(kPlainer, kManyRows);
+  const bool has_tiles =
+      &skipdec::integer_kernels(chosen, kManyRows) !=
+          &skipdec::integer_kernels(kPlainer, kManyRows) &&
+      &skipdec::block_kernels(chosen, kManyRows) != &skipdec::block_kernels(kPlainer, kManyRows);
   return has_tiles ? chosen : kPlainer;
 }
 
