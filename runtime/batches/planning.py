@@ -8,7 +8,9 @@ from typing import Self
 
 from ...engines.errors import CapacityError, UsageError
 from ...engines.manifest import Manifest
-from ..kv.cache import KVLayout, KVPlan, plan_kv_cache
+from ..kv.cache import KVPlan, plan_kv_cache
+from ..kv.layout import KVLayout
+from ..kv.reservation import row_class
 from ..schedule import ExitSchedule
 from .requests import Request
 
@@ -104,7 +106,7 @@ class BatchLimits:
         """Rows that a step of ``rows`` rows runs on: 5 become 8, unless at most 6 are allowed."""
         if not self.pads_rows:
             return rows
-        return min(1 << (rows - 1).bit_length(), self.max_batch_size)
+        return row_class(rows, self.max_batch_size)
 
     def prefill_groups(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
         """Cut consecutive prompts into prefill calls."""

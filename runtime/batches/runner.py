@@ -16,7 +16,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.checking import MemorySize, ValidatedConfig
 from ...engines.errors import UsageError
 from ...engines.manifest import TensorRole
-from ..kv.cache import KVLayout
+from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
 from ..kv.slots import SlotCache
 from ..schedule import ExitSchedule

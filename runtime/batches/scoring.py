@@ -10,7 +10,8 @@ import numpy as np
 from ...engines.errors import CapacityError, UsageError
 from ...engines.manifest import ModelSpec
 from ...engines.memory import Array
-from ..kv.cache import KVCache, KVLayout, KVPlan
+from ..kv.cache import KVCache, KVPlan
+from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule

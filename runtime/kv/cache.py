@@ -17,37 +17,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ...engines.errors import BundleError, CapacityError
-from ...engines.manifest import DType, TensorSpec
-from ...engines.memory import ITEM_BYTES, Buffer, Tensor
+from ...engines.errors import CapacityError
+from ...engines.memory import Tensor
 from ..schedule import ExitSchedule
+from .layout import KVLayout
+from .pair import CachePair
 from .pool import BufferPool, pooled_size
-
-
-@dataclass(frozen=True)
-class KVLayout:
-    """Shape of one position of one layer's key (or value) cache, from its engine's spec."""
-
-    num_heads: int
-    width: int  # W, elements of a head: D, and its scale's four bytes beside int8 codes
-    dtype: DType
-
-    @classmethod
-    def of(cls, past_key: TensorSpec) -> KVLayout:
-        """Read ``[B, num_heads, T, width]`` from a past_key; BundleError for another shape."""
-        match past_key.shape:
-            case (_, int(num_heads), _, int(width)):
-                return cls(num_heads, width, past_key.dtype)
-        raise BundleError(
-            f"tensor {past_key.name}", f"is {past_key.shape}; expected (B, num_heads, T, width)"
-        )
-
-    def nbytes(self, rows: int, capacity: int) -> int:
-        """Bytes of one key or value buffer [rows, num_heads, capacity, width].
-
-        32 heads of 64 at 1,024 positions: 8 MiB in float32, 4 in float16, 2.125 in int8.
-        """
-        return rows * self.num_heads * capacity * self.width * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -133,17 +108,6 @@ def plan_kv_cache(
     )
 
 
-@dataclass
-class _Pair:
-    """One layer's buffers: flat memory from the pool and its view [rows, N, T, W]."""
-
-    user: str  # what the pool knows them by
-    key_memory: Buffer
-    value_memory: Buffer
-    key: Tensor
-    value: Tensor
-
-
 class KVCache:
     """The live caches of one batch. A layer whose pair is None is retired or prompt-only.
 
@@ -154,8 +118,8 @@ class KVCache:
     def __init__(self, pool: BufferPool, plan: KVPlan) -> None:
         self.plan = plan
         self._pool = pool
-        self._pairs: list[_Pair | None] = []
-        self._scratch: _Pair | None = None
+        self._pairs: list[CachePair | None] = []
+        self._scratch: CachePair | None = None
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             try:
@@ -191,8 +155,7 @@ class KVCache:
         """Copy the first ``length`` positions of a row over another, in every live layer."""
         for pair in self._pairs:
             if pair is not None:
-                for tensor in (pair.key, pair.value):
-                    self._pool.memory.copy_positions(tensor, source, target, length)
+                pair.copy_row(self._pool, source, target, length)
 
     def retire(self, layer: int) -> None:
         """Give a layer's buffers back: no row will run it again."""
@@ -218,24 +181,9 @@ class KVCache:
             pair = self._acquire(f"layer {layer}", plan.rows, capacity) if capacity else None
             self._pairs.append(pair)
 
-    def _acquire(self, user: str, rows: int, capacity: int) -> _Pair:
-        layout, memory = self.plan.layout, self._pool.memory
-        shape = (rows, layout.num_heads, capacity, layout.width)
-        nbytes = layout.nbytes(rows, capacity)
-        with ExitStack() as on_failure:
-            key_memory = self._pool.acquire(nbytes, f"{user} key")
-            on_failure.callback(self._pool.release, key_memory, f"{user} key")
-            value_memory = self._pool.acquire(nbytes, f"{user} value")
-            on_failure.pop_all()
-        return _Pair(
-            user,
-            key_memory,
-            value_memory,
-            memory.tensor(key_memory, shape, layout.dtype),  # [rows, N, T, W]
-            memory.tensor(value_memory, shape, layout.dtype),  # [rows, N, T, W]
-        )
+    def _acquire(self, user: str, rows: int, capacity: int) -> CachePair:
+        return CachePair.acquire(self._pool, self.plan.layout, rows, capacity, user)
 
-    def _give_back(self, pair: _Pair | None) -> None:
+    def _give_back(self, pair: CachePair | None) -> None:
         if pair is not None:
-            self._pool.release(pair.key_memory, f"{pair.user} key")
-            self._pool.release(pair.value_memory, f"{pair.user} value")
+            pair.release(self._pool)

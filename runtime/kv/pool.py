@@ -18,16 +18,25 @@ class KVMemory:
     held: int  # kept for later calls; ``Generator.trim`` frees it
 
 
+def size_class(size: int, least: int) -> int:
+    """Round up to one of four sizes an octave, at most 25 % more; ``least``: a power of two.
+
+    >>> [size_class(size, 16) for size in (3, 17, 33, 129, 1000)]
+    [16, 20, 40, 160, 1024]
+    """
+    if size <= least:
+        return least
+    step = 1 << ((size - 1).bit_length() - 3)
+    return -(-size // step) * step
+
+
 def pooled_size(nbytes: int) -> int:
-    """Round up to the pool's size classes, four an octave: at most 25 % more.
+    """Round up to the pool's size classes.
 
     >>> pooled_size(4096), pooled_size(4097), pooled_size(9000)
     (4096, 5120, 10240)
     """
-    if nbytes <= 4096:
-        return 4096
-    step = 1 << ((nbytes - 1).bit_length() - 3)
-    return -(-nbytes // step) * step
+    return size_class(nbytes, 4096)
 
 
 class BufferPool:

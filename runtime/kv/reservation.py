@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..schedule import ExitSchedule
-from .cache import KVLayout, plan_kv_cache
+from .cache import plan_kv_cache
+from .layout import KVLayout
+from .pool import size_class
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,5 @@ def row_class(rows: int, most: int) -> int:
 
 
 def capacity_class(positions: int, most: int) -> int:
-    """Positions of a layer's buffers: four sizes an octave, at most ``most``.
-
-    >>> [capacity_class(positions, 1024) for positions in (3, 17, 33, 129, 1000)]
-    [16, 20, 40, 160, 1024]
-    """
-    if positions <= 16:
-        return min(16, most)
-    step = 1 << ((positions - 1).bit_length() - 3)
-    return min(-(-positions // step) * step, most)
+    """Positions of a layer's buffers: four sizes an octave from 16 on, at most ``most``."""
+    return min(size_class(positions, 16), most)

@@ -6,25 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from ...engines.errors import CapacityError
-from ...engines.memory import Array, Buffer, Tensor
-from .cache import KVLayout
+from ...engines.memory import Array, Tensor
+from .layout import KVLayout
+from .pair import CachePair
 from .pool import BufferPool, pooled_size
 from .reservation import Reservation, capacity_class, row_class
-
-
-@dataclass
-class _Pair:
-    """One layer's buffers [rows, N, T, W] and the flat memory that they lie in."""
-
-    key: Tensor
-    value: Tensor
-    memory: tuple[Buffer, Buffer]
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and positions."""
-        return self.key.shape[0], self.key.shape[2]
 
 
 @dataclass
@@ -33,7 +19,7 @@ class _Slots:
 
     reserved: dict[int, int] = field(default_factory=dict)  # row -> positions
     residents: list[int] = field(default_factory=list)  # rows by slot
-    pair: _Pair | None = None
+    pair: CachePair | None = None
     generation: int = 0  # grows whenever the buffers are others
 
 
@@ -69,11 +55,6 @@ class SlotCache:
         self._max_positions = max_positions
         self._layers = [_Slots() for _ in range(num_layers)]
         self._lengths: dict[int, int] = {}  # row -> positions that hold something
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes of all layers' buffers."""
-        return sum(self._pair_bytes(slots.pair.size) for slots in self._layers if slots.pair)
 
     def residents(self, layer: int) -> Sequence[int]:
         """The rows in the layer's slots, in order; a view that changes with them."""
@@ -179,8 +160,7 @@ class SlotCache:
 
     def _copy(self, slots: _Slots, source: int, target: int, length: int) -> None:
         assert slots.pair is not None
-        for tensor in (slots.pair.key, slots.pair.value):
-            self._pool.memory.copy_positions(tensor, source, target, length)
+        slots.pair.copy_row(self._pool, source, target, length)
 
     def _grow(self, layer: int) -> None:
         """Make the buffers large enough for what is reserved; residents keep what they hold."""
@@ -188,7 +168,7 @@ class SlotCache:
         size = self._size(slots.reserved.values(), slots.pair)
         if slots.pair is not None and slots.pair.size == size:
             return
-        pair = self._acquire(layer, size)
+        pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}")
         if slots.pair is not None:
             rows, (_, positions) = len(slots.residents), slots.pair.size
             for old, new in ((slots.pair.key, pair.key), (slots.pair.value, pair.value)):
@@ -196,32 +176,14 @@ class SlotCache:
             self._give_back(slots)
         slots.pair = pair
 
-    def _acquire(self, layer: int, size: tuple[int, int]) -> _Pair:
-        rows, positions = size
-        nbytes = self.layout.nbytes(rows, positions)
-        key = self._pool.acquire(nbytes, f"layer {layer} key")
-        try:
-            value = self._pool.acquire(nbytes, f"layer {layer} value")
-        except CapacityError:
-            self._pool.release(key, f"layer {layer} key")
-            raise
-        shape = (rows, self.layout.num_heads, positions, self.layout.width)
-        tensor = self._pool.memory.tensor
-        return _Pair(
-            tensor(key, shape, self.layout.dtype),
-            tensor(value, shape, self.layout.dtype),
-            (key, value),
-        )
-
     def _give_back(self, slots: _Slots) -> None:
         if slots.pair is None:
             return
-        for memory in slots.pair.memory:
-            self._pool.release(memory)
+        slots.pair.release(self._pool)
         slots.pair = None
         slots.generation += 1
 
-    def _size(self, reserved: Iterable[int], pair: _Pair | None) -> tuple[int, int]:
+    def _size(self, reserved: Iterable[int], pair: CachePair | None) -> tuple[int, int]:
         """Rows and positions of buffers for what is reserved, never smaller than those there."""
         capacities = list(reserved)
         if not capacities:

@@ -10,7 +10,8 @@ from typing import Any
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
-from ..kv.cache import KVLayout, plan_kv_cache
+from ..kv.cache import plan_kv_cache
+from ..kv.layout import KVLayout
 from ..schedule import ExitSchedule
 from ..schedule.presets import fitting_presets
 from ..schedule.text import default_horizon, format_schedule, parse_schedule

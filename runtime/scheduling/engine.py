@@ -52,7 +52,8 @@ class Engine:
         self._config = config
         self._requests: dict[int, RunningRequest] = {}
         self._rows: list[RunningRow] = []  # that run, in order of admission
-        self._counters = Counters(parts.model.num_layers)
+        num_layers = parts.model.num_layers
+        self._counters = Counters([0] * num_layers, [0] * num_layers)
         self._next_number = self._next_row = 0
         self._scheduler = Scheduler(
             parts.max_rows,
@@ -64,7 +65,7 @@ class Engine:
     @property
     def is_busy(self) -> bool:
         """Whether anything runs or waits."""
-        return any(not request.is_finished for request in self._requests.values())
+        return self._scheduler.is_busy
 
     def add(
         self,
@@ -78,17 +79,25 @@ class Engine:
         Raises, before it is queued, UsageError, ScheduleError, or CapacityError if it could never
         run.
         """
-        number = self._next_number
+        return self.add_request(*self.prepare(prompt, params, schedule))
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        schedule: str | ExitSchedule | None,
+    ) -> tuple[Request, ExitSchedule]:
+        """Make and check what `add_request` takes; raises what ``add`` does. From any thread."""
         parts = self._parts
         request = make_request(
-            number, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt"
+            0, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt"
         )
         resolved = parts.schedules.resolve(schedule, request.max_tokens)
-        self.require_possible(request, resolved)
-        return self.add_request(request, resolved)
+        self._require_possible(request, resolved)
+        return request, resolved
 
     def add_request(self, request: Request, schedule: ExitSchedule) -> int:
-        """``add`` of what `require_possible` let pass; its index is replaced by the number."""
+        """``add`` of what was prepared; its index is replaced by the number."""
         parts, number = self._parts, self._next_number
         running = RunningRequest.of(
             replace(request, index=number),
@@ -169,7 +178,6 @@ class Engine:
             "layer_calls": tuple(counters.layer_calls),
             "layer_rows": tuple(counters.layer_rows),
         }
-        del values["layers"]
         return EngineStats(
             requests=len(self._requests),
             running=len(self._rows),
@@ -179,8 +187,8 @@ class Engine:
             **values,
         )
 
-    def require_possible(self, request: Request, schedule: ExitSchedule) -> None:
-        """Raise CapacityError if the request could not run even alone. From any thread."""
+    def _require_possible(self, request: Request, schedule: ExitSchedule) -> None:
+        """Raise CapacityError if the request could not run even alone."""
         parts, rows = self._parts, request.params.n
         if rows > parts.max_rows:
             raise CapacityError(

@@ -8,7 +8,7 @@ from ...engines.manifest import ModelSpec
 from ..batches.planning import Row
 from ..batches.requests import Request
 from ..batches.sequence import RunningSequence
-from ..kv.cache import KVLayout
+from ..kv.layout import KVLayout
 from ..kv.reservation import Reservation
 from ..schedule import ExitSchedule
 from ..stitching.slots import PromptRow, StepRow
@@ -23,7 +23,6 @@ class RunningRow:
     number: int
     sequence: RunningSequence
     schedule: ExitSchedule
-    error: str | None = None
 
     def step_row(self) -> StepRow:
         """The step that feeds its last token back."""

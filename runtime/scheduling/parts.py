@@ -9,7 +9,7 @@ from pydantic import Field
 from ...engines.checking import ValidatedConfig
 from ...engines.manifest import ModelSpec
 from ..batches.planning import MAX_PREFILL_TOKENS
-from ..kv.cache import KVLayout
+from ..kv.layout import KVLayout
 from ..schedule.resolver import ScheduleResolver
 from ..stitching.loaded import LoadedEngines
 from ..stitching.slots import SlotStitcher

@@ -79,6 +79,11 @@ class Scheduler:
         return tuple(self._waiting.values())
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a request waits, runs, or is under way in chunks."""
+        return bool(self._waiting or self._running or self._chunked)
+
+    @property
     def running_rows(self) -> int:
         """Rows that run; those of a prompt that is under way in chunks do not yet."""
         return sum(self._running.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class EngineStats:
 class Counters:
     """The engine's own, which grow."""
 
-    layers: int
+    layer_calls: list[int]
+    layer_rows: list[int]
     submitted: int = 0
     finished: int = 0
     aborted: int = 0
@@ -60,9 +61,3 @@ class Counters:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     sampling_seconds: float = 0.0
-    layer_calls: list[int] = field(init=False)
-    layer_rows: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.layer_calls = [0] * self.layers
-        self.layer_rows = [0] * self.layers

@@ -18,7 +18,7 @@ from uuid import uuid4
 from ...engines.bundle import Verify, WeightsPlace
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ..batches.prompts import Prompt
-from ..batches.requests import Request, make_request
+from ..batches.requests import Request
 from ..generator import Generator
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
@@ -152,18 +152,8 @@ class AsyncEngine:
         Raises, before it is queued, what `Engine.add` does; UsageError for a request_id that is in
         use, OverloadedError if too many wait, ClosedError while draining and when closed.
         """
-        generator = self._generator
-        made = make_request(
-            0,
-            prompt,
-            params or SamplingParams(),
-            generator.model,
-            generator.tokenizer,
-            "prompt",
-        )
-        resolved = generator.resolve_schedule(schedule, max_tokens=made.max_tokens)
+        made, resolved = self._engine.prepare(prompt, params, schedule)
         name = request_id or uuid4().hex
-        self._engine.require_possible(made, resolved)
         ends = None if deadline is None else monotonic() + deadline
         submitted = _Submitted(made, resolved, ends)
         submitted.stream = RequestStream(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -125,11 +125,12 @@ class HostSlotStitcher(SlotStitcher):
         self._all.set_positions(positions)
         embed, head = self._ends_of(len(rows))
         embed.run()
-        self._run_layers(order, positions, set().union(*(row.plan.layers for row in rows)))
+        place = {number: index for index, number in enumerate(order)}
+        layers = set().union(*(row.plan.layers for row in rows))
+        self._run_layers(order, place, positions, layers)
         head.run()
         for row in rows:
             self._cache.set_length(row.row, row.position + 1)
-        place = {number: index for index, number in enumerate(order)}
         return HostLogits([self._all.logits[place[row.row]] for row in rows])
 
     def release(self, row: int) -> None:
@@ -155,10 +156,13 @@ class HostSlotStitcher(SlotStitcher):
         self._ends.clear()
 
     def _run_layers(
-        self, order: list[int], positions: Sequence[int], layers: Iterable[int]
+        self,
+        order: list[int],
+        place: Mapping[int, int],
+        positions: Sequence[int],
+        layers: Iterable[int],
     ) -> None:
-        """Run ``layers``, lowest first, each on its residents."""
-        place = {number: index for index, number in enumerate(order)}
+        """Run ``layers``, lowest first, each on its residents; ``place``: of a row in ``order``."""
         now = order  # the rows that hidden states were last gathered for
         index = np.arange(len(order))
         for layer in sorted(layers):

@@ -9,7 +9,7 @@ import pytest
 from skipdec.engines.errors import CapacityError
 from skipdec.runtime.batches.planning import BatchLimits, PlannedBatch, plan_batches, prefill_groups
 from skipdec.runtime.batches.requests import Request
-from skipdec.runtime.kv.cache import KVLayout
+from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.tokens.sampling import SamplingParams
 

@@ -13,7 +13,8 @@ import pytest
 from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.errors import CapacityError, ClosedError, SkipDecError
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.kv.cache import KVLayout, KVPlan
+from skipdec.runtime.kv.cache import KVPlan
+from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.kv.pool import BufferPool
 from skipdec.runtime.stitching import loaded
 from skipdec.runtime.stitching.loaded import LoadedEngines
