@@ -12,38 +12,17 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+
+from bench.load.lengths import WORKLOADS
 
 from skipdec import Generator, SamplingParams, use_shared_thread_pool
 from skipdec.engines.host.processor import available_cores, processor_name
 
 TokenIds = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens of one request."""
-
-    prompt: int
-    text: int
-
-
-def long_tailed(draw: random.Random) -> Lengths:
-    """A service's: many short texts, a few long ones."""
-    prompt = int(draw.lognormvariate(4.6, 0.7))
-    text = int(draw.lognormvariate(4.16, 0.9))
-    return Lengths(min(512, max(8, prompt)), min(512, max(2, text)))
-
-
-def alike(draw: random.Random) -> Lengths:
-    """E2E's development set's."""
-    return Lengths(37, max(4, round(draw.gauss(29, 9))))
-
-
-WORKLOADS: dict[str, Callable[[random.Random], Lengths]] = {"tail": long_tailed, "alike": alike}
 
 
 @dataclass(frozen=True)
