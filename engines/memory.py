@@ -80,6 +80,8 @@ class DeviceTensor:
 
 Buffer = NDArray[np.uint8] | DeviceBuffer
 Tensor = Array | DeviceTensor
+CacheRow = tuple[Tensor, int]
+"""A cache [rows, N, T, W] and one of its rows."""
 
 
 class Memory(ABC):
@@ -102,6 +104,10 @@ class Memory(ABC):
     @abstractmethod
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one row of [rows, N, T, W] over another's."""
+
+    @abstractmethod
+    def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
+        """The same from a row of one cache to one of another, whose T may differ."""
 
     @abstractmethod
     def available_bytes(self) -> int:
@@ -131,8 +137,12 @@ class HostMemory(Memory):
 
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
         """See Memory."""
-        array = cast(Array, cache)
-        array[target, :, :length] = array[source, :, :length]
+        self.copy_between((cache, target), (cache, source), length)
+
+    def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
+        """See Memory."""
+        (to, to_row), (held, held_row) = target, source
+        cast(Array, to)[to_row, :, :length] = cast(Array, held)[held_row, :, :length]
 
     def available_bytes(self) -> int:
         """Half of what this process leaves of the memory that it may use.

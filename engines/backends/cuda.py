@@ -17,6 +17,8 @@ from .device import Device, DeviceGraph
 
 try:
     from cuda.bindings import runtime
+
+    from .row_copy import RowCopy
 except ImportError as error:
     raise MissingExtraError(
         "a CUDA device",
@@ -36,6 +38,7 @@ class CudaDevice(Device):
         _require_device(index)
         self._index = index
         self._is_capturing = False
+        self._row_copy: RowCopy | None = None
         self._unfreed: list[Callable[[], None]] = []  # given up during a capture
         self._freeing = RLock()  # finalizers run in any thread, and within each other
         self._stream = self._call(runtime.cudaStreamCreateWithFlags, runtime.cudaStreamNonBlocking)
@@ -113,12 +116,27 @@ class CudaDevice(Device):
         self._enqueue(runtime.cudaMemcpyAsync, target.ctypes.data, address, target.nbytes, kind)
 
     def copy_strided(
-        self, target: int, source: int, *, pitch: int, width: int, height: int
+        self,
+        target: int,
+        source: int,
+        *,
+        pitch: int,
+        width: int,
+        height: int,
+        source_pitch: int | None = None,
     ) -> None:
         """See Device."""
+        read_pitch = pitch if source_pitch is None else source_pitch
         kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         copy = runtime.cudaMemcpy2DAsync
-        self._enqueue(copy, target, pitch, source, pitch, width, height, kind)
+        self._enqueue(copy, target, pitch, source, read_pitch, width, height, kind)
+
+    def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
+        """See Device; the first call, which loads the kernel, is not allowed during a capture."""
+        self._make_current()
+        if self._row_copy is None:
+            self._row_copy = RowCopy()
+        self._row_copy.launch(self.stream, target, source, index, rows=rows, row_bytes=row_bytes)
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """See Device."""

@@ -14,7 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..manifest import DType, TensorRole
-from ..memory import ITEM_BYTES, Array, Buffer, DeviceBuffer, DeviceTensor, Memory, Tensor
+from ..memory import (
+    ITEM_BYTES,
+    Array,
+    Buffer,
+    CacheRow,
+    DeviceBuffer,
+    DeviceTensor,
+    Memory,
+    Tensor,
+)
 
 # Of the memory that is free once engines are loaded; the rest is left to activations and graphs.
 _KV_SHARE = 0.8
@@ -87,9 +96,27 @@ class Device(ABC):
 
     @abstractmethod
     def copy_strided(
-        self, target: int, source: int, *, pitch: int, width: int, height: int
+        self,
+        target: int,
+        source: int,
+        *,
+        pitch: int,
+        width: int,
+        height: int,
+        source_pitch: int | None = None,
     ) -> None:
-        """Enqueue a copy of ``height`` runs of ``width`` bytes, ``pitch`` bytes apart in both."""
+        """Enqueue a copy of ``height`` runs of ``width`` bytes, ``pitch`` bytes apart.
+
+        ``source_pitch``: how far apart they lie in the source, None for as far as in the target.
+        """
+
+    @abstractmethod
+    def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
+        """Enqueue a copy of ``rows`` rows: row r of the target is row ``index[r]`` of the source.
+
+        ``index``: the address of int64 [rows], read when the copy runs: a captured one copies what
+        the index says at each launch. Rows lie ``row_bytes`` apart in both, which don't overlap.
+        """
 
     @abstractmethod
     def fill(self, address: int, nbytes: int, value: int) -> None:
@@ -162,17 +189,22 @@ class DeviceMemory(Memory):
         return self.tensor(self.allocate(nbytes), shape, dtype)
 
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
+        """See Memory."""
+        self.copy_between((cache, target), (cache, source), length)
+
+    def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
         """See Memory: one strided copy, a run of ``length`` positions a head."""
-        tensor = cast(DeviceTensor, cache)
-        rows, num_heads, capacity, head_dim = tensor.shape
-        row_bytes = tensor.nbytes // rows
-        position_bytes = head_dim * ITEM_BYTES[tensor.dtype]
+        (to, to_row), (held, held_row) = target, source
+        written, read = cast(DeviceTensor, to), cast(DeviceTensor, held)
+        _, num_heads, capacity, width = written.shape
+        position_bytes = width * ITEM_BYTES[written.dtype]
         self.device.copy_strided(
-            tensor.address + target * row_bytes,
-            tensor.address + source * row_bytes,
+            written[to_row : to_row + 1].address,
+            read[held_row : held_row + 1].address,
             pitch=capacity * position_bytes,
             width=length * position_bytes,
             height=num_heads,
+            source_pitch=read.shape[2] * position_bytes,
         )
 
     def available_bytes(self) -> int:

@@ -119,15 +119,30 @@ class RehearsalDevice(Device):
         self.enqueue(lambda: np.copyto(flat, self.bytes_at(address, flat.nbytes)))
 
     def copy_strided(
-        self, target: int, source: int, *, pitch: int, width: int, height: int
+        self,
+        target: int,
+        source: int,
+        *,
+        pitch: int,
+        width: int,
+        height: int,
+        source_pitch: int | None = None,
     ) -> None:
+        """See Device."""
+        read_pitch = pitch if source_pitch is None else source_pitch
+
+        def copy() -> None:
+            for run in range(height):
+                self._copy(target + run * pitch, source + run * read_pitch, width)
+
+        self.enqueue(copy)
+
+    def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
         """See Device."""
 
         def copy() -> None:
-            for start in range(0, height * pitch, pitch):
-                np.copyto(
-                    self.bytes_at(target + start, width), self.bytes_at(source + start, width)
-                )
+            for row, place in enumerate(self.bytes_at(index, 8 * rows).view(np.int64)):
+                self._copy(target + row * row_bytes, source + int(place) * row_bytes, row_bytes)
 
         self.enqueue(copy)
 
@@ -172,6 +187,9 @@ class RehearsalDevice(Device):
                 work = self._queue.popleft()
                 if isinstance(work, _Free):
                     work()
+
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
+        np.copyto(self.bytes_at(target, nbytes), self.bytes_at(source, nbytes))
 
     def _remove(self, address: int) -> None:
         del self._blocks[address]

@@ -219,6 +219,37 @@ def test_copies_fills_and_graphs_on_a_gpu(device: CudaDevice) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("row_bytes", [13, 16, 8192])
+def test_a_gpu_gathers_the_rows_that_an_index_names(device: CudaDevice, row_bytes: int) -> None:
+    memory = DeviceMemory(device)
+    rows, index = memory.empty((5, row_bytes), "uint8"), memory.empty((4,), "int64")
+    gathered = memory.empty((4, row_bytes), "uint8")
+    source = device.pinned(rows.nbytes)
+    source[...] = np.random.default_rng(0).integers(0, 256, rows.nbytes)
+    chosen, target = device.pinned(32).view(np.int64), device.pinned(gathered.nbytes)
+    device.copy_to_device(rows.address, source)
+
+    def gather() -> None:
+        device.copy_to_device(index.address, chosen)
+        places = (gathered.address, rows.address, index.address)
+        device.copy_rows(*places, rows=4, row_bytes=row_bytes)
+        device.copy_to_host(target, gathered.address)
+
+    gather()
+    device.synchronize()
+    device.begin_capture()
+    gather()
+    graph = device.end_capture()
+    for order in ([0, 1, 2, 3], [4, 4, 0, 3]):
+        chosen[...] = order
+        graph.launch()
+        device.synchronize()
+        expected = source.reshape(5, row_bytes)[order]
+        np.testing.assert_array_equal(target.reshape(4, row_bytes), expected)
+    graph.destroy()
+
+
+@pytest.mark.gpu
 def test_a_gpu_says_when_its_memory_is_short(device: CudaDevice) -> None:
     with pytest.raises(CapacityError, match="free of"):
         device.allocate(1 << 50)

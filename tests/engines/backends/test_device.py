@@ -153,3 +153,33 @@ def test_a_rehearsal_is_a_device_by_name() -> None:
             open_backend("onnxruntime", device=unknown)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="threads"):
         open_backend("onnxruntime", device="rehearsal", threads=2)
+
+
+def test_a_captured_copy_of_rows_follows_the_index_at_each_launch(device: HostDevice) -> None:
+    source, target, index = device.allocate(12), device.allocate(6), device.allocate(16)
+    rows, chosen, seen = device.pinned(12), device.pinned(16), device.pinned(6)
+    rows[...] = range(12)
+    device.copy_to_device(source, rows)
+    device.begin_capture()
+    device.copy_rows(target, source, index, rows=2, row_bytes=3)
+    graph = device.end_capture()
+    for order, expected in (([3, 0], [9, 10, 11, 0, 1, 2]), ([1, 1], [3, 4, 5, 3, 4, 5])):
+        chosen.view(np.int64)[...] = order
+        device.copy_to_device(index, chosen)
+        graph.launch()
+        device.copy_to_host(seen, target)
+        device.synchronize()
+        assert seen.tolist() == expected
+
+
+def test_a_row_goes_to_a_cache_of_another_capacity(device: HostDevice) -> None:
+    memory = DeviceMemory(device)
+    small, large = memory.empty((2, 2, 3, 1), "uint8"), memory.empty((1, 2, 5, 1), "uint8")
+    held, seen = device.pinned(12), device.pinned(10)
+    held[...] = range(12)
+    device.copy_to_device(small.address, held)
+    device.fill(large.address, 10, 99)
+    memory.copy_between((large, 0), (small, 1), 2)
+    device.copy_to_host(seen, large.address)
+    device.synchronize()
+    assert seen.tolist() == [6, 7, 99, 99, 99, 9, 10, 99, 99, 99]
