@@ -181,6 +181,11 @@ class Generator:
         self._engines.trim()
 
     @property
+    def schedules(self) -> ScheduleResolver:
+        """What resolves the schedules of its calls."""
+        return self._schedules
+
+    @property
     def kv_memory(self) -> KVMemory:
         """KV-cache memory of the last call: planned against actual."""
         return self._engines.kv_memory

@@ -28,6 +28,10 @@ _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+def _tell_nobody(numbers: Sequence[int]) -> None:
+    pass
+
+
 class Engine:
     """Requests that come at any time, run together, each at its own position, depth and schedule.
 
@@ -52,6 +56,8 @@ class Engine:
         self._config = config
         self._requests: dict[int, RunningRequest] = {}
         self._rows: list[RunningRow] = []  # that run, in order of admission
+        # Told the numbers of requests that stop waiting, before their prompts run.
+        self.on_admission: Callable[[Sequence[int]], None] = _tell_nobody
         num_layers = parts.model.num_layers
         self._counters = Counters([0] * num_layers, [0] * num_layers)
         self._next_number = self._next_row = 0
@@ -126,8 +132,11 @@ class Engine:
         try:
             match action:
                 case Prefill(numbers):
+                    self.on_admission(numbers)
                     return self._prefill([self._requests[number] for number in numbers])
-                case Chunk():
+                case Chunk(number, start):
+                    if start == 0:
+                        self.on_admission([number])
                     return self._chunk(action)
                 case Decode():
                     return self._decode()

@@ -141,21 +141,21 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def _model_document(model: ServedModel) -> dict[str, Any]:
-    generator = model.engine.generator
+    outline = model.engine.outline
     return {
         "id": model.name,
         "object": "model",
         "created": model.created,
         "owned_by": "skipdec",
-        "max_model_len": generator.model.max_seq_len,
-        "num_layers": generator.model.num_layers,
-        "kernels": generator.kernels,
+        "max_model_len": outline.model.max_seq_len,
+        "num_layers": outline.model.num_layers,
+        "kernels": outline.kernels,
         "schedule": model.default_schedule(),
     }
 
 
 def _schedules_document(model: ServedModel) -> dict[str, Any]:
-    resolve = model.engine.generator.resolve_schedule
+    resolve = model.engine.outline.resolve_schedule
     listed = []
     for text in model.listed:
         schedule = resolve(text, max_tokens=_SHOWN_TOKENS)

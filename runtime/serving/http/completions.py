@@ -58,7 +58,7 @@ class Completion:
         if not self.asked.echo:
             return ""
         prompt = self.asked.prompts[index]
-        tokenizer = self.model.engine.generator.tokenizer
+        tokenizer = self.model.engine.outline.tokenizer
         if isinstance(prompt, str):
             return prompt
         return "" if tokenizer is None else tokenizer.decode(prompt)
@@ -153,7 +153,7 @@ async def whole_answer(completion: Completion, receive: Receive) -> Response:
 
 
 def _choices(completion: Completion, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
-    tokenizer = completion.model.engine.generator.tokenizer
+    tokenizer = completion.model.engine.outline.tokenizer
     for place, output in enumerate(outputs):
         for one in output.outputs:
             index = place * completion.asked.n + one.index
@@ -171,11 +171,11 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
 
 
 def _token_ids(asked: CompletionRequest, model: ServedModel) -> list[tuple[int, ...]]:
-    generator = model.engine.generator
+    outline = model.engine.outline
     problems, prompts = [], []
     for place, prompt in enumerate(asked.prompts):
         found, token_ids = checked_token_ids(
-            prompt, f"prompt {place}", generator.model, generator.tokenizer
+            prompt, f"prompt {place}", outline.model, outline.tokenizer
         )
         problems += found
         prompts.append(token_ids)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ....engines.errors import ScheduleError, UsageError
 from ...schedule.text import format_schedule
-from ..async_engine import AsyncEngine
+from ..service import EngineService
 from ..stream import RequestStream
 from .config import ANY_SCHEDULE
 from .errors import ApiError, unavailable
@@ -19,20 +19,20 @@ class ServedModel:
     """A bundle under a name, with the schedules that requests may ask for."""
 
     name: str
-    engine: AsyncEngine
+    engine: EngineService
     schedules: tuple[str, ...]  # texts; with "any" among them all are allowed
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 
     @classmethod
-    def of(cls, name: str, engine: AsyncEngine, allowed: Sequence[str]) -> ServedModel:
+    def of(cls, name: str, engine: EngineService, allowed: Sequence[str]) -> ServedModel:
         """``allowed``: texts that were given for all bundles; none: the bundle's own and full.
 
         Raises ScheduleError for one that does not fit the bundle.
         """
-        texts = allowed or ("full", format_schedule(engine.generator.bundle_schedule))
+        texts = allowed or ("full", format_schedule(engine.outline.bundle_schedule))
         model = cls(name, engine, tuple(dict.fromkeys(texts)))
         for text in model.listed:
-            engine.generator.resolve_schedule(text, max_tokens=16)
+            engine.outline.resolve_schedule(text, max_tokens=16)
         return model
 
     @property
@@ -42,7 +42,7 @@ class ServedModel:
 
     def default_schedule(self, max_tokens: int = 16) -> str:
         """What a request that names none runs."""
-        return format_schedule(self.engine.generator.resolve_schedule(None, max_tokens=max_tokens))
+        return format_schedule(self.engine.outline.resolve_schedule(None, max_tokens=max_tokens))
 
     def require_allowed(self, wanted: str | None, max_tokens: int) -> None:
         """Raise ScheduleError unless a request may run ``wanted``: text, or the same in others.
@@ -53,7 +53,7 @@ class ServedModel:
             return
         if wanted.strip().lower().endswith(".json"):
             raise ScheduleError("schedule", f"{wanted!r:.80} is a file's name; {self._remedy}")
-        resolve = self.engine.generator.resolve_schedule
+        resolve = self.engine.outline.resolve_schedule
         asked = resolve(wanted, max_tokens=max_tokens)
         allowed: list[str | None] = [None, *self.listed]
         if ANY_SCHEDULE not in self.schedules and not any(
@@ -120,14 +120,14 @@ class ServedModels(Mapping[str, ServedModel]):
             return "is draining"
         if loading := [name for name in self.names if name not in self._models]:
             return f"is loading {', '.join(loading)}"
-        refusals = {name: model.engine.refusal for name, model in self._models.items()}
-        return next((f"{name} {why}" for name, why in refusals.items() if why is not None), None)
+        reasons = {name: model.engine.unready for name, model in self._models.items()}
+        return next((f"{name} {why}" for name, why in reasons.items() if why is not None), None)
 
     def hung(self, timeout: float) -> str | None:
         """Which engine has been in one step for longer than ``timeout`` seconds, or has failed."""
         for name, model in self._models.items():
             if (seconds := model.engine.seconds_in_step) > timeout:
                 return f"{name} has been in one step for {seconds:.0f} s"
-            if "failed" in (model.engine.refusal or ""):
-                return f"{name} {model.engine.refusal}"
+            if model.engine.failure.done():
+                return f"{name} has failed ({model.engine.failure.result()})"
         return None

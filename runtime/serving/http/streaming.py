@@ -67,7 +67,7 @@ class EventStream(Response):
 
 async def _choices(completion: Completion) -> AsyncIterator[dict[str, object]]:
     """A choice for each completion that has got something, as often as one has."""
-    tokenizer = completion.model.engine.generator.tokenizer
+    tokenizer = completion.model.engine.outline.tokenizer
     lengths: dict[int, int] = {}  # characters sent so far, of a choice
     async for place, deltas in _merged(completion.streams):
         schedule = completion.streams[place].schedule

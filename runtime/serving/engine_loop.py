@@ -1,0 +1,140 @@
+"""EngineLoop: steps an engine in one thread, and takes in what other threads send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Protocol
+
+from ..batches.requests import Request
+from ..schedule import ExitSchedule
+from ..scheduling.engine import Engine
+from ..tokens.outputs import RequestOutput, StreamDelta
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """A request that was checked, under the name that it has outside of the engine."""
+
+    request_id: str
+    request: Request
+    schedule: ExitSchedule
+    deadline: float | None = None  # of time.monotonic, which the processes of a machine share
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """The wish that a request ends, with this stop_reason."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step gave: deltas by request_id, and the results of the requests that it ended."""
+
+    deltas: list[tuple[str, StreamDelta]] = field(default_factory=list)
+    ended: list[RequestOutput] = field(default_factory=list)
+
+
+class StepSink(Protocol):
+    """Who gets what an `EngineLoop` does; called in its thread, which waits meanwhile."""
+
+    def begin(self, request_ids: Sequence[str]) -> None:
+        """These requests no longer wait: their prompts run next."""
+
+    def step(self, result: StepResult) -> None:
+        """A step has ended; there may be nothing in it."""
+
+
+class EngineLoop:
+    """Steps ``engine`` while it is busy; `send` and `stop` from any thread, `run` in one."""
+
+    def __init__(self, engine: Engine, sink: StepSink) -> None:
+        self._engine = engine
+        self._sink = sink
+        self._inbox: SimpleQueue[EngineRequest | Cancellation | None] = SimpleQueue()
+        self._numbers: dict[str, int] = {}  # in the engine, of those that have not ended
+        self._requests: dict[int, EngineRequest] = {}  # the same, by number
+        self._step_start: float | None = None
+        engine.on_admission = self._tell_begin
+
+    @property
+    def seconds_in_step(self) -> float:
+        """How long the step that runs has taken so far; 0.0 where none does."""
+        start = self._step_start
+        return 0.0 if start is None else monotonic() - start
+
+    def send(self, message: EngineRequest | Cancellation) -> None:
+        """Let a request wait in the engine, or end one, before the next step."""
+        self._inbox.put(message)
+
+    def stop(self) -> None:
+        """Let `run` return after the step that runs; what has not ended is left as it is."""
+        self._inbox.put(None)
+
+    def run(self) -> None:
+        """Step until `stop`. Raises what is no fault of one request, nor of one engine's call."""
+        try:
+            while self._take_in():
+                self._step_start = monotonic()
+                deltas = self._engine.step()
+                self._step_start = None
+                self._post(deltas)
+        finally:
+            self._step_start = None
+
+    def _take_in(self) -> bool:
+        """Take what was sent, waiting for it where there is nothing to do; False to stop."""
+        while True:
+            try:
+                message = self._inbox.get(block=not self._engine.is_busy)
+            except Empty:
+                break
+            match message:
+                case None:
+                    return False
+                case EngineRequest():
+                    number = self._engine.add_request(message.request, message.schedule)
+                    self._numbers[message.request_id] = number
+                    self._requests[number] = message
+                case Cancellation():
+                    self._end_early(message)
+        self._end_late()
+        return True
+
+    def _end_early(self, wish: Cancellation) -> None:
+        number = self._numbers.get(wish.request_id)
+        if number is not None:
+            self._post(self._engine.abort(number, wish.reason))
+
+    def _end_late(self) -> None:
+        """End requests whose deadline is over."""
+        now = monotonic()
+        late = [
+            request.request_id
+            for request in self._requests.values()
+            if request.deadline is not None and now > request.deadline
+        ]
+        for request_id in late:
+            self._end_early(Cancellation(request_id, "deadline"))
+
+    def _tell_begin(self, numbers: Sequence[int]) -> None:
+        self._sink.begin([self._requests[number].request_id for number in numbers])
+
+    def _post(self, deltas: Sequence[StreamDelta]) -> None:
+        """Hand a step's deltas, and the results of what it ended, to the sink."""
+        named = [(self._requests[delta.request_index].request_id, delta) for delta in deltas]
+        numbers = dict.fromkeys(
+            delta.request_index for delta in deltas if delta.finish_reason is not None
+        )
+        ended = [self._take(number) for number in numbers if self._engine.has_ended(number)]
+        self._sink.step(StepResult(named, ended))
+
+    def _take(self, number: int) -> RequestOutput:
+        request = self._requests.pop(number)
+        del self._numbers[request.request_id]
+        return replace(self._engine.take(number), request_id=request.request_id)

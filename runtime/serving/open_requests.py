@@ -1,0 +1,177 @@
+"""Requests that have not ended, the streams of their clients, and whether more are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...engines.errors import ClosedError, OverloadedError, UsageError
+from ..schedule.text import format_schedule
+from ..tokens.outputs import RequestOutput, StreamDelta
+from .engine_loop import EngineRequest, StepResult
+from .stream import RequestStream
+
+
+@dataclass(eq=False)
+class OpenRequest:
+    """A request that has not ended, and its client's stream."""
+
+    asked: EngineRequest
+    stream: RequestStream
+    has_begun: bool = False  # it no longer waits
+
+
+class OpenRequests:
+    """The requests of one engine: let in while there is room, ended one by one.
+
+    ``owner`` names the engine in errors. Safe from all threads.
+    """
+
+    def __init__(self, owner: str, max_waiting: int) -> None:
+        self._owner = owner
+        self._max_waiting = max_waiting
+        self._lock = threading.Lock()
+        self._is_idle = threading.Condition(self._lock)
+        self._by_id: dict[str, OpenRequest] = {}  # in order of arrival
+        self._num_waiting = 0
+        self._refusal: str | None = None
+        self.failure: Future[str] = Future()  # done once `fail` was called: why
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no more are let in."""
+        return self._refusal
+
+    @property
+    def waiting(self) -> int:
+        """How many have not begun."""
+        return self._num_waiting
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._by_id
+
+    def get(self, request_id: str) -> OpenRequest | None:
+        """The request of this name, unless it has ended or never was."""
+        return self._by_id.get(request_id)
+
+    def all(self) -> list[OpenRequest]:
+        """A snapshot, in order of arrival."""
+        with self._lock:
+            return list(self._by_id.values())
+
+    def open(
+        self,
+        asked: EngineRequest,
+        *,
+        cancel: Callable[[], None],
+        send: Callable[[OpenRequest], None],
+        retry_after: Callable[[], float],
+    ) -> RequestStream:
+        """Let a request in and hand it to ``send``, in order of arrival; its client's stream.
+
+        ``cancel`` is what the stream does when it is left. Raises UsageError for a request_id that
+        is in use, OverloadedError if too many wait, ClosedError if none is taken any more.
+        """
+        request_id = asked.request_id
+        stream = RequestStream(request_id, format_schedule(asked.schedule), cancel)
+        with self._lock:
+            if self._refusal is not None:
+                raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
+            if request_id in self._by_id:
+                raise UsageError(
+                    "request_id", f"{request_id!r} is in use; leave it out, or choose another"
+                )
+            if self._num_waiting >= self._max_waiting:
+                raise OverloadedError(
+                    self._owner,
+                    f"{self._num_waiting} requests wait, as many as max_waiting allows; "
+                    "try again later",
+                    retry_after=retry_after(),
+                )
+            opened = self._by_id[request_id] = OpenRequest(asked, stream)
+            self._num_waiting += 1
+            send(opened)
+        return stream
+
+    def refuse(self, reason: str) -> None:
+        """Let nothing in from now on."""
+        with self._lock:
+            self._refusal = reason
+
+    def fail(self, reason: str, error: Exception) -> None:
+        """Let nothing in from now on, and end all with ``error``; done for good."""
+        self.refuse(f"has failed ({reason})")
+        self.end(self.all(), error)
+        if not self.failure.done():
+            self.failure.set_result(reason)
+
+    def wait_until_idle(self, timeout: float | None) -> bool:
+        """Wait for all to end, ``timeout`` seconds at most; whether they have."""
+        with self._lock:
+            return self._is_idle.wait_for(lambda: not self._by_id, timeout)
+
+    def begin(self, request_ids: Sequence[str]) -> None:
+        """These no longer wait."""
+        with self._lock:
+            for opened in filter(None, map(self._by_id.get, request_ids)):
+                self._num_waiting -= not opened.has_begun
+                opened.has_begun = True
+
+    def step(self, result: StepResult) -> None:
+        """Hand a step's deltas, and the results of what it ended, to their event loops.
+
+        What is not known, since it was ended meanwhile, is dropped.
+        """
+        posts: dict[asyncio.AbstractEventLoop, _Post] = {}
+        for request_id, delta in result.deltas:
+            if (opened := self._by_id.get(request_id)) is not None:
+                stream = opened.stream
+                posts.setdefault(stream.loop, _Post()).deltas.append((stream, delta))
+        for output in result.ended:
+            if (opened := self._forget(output.request_id)) is not None:
+                stream = opened.stream
+                posts.setdefault(stream.loop, _Post()).ends.append((stream, output))
+        for loop, post in posts.items():
+            _call_soon(loop, post.deliver)
+
+    def end(self, opened: Collection[OpenRequest], error: Exception) -> None:
+        """End these with an error."""
+        for one in opened:
+            if self._forget(one.asked.request_id) is not None:
+                _call_soon(one.stream.loop, partial(one.stream.finish, None, error))
+
+    def _forget(self, request_id: str) -> OpenRequest | None:
+        with self._lock:
+            opened = self._by_id.pop(request_id, None)
+            if opened is not None:
+                self._num_waiting -= not opened.has_begun
+            self._is_idle.notify_all()
+        return opened
+
+
+@dataclass
+class _Post:
+    """What a step has for the clients of one event loop."""
+
+    deltas: list[tuple[RequestStream, StreamDelta]] = field(default_factory=list)
+    ends: list[tuple[RequestStream, RequestOutput]] = field(default_factory=list)
+
+    def deliver(self) -> None:
+        for stream, delta in self.deltas:
+            stream.push(delta)
+        for stream, output in self.ends:
+            stream.finish(output)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """In the loop's thread; nothing if the loop is closed, and with it all who could read."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)

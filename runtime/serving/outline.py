@@ -1,0 +1,73 @@
+"""BundleOutline: what is known of a bundle without running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from ...engines.bundle import EngineBundle
+from ...engines.contract import check_contract
+from ...engines.kernels.library import kernels_in_use
+from ...engines.manifest import ModelSpec
+from ..batches.prompts import Prompt
+from ..batches.requests import Request, make_request
+from ..generator import Generator
+from ..schedule import ExitSchedule
+from ..schedule.resolver import ScheduleResolver
+from ..tokens.sampling import SamplingParams
+from ..tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class BundleOutline:
+    """A bundle's model, tokenizer and schedules: enough to read requests and to check them."""
+
+    model: ModelSpec
+    tokenizer: Tokenizer | None
+    kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
+    schedules: ScheduleResolver
+
+    @classmethod
+    def of(
+        cls, bundle: EngineBundle, schedule: str | ExitSchedule | None, *, raw_prompts: bool
+    ) -> Self:
+        """Read ``bundle``; ``schedule`` and ``raw_prompts`` as in `Generator.open`.
+
+        Raises BundleError, and ScheduleError for a schedule that does not fit it.
+        """
+        manifest = bundle.manifest
+        check_contract(manifest)
+        own = ExitSchedule.from_document(bundle.schedule_document)
+        schedules = ScheduleResolver(manifest.model.num_layers, own, schedule)
+        schedules.resolve(None, 1)
+        template = None if raw_prompts else manifest.prompt_template
+        tokenizer = Tokenizer.of(bundle, template)
+        return cls(manifest.model, tokenizer, kernels_in_use(manifest), schedules)
+
+    @classmethod
+    def of_generator(cls, generator: Generator) -> Self:
+        """What ``generator`` runs."""
+        return cls(generator.model, generator.tokenizer, generator.kernels, generator.schedules)
+
+    @property
+    def bundle_schedule(self) -> ExitSchedule:
+        """The bundle's own."""
+        return self.schedules.own
+
+    def resolve_schedule(
+        self, schedule: str | ExitSchedule | None, *, max_tokens: int
+    ) -> ExitSchedule:
+        """See `Generator.resolve_schedule`."""
+        return self.schedules.resolve(schedule, max_tokens)
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        schedule: str | ExitSchedule | None,
+    ) -> tuple[Request, ExitSchedule]:
+        """Make and check a request. Raises UsageError and ScheduleError."""
+        request = make_request(
+            0, prompt, params or SamplingParams(), self.model, self.tokenizer, "prompt"
+        )
+        return request, self.schedules.resolve(schedule, request.max_tokens)

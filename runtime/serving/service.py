@@ -1,0 +1,107 @@
+"""EngineService: what a server asks of a bundle's engine, in this process or in others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+
+from ..batches.prompts import Prompt
+from ..schedule import ExitSchedule
+from ..scheduling.stats import EngineStats
+from ..tokens.outputs import RequestOutput
+from ..tokens.sampling import SamplingParams
+from .outline import BundleOutline
+from .stream import RequestStream
+
+
+class EngineService(ABC):
+    """A bundle that many asyncio clients generate with at once.
+
+    `AsyncEngine` runs it in a thread, `ProcessEngine` in a process, `Replicas` in several.
+    """
+
+    @property
+    @abstractmethod
+    def outline(self) -> BundleOutline:
+        """The bundle's model, tokenizer and schedules."""
+
+    @property
+    @abstractmethod
+    def refusal(self) -> str | None:
+        """Why new requests are refused: it is draining, closed, or has failed; None: they aren't.
+
+        The end of a sentence that begins with its name.
+        """
+
+    @property
+    @abstractmethod
+    def unready(self) -> str | None:
+        """Why new requests should go elsewhere: `refusal`, or they would wait for a new start."""
+
+    @property
+    @abstractmethod
+    def failure(self) -> Future[str]:
+        """Done once it has failed for good, with the reason; from any thread."""
+
+    @property
+    @abstractmethod
+    def seconds_in_step(self) -> float:
+        """How long the step that runs has taken so far; 0.0 where none does."""
+
+    @abstractmethod
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> RequestStream:
+        """Queue a request and return its stream; call it where an event loop runs.
+
+        ``deadline``: seconds from now, after which it ends with finish_reason "abort" and
+        stop_reason "deadline", whether it waits or runs.
+
+        Raises, before it is queued, UsageError, ScheduleError and CapacityError; OverloadedError if
+        too many wait, ClosedError while draining and when closed.
+        """
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> RequestOutput:
+        """The whole result of a request; cancelling the call cancels it."""
+        stream = self.submit(
+            prompt, params, schedule=schedule, request_id=request_id, deadline=deadline
+        )
+        async with stream:
+            return await stream.output()
+
+    @abstractmethod
+    async def abort(self, request_id: str) -> None:
+        """End a request, if it has not ended; unknown ones are no error."""
+
+    @abstractmethod
+    def stats(self) -> EngineStats:
+        """What runs, waits and was done so far."""
+
+    @abstractmethod
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Refuse new requests and wait until those there are have ended; whether they have."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cancel everything and free all; idempotent, from any thread but the engine's."""
+
+
+def seconds_until_room(stats: EngineStats) -> float:
+    """When to try again where too many wait: guessed from what a request has taken so far."""
+    ended = stats.finished + stats.aborted
+    busy = stats.prefill_seconds + stats.decode_seconds + stats.sampling_seconds
+    return max(1.0, busy / ended if ended else 1.0)
