@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -43,6 +44,7 @@ class TritonServer:
         self._is_up: SimpleQueue[bool] = SimpleQueue()
         Thread(target=self._read, daemon=True).start()
         assert self._is_up.get(timeout=TIMEOUT), "\n".join(self._lines)
+        _await_listener(ports[-1])
 
     def _read(self) -> None:
         """Until the end, lest the pipe fills; of services that of metrics starts last."""
@@ -183,6 +185,18 @@ def _stop(process: subprocess.Popen[str]) -> None:
         return
     process.kill()
     raise AssertionError("tritonserver did not end")
+
+
+def _await_listener(port: int) -> None:
+    """That of metrics says that it has started a little before it listens."""
+    until = monotonic() + TIMEOUT
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), TIMEOUT).close()
+        except ConnectionRefusedError:
+            assert monotonic() < until
+        else:
+            return
 
 
 @contextmanager

@@ -1,0 +1,119 @@
+"""The real tritonserver when clients go, models come and go under load, and an engine breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from triton_server import TritonServer, environment, running
+
+from skipdec import Generator, SamplingParams
+from skipdec.runtime.serving.triton.repository import write_triton_repository
+from skipdec.runtime.serving.triton.settings import TritonRepositoryConfig
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+LONG = 4000  # tokens: seconds, while it takes 0.05 s to notice that a client has gone
+PROMPT = "Ant is a pub"
+BROKEN = """
+from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.serving.triton.model import TritonPythonModel
+
+def step(self):
+    raise RuntimeError("a step that was broken on purpose")
+
+Engine.step = step
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With room for long texts."""
+    environment()
+    from text_bundles import STRUCTURE, copy_with_tokenizer
+
+    from skipdec.exporter.config import ExportConfig
+    from skipdec.exporter.pipeline.exporting import export
+
+    place = tmp_path_factory.mktemp("long")
+    source = copy_with_tokenizer(checkpoint(STRUCTURE), place / "checkpoint")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": LONG + 96, "num_hidden_layers": 2})
+    )
+    output = place / "bundle"
+    export(ExportConfig(model=str(source), output=output, load_format="dummy", verify=False))
+    return output
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    repository = tmp_path_factory.mktemp("models")
+    for name in ("steady", "coming", "broken"):
+        write_triton_repository(
+            TritonRepositoryConfig(
+                bundles=(bundle,), output=repository, name=name, threads=1, max_batch_size=2
+            )
+        )
+    (repository / "broken" / "1" / "model.py").write_text(BROKEN)
+    with running(repository, "--model-control-mode=explicit", "--load-model=steady") as started:
+        yield started
+
+
+def ask(server: TritonServer, model: str, max_tokens: int = 12) -> dict[str, Any]:
+    return server.generate(
+        model,
+        text_input=PROMPT,
+        max_tokens=max_tokens,
+        sampling_parameters='{"ignore_eos": true, "temperature": 0}',
+    )
+
+
+def test_an_sse_client_that_goes_ends_its_text(server: TritonServer) -> None:
+    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG}
+    before = server.metric("skipdec_generation_tokens_total", model="steady")
+    events = server.generate_stream(
+        "steady", **asked, sampling_parameters='{"ignore_eos": true, "temperature": 0}'
+    )
+    next(events)
+    events.close()
+    asked_again = 0
+    while server.metric("skipdec_requests_running", model="steady") or not asked_again:
+        assert "text_output" in ask(server, "steady", 1)
+        asked_again += 1
+    made = server.metric("skipdec_generation_tokens_total", model="steady") - before
+    assert made - asked_again < LONG / 2
+    assert server.metric("skipdec_kv_reserved_bytes", model="steady") == 0
+
+
+def test_a_model_comes_and_goes_under_load_and_no_request_hangs(
+    server: TritonServer, bundle: Path
+) -> None:
+    with Generator.open(bundle, threads=1) as generator:
+        params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+        text = generator.generate([PROMPT], params)[0].outputs[0].text
+    with ThreadPoolExecutor(8) as pool:
+        answers = []
+        for _ in range(3):
+            assert server.post("/v2/repository/models/coming/load")[0] == 200
+            answers += [pool.submit(ask, server, name) for name in ("coming", "steady") * 12]
+            answers[-24].result()
+            assert server.post("/v2/repository/models/coming/unload")[0] == 200
+        found = [one.result() for one in answers]
+    assert {one["text_output"] for one in found[1::2]} == {text}
+    assert {one["text_output"] for one in found[::2] if "error" not in one} == {text}
+    assert all("coming" in one["error"] for one in found[::2] if "error" in one)
+
+
+def test_a_thread_that_fails_in_the_background_answers_all_with_an_error(
+    server: TritonServer,
+) -> None:
+    assert server.post("/v2/repository/models/broken/load")[0] == 200
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: ask(server, "broken"), range(6)))
+    assert all("broken on purpose" in answer["error"] for answer in answers)
+    assert "text_output" in ask(server, "steady")
+    assert server.post("/v2/repository/models/broken/unload")[0] == 200
