@@ -315,6 +315,7 @@ class Generator:
                 model=self.model,
                 tokenizer=self.tokenizer,
                 schedules=self._schedules,
+                scorer=runner.scorer,
             )
             yield Engine(parts, config)
 

@@ -83,6 +83,7 @@ class BatchRunner:
         self.limits = replace(limits, kv_bytes=kv_bytes)
         pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
         self.engines = LoadedEngines(stitcher, backend, pool)
+        self.scorer = Scorer(pool, self.layout, self.limits, self._model, tokenizer)
 
     def run(
         self,
@@ -126,10 +127,9 @@ class BatchRunner:
         self, requests: Sequence[ScoreRequest], schedules: Sequence[ExitSchedule]
     ) -> list[ScoreOutput]:
         """Score one request after another."""
-        scorer = Scorer(self.engines.pool, self.layout, self.limits)
-        with self.engines.exclusive(planned_bytes=scorer.check(requests)):
+        with self.engines.exclusive(planned_bytes=self.scorer.check(requests)):
             return [
-                self.engines.run(partial(scorer.score, request=request, schedule=schedule))
+                self.engines.run(partial(self.scorer.score, request=request, schedule=schedule))
                 for request, schedule in zip(requests, schedules, strict=True)
             ]
 

@@ -21,6 +21,7 @@ from .admission import parse_admission
 from .job import RunningRequest, RunningRow, prompt_row
 from .parts import EngineConfig, EngineParts
 from .scheduler import Chunk, Decode, Job, Prefill, Scheduler
+from .scoring import EngineScoring
 from .stats import Counters, EngineStats
 
 _LOGGER = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Engine:
         self.on_admission: Callable[[Sequence[int]], None] = _tell_nobody
         num_layers = parts.model.num_layers
         self._counters = Counters([0] * num_layers, [0] * num_layers)
+        self.scoring = EngineScoring(parts, self._counters)
         self._next_number = self._next_row = 0
         self._scheduler = Scheduler(
             parts.max_rows,

@@ -9,6 +9,7 @@ from pydantic import Field
 from ...engines.checking import ValidatedConfig
 from ...engines.manifest import ModelSpec
 from ..batches.planning import MAX_PREFILL_TOKENS
+from ..batches.scoring import Scorer
 from ..kv.layout import KVLayout
 from ..schedule.resolver import ScheduleResolver
 from ..stitching.loaded import LoadedEngines
@@ -39,3 +40,4 @@ class EngineParts:
     model: ModelSpec
     tokenizer: Tokenizer | None
     schedules: ScheduleResolver
+    scorer: Scorer

@@ -31,6 +31,7 @@ class EngineStats:
     prefill_seconds: float
     decode_seconds: float
     sampling_seconds: float
+    scoring_seconds: float = 0.0
 
     @property
     def mixing_loss(self) -> float | None:
@@ -61,3 +62,4 @@ class Counters:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     sampling_seconds: float = 0.0
+    scoring_seconds: float = 0.0

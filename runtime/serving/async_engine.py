@@ -21,11 +21,13 @@ from ..generator import Generator
 from ..schedule import ExitSchedule
 from ..scheduling.admission import parse_admission
 from ..scheduling.stats import EngineStats
+from ..tokens.outputs import ScoreOutput
 from ..tokens.sampling import SamplingParams
 from .config import ServiceConfig
 from .engine_loop import Cancellation, EngineLoop, EngineRequest
 from .open_requests import OpenRequests
 from .outline import BundleOutline
+from .scoring import EngineScore
 from .service import EngineService, seconds_until_room
 from .stream import RequestStream
 
@@ -151,6 +153,32 @@ class AsyncEngine(EngineService):
             send=lambda opened: self._loop.send(opened.asked),
             retry_after=lambda: seconds_until_room(self._engine.stats()),
         )
+
+    async def score(
+        self,
+        prompt: Prompt,
+        continuation: Prompt | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        top_logprobs: int | None = None,
+        followed_by: SamplingParams | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> ScoreOutput:
+        """See EngineService."""
+        made, resolved = self._outline.prepare_score(
+            prompt, continuation, schedule, top_logprobs=top_logprobs, followed_by=followed_by
+        )
+        self._engine.scoring.check(made)
+        name = request_id or uuid4().hex
+        ends = None if deadline is None else monotonic() + deadline
+        future = self._requests.open_score(
+            EngineScore(name, made, resolved, ends),
+            cancel=lambda: self._loop.send(Cancellation(name, "cancelled")),
+            send=lambda opened: self._loop.send(opened.asked),
+            retry_after=lambda: seconds_until_room(self._engine.stats()),
+        )
+        return await future.output()
 
     async def abort(self, request_id: str) -> None:
         """See EngineService."""

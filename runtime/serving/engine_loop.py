@@ -12,6 +12,7 @@ from ..batches.requests import Request
 from ..schedule import ExitSchedule
 from ..scheduling.engine import Engine
 from ..tokens.outputs import RequestOutput, StreamDelta
+from .scoring import EngineScore, ScoreQueue, ScoreResult
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,19 @@ class Cancellation:
     reason: str
 
 
+Message = EngineRequest | EngineScore | Cancellation
+
+
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: deltas by request_id, and the results of the requests that it ended."""
+    """What a step gave: deltas by request_id, and the results of the requests that it ended.
+
+    ``scored``: texts, of which one is scored between two steps.
+    """
 
     deltas: list[tuple[str, StreamDelta]] = field(default_factory=list)
     ended: list[RequestOutput] = field(default_factory=list)
+    scored: list[ScoreResult] = field(default_factory=list)
 
 
 class StepSink(Protocol):
@@ -56,9 +64,10 @@ class EngineLoop:
     def __init__(self, engine: Engine, sink: StepSink) -> None:
         self._engine = engine
         self._sink = sink
-        self._inbox: SimpleQueue[EngineRequest | Cancellation | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Message | None] = SimpleQueue()
         self._numbers: dict[str, int] = {}  # in the engine, of those that have not ended
         self._requests: dict[int, EngineRequest] = {}  # the same, by number
+        self._scores = ScoreQueue(engine)
         self._step_start: float | None = None
         engine.on_admission = self._tell_begin
 
@@ -68,7 +77,7 @@ class EngineLoop:
         start = self._step_start
         return 0.0 if start is None else monotonic() - start
 
-    def send(self, message: EngineRequest | Cancellation) -> None:
+    def send(self, message: Message) -> None:
         """Let a request wait in the engine, or end one, before the next step."""
         self._inbox.put(message)
 
@@ -84,6 +93,7 @@ class EngineLoop:
                 deltas = self._engine.step()
                 self._step_start = None
                 self._post(deltas)
+                self._score()
         finally:
             self._step_start = None
 
@@ -91,7 +101,7 @@ class EngineLoop:
         """Take what was sent, waiting for it where there is nothing to do; False to stop."""
         while True:
             try:
-                message = self._inbox.get(block=not self._engine.is_busy)
+                message = self._inbox.get(block=not (self._engine.is_busy or self._scores))
             except Empty:
                 break
             match message:
@@ -101,6 +111,8 @@ class EngineLoop:
                     number = self._engine.add_request(message.request, message.schedule)
                     self._numbers[message.request_id] = number
                     self._requests[number] = message
+                case EngineScore():
+                    self._scores.add(message)
                 case Cancellation():
                     self._end_early(message)
         self._end_late()
@@ -110,6 +122,19 @@ class EngineLoop:
         number = self._numbers.get(wish.request_id)
         if number is not None:
             self._post(self._engine.abort(number, wish.reason))
+        elif scored := self._scores.give_up(wish.request_id, wish.reason):
+            self._sink.step(StepResult(scored=scored))
+
+    def _score(self) -> None:
+        """Score a text, if one waits and it is its turn."""
+        score = self._scores.next
+        if score is None:
+            return
+        self._sink.begin([score.request_id])
+        self._step_start = monotonic()
+        result = self._scores.run(score)
+        self._step_start = None
+        self._sink.step(StepResult(scored=[result]))
 
     def _end_late(self) -> None:
         """End requests whose deadline is over."""
@@ -119,7 +144,7 @@ class EngineLoop:
             for request in self._requests.values()
             if request.deadline is not None and now > request.deadline
         ]
-        for request_id in late:
+        for request_id in (*late, *self._scores.late(now)):
             self._end_early(Cancellation(request_id, "deadline"))
 
     def _tell_begin(self, numbers: Sequence[int]) -> None:

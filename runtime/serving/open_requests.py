@@ -12,17 +12,18 @@ from functools import partial
 
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ..schedule.text import format_schedule
-from ..tokens.outputs import RequestOutput, StreamDelta
+from ..tokens.outputs import StreamDelta
 from .engine_loop import EngineRequest, StepResult
+from .scoring import EngineScore, ScoreFuture
 from .stream import RequestStream
 
 
 @dataclass(eq=False)
 class OpenRequest:
-    """A request that has not ended, and its client's stream."""
+    """A request, or a text to score, that has not ended, and where its client waits."""
 
-    asked: EngineRequest
-    stream: RequestStream
+    asked: EngineRequest | EngineScore
+    stream: RequestStream | ScoreFuture
     has_begun: bool = False  # it no longer waits
 
 
@@ -80,8 +81,30 @@ class OpenRequests:
         ``cancel`` is what the stream does when it is left. Raises UsageError for a request_id that
         is in use, OverloadedError if too many wait, ClosedError if none is taken any more.
         """
-        request_id = asked.request_id
-        stream = RequestStream(request_id, format_schedule(asked.schedule), cancel)
+        stream = RequestStream(asked.request_id, format_schedule(asked.schedule), cancel)
+        self._let_in(OpenRequest(asked, stream), send, retry_after)
+        return stream
+
+    def open_score(
+        self,
+        asked: EngineScore,
+        *,
+        cancel: Callable[[], None],
+        send: Callable[[OpenRequest], None],
+        retry_after: Callable[[], float],
+    ) -> ScoreFuture:
+        """`open` of a text to score."""
+        future = ScoreFuture(asked.request_id, cancel)
+        self._let_in(OpenRequest(asked, future), send, retry_after)
+        return future
+
+    def _let_in(
+        self,
+        opened: OpenRequest,
+        send: Callable[[OpenRequest], None],
+        retry_after: Callable[[], float],
+    ) -> None:
+        request_id = opened.asked.request_id
         with self._lock:
             if self._refusal is not None:
                 raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
@@ -96,10 +119,9 @@ class OpenRequests:
                     "try again later",
                     retry_after=retry_after(),
                 )
-            opened = self._by_id[request_id] = OpenRequest(asked, stream)
+            self._by_id[request_id] = opened
             self._num_waiting += 1
             send(opened)
-        return stream
 
     def refuse(self, reason: str) -> None:
         """Let nothing in from now on."""
@@ -132,13 +154,17 @@ class OpenRequests:
         """
         posts: dict[asyncio.AbstractEventLoop, _Post] = {}
         for request_id, delta in result.deltas:
-            if (opened := self._by_id.get(request_id)) is not None:
-                stream = opened.stream
+            opened = self._by_id.get(request_id)
+            if opened is not None and isinstance(stream := opened.stream, RequestStream):
                 posts.setdefault(stream.loop, _Post()).deltas.append((stream, delta))
         for output in result.ended:
             if (opened := self._forget(output.request_id)) is not None:
-                stream = opened.stream
-                posts.setdefault(stream.loop, _Post()).ends.append((stream, output))
+                finish = partial(opened.stream.finish, output)  # type: ignore[arg-type]
+                posts.setdefault(opened.stream.loop, _Post()).ends.append(finish)
+        for score in result.scored:
+            if (opened := self._forget(score.request_id)) is not None:
+                finish = partial(opened.stream.finish, score.output, score.error)  # type: ignore[arg-type]
+                posts.setdefault(opened.stream.loop, _Post()).ends.append(finish)
         for loop, post in posts.items():
             _call_soon(loop, post.deliver)
 
@@ -162,13 +188,13 @@ class _Post:
     """What a step has for the clients of one event loop."""
 
     deltas: list[tuple[RequestStream, StreamDelta]] = field(default_factory=list)
-    ends: list[tuple[RequestStream, RequestOutput]] = field(default_factory=list)
+    ends: list[Callable[[], None]] = field(default_factory=list)
 
     def deliver(self) -> None:
         for stream, delta in self.deltas:
             stream.push(delta)
-        for stream, output in self.ends:
-            stream.finish(output)
+        for finish in self.ends:
+            finish()
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
 from ..batches.prompts import Prompt
 from ..batches.requests import Request, make_request
+from ..batches.scoring import ScoreRequest, make_score_request
 from ..generator import Generator
 from ..schedule import ExitSchedule
 from ..schedule.resolver import ScheduleResolver
@@ -71,3 +72,24 @@ class BundleOutline:
             0, prompt, params or SamplingParams(), self.model, self.tokenizer, "prompt"
         )
         return request, self.schedules.resolve(schedule, request.max_tokens)
+
+    def prepare_score(
+        self,
+        prompt: Prompt,
+        continuation: Prompt | None,
+        schedule: str | ExitSchedule | None,
+        *,
+        top_logprobs: int | None = None,
+        followed_by: SamplingParams | None = None,
+    ) -> tuple[ScoreRequest, ExitSchedule]:
+        """Make and check a text to score. Raises UsageError and ScheduleError."""
+        request = make_score_request(
+            prompt,
+            continuation,
+            self.model,
+            self.tokenizer,
+            top_logprobs=top_logprobs,
+            followed_by=followed_by,
+        )
+        max_tokens = 1 if continuation is None else len(request.token_ids)
+        return request, self.schedules.resolve(schedule, max_tokens)

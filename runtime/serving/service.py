@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from ..batches.prompts import Prompt
 from ..schedule import ExitSchedule
 from ..scheduling.stats import EngineStats
-from ..tokens.outputs import RequestOutput
+from ..tokens.outputs import RequestOutput, ScoreOutput
 from ..tokens.sampling import SamplingParams
 from .outline import BundleOutline
 from .stream import RequestStream
@@ -84,6 +84,29 @@ class EngineService(ABC):
             return await stream.output()
 
     @abstractmethod
+    async def score(
+        self,
+        prompt: Prompt,
+        continuation: Prompt | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        top_logprobs: int | None = None,
+        followed_by: SamplingParams | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> ScoreOutput:
+        """Log-probabilities of given tokens, between two steps of what runs; as `Generator.score`.
+
+        Without a ``continuation``, of the prompt's own tokens but for the first, at the depth at
+        which a prompt is read. ``top_logprobs``: of so many of the most probable tokens, too.
+        ``followed_by``, of max_tokens 1: the result has the token behind all of these as
+        ``following``. Cancelling the call cancels it.
+
+        Raises what `submit` raises, TimeoutError if the deadline is over before it was its turn,
+        ClosedError if it was aborted, SkipDecError if an engine fails.
+        """
+
+    @abstractmethod
     async def abort(self, request_id: str) -> None:
         """End a request, if it has not ended; unknown ones are no error."""
 
@@ -104,4 +127,5 @@ def seconds_until_room(stats: EngineStats) -> float:
     """When to try again where too many wait: guessed from what a request has taken so far."""
     ended = stats.finished + stats.aborted
     busy = stats.prefill_seconds + stats.decode_seconds + stats.sampling_seconds
+    busy += stats.scoring_seconds
     return max(1.0, busy / ended if ended else 1.0)

@@ -89,13 +89,15 @@ class StreamDelta(_Output):
 
 @dataclass(frozen=True, slots=True)
 class ScoreOutput(_Output):
-    """Log-probabilities of a given continuation of a prompt."""
+    """Log-probabilities of given tokens: a prompt's continuation, or the prompt's own."""
 
     prompt_token_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]  # the continuation
-    logprobs: tuple[float, ...]  # of each continuation token, given all before it
+    token_ids: tuple[int, ...]  # that were scored; they stand behind those of the prompt
+    logprobs: tuple[float, ...]  # of each of them, given all tokens before it
     layers_per_token: tuple[int, ...]
     schedule: str = ""  # the exit schedule that it ran, its text in full
+    top_logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token, if asked for
+    following: CompletionOutput | None = None  # what comes after the last token, if asked for
 
     @property
     def cumulative_logprob(self) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.errors import LogitsError, UsageError
+from .logprobs import row_logprobs
 from .outputs import Logprob
 from .sampling import SamplingParams
 
@@ -93,9 +94,10 @@ class Sampler:
         self._num_sampled += 1
         if self._penalties is not None:
             self._penalties.add(token_id)
-        if self._params.logprobs is None:
+        count = self._params.logprobs
+        if count is None:
             return SampledToken(token_id)
-        return SampledToken(token_id, self._logprobs(logits, token_id, self._params.logprobs))
+        return SampledToken(token_id, row_logprobs(logits, token_id, count, self._token_text))
 
     def sample_candidates(self, candidates: Candidates) -> SampledToken | None:
         """Choose the next token from the most probable ones; None if these don't decide.
@@ -162,28 +164,6 @@ class Sampler:
             _keep_nucleus(weights, params.top_p)
         place = _place_of_share(weights, self._random.random(), side="right")
         return place if ids is None else int(ids[place])
-
-    def _logprobs(self, logits: Logits, token_id: int, count: int) -> dict[int, Logprob]:
-        best = float(logits.max())
-        log_total = best + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
-        top: list[int] = []
-        if count > 0:
-            threshold = np.partition(logits, -count)[-count]
-            candidates = np.flatnonzero(logits >= threshold)
-            order = np.argsort(-logits[candidates], kind="stable")  # ties: lower id first
-            top = [int(candidate) for candidate in candidates[order[:count]]]
-        ranks = {candidate: rank for rank, candidate in enumerate(top, start=1)}
-        if token_id not in ranks:
-            ranks[token_id] = int(np.count_nonzero(logits > logits[token_id])) + 1
-        chosen_first = {token_id: ranks[token_id]} | ranks
-        return {
-            candidate: Logprob(
-                logprob=float(logits[candidate]) - log_total,
-                rank=rank,
-                decoded_token=self._token_text(candidate) if self._token_text else None,
-            )
-            for candidate, rank in chosen_first.items()
-        }
 
 
 class _Penalties:

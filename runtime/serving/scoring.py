@@ -1,0 +1,120 @@
+"""Texts that clients want scored: on their way to an engine's loop, and waiting there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...engines.errors import ClosedError, SkipDecError
+from ..batches.scoring import ScoreRequest
+from ..schedule import ExitSchedule
+from ..scheduling.engine import Engine
+from ..tokens.outputs import ScoreOutput
+
+
+@dataclass(frozen=True)
+class EngineScore:
+    """A text that was checked, under the name that it has outside of the engine."""
+
+    request_id: str
+    request: ScoreRequest
+    schedule: ExitSchedule
+    deadline: float | None = None  # of time.monotonic, which the processes of a machine share
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """What became of a text: its scores, or why there are none."""
+
+    request_id: str
+    output: ScoreOutput | None = None
+    error: Exception | None = None
+
+
+class ScoreFuture:
+    """The result of one text, for its client's event loop, in which it is made."""
+
+    def __init__(self, request_id: str, cancel: Callable[[], None]) -> None:
+        self.request_id = request_id
+        self.loop = asyncio.get_running_loop()
+        self._cancel = cancel
+        self._result: asyncio.Future[ScoreOutput] = self.loop.create_future()
+
+    async def output(self) -> ScoreOutput:
+        """Wait for it; being cancelled meanwhile cancels the text. Raises what went wrong."""
+        try:
+            return await self._result
+        except asyncio.CancelledError:
+            self._cancel()
+            raise
+
+    def finish(self, output: ScoreOutput | None, error: Exception | None = None) -> None:
+        """There it is, or what went wrong; in the loop's thread."""
+        if self._result.done():  # its client has gone
+            return
+        if output is not None:
+            self._result.set_result(output)
+        elif error is not None:
+            self._result.set_exception(error)
+
+
+class ScoreQueue:
+    """Texts that wait to be scored, first come first served; all in the engine's thread.
+
+    After each comes a decode step of what runs, if anything does: the gap between two tokens grows
+    by one text at most. One that needs memory which running requests hold waits for it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[str, EngineScore] = {}  # in order of arrival
+        self._steps = -1  # of the engine when the last text was scored
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, score: EngineScore) -> None:
+        """Let a text wait."""
+        self._waiting[score.request_id] = score
+
+    def give_up(self, request_id: str, reason: str) -> list[ScoreResult]:
+        """Take a text out, if it waits; ``reason`` is "deadline" if that is over."""
+        if self._waiting.pop(request_id, None) is None:
+            return []
+        self._engine.scoring.drop()
+        return [ScoreResult(request_id, error=_given_up(reason))]
+
+    def late(self, now: float) -> list[str]:
+        """The texts whose deadline is over at ``now``."""
+        waiting = self._waiting.values()
+        return [
+            one.request_id for one in waiting if one.deadline is not None and now > one.deadline
+        ]
+
+    @property
+    def next(self) -> EngineScore | None:
+        """The first text that waits, unless what runs is owed a step or holds its memory."""
+        if not self._waiting:
+            return None
+        stats, first = self._engine.stats(), next(iter(self._waiting.values()))
+        if stats.running and stats.steps == self._steps:
+            return None
+        scoring = self._engine.scoring
+        return None if self._engine.is_busy and not scoring.fits(first.request) else first
+
+    def run(self, score: EngineScore) -> ScoreResult:
+        """Score the text that `next` is."""
+        del self._waiting[score.request_id]
+        self._steps = self._engine.stats().steps
+        try:
+            output = self._engine.scoring.run(score.request, score.schedule)
+        except SkipDecError as error:
+            return ScoreResult(score.request_id, error=error)
+        return ScoreResult(score.request_id, output)
+
+
+def _given_up(reason: str) -> Exception:
+    if reason == "deadline":
+        return TimeoutError("the deadline was over before the text was scored")
+    return ClosedError("AsyncEngine", "the text was given up before it was scored")

@@ -1,0 +1,235 @@
+"""Texts scored by an AsyncEngine: their values, their turn between steps, how they are given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from http_servers import held_steps
+
+from skipdec import (
+    CapacityError,
+    ClosedError,
+    Generator,
+    OverloadedError,
+    SamplingParams,
+    SkipDecError,
+    UsageError,
+)
+from skipdec.engines.backends.ort import OrtBinding
+from skipdec.runtime.batches.scoring import ScoreRequest
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.scoring import EngineScoring
+from skipdec.runtime.serving.async_engine import AsyncEngine
+from skipdec.runtime.tokens.outputs import ScoreOutput, StreamDelta
+
+LONG = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+NEXT = SamplingParams(temperature=0, max_tokens=1)
+TEXT = [5, 6, 7, 8, 9, 10, 11]
+DECAYING = "linear:max=4,min=2,horizon=4,prompt=decay"
+
+
+@pytest.fixture(scope="module")
+def bundle(exported: Callable[..., Path]) -> Path:
+    return exported("pre_norm", quantize="int8", kernels="auto")
+
+
+def with_engine(bundle: Path, main: Callable[[AsyncEngine], object], **options: object) -> None:
+    async def run() -> None:
+        settings = {"threads": 1, "max_batch_size": 2} | options
+        async with AsyncEngine.open(bundle, **settings) as engine:  # type: ignore[arg-type]
+            await main(engine)  # type: ignore[misc]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("schedule", ["full", "2x", DECAYING])
+def test_continuations_are_scored_as_by_the_generator_while_texts_run(
+    bundle: Path, schedule: str
+) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        texts = asyncio.gather(*(engine.generate(TEXT[:place], LONG) for place in (1, 2, 3)))
+        scores = [engine.score(TEXT[:3], TEXT[3:], schedule=schedule) for _ in range(4)]
+        assert await asyncio.gather(*scores) == [expected] * 4
+        assert [one.outputs[0].token_ids for one in await texts] == alone
+        stats = engine.stats()
+        assert (stats.submitted, stats.finished) == (7, 7)
+
+    with Generator.open(bundle, threads=1) as generator:
+        (expected,) = generator.score([TEXT[:3]], [TEXT[3:]], schedule=schedule)
+        prompts = [TEXT[:place] for place in (1, 2, 3)]
+        alone = [one.outputs[0].token_ids for one in generator.generate(prompts, LONG)]
+    with_engine(bundle, main)
+
+
+@pytest.mark.parametrize("schedule", ["full", "2x", DECAYING])
+def test_a_prompt_is_scored_at_the_depth_at_which_it_is_read(bundle: Path, schedule: str) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        scored = await engine.score(TEXT, schedule=schedule, top_logprobs=2, followed_by=NEXT)
+        (alone,) = (await engine.generate(TEXT, NEXT, schedule=schedule)).outputs
+        assert scored.following is not None
+        assert scored.following.token_ids == alone.token_ids
+        assert scored.following.layers_per_token == alone.layers_per_token
+        assert scored.token_ids == tuple(TEXT[1:])
+        depths = engine.generator.resolve_schedule(schedule, max_tokens=1).prompt_budget
+        assert scored.layers_per_token == tuple(depths(i, len(TEXT)) for i in range(len(TEXT) - 1))
+        assert scored.top_logprobs is not None
+        for token, value, top in zip(TEXT[1:], scored.logprobs, scored.top_logprobs, strict=True):
+            assert top[token].logprob == value
+            assert max(top.values(), key=lambda one: one.logprob).rank == 1
+            assert 2 <= len(top) <= 3
+        if schedule == "full":
+            (same,) = [await engine.score(TEXT[:1], TEXT[1:], schedule="full")]
+            assert scored.logprobs == pytest.approx(same.logprobs, abs=1e-5)
+
+    with_engine(bundle, main)
+
+
+def test_between_two_texts_that_are_scored_comes_a_step(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    score, decode = EngineScoring.run, Engine._decode
+
+    def scored(self: EngineScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+        done.append("score")
+        return score(self, request, schedule)
+
+    def decoded(self: Engine) -> list[StreamDelta]:
+        done.append("decode")
+        return decode(self)
+
+    async def main(engine: AsyncEngine) -> None:
+        with held_steps():
+            text = asyncio.create_task(engine.generate(TEXT, LONG))
+            while not engine.stats().running:
+                await asyncio.sleep(0)
+            scores = [asyncio.create_task(engine.score(TEXT)) for _ in range(5)]
+            await asyncio.sleep(0)
+        await asyncio.gather(text, *scores)
+
+    monkeypatch.setattr(EngineScoring, "run", scored)
+    monkeypatch.setattr(Engine, "_decode", decoded)
+    with_engine(bundle, main)
+    assert done.count("score") == 5
+    assert ["score", "score"] not in [done[place : place + 2] for place in range(len(done))]
+    assert done[-1] == "decode"
+
+
+def test_a_text_is_given_up_when_its_client_goes_its_time_is_over_or_it_is_aborted(
+    bundle: Path,
+) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        with held_steps():
+            running = asyncio.create_task(engine.generate(TEXT, LONG))
+            while not engine.stats().running:
+                await asyncio.sleep(0)
+            gone = asyncio.create_task(engine.score(TEXT))
+            late = asyncio.create_task(engine.score(TEXT, deadline=0.0))
+            aborted = asyncio.create_task(engine.score(TEXT, request_id="mine"))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.wait([gone])
+            await engine.abort("mine")
+        results = await asyncio.gather(gone, late, aborted, return_exceptions=True)
+        kinds = [asyncio.CancelledError, TimeoutError, ClosedError]
+        assert [type(one) for one in results] == kinds
+        await running
+        assert await engine.drain(10)
+        stats = engine.stats()
+        assert (stats.submitted, stats.finished, stats.aborted) == (4, 1, 3)
+
+    with_engine(bundle, main)
+
+
+def test_too_many_texts_are_refused_and_closing_ends_those_that_wait(bundle: Path) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        with held_steps():
+            running = asyncio.create_task(engine.generate(TEXT, LONG))
+            while not engine.stats().running:
+                await asyncio.sleep(0)
+            left.extend(asyncio.create_task(engine.score(TEXT)) for _ in range(2))
+            await asyncio.sleep(0)
+            with pytest.raises(OverloadedError):
+                await engine.score(TEXT)
+            engine._loop.stop()
+        with pytest.raises(ClosedError):
+            await running
+        for task in left:
+            with pytest.raises(ClosedError):
+                await task
+
+    left: list[asyncio.Task[ScoreOutput]] = []
+    with_engine(bundle, main, max_waiting=2)
+
+
+def test_what_is_wrong_is_said_before_it_waits(bundle: Path) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        with pytest.raises(UsageError, match="no tokens"):
+            await engine.score([])
+        with pytest.raises(UsageError, match="no tokens"):
+            await engine.score([5], [])
+        with pytest.raises(UsageError, match="is -1; allowed: 0"):
+            await engine.score(TEXT, top_logprobs=-1)
+        with pytest.raises(UsageError, match="max_tokens 30"):
+            await engine.score(TEXT, followed_by=LONG)
+        with pytest.raises(SkipDecError, match="schedule"):
+            await engine.score(TEXT, schedule="3y")
+        assert engine.stats().submitted == 0
+
+    with_engine(bundle, main)
+
+
+def test_more_than_the_memory_allows_is_refused(bundle: Path) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        with pytest.raises(CapacityError, match="bytes of KV cache"):
+            await engine.score([5] * 40)
+
+    with_engine(bundle, main, kv_memory=4096)
+
+
+def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = EngineScoring.run
+
+    def failing(self: EngineScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+        with monkeypatch.context() as patch:
+            patch.setattr(OrtBinding, "run", broken)
+            return run(self, request, schedule)
+
+    def broken(self: OrtBinding) -> None:
+        raise SkipDecError("engine layer_001", "ONNX Runtime failed to run it")
+
+    async def main(engine: AsyncEngine) -> None:
+        running = asyncio.create_task(engine.generate(TEXT, LONG))
+        monkeypatch.setattr(EngineScoring, "run", failing)
+        with pytest.raises(SkipDecError, match="layer_001"):
+            await engine.score(TEXT)
+        assert (await running).outputs[0].finish_reason == "length"
+        stats = engine.stats()
+        assert (stats.submitted, stats.finished, stats.failed) == (2, 1, 1)
+
+    with_engine(bundle, main)
+
+
+def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        with held_steps():
+            running = asyncio.create_task(engine.generate(TEXT, LONG))
+            while not engine.stats().running:
+                await asyncio.sleep(0)
+            pool = engine._engine._parts.engines.pool
+            request, _ = engine.outline.prepare_score(TEXT, None, None)
+            pool.limit = pool.in_use_bytes + engine._engine._parts.scorer.nbytes(request) - 1
+            scored = asyncio.create_task(engine.score(TEXT))
+            await asyncio.sleep(0)
+        await running
+        assert np.isfinite((await scored).logprobs).all()
+        assert engine.stats().failed == 0
+
+    with_engine(bundle, main)
