@@ -13,14 +13,17 @@ from ..engines.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
 from .batches.prompts import Prompts
 from .batches.requests import Request, make_requests
-from .batches.runner import BatchRunner, GeneratorConfig, gather_outputs
+from .batches.runner import BatchRunner, GeneratorConfig
 from .batches.scoring import make_score_requests
+from .batches.step import Step, gather_outputs
 from .kv.pool import KVMemory
 from .schedule import ExitSchedule
 from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import UntunedWarning
+from .scheduling.call import Call
 from .scheduling.engine import Engine
 from .scheduling.parts import EngineConfig, EngineParts
+from .stitching.slots import SlotStitcher
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
@@ -37,8 +40,10 @@ class Generator:
     ...     outputs = generator.generate(["The capital of France is"], SamplingParams(max_tokens=8))
     ...     print(outputs[0].outputs[0].text)
 
-    One call runs at a time: a second one, from another thread or inside an open ``stream``, is
-    refused. Results don't depend on what else is in the batch but for rounding (int8: not at all).
+    Any thread may call. One call runs at a time, and those of other threads wait for it in order of
+    arrival, for an open ``stream`` until its end; a second call within a thread's own stream is
+    refused. An `engine` runs the requests of many clients together.
+    Results don't depend on what else is in the batch but for rounding (int8: not at all).
     Only the process that opened it can use it: a forked child opens one of its own.
 
     ``kernels`` names what runs its engines, e.g. ``skipdec avx512vnni`` or ``onnxruntime``.
@@ -258,7 +263,7 @@ class Generator:
 
         ``schedules``: one a request, see `resolve_schedules`.
         """
-        steps = self._runner.run(requests, schedules, cancelled)
+        steps = self._steps(requests, schedules, cancelled)
         return gather_outputs(requests, schedules, steps, on_progress)
 
     def stream(
@@ -287,7 +292,7 @@ class Generator:
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
         """``stream`` of requests that were made before, as `generate_requests` takes them."""
-        steps = self._runner.run(requests, schedules, cancelled)
+        steps = self._steps(requests, schedules, cancelled)
         return (delta for step in steps for delta in step.deltas)
 
     @contextmanager
@@ -300,24 +305,17 @@ class Generator:
         texts that run go on sooner. ``admission``: ``fcfs``, or ``gang:min_free=2,hold_ms=8``.
         Up to ``max_batch_size`` rows run at once.
 
-        Raises UsageError for a value that is not allowed and on a device, SkipDecError if the
-        generator is busy.
+        Other calls are refused while it is open.
+
+        Raises UsageError for a value that is not allowed and on a device, SkipDecError inside
+        another engine or this thread's open stream.
         """
-        values = {} if max_prefill_tokens is None else {"max_prefill_tokens": max_prefill_tokens}
-        config = EngineConfig(admission=admission, **values)
-        runner = self._runner
-        with runner.slots() as slots:
-            parts = EngineParts(
-                engines=runner.engines,
-                slots=slots,
-                layout=runner.layout,
-                max_rows=runner.limits.max_batch_size,
-                model=self.model,
-                tokenizer=self.tokenizer,
-                schedules=self._schedules,
-                scorer=runner.scorer,
-            )
-            yield Engine(parts, config)
+        config = EngineConfig(admission=admission)
+        if max_prefill_tokens is not None:
+            config = config.updated(max_prefill_tokens=max_prefill_tokens)
+        slots = self._runner.make_slots()
+        with self._runner.holding(slots, lasts=True):
+            yield Engine(self._parts(slots), config)
 
     def score(
         self,
@@ -335,6 +333,41 @@ class Generator:
         lengths = [len(request.token_ids) for request in requests]
         schedules = self._schedules.resolve_all(schedule, lengths)
         return self._runner.score(requests, schedules)
+
+    def _steps(
+        self,
+        requests: Sequence[Request],
+        schedules: Sequence[ExitSchedule],
+        cancelled: Callable[[], bool],
+    ) -> Iterator[Step]:
+        """Check at once that all can run; return the steps of the call, run as they are asked for.
+
+        On the host an engine of the call's own, on a device static batches.
+        """
+        if self.device is not None:
+            return self._runner.run_batches(requests, schedules, cancelled)
+        slots = self._runner.make_slots(exact=True)
+        config = EngineConfig(fills_first=True, failures="raise")
+        call = Call(Engine(self._parts(slots), config), requests, schedules)
+
+        def steps() -> Iterator[Step]:
+            with self._runner.holding(slots):
+                yield from call.steps(cancelled)
+
+        return steps()
+
+    def _parts(self, slots: SlotStitcher) -> EngineParts:
+        runner = self._runner
+        return EngineParts(
+            engines=runner.engines,
+            slots=slots,
+            layout=runner.layout,
+            max_rows=runner.limits.max_batch_size,
+            model=self.model,
+            tokenizer=self.tokenizer,
+            schedules=self._schedules,
+            scorer=runner.scorer,
+        )
 
 
 OpenGenerator = Callable[[Path], Generator]  # how a long call opens a bundle, with its options

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from ...engines.memory import Array
 from ..kv.cache import KVCache
-from ..stitching.stitcher import Stitcher
+from ..stitching.stitcher import BatchStitcher
 from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import StreamDelta
 from .planning import PlannedBatch
@@ -36,7 +36,7 @@ class Batch:
         """Whether no row is left."""
         return not self._rows
 
-    def advance(self, stitcher: Stitcher) -> list[StreamDelta]:
+    def advance(self, stitcher: BatchStitcher) -> list[StreamDelta]:
         """Run the prompts, then a step a call: one more token, and delta, a row."""
         deltas = self._step(stitcher) if self._num_steps else self._prefill(stitcher)
         self._num_steps += 1
@@ -48,7 +48,7 @@ class Batch:
         self._rows.clear()
         return deltas
 
-    def _prefill(self, stitcher: Stitcher) -> list[StreamDelta]:
+    def _prefill(self, stitcher: BatchStitcher) -> list[StreamDelta]:
         """Run each distinct prompt once; further completions of it copy its cache."""
         schedule = self._schedule
         prompts = [row.prompt_token_ids for row in self._rows[: self._planned.num_prompts]]
@@ -78,7 +78,7 @@ class Batch:
         ]
         return self._accept(HostLogits(row_logits), depths, step_start=None)
 
-    def _step(self, stitcher: Stitcher) -> list[StreamDelta]:
+    def _step(self, stitcher: BatchStitcher) -> list[StreamDelta]:
         """Feed the last token of every row back and sample the next one."""
         start = perf_counter()
         plan = self._schedule.plan(self._num_steps - 1)

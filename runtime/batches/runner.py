@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import cast
@@ -20,20 +20,20 @@ from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
 from ..kv.slots import SlotCache
 from ..schedule import ExitSchedule
-from ..schedule.text import format_schedule
 from ..stitching.host import HostStitcher
 from ..stitching.host_slots import HostSlotStitcher
 from ..stitching.loaded import LoadedEngines
 from ..stitching.loading import load_stitcher
 from ..stitching.slots import SlotStitcher
-from ..stitching.stitcher import Stitcher
-from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
+from ..stitching.stitcher import BatchStitcher, Stitcher
+from ..tokens.outputs import ScoreOutput, StreamDelta
 from ..tokens.tokenizer import Tokenizer
 from .batch import Batch
 from .planning import BatchLimits, PlannedBatch, plan_batches
 from .requests import Request
 from .scoring import Scorer, ScoreRequest
 from .sequence import RunningSequence
+from .step import Step
 
 _MOST_ROWS = 1 << 16  # in a batch: what is planned for each takes memory at once
 
@@ -43,14 +43,6 @@ class GeneratorConfig(ValidatedConfig):
 
     max_batch_size: int = Field(default=8, ge=1, le=_MOST_ROWS)
     kv_memory: MemorySize | None = Field(default=None, ge=1)
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one step added: a delta a row, and the sequences that it finished."""
-
-    deltas: list[StreamDelta]
-    finished: list[RunningSequence]
 
 
 class BatchRunner:
@@ -85,13 +77,13 @@ class BatchRunner:
         self.engines = LoadedEngines(stitcher, backend, pool)
         self.scorer = Scorer(pool, self.layout, self.limits, self._model, tokenizer)
 
-    def run(
+    def run_batches(
         self,
         requests: Sequence[Request],
         schedules: Sequence[ExitSchedule],
         cancelled: Callable[[], bool],
     ) -> Iterator[Step]:
-        """Plan at once; return the steps of all batches, each run as it is asked for.
+        """Plan at once; return the steps of all batches, each run as it is asked for: on a device.
 
         ``cancelled`` is asked between steps; once true, unfinished sequences end with "abort".
         Raises what `plan_batches`, `LoadedEngines.exclusive` and `LoadedEngines.run` raise.
@@ -102,26 +94,35 @@ class BatchRunner:
         return self._steps(batches, cancelled, call_start)
 
     @contextmanager
-    def slots(self) -> Iterator[SlotStitcher]:
-        """Hold the engines, and the slots of rows that come and go, until the block is left.
+    def holding(self, slots: SlotStitcher, *, lasts: bool = False) -> Iterator[None]:
+        """Hold the engines for ``slots`` until the block is left, which closes them.
+
+        ``lasts``: see `LoadedEngines.exclusive`.
+        """
+        with (
+            self.engines.exclusive(planned_bytes=0, lasts=lasts),
+            self.engines.slots(slots),
+        ):
+            yield
+
+    def make_slots(self, *, exact: bool = False) -> SlotStitcher:
+        """Slots for rows that come and go; ``exact``: see `SlotCache`. Holds no memory yet.
 
         Raises UsageError for engines on a device, which run static batches.
         """
         if self.engines.device is not None:
             raise UsageError("engine", "runs on CPUs; on a device, use generate and stream")
-        with self.engines.exclusive(planned_bytes=0), self.engines.slots(self._make_slots) as slots:
-            yield slots
-
-    def _make_slots(self, stitcher: Stitcher, pool: BufferPool) -> SlotStitcher:
         cache = SlotCache(
-            pool,
+            self.engines.pool,
             self.layout,
             num_layers=self._model.num_layers,
             max_rows=self.limits.max_batch_size,
             max_positions=self._model.max_seq_len,
             limit=self.limits.kv_bytes,
+            exact=exact,
         )
-        return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool)
+        stitcher = cast(HostStitcher, self.engines.require_usable())
+        return HostSlotStitcher(stitcher, cache, self.engines.pool)
 
     def score(
         self, requests: Sequence[ScoreRequest], schedules: Sequence[ExitSchedule]
@@ -145,44 +146,18 @@ class BatchRunner:
                     for row in planned.rows
                 ]
                 if cancelled():
-                    yield Step([row.abort() for row in rows], rows)
+                    yield _step([row.abort() for row in rows], rows)
                     continue
                 with engines.cache(planned.kv_plan) as cache:
                     batch = Batch(planned, cache, rows)
-                    yield _step(engines.run(batch.advance), rows)
+
+                    def advance(stitcher: Stitcher, batch: Batch = batch) -> list[StreamDelta]:
+                        return batch.advance(cast(BatchStitcher, stitcher))
+
+                    yield _step(engines.run(advance), rows)
                     while not batch.is_finished:
-                        deltas = batch.abort() if cancelled() else engines.run(batch.advance)
+                        deltas = batch.abort() if cancelled() else engines.run(advance)
                         yield _step(deltas, rows)
-
-
-def gather_outputs(
-    requests: Sequence[Request],
-    schedules: Sequence[ExitSchedule],
-    steps: Iterable[Step],
-    on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
-) -> list[RequestOutput]:
-    """Take all ``steps`` and return the results of ``requests``, each at its schedule, in order.
-
-    ``on_progress`` gets the deltas of each step.
-    """
-    outputs: dict[tuple[int, int], CompletionOutput] = {}
-    for step in steps:
-        for row in step.finished:
-            outputs[row.request_index, row.output_index] = row.output()
-        if on_progress is not None:
-            on_progress(step.deltas)
-    texts = {schedule: format_schedule(schedule) for schedule in set(schedules)}
-    return [
-        RequestOutput(
-            request_id=str(request.index),
-            prompt=request.prompt,
-            prompt_token_ids=request.prompt_token_ids,
-            outputs=tuple(outputs[request.index, i] for i in range(request.params.n)),
-            finished=True,
-            schedule=texts[schedule],
-        )
-        for request, schedule in zip(requests, schedules, strict=True)
-    ]
 
 
 def _step(deltas: list[StreamDelta], rows: Sequence[RunningSequence]) -> Step:
@@ -190,4 +165,4 @@ def _step(deltas: list[StreamDelta], rows: Sequence[RunningSequence]) -> Step:
         (delta.request_index, delta.index) for delta in deltas if delta.finish_reason is not None
     }
     finished = [row for row in rows if (row.request_index, row.output_index) in ended]
-    return Step(deltas, finished)
+    return Step(deltas, [(row.request_index, row.output()) for row in finished])

@@ -13,7 +13,7 @@ class KVMemory:
     """KV-cache memory of the last call, in bytes."""
 
     limit: int  # what the generator may use
-    planned: int  # of the largest batch, computed before work
+    planned: int  # most that was to be in use at once, known before it was
     peak: int  # most in use at once
     held: int  # kept for later calls; ``Generator.trim`` frees it
 

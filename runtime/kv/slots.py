@@ -30,7 +30,8 @@ class SlotCache:
     layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
     positions move into the gap, in that layer alone. Rows reserve all that they will need when they
     are admitted. Buffers grow in classes of rows and positions, one layer at a time, and are given
-    back when a layer has no reservation left.
+    back when a layer has no reservation left. ``exact`` ones grow to what is reserved: less memory,
+    and fewer moves where those that need most come first.
 
     Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
     slots 0, 1.
@@ -47,10 +48,14 @@ class SlotCache:
         max_rows: int,
         max_positions: int,
         limit: int,
+        exact: bool = False,
     ) -> None:
         self.layout = layout
         self.limit = limit
+        self.version = 0  # grows whenever a row enters or leaves a layer, or a buffer is another
+        self.planned_bytes = 0  # most that a reservation needed at once, growing included
         self._pool = pool
+        self._exact = exact
         self._max_rows = max_rows
         self._max_positions = max_positions
         self._layers = [_Slots() for _ in range(num_layers)]
@@ -73,22 +78,17 @@ class SlotCache:
 
         ``prompt_bytes``: what else their prompts take from the pool while they run.
         """
-        total = growth = 0
-        for layer, slots in enumerate(self._layers):
-            new = [one.capacities[layer] for one in reservations if one.capacities[layer]]
-            size = self._size([*slots.reserved.values(), *new], slots.pair)
-            total += self._pair_bytes(size)
-            if slots.pair is not None and slots.pair.size != size:
-                growth = max(growth, self._pair_bytes(slots.pair.size))
-        return total + max(growth, prompt_bytes) <= self.limit
+        return self._bytes_with(reservations, prompt_bytes) <= self.limit
 
     def bytes_alone(self, reservations: Sequence[Reservation]) -> int:
         """Bytes that these rows take if there are no others."""
         layers = zip(*(one.capacities for one in reservations), strict=True)
         return sum(self._pair_bytes(self._size(filter(None, layer), None)) for layer in layers)
 
-    def reserve(self, reservations: Mapping[int, Reservation]) -> None:
+    def reserve(self, reservations: Mapping[int, Reservation], prompt_bytes: int) -> None:
         """Reserve for rows, by their numbers, what `fits` said yes to."""
+        planned = self._bytes_with(list(reservations.values()), prompt_bytes)
+        self.planned_bytes = max(self.planned_bytes, planned)
         for layer, slots in enumerate(self._layers):
             new = {
                 row: one.capacities[layer]
@@ -102,17 +102,19 @@ class SlotCache:
 
     def enter(self, layer: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Give rows that have reserved there the layer's next slots; views [rows, N, T, W]."""
+        self.version += 1
         residents = self._layers[layer].residents
         start = len(residents)
         residents.extend(rows)
         return self._slots(layer, start, start + len(rows))
 
-    def set_length(self, row: int, length: int) -> None:
-        """Say how many positions of the row hold something, in each layer where it resides."""
-        self._lengths[row] = length
+    def set_lengths(self, rows: Sequence[int], lengths: Iterable[int]) -> None:
+        """Say how many positions of each row hold something, in each layer where it resides."""
+        self._lengths.update(zip(rows, lengths, strict=True))
 
     def leave(self, row: int, layers: Iterable[int]) -> None:
         """Take the row out of ``layers``, where it may or may not be, for good."""
+        self.version += 1
         for layer in layers:
             slots = self._layers[layer]
             slots.reserved.pop(row, None)
@@ -141,11 +143,22 @@ class SlotCache:
 
     def close(self) -> None:
         """Give all buffers back; idempotent."""
+        self.version += 1
         for slots in self._layers:
             slots.reserved.clear()
             slots.residents.clear()
             self._give_back(slots)
         self._lengths.clear()
+
+    def _bytes_with(self, reservations: Sequence[Reservation], prompt_bytes: int) -> int:
+        total = growth = 0
+        for layer, slots in enumerate(self._layers):
+            new = [one.capacities[layer] for one in reservations if one.capacities[layer]]
+            size = self._size([*slots.reserved.values(), *new], slots.pair)
+            total += self._pair_bytes(size)
+            if slots.pair is not None and slots.pair.size != size:
+                growth = max(growth, self._pair_bytes(slots.pair.size))
+        return total + max(growth, prompt_bytes)
 
     def _slots(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         pair = self._layers[layer].pair
@@ -168,6 +181,7 @@ class SlotCache:
         size = self._size(slots.reserved.values(), slots.pair)
         if slots.pair is not None and slots.pair.size == size:
             return
+        self.version += 1
         pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}")
         if slots.pair is not None:
             rows, (_, positions) = len(slots.residents), slots.pair.size
@@ -188,11 +202,12 @@ class SlotCache:
         capacities = list(reserved)
         if not capacities:
             return 0, 0
-        rows, positions = (0, 0) if pair is None else pair.size
-        return (
-            max(rows, row_class(len(capacities), self._max_rows)),
-            max(positions, capacity_class(max(capacities), self._max_positions)),
-        )
+        rows, positions = len(capacities), max(capacities)
+        if not self._exact:
+            rows = row_class(rows, self._max_rows)
+            positions = capacity_class(positions, self._max_positions)
+        held_rows, held_positions = (0, 0) if pair is None else pair.size
+        return max(rows, held_rows), max(positions, held_positions)
 
     def _pair_bytes(self, size: tuple[int, int]) -> int:
         return 2 * pooled_size(self.layout.nbytes(*size)) if all(size) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -13,7 +14,6 @@ from ...engines.memory import Array
 from ..batches.prompts import Prompt
 from ..batches.requests import Request, make_request
 from ..schedule import ExitSchedule
-from ..schedule.text import format_schedule
 from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
@@ -68,7 +68,13 @@ class Engine:
             config.max_prefill_tokens,
             parse_admission(config.admission),
             self._fits,
+            fills_first=config.fills_first,
         )
+
+    @property
+    def max_rows(self) -> int:
+        """Rows that run at once at most."""
+        return self._parts.max_rows
 
     @property
     def is_busy(self) -> bool:
@@ -106,22 +112,33 @@ class Engine:
 
     def add_request(self, request: Request, schedule: ExitSchedule) -> int:
         """``add`` of what was prepared; its index is replaced by the number."""
+        request = replace(request, index=self._next_number)
+        return self.add_outputs(request, schedule, range(request.params.n), perf_counter())
+
+    def add_outputs(
+        self, request: Request, schedule: ExitSchedule, outputs: range, start: float
+    ) -> int:
+        """Add some of a prepared request's n completions; deltas carry its own index.
+
+        ``start``: when its caller began to wait, of ``perf_counter``.
+        """
         parts, number = self._parts, self._next_number
         running = RunningRequest.of(
-            replace(request, index=number),
+            number,
+            request,
             schedule,
-            format_schedule(schedule),
+            outputs=outputs,
             first_row=self._next_row,
             layout=parts.layout,
             model=parts.model,
             tokenizer=parts.tokenizer,
-            start=perf_counter(),
+            start=start,
         )
         self._next_number += 1
-        self._next_row += len(running.rows)
+        self._next_row += len(outputs)
         self._requests[number] = running
         self._counters.submitted += 1
-        self._scheduler.add(Job(number, len(request.prompt_token_ids), len(running.rows)))
+        self._scheduler.add(Job(number, len(request.prompt_token_ids), len(outputs)))
         return number
 
     def step(self) -> list[StreamDelta]:
@@ -143,6 +160,8 @@ class Engine:
                 case Decode():
                     return self._decode()
         except SkipDecError as error:
+            if self._config.failures == "raise":
+                raise
             self._parts.engines.require_usable()
             _LOGGER.exception("an engine failed; what runs ends, what waits goes on")
             return self._fail_all(str(error), action)
@@ -207,13 +226,20 @@ class Engine:
                 f"has n {rows}; the engine runs up to {parts.max_rows} rows at once; lower n or "
                 "raise max_batch_size",
             )
-        prompt = prompt_row(parts.layout, request, schedule, first_row=0)
+        self.require_memory(request, schedule, rows, "prompt")
+
+    def require_memory(
+        self, request: Request, schedule: ExitSchedule, rows: int, subject: str
+    ) -> None:
+        """Raise CapacityError if ``rows`` of the request's completions don't fit even alone."""
+        parts = self._parts
+        prompt = prompt_row(parts.layout, request, schedule, 0, rows)
         in_chunks = self._runs_in_chunks(len(prompt.tokens))
         needed = parts.slots.bytes_alone(prompt, in_chunks=in_chunks)
         limit = parts.engines.pool.limit
         if limit is not None and needed > limit:
             raise CapacityError(
-                "prompt",
+                subject,
                 f"{len(prompt.tokens)} tokens and max_tokens {request.max_tokens} need {needed:,} "
                 f"bytes of KV cache; kv_memory allows {limit:,}; raise it, shorten the prompt, "
                 "lower max_tokens or use a schedule with fewer layers",
@@ -267,11 +293,12 @@ class Engine:
         counters.decode_seconds += perf_counter() - start
         counters.steps += 1
         counters.step_rows += len(rows)
-        for layer in set().union(*(step.plan.layers for step in steps)):
+        rows_of = Counter(step.plan for step in steps)
+        for layer in set().union(*(plan.layers for plan in rows_of)):
             counters.layer_calls[layer] += 1
-        for step in steps:
-            for layer in step.plan.layers:
-                counters.layer_rows[layer] += 1
+        for plan, count in rows_of.items():
+            for layer in plan.layers:
+                counters.layer_rows[layer] += count
         return self._accept(rows, logits, [len(step.plan) for step in steps], start)
 
     def _accept(
@@ -290,7 +317,9 @@ class Engine:
                 deltas.append(row.sequence.accept(token, depth))
                 row.sequence.record_time(step_start)
             except Exception as error:
-                _LOGGER.exception("a row of request %d failed", row.sequence.request_index)
+                if self._config.failures == "raise":
+                    raise
+                _LOGGER.exception("a row of request %d failed", row.request)
                 deltas.append(row.sequence.fail(str(error)))
         self._counters.generated_tokens += len(rows)
         self._leave(row for row in rows if row.sequence.finish_reason is not None)
@@ -305,8 +334,8 @@ class Engine:
         self._rows = [row for row in self._rows if row.number not in numbers]
         for row in ended:
             self._parts.slots.release(row.number)
-            self._scheduler.row_ended(row.sequence.request_index)
-        for number in {row.sequence.request_index for row in ended}:
+            self._scheduler.row_ended(row.request)
+        for number in {row.request for row in ended}:
             request = self._requests[number]
             if request.is_finished:
                 failed = any(row.sequence.finish_reason == "error" for row in request.rows)
@@ -325,7 +354,7 @@ class Engine:
         for number in numbers:
             rows += [row for row in self._requests[number].rows if row not in rows]
         deltas = [row.sequence.fail(reason) for row in rows if row.sequence.finish_reason is None]
-        for number in {row.sequence.request_index for row in rows}:
+        for number in {row.request for row in rows}:
             self._scheduler.cancel(number)
             self._counters.failed += 1
         self._rows = []

@@ -11,6 +11,7 @@ from ..batches.sequence import RunningSequence
 from ..kv.layout import KVLayout
 from ..kv.reservation import Reservation
 from ..schedule import ExitSchedule
+from ..schedule.text import format_schedule
 from ..stitching.slots import PromptRow, StepRow
 from ..tokens.outputs import CompletionOutput, RequestOutput
 from ..tokens.tokenizer import Tokenizer
@@ -18,9 +19,10 @@ from ..tokens.tokenizer import Tokenizer
 
 @dataclass
 class RunningRow:
-    """One completion: the row's number for the stitcher, and its sequence."""
+    """One completion: the row's number for the stitcher, its request's, and its sequence."""
 
     number: int
+    request: int
     sequence: RunningSequence
     schedule: ExitSchedule
 
@@ -37,38 +39,43 @@ class RunningRow:
 
 @dataclass
 class RunningRequest:
-    """A request, its schedule, and one row a completion."""
+    """A request, its number in the engine, its schedule, and one row a completion."""
 
+    number: int
     request: Request
     schedule: ExitSchedule
-    schedule_text: str
     rows: list[RunningRow]
     prompt: PromptRow
 
     @classmethod
     def of(
         cls,
+        number: int,
         request: Request,
         schedule: ExitSchedule,
-        schedule_text: str,
         *,
+        outputs: range,
         first_row: int,
         layout: KVLayout,
         model: ModelSpec,
         tokenizer: Tokenizer | None,
         start: float,
     ) -> RunningRequest:
-        """Rows ``first_row`` and up, one a completion; ``start``: when its caller began to wait."""
+        """Rows ``first_row`` and up, one for each of the ``outputs`` of the request's n.
+
+        ``start``: when its caller began to wait.
+        """
         rows = [
             RunningRow(
-                first_row + index,
+                first_row + place,
+                number,
                 RunningSequence(Row(request, index), model, tokenizer, start),
                 schedule,
             )
-            for index in range(request.params.n)
+            for place, index in enumerate(outputs)
         ]
-        prompt = prompt_row(layout, request, schedule, first_row)
-        return cls(request, schedule, schedule_text, rows, prompt)
+        prompt = prompt_row(layout, request, schedule, first_row, len(rows))
+        return cls(number, request, schedule, rows, prompt)
 
     @property
     def is_finished(self) -> bool:
@@ -84,15 +91,15 @@ class RunningRequest:
             prompt_token_ids=self.request.prompt_token_ids,
             outputs=outputs,
             finished=self.is_finished,
-            schedule=self.schedule_text,
+            schedule=format_schedule(self.schedule),
         )
 
 
 def prompt_row(
-    layout: KVLayout, request: Request, schedule: ExitSchedule, first_row: int
+    layout: KVLayout, request: Request, schedule: ExitSchedule, first_row: int, rows: int
 ) -> PromptRow:
-    """The row of a request's prompt and its copies, and what they reserve."""
+    """The row of a request's prompt and its copies, ``rows`` in all, and what they reserve."""
     tokens = request.prompt_token_ids
     reservation = Reservation.of(layout, schedule, len(tokens), request.max_tokens)
-    copies = tuple(range(first_row + 1, first_row + request.params.n))
+    copies = tuple(range(first_row + 1, first_row + rows))
     return PromptRow(first_row, tokens, schedule, reservation, copies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -22,11 +23,15 @@ class EngineConfig(ValidatedConfig):
 
     ``max_prefill_tokens``: of one call for prompts, which bounds the gap between two tokens of
     other texts; longer prompts run in chunks of as many. ``admission``: ``fcfs``, or
-    ``gang:min_free=2,hold_ms=8``.
+    ``gang:min_free=2,hold_ms=8``. ``fills_first``: prompts run as long as there are slots, with no
+    step between, for requests whose texts nobody awaits one by one. ``failures``: "end" the rows
+    that one concerns and go on, or "raise" it to the caller of ``step``.
     """
 
     max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
     admission: str = "fcfs"
+    fills_first: bool = False
+    failures: Literal["end", "raise"] = "end"
 
 
 @dataclass(frozen=True)

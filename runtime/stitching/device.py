@@ -29,7 +29,7 @@ from ..schedule import LayerPlan
 from ..tokens.logits import CandidateLogits
 from .device_buffers import DeviceBuffers, DeviceInputs
 from .device_prompts import DevicePrompts, LayerSessions, mask_capacity, passing
-from .stitcher import Stitcher, bind, cache_tensors
+from .stitcher import BatchStitcher, bind, cache_tensors
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class _Place:
             binding.release()
 
 
-class DeviceStitcher(Stitcher):
+class DeviceStitcher(BatchStitcher):
     """Engines that enqueue on one device.
 
     ``layers(bucket)`` returns the layers' sessions for one static KV capacity, or for any (None).

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...engines.backends.session import Binding, EngineSession
+from ...engines.backends.session import EngineSession
 from ...engines.manifest import EngineSpec, TensorRole
 from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache
-from ..schedule import LayerPlan
-from ..tokens.logits import HostLogits
 from .host_prompts import HostPrompts
-from .stitcher import Stitcher, bind, cache_tensors
+from .stitcher import Stitcher
 
 
 class StepBuffers:
@@ -63,11 +61,7 @@ class StepBuffers:
 
 
 class HostStitcher(Stitcher):
-    """Engines on numpy arrays.
-
-    Bindings are made when a batch starts, shrinks or retires a layer; in between, a step only
-    runs them.
-    """
+    """Engines on numpy arrays, and the memory of their steps; `HostSlotStitcher` runs these."""
 
     def __init__(
         self,
@@ -81,72 +75,12 @@ class HostStitcher(Stitcher):
         self.head = head
         self.prompts = HostPrompts(embed, self.layers, head)
         self.buffers = StepBuffers(embed.spec, head.spec, max_rows)
-        self._ends: dict[int, tuple[Binding, Binding]] = {}  # rows -> embed and head
-        self._bound: dict[int, Binding] = {}  # layer -> binding, for _bound_rows rows
-        self._bound_rows = 0
-
-    def decode(
-        self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
-    ) -> HostLogits:
-        """See Stitcher; the logits are a view of ``buffers.logits``."""
-        rows = len(tokens)
-        self.buffers.input_ids[:rows, 0] = tokens
-        self.buffers.set_positions(positions)
-        if rows != self._bound_rows:
-            self.unbind()
-            self._bound_rows = rows
-        if rows not in self._ends:
-            tensors = self.buffers.tensors(rows)
-            self._ends[rows] = (bind(self.embed, tensors), bind(self.head, tensors))
-        embed, head = self._ends[rows]
-        embed.run()
-        for layer in plan.layers:
-            if layer not in self._bound:
-                self._bound[layer] = self._bind_layer(cache, layer, rows)
-            self._bound[layer].run()
-        head.run()
-        return HostLogits(self.buffers.logits[:rows])
-
-    def retire(self, cache: KVCache, plan: LayerPlan) -> None:
-        """See Stitcher."""
-        kept = frozenset(plan.layers)
-        for layer in range(len(self.layers)):
-            if layer not in kept and cache.is_live(layer):
-                if layer in self._bound:
-                    self._bound.pop(layer).release()
-                cache.retire(layer)
 
     def unbind(self) -> None:
-        """See Stitcher."""
-        for binding in self._bound.values():
-            binding.release()
-        self._bound.clear()
-        self._bound_rows = 0
+        """See Stitcher: nothing stays bound between calls."""
 
     def close(self) -> None:
         """See Stitcher."""
-        self.unbind()
-        for embed, head in self._ends.values():
-            embed.release()
-            head.release()
-        self._ends.clear()
-
-    def prefill(
-        self,
-        cache: KVCache,
-        first_row: int,
-        prompts: Sequence[Sequence[int]],
-        active_lengths: Sequence[Sequence[int]],
-    ) -> Array:
-        """See Stitcher."""
-        rows = len(prompts)
-
-        def caches(layer: int) -> tuple[Tensor, Tensor]:
-            if cache.is_live(layer):
-                return cache.rows(layer, first_row, first_row + rows)
-            return cache.scratch(rows)
-
-        return self.prompts.prefill(prompts, active_lengths, caches)
 
     def score(
         self,
@@ -158,7 +92,3 @@ class HostStitcher(Stitcher):
     ) -> Iterator[Array]:
         """See Stitcher."""
         return self.prompts.score(tokens, active_lengths, positions, chunk, cache.scratch(1))
-
-    def _bind_layer(self, cache: KVCache, layer: int, rows: int) -> Binding:
-        key, value = cache.rows(layer, 0, rows)
-        return bind(self.layers[layer], self.buffers.tensors(rows) | cache_tensors(key, value))

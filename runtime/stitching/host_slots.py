@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -29,7 +30,7 @@ class HostSlotStitcher(SlotStitcher):
     """
 
     def __init__(self, engines: HostStitcher, cache: SlotCache, pool: BufferPool) -> None:
-        self._engines = engines
+        self._loaded: HostStitcher | None = engines
         self._cache = cache
         self._pool = pool
         self._all = engines.buffers
@@ -39,11 +40,22 @@ class HostSlotStitcher(SlotStitcher):
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # rows -> embed and head
         self._bound: dict[tuple[int, int, bool], tuple[int, Binding]] = {}
         self._chunked: _ChunkedPrompt | None = None
+        self._route: _Route | None = None  # of the last step
+
+    @property
+    def _engines(self) -> HostStitcher:
+        assert self._loaded is not None, "closed"
+        return self._loaded
 
     @property
     def reserved_bytes(self) -> int:
         """See SlotStitcher."""
         return self._pool.in_use_bytes
+
+    @property
+    def planned_bytes(self) -> int:
+        """See SlotStitcher."""
+        return self._cache.planned_bytes
 
     def fits(self, rows: Sequence[PromptRow]) -> bool:
         """See SlotStitcher."""
@@ -64,7 +76,7 @@ class HostSlotStitcher(SlotStitcher):
         Where all rows keep a layer, it writes their slots; else a scratch pair, from which the
         rows that do keep it are copied.
         """
-        self._reserve(rows)
+        self._reserve(rows, self._scratch_plan(rows))
         active = [
             [row.active_length(layer) for row in rows] for layer in range(len(self._engines.layers))
         ]
@@ -87,7 +99,7 @@ class HostSlotStitcher(SlotStitcher):
     def begin_chunks(self, row: PromptRow) -> None:
         """See SlotStitcher."""
         assert self._chunked is None, "one prompt at a time"
-        self._reserve([row])
+        self._reserve([row], self._chunk_plan(row))
         self._chunked = _ChunkedPrompt(row, KVCache(self._pool, self._chunk_plan(row)))
 
     def chunk(self, stop: int) -> Array | None:
@@ -116,22 +128,19 @@ class HostSlotStitcher(SlotStitcher):
         """See SlotStitcher."""
         for row in rows:
             self._leave_bypassed(row)
-        order = list(self._cache.residents(len(self._engines.layers) - 1))
-        by_number = {row.row: row for row in rows}
-        assert len(order) == len(rows), "a row runs that holds no slot, or the other way round"
-        ordered = [by_number[number] for number in order]
-        self._all.input_ids[: len(rows), 0] = [row.token for row in ordered]
-        positions = [row.position for row in ordered]
+        numbers = [row.row for row in rows]
+        route = self._route
+        if route is None or route.version != self._cache.version or route.numbers != numbers:
+            route = self._route = self._find_route(numbers)
+        count = len(rows)
+        positions = [rows[index].position for index in route.order]
+        self._all.input_ids[:count, 0] = [rows[index].token for index in route.order]
         self._all.set_positions(positions)
-        embed, head = self._ends_of(len(rows))
-        embed.run()
-        place = {number: index for index, number in enumerate(order)}
-        layers = set().union(*(row.plan.layers for row in rows))
-        self._run_layers(order, place, positions, layers)
-        head.run()
-        for row in rows:
-            self._cache.set_length(row.row, row.position + 1)
-        return HostLogits([self._all.logits[place[row.row]] for row in rows])
+        route.embed.run()
+        self._run_layers(route, positions)
+        route.head.run()
+        self._cache.set_lengths(numbers, [row.position + 1 for row in rows])
+        return route.logits
 
     def release(self, row: int) -> None:
         """See SlotStitcher."""
@@ -154,35 +163,55 @@ class HostSlotStitcher(SlotStitcher):
             for binding in ends:
                 binding.release()
         self._ends.clear()
+        self._loaded = None  # a stream that nobody reads may hold this for long
 
-    def _run_layers(
-        self,
-        order: list[int],
-        place: Mapping[int, int],
-        positions: Sequence[int],
-        layers: Iterable[int],
-    ) -> None:
-        """Run ``layers``, lowest first, each on its residents; ``place``: of a row in ``order``."""
-        now = order  # the rows that hidden states were last gathered for
-        index = np.arange(len(order))
-        for layer in sorted(layers):
-            residents = self._cache.residents(layer)
-            if residents != now:
-                if now != order:
-                    self._all.hidden_states[index] = self._part.hidden_states[: len(index)]
-                now = list(residents)
-                if now != order:
-                    index = np.array([place[number] for number in now])
-                    self._gather(index, positions)
-            self._binding(layer, len(now), is_part=now != order).run()
-        if now != order:
-            self._all.hidden_states[index] = self._part.hidden_states[: len(index)]
+    def _run_layers(self, route: _Route, positions: Sequence[int]) -> None:
+        whole, part = self._all, self._part
+        gathered: Array | None = None
+        for stop in route.stops:
+            if stop.rows is not gathered:
+                if gathered is not None:
+                    whole.hidden_states[gathered] = part.hidden_states[: len(gathered)]
+                gathered = stop.rows
+                if gathered is not None:
+                    self._gather(gathered, positions)
+            stop.binding.run()
+        if gathered is not None:
+            whole.hidden_states[gathered] = part.hidden_states[: len(gathered)]
 
-    def _gather(self, index: Array, positions: Sequence[int]) -> None:
-        """Bring the rows at ``index`` of the step, and where they stand, to the second buffers."""
-        part = self._part
-        np.take(self._all.hidden_states, index, axis=0, out=part.hidden_states[: len(index)])
-        part.set_positions([positions[place] for place in index])
+    def _gather(self, rows: Array, positions: Sequence[int]) -> None:
+        """Bring rows of the step, and where they stand, to the second buffers."""
+        held = self._part.hidden_states[: len(rows)]
+        np.take(self._all.hidden_states, rows, axis=0, out=held)
+        self._part.set_positions([positions[row] for row in rows])
+
+    def _find_route(self, numbers: Sequence[int]) -> _Route:
+        """How rows ``numbers`` go through the layers that they reside in, lowest first."""
+        num_layers = len(self._engines.layers)
+        residents = [list(self._cache.residents(layer)) for layer in range(num_layers)]
+        order = residents[-1]
+        assert sorted(order) == sorted(numbers), "a row runs without a slot, or the other way round"
+        place = {number: index for index, number in enumerate(order)}
+        stops: list[_Stop] = []
+        now, rows = order, None
+        for layer, inside in enumerate(residents):
+            if not inside:
+                continue
+            if inside != now:
+                now = inside
+                rows = None if now == order else np.array([place[number] for number in now])
+            stops.append(_Stop(rows, self._binding(layer, len(now), is_part=rows is not None)))
+        index = {number: index for index, number in enumerate(numbers)}
+        embed, head = self._ends_of(len(order))
+        return _Route(
+            version=self._cache.version,
+            numbers=list(numbers),
+            order=[index[number] for number in order],
+            stops=stops,
+            embed=embed,
+            head=head,
+            logits=HostLogits([self._all.logits[place[number]] for number in numbers]),
+        )
 
     def _binding(self, layer: int, rows: int, *, is_part: bool) -> Binding:
         generation, key = self._cache.generation(layer), (layer, rows, is_part)
@@ -213,12 +242,12 @@ class HostSlotStitcher(SlotStitcher):
         self._cache.leave(row.row, [layer for layer in layers if layer not in kept])
         self._plans[row.row] = row.plan
 
-    def _reserve(self, rows: Sequence[PromptRow]) -> None:
-        self._cache.reserve({number: row.reservation for row in rows for number in row.rows})
+    def _reserve(self, rows: Sequence[PromptRow], prompts: KVPlan) -> None:
+        reservations = {number: row.reservation for row in rows for number in row.rows}
+        self._cache.reserve(reservations, prompts.nbytes)
 
     def _begin(self, rows: Sequence[PromptRow]) -> None:
-        for row in rows:
-            self._cache.set_length(row.row, len(row.tokens))
+        self._cache.set_lengths([row.row for row in rows], [len(row.tokens) for row in rows])
         for row in rows:
             if row.copies:
                 self._cache.fork(row.row, row.copies)
@@ -268,9 +297,31 @@ class HostSlotStitcher(SlotStitcher):
             self._chunked = None
 
     def _unbind(self) -> None:
+        self._route = None
         for _, binding in self._bound.values():
             binding.release()
         self._bound.clear()
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A layer's call: on all rows as they stand, or on those at ``rows`` of them, gathered."""
+
+    rows: Array | None  # the same object for neighbours of one order
+    binding: Binding
+
+
+@dataclass(frozen=True)
+class _Route:
+    """How a step runs, as long as ``version`` of the cache lasts: steps repeat it."""
+
+    version: int
+    numbers: list[int]  # rows, as they are given
+    order: list[int]  # places in ``numbers`` of the rows as they stand in the buffers
+    stops: list[_Stop]
+    embed: Binding
+    head: Binding
+    logits: HostLogits  # in the order of ``numbers``
 
 
 class _ChunkedPrompt:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Condition, Lock, get_ident
+from dataclasses import dataclass
+from threading import Condition, get_ident
 from typing import TypeVar
 
 from ...engines.backends.device import Device
@@ -19,8 +21,16 @@ from .stitcher import Stitcher
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """Who holds the engines, or waits for them."""
+
+    thread: int
+    lasts: bool
+
+
 class LoadedEngines:
-    """Engines and their KV memory, used by one call at a time, a step at a time.
+    """Engines and their KV memory, used by one call at a time, a step at a time; others queue.
 
     A call (`exclusive`) may rest between two steps for as long as it likes, as a stream does that
     nobody reads; `close` waits for a running step only. Whoever is in a call afterwards gets
@@ -38,9 +48,10 @@ class LoadedEngines:
         self._planned_bytes = 0
         self._is_closed = False
         self._process = os.getpid()
-        self._call = Lock()
-        self._changed = Condition()  # guards all of the above and the next line
+        self._changed = Condition()  # guards all of the above and below
         self._stepping: int | None = None  # the thread that runs a step
+        self._holder: _Call | None = None
+        self._queue: deque[_Call] = deque()  # of calls that wait for the holder's end
 
     @property
     def device(self) -> Device | None:
@@ -53,30 +64,39 @@ class LoadedEngines:
         assert self.pool.limit is not None
         return KVMemory(
             limit=self.pool.limit,
-            planned=self._planned_bytes,
+            planned=self._planned_bytes if self._slots is None else self._slots.planned_bytes,
             peak=self.pool.peak_bytes,
             held=self.pool.idle_bytes,
         )
 
     @contextmanager
-    def exclusive(self, *, planned_bytes: int) -> Iterator[None]:
+    def exclusive(self, *, planned_bytes: int, lasts: bool = False) -> Iterator[None]:
         """Hold the engines for one call, which plans to use so much KV memory.
 
-        Raises what `require_usable` raises, and SkipDecError if another call holds them.
+        Another thread's call is waited for, in order of arrival, unless it ``lasts``: as long as
+        somebody likes, as an engine does. Raises what `require_usable` raises, and SkipDecError
+        where waiting would never end: this thread holds them itself, or a call that lasts does.
         """
         self.require_usable()
-        if not self._call.acquire(blocking=False):
-            raise SkipDecError(
-                "Generator",
-                "is busy: another thread is generating, or a stream is still open; wait, close "
-                "the stream, or open a second generator",
-            )
-        try:
+        call = _Call(get_ident(), lasts)
+        with self._changed:
+            self._enqueue(call)
+            try:
+                self._changed.wait_for(lambda: self._is_closed or self._is_turn_of(call))
+                self.require_usable()
+            finally:
+                self._queue.remove(call)
+                self._changed.notify_all()
+            self._holder = call
             self._planned_bytes = planned_bytes
             self.pool.reset_peak()
+        try:
             yield
         finally:
-            self._call.release()
+            if not self._is_inherited:
+                with self._changed:
+                    self._holder = None
+                    self._changed.notify_all()
 
     @contextmanager
     def cache(self, plan: KVPlan) -> Iterator[KVCache]:
@@ -92,12 +112,13 @@ class LoadedEngines:
                     self._close_cache()
 
     @contextmanager
-    def slots(self, make: Callable[[Stitcher, BufferPool], SlotStitcher]) -> Iterator[SlotStitcher]:
-        """The slots of an engine that holds the call, made of the loaded engines; then closed."""
+    def slots(self, slots: SlotStitcher) -> Iterator[None]:
+        """Own the slots of an engine that holds the call, which are closed at the block's end."""
         with self._changed:
-            slots = self._slots = make(self.require_usable(), self.pool)
+            self.require_usable()
+            self._slots = slots
         try:
-            yield slots
+            yield
         finally:
             if not self._is_inherited:
                 with self._changed:
@@ -142,6 +163,7 @@ class LoadedEngines:
             return
         with self._changed:
             self._is_closed = True
+            self._changed.notify_all()  # calls that wait end
         with self._between_steps() as may_free:
             if may_free:
                 self._free()
@@ -159,6 +181,25 @@ class LoadedEngines:
             raise ClosedError("Generator", "is closed; open the bundle again")
         return self._stitcher
 
+    def _enqueue(self, call: _Call) -> None:
+        holder = self._holder
+        if holder is not None and holder.thread == call.thread:
+            raise SkipDecError(
+                "Generator",
+                "is busy in this very thread: an engine or a stream is open; close it first, or "
+                "open a second generator",
+            )
+        if holder is not None and holder.lasts:
+            raise SkipDecError(
+                "Generator",
+                "is busy: an engine holds it; send requests to the engine, close it, or open a "
+                "second generator",
+            )
+        self._queue.append(call)
+
+    def _is_turn_of(self, call: _Call) -> bool:
+        return self._holder is None and self._queue[0] is call
+
     @property
     def _is_inherited(self) -> bool:
         """Whether this process is a fork of the one that loaded the engines."""
@@ -175,6 +216,7 @@ class LoadedEngines:
 
     def _close_cache(self) -> None:
         if self._slots is not None:
+            self._planned_bytes = self._slots.planned_bytes
             self._slots.close()
             self._slots = None
         if self._cache is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...engines.memory import Array
 from ..kv.reservation import Reservation
@@ -35,8 +36,7 @@ class PromptRow:
         return self.schedule.prompt_prefix(layer, len(self.tokens))
 
 
-@dataclass(frozen=True)
-class StepRow:
+class StepRow(NamedTuple):
     """A row that goes on: ``token`` stands at ``position`` and runs the layers of ``plan``."""
 
     row: int
@@ -95,6 +95,11 @@ class SlotStitcher(ABC):
     @abstractmethod
     def reserved_bytes(self) -> int:
         """Bytes of KV memory in use."""
+
+    @property
+    @abstractmethod
+    def planned_bytes(self) -> int:
+        """Most that was planned to be in use at once, before it was."""
 
     @abstractmethod
     def close(self) -> None:

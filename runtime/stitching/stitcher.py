@@ -19,7 +19,38 @@ from ..tokens.logits import StepLogits
 
 
 class Stitcher(ABC):
-    """All engines of a bundle and the bindings of its decode steps."""
+    """All engines of a bundle."""
+
+    @abstractmethod
+    def score(
+        self,
+        cache: KVCache,
+        tokens: Sequence[int],
+        active_lengths: Sequence[int],
+        positions: Sequence[int],
+        chunk: int,
+    ) -> Iterator[Array]:
+        """Teacher-force one row, each layer on the prefix of tokens that are active in it.
+
+        Exact with the plain causal mask: depth never grows along a row, so the tokens that run
+        layer l are the first ``active_lengths[l]`` ones. All layers write the cache's scratch pair
+        of at least len(tokens) positions. Yields logits float32 [<= chunk, V] of ``positions``.
+        """
+
+    @abstractmethod
+    def unbind(self) -> None:
+        """Drop all references to a cache's buffers; must precede the cache's ``close``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free all bindings and graphs; nothing may be run afterwards."""
+
+
+class BatchStitcher(Stitcher):
+    """Steps of rows that start together and have one schedule, see `Batch`: those of a device.
+
+    On the host, `SlotStitcher` runs rows that each have their own.
+    """
 
     @abstractmethod
     def decode(
@@ -48,32 +79,8 @@ class Stitcher(ABC):
         """
 
     @abstractmethod
-    def score(
-        self,
-        cache: KVCache,
-        tokens: Sequence[int],
-        active_lengths: Sequence[int],
-        positions: Sequence[int],
-        chunk: int,
-    ) -> Iterator[Array]:
-        """Teacher-force one row, each layer on the prefix of tokens that are active in it.
-
-        Exact with the plain causal mask: depth never grows along a row, so the tokens that run
-        layer l are the first ``active_lengths[l]`` ones. All layers write the cache's scratch pair
-        of at least len(tokens) positions. Yields logits float32 [<= chunk, V] of ``positions``.
-        """
-
-    @abstractmethod
     def retire(self, cache: KVCache, plan: LayerPlan) -> None:
         """Give back the caches of all layers that ``plan``, and so any later one, bypasses."""
-
-    @abstractmethod
-    def unbind(self) -> None:
-        """Drop all references to a cache's buffers; must precede the cache's ``close``."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free all bindings and graphs; nothing may be run afterwards."""
 
 
 def bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:

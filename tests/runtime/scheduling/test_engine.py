@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 
 from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, UsageError
 from skipdec.engines.backends.ort import OrtBinding
+from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.stitching.host_slots import HostSlotStitcher
+from skipdec.runtime.stitching.slots import StepRow
 from skipdec.runtime.tokens.outputs import RequestOutput
 from skipdec.runtime.tokens.sampler import Sampler
 
@@ -228,8 +231,12 @@ def test_memory_for_one_is_enough_for_any_number_one_after_another(
 
 
 def test_only_one_holds_a_generator(generator: Generator) -> None:
-    with generator.engine(), pytest.raises(SkipDecError, match="busy"):
-        generator.generate([[5]])
+    with (
+        generator.engine(),
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(SkipDecError, match="busy"),
+    ):
+        thread.submit(generator.generate, [[5]]).result(30)
 
 
 def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +265,20 @@ def _takes_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostSlotStitcher, "_gather", wrong)
 
 
-@pytest.mark.parametrize("mutate", [_moves_too_little, _gathers_backwards, _takes_other_lengths])
-def test_a_wrong_move_gather_or_length_changes_texts(
+def _retires_a_step_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave, last = HostSlotStitcher._leave_bypassed, dict[int, StepRow]()
+
+    def late(self: HostSlotStitcher, row: StepRow) -> None:
+        leave(self, last.get(row.row, row._replace(plan=LayerPlan(tuple(range(6))))))
+        last[row.row] = row
+
+    monkeypatch.setattr(HostSlotStitcher, "_leave_bypassed", late)
+
+
+@pytest.mark.parametrize(
+    "mutate", [_moves_too_little, _gathers_backwards, _takes_other_lengths, _retires_a_step_late]
+)
+def test_a_wrong_move_gather_length_or_retirement_changes_texts(
     mutate: Callable[[pytest.MonkeyPatch], None],
     generator: Generator,
     monkeypatch: pytest.MonkeyPatch,

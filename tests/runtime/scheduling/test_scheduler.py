@@ -25,16 +25,35 @@ SLOTS = 4
 TOKENS = 32
 
 
-def scheduler(admission: str = "fcfs") -> Scheduler:
-    return Scheduler(SLOTS, TOKENS, parse_admission(admission), lambda jobs: True)
+def scheduler(
+    admission: str = "fcfs", tokens: int = TOKENS, *, fills_first: bool = False
+) -> Scheduler:
+    return Scheduler(
+        SLOTS, tokens, parse_admission(admission), lambda jobs: True, fills_first=fills_first
+    )
 
 
 def test_prompts_of_like_length_share_a_call_and_others_wait_for_the_next() -> None:
-    engine = scheduler()
-    for number, length in enumerate((10, 3, 12, 9)):
+    engine = scheduler(tokens=320)
+    for number, length in enumerate((100, 30, 120, 90)):
         engine.add(Job(number, length))
-    assert engine.next_action(0) == Prefill((0, 2))  # 10 and 3 are unlike, 3 x 12 too many
+    assert engine.next_action(0) == Prefill((0, 2))  # 100 and 30 are unlike, 3 x 120 too many
     assert engine.next_action(0) == Decode()
+
+
+def test_short_prompts_share_a_call_whatever_their_lengths() -> None:
+    engine = scheduler(tokens=100)
+    for number, length in enumerate((3, 19, 20)):
+        engine.add(Job(number, length))
+    assert engine.next_action(0) == Prefill((0, 1))  # 16 tokens of padding, not 17
+
+
+def test_prompts_come_first_where_nobody_awaits_a_token() -> None:
+    engine = scheduler(fills_first=True)
+    for number in range(5):
+        engine.add(Job(number, 20))
+    actions = [engine.next_action(0) for _ in range(5)]
+    assert actions == [*(Prefill((number,)) for number in range(4)), Decode()]
 
 
 def test_a_call_holds_no_more_tokens_than_allowed_with_padding() -> None:
@@ -124,7 +143,7 @@ class Model:
             case Prefill(numbers):
                 lengths = [jobs[number].prompt_length for number in numbers]
                 assert max(lengths) * len(lengths) <= TOKENS
-                assert 2 * min(lengths) >= max(lengths)
+                assert max(lengths) <= max(2 * min(lengths), min(lengths) + 16)
                 for number in numbers:
                     self.begin(jobs[number], steps)
                 self.prompt_ran()

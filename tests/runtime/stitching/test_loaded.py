@@ -133,7 +133,51 @@ def test_a_step_that_runs_out_of_memory_says_what_to_lower(room: Room) -> None:
     assert room.done == ["step"]
 
 
-def test_a_second_call_is_refused_until_the_first_has_ended(room: Room) -> None:
+def test_calls_of_other_threads_wait_in_order_of_arrival(
+    waits: Event, threads: ThreadPoolExecutor
+) -> None:
+    room = Room()
+
+    def call(name: str) -> None:
+        with room.engines.exclusive(planned_bytes=0):
+            room.done.append(name)
+
+    with room.engines.exclusive(planned_bytes=0):
+        first = threads.submit(call, "first")
+        assert waits.wait(SECONDS), "the first did not wait"
+        waits.clear()
+        second = threads.submit(call, "second")
+        assert waits.wait(SECONDS), "the second did not wait"
+        assert room.done == []
+    first.result(SECONDS)
+    second.result(SECONDS)
+    assert room.done == ["first", "second"]
+
+
+def test_close_ends_the_wait_of_a_call(waits: Event, threads: ThreadPoolExecutor) -> None:
+    room = Room()
+
+    def call() -> None:
+        with room.engines.exclusive(planned_bytes=0):
+            room.done.append("ran")
+
+    with room.engines.exclusive(planned_bytes=0):
+        waiting = threads.submit(call)
+        assert waits.wait(SECONDS), "it did not wait"
+        room.engines.close()
+        with pytest.raises(ClosedError):
+            waiting.result(SECONDS)
+    assert room.done == ["freed"]
+
+
+def test_a_call_that_lasts_is_not_waited_for(room: Room, threads: ThreadPoolExecutor) -> None:
+    with room.engines.exclusive(planned_bytes=0, lasts=True):
+        call = threads.submit(room.engines.exclusive(planned_bytes=0).__enter__)
+        with pytest.raises(SkipDecError, match="an engine holds it"):
+            call.result(SECONDS)
+
+
+def test_a_second_call_within_the_first_is_refused(room: Room) -> None:
     with (
         room.engines.exclusive(planned_bytes=0),
         pytest.raises(SkipDecError, match="is busy"),
