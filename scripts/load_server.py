@@ -100,10 +100,10 @@ async def _load(arguments: argparse.Namespace) -> Figures:
         requests = read(arguments.file, arguments.schedule)
     else:
         requests = drawn(
-            arguments.lengths,
+            WORKLOADS[arguments.lengths],
             seed=arguments.seed,
             vocab_size=arguments.vocab_size,
-            schedule=arguments.schedule,
+            schedules=[arguments.schedule],
         )
     if arguments.leave:
         requests = impatient(requests, arguments.leave, arguments.seed)

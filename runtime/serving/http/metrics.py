@@ -108,6 +108,11 @@ class _Engines(Collector):
 
 
 def _by_label(stats: dict[str, EngineStats]) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "skipdec_requests",
+        "requests that came, and those that ended; came less ended run or wait",
+        labels=("model", "state"),
+    )
     memory = GaugeMetricFamily(
         "skipdec_kv_bytes", "of KV caches, reserved and allowed", labels=("model", "kind")
     )
@@ -121,6 +126,8 @@ def _by_label(stats: dict[str, EngineStats]) -> Iterator[Metric]:
         "skipdec_layer_rows", "rows that decode steps ran a layer on", labels=("model", "layer")
     )
     for model, one in stats.items():
+        for state in ("submitted", "finished", "aborted", "failed"):
+            requests.add_metric((model, state), getattr(one, state))
         memory.add_metric((model, "reserved"), one.reserved_bytes)
         memory.add_metric((model, "limit"), one.limit_bytes)
         seconds.add_metric((model, "prefill"), one.prefill_seconds)
@@ -129,4 +136,4 @@ def _by_label(stats: dict[str, EngineStats]) -> Iterator[Metric]:
         for layer, (called, ran) in enumerate(zip(one.layer_calls, one.layer_rows, strict=True)):
             calls.add_metric((model, str(layer)), called)
             rows.add_metric((model, str(layer)), ran)
-    yield from (memory, seconds, calls, rows)
+    yield from (requests, memory, seconds, calls, rows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bench.load.lengths import WORKLOADS, Lengths
+from bench.load.lengths import Lengths
 from skipdec.engines.errors import UsageError
 
 _FIRST_TOKEN = 4  # those before it are special ones of OPT's
@@ -37,14 +37,21 @@ class Line(BaseModel):
 
 
 def drawn(
-    workload: str, *, seed: int, vocab_size: int, schedule: str | None = None
+    lengths: Callable[[random.Random], Lengths],
+    *,
+    seed: int,
+    vocab_size: int,
+    schedules: Sequence[str | None] = (None,),
 ) -> Iterator[LoadRequest]:
-    """Requests without end, the same for the same seed: prompts are ids below ``vocab_size``."""
+    """Requests without end, the same for the same seed: prompts are ids below ``vocab_size``.
+
+    Each asks for one of ``schedules``; None: the server's.
+    """
     draw = random.Random(seed)
     while True:
-        lengths: Lengths = WORKLOADS[workload](draw)
-        prompt = tuple(draw.randrange(_FIRST_TOKEN, vocab_size) for _ in range(lengths.prompt))
-        yield LoadRequest(prompt, lengths.text, schedule)
+        one = lengths(draw)
+        prompt = tuple(draw.randrange(_FIRST_TOKEN, vocab_size) for _ in range(one.prompt))
+        yield LoadRequest(prompt, one.text, draw.choice(schedules))
 
 
 def read(path: Path, schedule: str | None = None) -> Iterator[LoadRequest]:

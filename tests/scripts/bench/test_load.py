@@ -17,6 +17,7 @@ from bench.load.arrivals import Arrivals, ClosedLoop, Poisson, Result
 from bench.load.client import RequestFailed
 from bench.load.engine import EngineClient
 from bench.load.figures import Figures, Objectives
+from bench.load.lengths import WORKLOADS
 from bench.load.openai import OpenAIClient
 from bench.load.requests import LoadRequest, drawn, impatient, read
 from http_servers import Running, export_tiny, serving
@@ -148,7 +149,9 @@ def test_an_open_loop_does_not_wait_for_answers() -> None:
 
 
 def test_the_same_seed_draws_the_same_requests_of_the_right_lengths() -> None:
-    first, again = (list(islice(drawn("tail", seed=3, vocab_size=90), 400)) for _ in range(2))
+    first, again = (
+        list(islice(drawn(WORKLOADS["tail"], seed=3, vocab_size=90), 400)) for _ in range(2)
+    )
     assert first == again
     prompts = [len(request.prompt) for request in first]
     assert 100 < sum(prompts) / 400 < 155

@@ -1,0 +1,178 @@
+"""Loads `skipdec serve` for long, a tenth of its clients gone early, and balances its books.
+
+    python scripts/attack/soak.py --minutes 30
+
+At the end every request that the server took has finished, was cancelled or has failed, none has
+failed, no memory of caches is reserved, and the process is no larger than it was early on. Texts,
+schedules, lengths and the tokens at which clients go are drawn; the bundle is tiny and int8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from statistics import mean
+from threading import Thread
+from urllib.request import urlopen
+
+from tiny import tiny_bundle
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the load generator lies
+
+from bench.load.arrivals import ClosedLoop, Result
+from bench.load.figures import Figures, Objectives
+from bench.load.lengths import Lengths
+from bench.load.openai import OpenAIClient
+from bench.load.requests import drawn, impatient
+from bench.process import anonymous_bytes, skipdec_command
+
+_SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")
+_SAMPLES = 200  # of memory
+_SETTLED = 5  # minutes from which memory is judged
+_GROWTH = 1.05  # of the last quarter's mean over the second's
+
+
+class Server:
+    """``skipdec serve`` of one bundle in a process of its own."""
+
+    def __init__(self, bundle: Path) -> None:
+        command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
+        command += ["--log-format", "json", "--allow-schedule", "any"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.address = str(self._line("listening")["address"])
+        self._line("ready")
+        Thread(target=self._line, args=("stopped",), daemon=True).start()  # lest the pipe fills
+
+    def _line(self, begin: str) -> dict[str, object]:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            document: dict[str, object] = json.loads(line)
+            if str(document["message"]).startswith(begin):
+                return document
+        raise RuntimeError(f"the server ended with {self.process.wait()}")
+
+    def figures(self) -> dict[str, float]:
+        """What /metrics says, by name and labels."""
+        with urlopen(f"{self.address}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def stop(self) -> int:
+        """End it as an operator does; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait()
+
+
+def main() -> int:
+    """Print the books and the memory, and what does not balance."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--leave", type=float, default=0.1, help="share that goes early")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
+        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        results, memory, problems = _soaked(bundle, arguments)
+    print(Figures.of(results, Objectives()).table())
+    print("memory, MiB:", *(f"{size / 2**20:.1f}" for size in memory[:: max(1, len(memory) // 20)]))
+    quarter = len(memory) // 4
+    if arguments.minutes >= _SETTLED:
+        early, late = mean(memory[quarter : 2 * quarter]), mean(memory[3 * quarter :])
+        if late > early * _GROWTH:
+            problems.append(f"memory grew from {early:.0f} to {late:.0f} bytes")
+    print(f"{len(results)} requests in {arguments.minutes:g} minutes, {len(problems)} failures")
+    for problem in problems:
+        print(problem)
+    return int(bool(problems))
+
+
+def _soaked(
+    bundle: Path, arguments: argparse.Namespace
+) -> tuple[list[Result], list[int], list[str]]:
+    """All results, samples of the server's memory in bytes, and what did not balance."""
+    with started(bundle) as server:
+        results, memory = asyncio.run(_load(server, arguments))
+        problems = list(_wrong_books(server, results))
+        if code := server.stop():
+            problems.append(f"the server ended with {code}")
+    return results, memory, problems
+
+
+@contextmanager
+def started(bundle: Path) -> Iterator[Server]:
+    """A server, which is gone when the block is left."""
+    server = Server(bundle)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def short(draw: random.Random) -> Lengths:
+    """What fits into the 64 positions of a tiny model."""
+    return Lengths(draw.randint(1, 24), draw.randint(1, 40))
+
+
+async def _load(server: Server, arguments: argparse.Namespace) -> tuple[list[Result], list[int]]:
+    """All results, and samples of the server's memory in bytes."""
+    seconds = 60 * arguments.minutes
+    end = time.monotonic() + seconds
+    requests = drawn(short, seed=arguments.seed, vocab_size=250, schedules=_SCHEDULES)
+    in_time = takewhile(
+        lambda _: time.monotonic() < end, impatient(requests, arguments.leave, arguments.seed)
+    )
+    memory: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            memory.append(anonymous_bytes(server.process.pid))
+            await asyncio.sleep(seconds / _SAMPLES)
+
+    watching = asyncio.create_task(watch())
+    results = await ClosedLoop(arguments.clients).send(OpenAIClient(server.address), in_time)
+    watching.cancel()
+    return results, memory
+
+
+def _wrong_books(server: Server, results: list[Result]) -> Iterator[str]:
+    """What does not balance once nothing runs."""
+    until = time.monotonic() + 60
+    while True:
+        found = {name.removeprefix("skipdec_"): value for name, value in server.figures().items()}
+        running = found['requests_running{model="tiny"}'] + found['requests_waiting{model="tiny"}']
+        if not running or time.monotonic() > until:
+            break
+    states = ("submitted", "finished", "aborted", "failed")
+    submitted, finished, aborted, failed = (
+        int(found[f'requests_total{{model="tiny",state="{state}"}}']) for state in states
+    )
+    whole, left = (sum(one.is_whole for one in results), sum(one.left for one in results))
+    print(f"submitted {submitted} = finished {finished} + aborted {aborted} + failed {failed}")
+    if running:
+        yield f"{running:.0f} requests still run or wait"
+    if submitted != finished + aborted + failed:
+        yield "the books do not balance"
+    if failed or whole + left != len(results):
+        yield f"{failed} requests have failed, {len(results) - whole - left} clients saw an error"
+    if not whole <= finished <= whole + left:
+        yield f"{finished} texts finished; clients have {whole}, and {left} went"
+    if reserved := found['kv_bytes{kind="reserved",model="tiny"}']:
+        yield f"{reserved:.0f} bytes of caches are reserved"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
