@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
-from .completions import begin, whole_answer
+from .completions import begin, read_completion, whole_answer
 from .config import ServerConfig
 from .errors import ApiError, api_error, unavailable
 from .keys import ApiKeys
@@ -21,6 +21,7 @@ from .middleware import BodyLimitMiddleware, KeyMiddleware, RecordMiddleware
 from .page import Page
 from .protocol import CompletionRequest
 from .record import RequestRecord
+from .scoring import Scoring
 from .served import ServedModel, ServedModels
 from .streaming import EventStream
 
@@ -75,8 +76,13 @@ class _Routes:
 
     async def complete(self, request: Request) -> Response:
         """Continue prompts, as OpenAI's completions endpoint does."""
-        completion = await begin(request, self._models, self._metrics, self._config)
-        if completion.asked.stream:
+        models, metrics, record = self._models, self._metrics, RequestRecord.of(request.scope)
+        asked, model, prompts = await read_completion(request, models, self._config)
+        if asked.scores_prompts:
+            scoring = Scoring(asked, model, prompts, models, metrics, record)
+            return await scoring.answer(request.receive)
+        completion = begin(asked, model, prompts, models=models, metrics=metrics, record=record)
+        if asked.stream:
             return EventStream(completion, self._config.write_timeout)
         return await whole_answer(completion, request.receive)
 

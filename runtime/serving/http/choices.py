@@ -54,7 +54,10 @@ def logprobs_document(
     tokenizer: Tokenizer | None,
     offset: int,
 ) -> dict[str, Any]:
-    """OpenAI's four lists, one entry a token; ``offset``: characters before the first."""
+    """OpenAI's four lists, one entry a token; ``offset``: characters before the first.
+
+    A token without an entry, the first of a prompt, has null.
+    """
     offsets = []
     names = [_token_name(token, tokenizer) for token in token_ids]
     for name in names:
@@ -63,10 +66,11 @@ def logprobs_document(
     return {
         "tokens": names,
         "token_logprobs": [
-            _number(entry[token]) for token, entry in zip(token_ids, logprobs, strict=True)
+            _number(entry[token]) if entry else None
+            for token, entry in zip(token_ids, logprobs, strict=True)
         ],
         "top_logprobs": [
-            {_token_name(token, tokenizer): _number(one) for token, one in entry.items()}
+            {_token_name(token, tokenizer): _number(one) for token, one in entry.items()} or None
             for entry in logprobs
         ],
         "text_offset": offsets,

@@ -20,6 +20,7 @@ from ...tokens.outputs import RequestOutput
 from ..stream import RequestStream
 from .choices import usage, whole_choice
 from .config import ServerConfig
+from .disconnects import cancelled_with
 from .errors import ApiError, unavailable
 from .metrics import Metrics
 from .protocol import CompletionRequest
@@ -63,29 +64,15 @@ class Completion:
             return prompt
         return "" if tokenizer is None else tokenizer.decode(prompt)
 
-    def cancel(self) -> None:
-        """End what has not ended."""
-        for stream in self.streams:
-            stream.cancel()
-
     @asynccontextmanager
     async def cancelled_with(self, receive: Receive) -> AsyncIterator[None]:
         """Within the block a client that goes ends its texts, as does leaving it early."""
-
-        async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self.record.gone = True
-            self.cancel()
-
-        self.models.streams.update(self.streams)
-        task = asyncio.create_task(watch())
+        self.models.running.update(self.streams)
         try:
-            yield
+            async with cancelled_with(receive, self.record, self.streams):
+                yield
         finally:
-            task.cancel()
-            self.cancel()
-            self.models.streams.difference_update(self.streams)
+            self.models.running.difference_update(self.streams)
 
     def finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
         """Note what an answer used, and return it. Raises ApiError if a text has failed."""
@@ -103,13 +90,10 @@ class Completion:
         return used
 
 
-async def begin(
-    request: Request, models: ServedModels, metrics: Metrics, config: ServerConfig
-) -> Completion:
-    """Read, check and queue a request, all of its prompts or none.
-
-    Raises ApiError; UsageError, OverloadedError and ClosedError as `AsyncEngine.submit`.
-    """
+async def read_completion(
+    request: Request, models: ServedModels, config: ServerConfig
+) -> tuple[CompletionRequest, ServedModel, list[tuple[int, ...]]]:
+    """What is asked, of which model, and the prompts' token ids. Raises ApiError, UsageError."""
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
@@ -118,9 +102,23 @@ async def begin(
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
     model.require_allowed(asked.schedule, asked.max_tokens or 16)
     if sum(map(len, asked.prompts)) > _LONG:
-        prompts = await asyncio.to_thread(_token_ids, asked, model)
-    else:
-        prompts = _token_ids(asked, model)
+        return asked, model, await asyncio.to_thread(_token_ids, asked, model)
+    return asked, model, _token_ids(asked, model)
+
+
+def begin(
+    asked: CompletionRequest,
+    model: ServedModel,
+    prompts: list[tuple[int, ...]],
+    *,
+    models: ServedModels,
+    metrics: Metrics,
+    record: RequestRecord,
+) -> Completion:
+    """Queue what was read, all of its prompts or none.
+
+    Raises UsageError, OverloadedError and ClosedError as `AsyncEngine.submit`.
+    """
     identity = f"cmpl-{uuid4().hex}"
     streams = list[RequestStream]()
     try:

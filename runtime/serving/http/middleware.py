@@ -51,7 +51,7 @@ class RecordMiddleware:
         try:
             await self._app(scope, receive, sent)
         finally:
-            failed = record.error or ("disconnected" if record.gone else None)
+            failed = "disconnected" if record.gone else record.error
             if failed is not None:
                 self._metrics.fail(record.model, failed)
             REQUESTS.info("%s %s", record.method, record.path, extra={"fields": record.fields()})

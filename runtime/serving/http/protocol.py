@@ -43,6 +43,11 @@ class CompletionRequest(SamplingParams):
         default=None, description="the name of a bundle; may be left out where one is served"
     )
     prompt: Annotated[Any, WithJsonSchema(_PROMPT)] = Field(description=_FORMS)
+    max_tokens: int | None = Field(
+        default=16,
+        ge=0,
+        description="an integer from 1, or null: up to the model's limit; 0 with echo and logprobs",
+    )
     n: int = Field(
         default=1,
         ge=1,
@@ -86,11 +91,7 @@ class CompletionRequest(SamplingParams):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if self.echo and self.logprobs is not None:
-            yield (
-                "`echo` with logprobs asks for the prompt's own log-probabilities, which this "
-                "server does not compute; leave one out, or use Generator.score in Python"
-            )
+        yield from self._scoring_problems()
         yield from self._prompt_problems()
         if self.best_of not in (None, self.n):
             yield (
@@ -106,6 +107,19 @@ class CompletionRequest(SamplingParams):
             yield "`stream_options` is for streams; set stream, or leave it out"
         if unknown := set(self.stream_options or ()) - {"include_usage"}:
             yield f"`stream_options` has {', '.join(sorted(unknown)):.80}; allowed: include_usage"
+
+    def _scoring_problems(self) -> Iterator[str]:
+        if not self.scores_prompts:
+            if self.max_tokens == 0:
+                yield "`max_tokens` is 0; allowed: from 1, or 0 with echo and logprobs"
+            return
+        if self.max_tokens not in (0, 1):
+            yield (
+                f"`max_tokens` is {self.max_tokens}; allowed: 0 or 1 with echo and logprobs, which "
+                "score the prompt; for more tokens leave one of these out"
+            )
+        if self.n > 1 or self.stream:
+            yield "`echo` with logprobs scores the prompt; leave out n and stream"
 
     def _prompt_problems(self) -> Iterator[str]:
         prompt = self.prompt
@@ -123,6 +137,11 @@ class CompletionRequest(SamplingParams):
         if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
             return [self.prompt]
         return list(self.prompt)
+
+    @property
+    def scores_prompts(self) -> bool:
+        """Whether the prompts' own log-probabilities are asked for."""
+        return self.echo and self.logprobs is not None
 
     @property
     def includes_usage(self) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ....engines.errors import ScheduleError, UsageError
 from ...schedule.text import format_schedule
 from ..service import EngineService
-from ..stream import RequestStream
 from .config import ANY_SCHEDULE
+from .disconnects import Cancellable
 from .errors import ApiError, unavailable
 
 
@@ -85,7 +85,7 @@ class ServedModels(Mapping[str, ServedModel]):
         self.names = tuple(names)
         self.is_draining = False
         self.was_cut = False  # draining took too long: what ran was ended
-        self.streams: set[RequestStream] = set()  # that have not ended
+        self.running: set[Cancellable] = set()  # texts that have not ended
         self._models: dict[str, ServedModel] = {}
 
     def __getitem__(self, name: str) -> ServedModel:

@@ -145,13 +145,13 @@ class HttpServer:
         models = self.models
         models.is_draining = True
         timeout = self._config.shutdown_timeout
-        SERVER.info("draining: up to %g s for %d texts", timeout, len(models.streams))
+        SERVER.info("draining: up to %g s for %d texts", timeout, len(models.running))
         engines = [model.engine for model in models.values()]
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))
         if not all(drained):
             models.was_cut = True
-            SERVER.warning("%d texts had not ended in time and are cut", len(models.streams))
-            for stream in models.streams:
+            SERVER.warning("%d texts had not ended in time and are cut", len(models.running))
+            for stream in models.running:
                 stream.cancel()
             await asyncio.gather(*(engine.drain(_CUT_SECONDS) for engine in engines))
 

@@ -1,0 +1,143 @@
+"""``echo`` with ``logprobs``: the request form of lm-evaluation-harness' ``local-completions``."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_servers import Running, held_steps, open_tiny, serving
+
+from skipdec.runtime.serving.http.server import ServedBundle
+from skipdec.runtime.tokens.sampling import SamplingParams
+
+CONTEXTS = [[5, 6, 7], [8, 9], list(range(20, 40))]
+CONTINUATIONS = [[10], [11, 12, 13], [14, 15]]
+
+
+def harness_request(prompts: list[list[int]], **fields: object) -> dict[str, Any]:
+    """What lm-eval 0.4.13 sends for a task of log-likelihoods."""
+    form: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234}
+    return {"model": "tiny", "prompt": prompts, "echo": True} | form | fields
+
+
+def read_as_harness(answer: dict[str, Any], context_lengths: list[int]) -> list[tuple[float, bool]]:
+    """Sums and greediness of the continuations, from the lists that it reads."""
+    found = []
+    choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+    for choice, start in zip(choices, context_lengths, strict=True):
+        values = choice["logprobs"]["token_logprobs"][start:-1]
+        best = [max(top.values()) for top in choice["logprobs"]["top_logprobs"][start:-1]]
+        found.append((sum(values), values == best))
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["full", None], ids=["full depth", "the bundle's schedule"])
+def test_the_harness_reads_the_log_likelihoods_of_the_generator(
+    server: Running, bundle: Path, schedule: str | None
+) -> None:
+    with open_tiny(bundle) as generator:
+        best = generator.generate(
+            CONTEXTS, SamplingParams(temperature=0, max_tokens=3, ignore_eos=True), schedule="full"
+        )
+        greedy = [list(one.outputs[0].token_ids) for one in best]
+        for continuations in (CONTINUATIONS, greedy):
+            scored = generator.score(CONTEXTS, continuations, schedule="full")
+            prompts = [a + b for a, b in zip(CONTEXTS, continuations, strict=True)]
+            fields = {} if schedule is None else {"schedule": schedule}
+            answer = server.complete(**harness_request(prompts, **fields)).json()
+            found = read_as_harness(answer, [len(context) for context in CONTEXTS])
+            expected = [one.cumulative_logprob for one in scored]
+            assert [total for total, _ in found] == pytest.approx(expected, abs=1e-4)
+            assert [is_greedy for _, is_greedy in found] == [continuations is greedy] * 3
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_every_token_has_a_name_a_value_and_a_place_in_the_text(
+    server: Running, bundle: Path, max_tokens: int
+) -> None:
+    prompt = "h\u00e9llo wor"
+    asked = harness_request([prompt], max_tokens=max_tokens, logprobs=2)  # type: ignore[list-item]
+    answer = server.complete(**asked).json()
+    (choice,) = answer["choices"]
+    logprobs = choice["logprobs"]
+    with open_tiny(bundle) as generator:
+        (output,) = generator.generate(
+            ["h\u00e9llo wor"], SamplingParams(temperature=0, max_tokens=1)
+        )
+    count = len(output.prompt_token_ids) + max_tokens
+    assert {name: len(values) for name, values in logprobs.items()} == dict.fromkeys(
+        ("tokens", "token_logprobs", "top_logprobs", "text_offset"), count
+    )
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    assert all(2 <= len(top) <= 3 for top in logprobs["top_logprobs"][1:])
+    assert choice["text"] == prompt + output.outputs[0].text * max_tokens
+    for name, start in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        if not name.startswith(("bytes:", "<", "token_id:")):
+            assert choice["text"][start:].startswith(name)
+    assert choice["finish_reason"] == "length"
+    assert choice["prompt_layers_per_token"] == [None, *[6] * (count - max_tokens - 1)]
+    assert choice["layers_per_token"] == [6] * max_tokens
+    assert answer["usage"]["prompt_tokens"] == count - max_tokens
+    assert answer["usage"]["completion_tokens"] == max_tokens
+
+
+def test_texts_run_on_between_prompts_that_are_scored(server: Running) -> None:
+    asked = {"prompt": [5, 6], "max_tokens": 20, "ignore_eos": True, "temperature": 0}
+    alone = server.complete(**asked).json()["choices"][0]["text"]
+    with ThreadPoolExecutor() as pool:
+        text = pool.submit(server.complete, **asked)
+        scored = pool.submit(server.complete, **harness_request(CONTEXTS * 4))
+        assert text.result().json()["choices"][0]["text"] == alone
+        assert len(scored.result().json()["choices"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"max_tokens": 2}, "max_tokens is 2; allowed: 0 or 1"),
+        ({"n": 2, "temperature": 1.0}, "leave out n"),
+        ({"stream": True}, "leave out n and stream"),
+        ({"echo": False, "max_tokens": 0}, "max_tokens is 0; allowed: from 1"),
+        ({"prompt": [[5], []]}, "no tokens"),
+        ({"prompt": [[5] * 65]}, "65 tokens"),
+    ],
+)
+def test_what_can_not_be_scored_is_refused(
+    server: Running, fields: dict[str, Any], told: str
+) -> None:
+    answer = server.complete(**harness_request([[5, 6]], **fields))
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]["message"]
+
+
+def test_a_deadline_that_is_over_is_answered_504_and_a_full_queue_429(bundle: Path) -> None:
+    with serving(ServedBundle("tiny", bundle), max_waiting=2) as server:
+        late = server.complete(**harness_request([[5, 6]], timeout=1e-9))
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline")
+        refused = server.complete(**harness_request([[5, 6]] * 20))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        server.wait_until(lambda figures: not figures['skipdec_requests_waiting{model="tiny"}'])
+        assert server.complete(**harness_request([[5, 6]])).status_code == 200
+
+
+def test_a_client_that_goes_takes_its_prompts_along(server: Running) -> None:
+    waiting = 'skipdec_requests_waiting{model="tiny"}'
+    running = 'skipdec_requests_running{model="tiny"}'
+    gone = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
+    before = server.figures().get(gone, 0)
+    address = server.url.removeprefix("http://")
+    with held_steps():
+        text, scored = HTTPConnection(address), HTTPConnection(address)
+        long = {"model": "tiny", "prompt": "a", "max_tokens": 50, "ignore_eos": True}
+        text.request("POST", "/v1/completions", json.dumps(long))
+        server.wait_until(lambda figures: figures[running] == 1)
+        scored.request("POST", "/v1/completions", json.dumps(harness_request(CONTEXTS)))
+        server.wait_until(lambda figures: figures[waiting] == 3)
+        scored.close()
+        server.wait_until(lambda figures: figures.get(gone, 0) > before)
+        text.close()
+    server.wait_until(lambda figures: figures[waiting] == figures[running] == 0)
