@@ -297,23 +297,30 @@ class Generator:
 
     @contextmanager
     def engine(
-        self, *, max_prefill_tokens: int | None = None, admission: str = "fcfs"
+        self,
+        *,
+        max_prefill_tokens: int | None = None,
+        max_model_len: int | None = None,
+        admission: str | None = None,
     ) -> Iterator[Engine]:
         """Hold this generator for requests that come at any time and run together; see `Engine`.
 
         ``max_prefill_tokens``: of one call for prompts, None for 2,048; a smaller number lets the
-        texts that run go on sooner. ``admission``: ``fcfs``, or ``gang:min_free=2,hold_ms=8``.
-        Up to ``max_batch_size`` rows run at once.
+        texts that run go on sooner. ``max_model_len``: positions of a request, prompt and text,
+        None for as many as the bundle holds; on a device each slot has memory for as many, and of
+        TensorRT's engines those of the smallest KV bucket that holds them run. ``admission``:
+        ``fcfs``, the default on a CPU, or ``gang:min_free=2,hold_ms=8``, that on a device. Up to
+        ``max_batch_size`` rows run at once.
 
         Other calls are refused while it is open.
 
-        Raises UsageError for a value that is not allowed and on a device, SkipDecError inside
+        Raises UsageError for a value that is not allowed, SkipDecError inside
         another engine or this thread's open stream.
         """
         config = EngineConfig(admission=admission)
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)
-        slots = self._runner.make_slots()
+        slots = self._runner.make_slots(max_model_len)
         with self._runner.holding(slots, lasts=True):
             yield Engine(self._parts(slots), config)
 

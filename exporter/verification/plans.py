@@ -37,7 +37,8 @@ class DeviceCalls(EngineCalls):
     ) -> None:
         self._session = session
         self._device = memory.device
-        self._staging, self._caches = Staging(memory), Staging(memory)
+        self._staging: Staging[TensorRole] = Staging(memory)
+        self._caches: Staging[TensorRole] = Staging(memory)
         self._build = build
         self._capacity = build.max_prompt_len if bucket is None else bucket.capacity
 

@@ -12,6 +12,7 @@ from ..kv.cache import KVPlan, plan_kv_cache
 from ..kv.layout import KVLayout
 from ..kv.reservation import row_class
 from ..schedule import ExitSchedule
+from ..stitching.slot_limits import SlotLimits
 from .requests import Request
 
 # Enough rows for matrix products to run at full speed; more would only cost activation memory.
@@ -101,6 +102,33 @@ class BatchLimits:
     def kv_bucket(self, positions: int) -> int | None:
         """The smallest static capacity that holds ``positions``; None where there are none."""
         return next((bucket for bucket in self.kv_buckets if bucket >= positions), None)
+
+    def slot_limits(self, max_model_len: int | None, longest: int) -> SlotLimits:
+        """The limits of a running batch whose rows have up to ``max_model_len`` positions.
+
+        None: ``longest``, the bundle's own, or the largest static capacity. Raises UsageError for
+        more than that.
+        """
+        most = self.kv_buckets[-1] if self.kv_buckets else longest
+        positions = most if max_model_len is None else max_model_len
+        if positions > most:
+            built = ", ".join(map(str, self.kv_buckets))
+            raise UsageError(
+                "max_model_len",
+                f"is {positions}; the bundle holds {longest} positions; lower it"
+                if not built
+                else f"is {positions}; the engines were built for caches of {built} positions; "
+                "lower it, or build them again with --kv-buckets",
+            )
+        bucket = self.kv_bucket(positions)
+        return SlotLimits(
+            max_rows=self.max_batch_size,
+            max_positions=bucket or positions,
+            kv_bytes=self.kv_bytes,
+            bucket=bucket,
+            most_prompts=self.max_prefill_rows if self.kv_buckets else None,
+            most_prompt_tokens=self.max_prompt_tokens,
+        )
 
     def padded_rows(self, rows: int) -> int:
         """Rows that a step of ``rows`` rows runs on: 5 become 8, unless at most 6 are allowed."""

@@ -14,16 +14,13 @@ from pydantic import Field
 from ...engines.backends.session import EngineBackend
 from ...engines.bundle import EngineBundle
 from ...engines.checking import MemorySize, ValidatedConfig
-from ...engines.errors import UsageError
 from ...engines.manifest import TensorRole
 from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
-from ..kv.slots import SlotCache
 from ..schedule import ExitSchedule
-from ..stitching.host import HostStitcher
-from ..stitching.host_slots import HostSlotStitcher
 from ..stitching.loaded import LoadedEngines
 from ..stitching.loading import load_stitcher
+from ..stitching.slot_stitchers import make_slots
 from ..stitching.slots import SlotStitcher
 from ..stitching.stitcher import BatchStitcher, Stitcher
 from ..tokens.outputs import ScoreOutput, StreamDelta
@@ -105,24 +102,16 @@ class BatchRunner:
         ):
             yield
 
-    def make_slots(self, *, exact: bool = False) -> SlotStitcher:
-        """Slots for rows that come and go; ``exact``: see `SlotCache`. Holds no memory yet.
+    def make_slots(self, max_model_len: int | None = None, *, exact: bool = False) -> SlotStitcher:
+        """Slots for rows that come and go; ``exact``: see `make_slots`. Holds no memory yet.
 
-        Raises UsageError for engines on a device, which run static batches.
+        ``max_model_len``: positions of a row, None for as many as the bundle holds. Raises
+        UsageError for more than that.
         """
-        if self.engines.device is not None:
-            raise UsageError("engine", "runs on CPUs; on a device, use generate and stream")
-        cache = SlotCache(
-            self.engines.pool,
-            self.layout,
-            num_layers=self._model.num_layers,
-            max_rows=self.limits.max_batch_size,
-            max_positions=self._model.max_seq_len,
-            limit=self.limits.kv_bytes,
-            exact=exact,
-        )
-        stitcher = cast(HostStitcher, self.engines.require_usable())
-        return HostSlotStitcher(stitcher, cache, self.engines.pool)
+        engines, num_layers = self.engines, self._model.num_layers
+        limits = self.limits.slot_limits(max_model_len, self._model.max_seq_len)
+        stitcher = engines.require_usable()
+        return make_slots(stitcher, engines.pool, self.layout, num_layers, limits, exact=exact)
 
     def score(
         self, requests: Sequence[ScoreRequest], schedules: Sequence[ExitSchedule]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -39,3 +40,30 @@ def row_class(rows: int, most: int) -> int:
 def capacity_class(positions: int, most: int) -> int:
     """Positions of a layer's buffers: four sizes an octave from 16 on, at most ``most``."""
     return min(size_class(positions, 16), most)
+
+
+SlotSizes = Callable[[int, int], tuple[int, int]]
+"""Rows and positions of a layer's buffers, where so many rows reserve up to so many positions."""
+
+
+def exact_sizes(rows: int, positions: int) -> tuple[int, int]:
+    """Buffers of what is reserved: least memory; few moves where who needs most comes first."""
+    return rows, positions
+
+
+def class_sizes(most_rows: int, most_positions: int) -> SlotSizes:
+    """Buffers that grow in classes, so that they seldom grow."""
+
+    def sizes(rows: int, positions: int) -> tuple[int, int]:
+        return row_class(rows, most_rows), capacity_class(positions, most_positions)
+
+    return sizes
+
+
+def fixed_sizes(most_rows: int, positions: int, *, least_rows: int) -> SlotSizes:
+    """Buffers whose rows have ``positions`` each, ``least_rows`` or more of them."""
+
+    def sizes(rows: int, _: int) -> tuple[int, int]:
+        return max(least_rows, row_class(rows, most_rows)), positions
+
+    return sizes

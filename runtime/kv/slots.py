@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
-from ...engines.memory import Array, Tensor
+from ...engines.memory import Tensor
 from .layout import KVLayout
 from .pair import CachePair
 from .pool import BufferPool, pooled_size
-from .reservation import Reservation, capacity_class, row_class
+from .reservation import Reservation, SlotSizes
 
 
 @dataclass
@@ -29,14 +28,13 @@ class SlotCache:
     A layer's residents lie in its slots 0 … n-1, so that the first n of one buffer are what the
     layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
     positions move into the gap, in that layer alone. Rows reserve all that they will need when they
-    are admitted. Buffers grow in classes of rows and positions, one layer at a time, and are given
-    back when a layer has no reservation left. ``exact`` ones grow to what is reserved: less memory,
-    and fewer moves where those that need most come first.
+    are admitted. Buffers are as large as ``sizes`` says, grow one layer at a time, and are given
+    back when a layer has no reservation left, unless the cache ``keeps`` them.
 
     Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
     slots 0, 1.
 
-    ``pool`` owns the memory; ``limit`` bytes of it may be in use. Host memory only.
+    ``pool`` owns the memory; ``limit`` bytes of it may be in use.
     """
 
     def __init__(
@@ -45,19 +43,17 @@ class SlotCache:
         layout: KVLayout,
         *,
         num_layers: int,
-        max_rows: int,
-        max_positions: int,
         limit: int,
-        exact: bool = False,
+        sizes: SlotSizes,
+        keeps: bool = False,
     ) -> None:
         self.layout = layout
         self.limit = limit
         self.version = 0  # grows whenever a row enters or leaves a layer, or a buffer is another
         self.planned_bytes = 0  # most that a reservation needed at once, growing included
         self._pool = pool
-        self._exact = exact
-        self._max_rows = max_rows
-        self._max_positions = max_positions
+        self._sizes = sizes
+        self._keeps = keeps
         self._layers = [_Slots() for _ in range(num_layers)]
         self._lengths: dict[int, int] = {}  # row -> positions that hold something
 
@@ -68,6 +64,12 @@ class SlotCache:
     def generation(self, layer: int) -> int:
         """A number that changes when the layer's buffers do: bindings of before are void."""
         return self._layers[layer].generation
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the buffers that are kept although nothing is reserved in them."""
+        idle = (slots.pair for slots in self._layers if slots.pair and not slots.reserved)
+        return sum(self._pair_bytes(pair.size) for pair in idle)
 
     def first(self, layer: int, rows: int) -> tuple[Tensor, Tensor]:
         """Key and value [rows, N, T, W] of the layer's first slots: contiguous views."""
@@ -120,7 +122,7 @@ class SlotCache:
             slots.reserved.pop(row, None)
             if row in slots.residents:
                 self._close_gap(slots, slots.residents.index(row))
-            if not slots.reserved:
+            if not slots.reserved and not self._keeps:
                 self._give_back(slots)
 
     def release(self, row: int) -> None:
@@ -184,9 +186,9 @@ class SlotCache:
         self.version += 1
         pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}")
         if slots.pair is not None:
-            rows, (_, positions) = len(slots.residents), slots.pair.size
-            for old, new in ((slots.pair.key, pair.key), (slots.pair.value, pair.value)):
-                cast(Array, new)[:rows, :, :positions] = cast(Array, old)[:rows]
+            for slot, row in enumerate(slots.residents):
+                for old, new in ((slots.pair.key, pair.key), (slots.pair.value, pair.value)):
+                    self._pool.memory.copy_between((new, slot), (old, slot), self._lengths[row])
             self._give_back(slots)
         slots.pair = pair
 
@@ -200,13 +202,10 @@ class SlotCache:
     def _size(self, reserved: Iterable[int], pair: CachePair | None) -> tuple[int, int]:
         """Rows and positions of buffers for what is reserved, never smaller than those there."""
         capacities = list(reserved)
-        if not capacities:
-            return 0, 0
-        rows, positions = len(capacities), max(capacities)
-        if not self._exact:
-            rows = row_class(rows, self._max_rows)
-            positions = capacity_class(positions, self._max_positions)
         held_rows, held_positions = (0, 0) if pair is None else pair.size
+        if not capacities:
+            return (held_rows, held_positions) if self._keeps else (0, 0)
+        rows, positions = self._sizes(len(capacities), max(capacities))
         return max(rows, held_rows), max(positions, held_positions)
 
     def _pair_bytes(self, size: tuple[int, int]) -> int:

@@ -62,11 +62,13 @@ class Gang(Admission):
 ADMISSIONS: Mapping[str, type[Admission]] = {"fcfs": FirstComeFirstServed, "gang": Gang}
 
 
-def parse_admission(text: str) -> Admission:
-    """``fcfs``, ``gang`` or ``gang:min_free=4,hold_ms=20``.
+def parse_admission(text: str | None, *, on_device: bool = False) -> Admission:
+    """``fcfs``, ``gang`` or ``gang:min_free=4,hold_ms=20``; None: fcfs, or a gang on a device.
 
     Raises UsageError for an unknown name or parameter, or a value that is no whole number ≥ 0.
     """
+    if text is None:
+        return Gang() if on_device else FirstComeFirstServed()
     name, _, values = text.partition(":")
     if name not in ADMISSIONS:
         meant = did_you_mean(name, ADMISSIONS)

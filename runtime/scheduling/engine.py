@@ -63,11 +63,14 @@ class Engine:
         self._counters = Counters([0] * num_layers, [0] * num_layers)
         self.scoring = EngineScoring(parts, self._counters)
         self._next_number = self._next_row = 0
+        most = parts.slots.limits.most_prompt_tokens or config.max_prefill_tokens
+        self._max_chunk_tokens = min(config.max_prefill_tokens, most)
         self._scheduler = Scheduler(
             parts.max_rows,
             config.max_prefill_tokens,
-            parse_admission(config.admission),
+            parse_admission(config.admission, on_device=parts.engines.device is not None),
             self._fits,
+            max_chunk_tokens=self._max_chunk_tokens,
             fills_first=config.fills_first,
         )
 
@@ -233,6 +236,14 @@ class Engine:
     ) -> None:
         """Raise CapacityError if ``rows`` of the request's completions don't fit even alone."""
         parts = self._parts
+        positions = len(request.prompt_token_ids) + request.max_tokens - 1
+        if positions > (most := parts.slots.limits.max_positions):
+            raise CapacityError(
+                subject,
+                f"{len(request.prompt_token_ids)} tokens and max_tokens {request.max_tokens} need "
+                f"{positions:,} positions; max_model_len allows {most:,}; raise it, shorten the "
+                "prompt or lower max_tokens",
+            )
         prompt = prompt_row(parts.layout, request, schedule, 0, rows)
         in_chunks = self._runs_in_chunks(len(prompt.tokens))
         needed = parts.slots.bytes_alone(prompt, in_chunks=in_chunks)
@@ -246,7 +257,7 @@ class Engine:
             )
 
     def _runs_in_chunks(self, prompt_length: int) -> bool:
-        return prompt_length > self._config.max_prefill_tokens
+        return prompt_length > self._max_chunk_tokens
 
     def _fits(self, jobs: Sequence[Job]) -> bool:
         prompts = [self._requests[job.number].prompt for job in jobs]

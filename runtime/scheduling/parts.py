@@ -22,14 +22,15 @@ class EngineConfig(ValidatedConfig):
     """How an engine schedules.
 
     ``max_prefill_tokens``: of one call for prompts, which bounds the gap between two tokens of
-    other texts; longer prompts run in chunks of as many. ``admission``: ``fcfs``, or
-    ``gang:min_free=2,hold_ms=8``. ``fills_first``: prompts run as long as there are slots, with no
-    step between, for requests whose texts nobody awaits one by one. ``failures``: "end" the rows
-    that one concerns and go on, or "raise" it to the caller of ``step``.
+    other texts; longer prompts run in chunks of as many. ``admission``: ``fcfs``, the
+    default on a CPU, or ``gang:min_free=2,hold_ms=8``, that on a device. ``fills_first``: prompts
+    run as long as there are slots, with no step between, for requests whose texts nobody awaits one
+    by one. ``failures``: "end" the rows that one concerns and go on, or "raise" it to the caller of
+    ``step``.
     """
 
     max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
-    admission: str = "fcfs"
+    admission: str | None = None
     fills_first: bool = False
     failures: Literal["end", "raise"] = "end"
 

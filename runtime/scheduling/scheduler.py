@@ -61,6 +61,8 @@ class Scheduler:
     call for prompts comes a step, so that the gap between two tokens of a text is at most one
     such call and one step. Whoever waits first is in the next call for prompts, so nobody starves.
 
+    ``max_chunk_tokens``: of one prompt in one call, where that is less.
+
     ``fits``: whether jobs can be let in together, by memory; asked for what is let in next.
     """
 
@@ -71,10 +73,12 @@ class Scheduler:
         admission: Admission,
         fits: Fits,
         *,
+        max_chunk_tokens: int | None = None,
         fills_first: bool = False,
     ) -> None:
         self._slots = slots
         self._max_prefill_tokens = max_prefill_tokens
+        self._max_chunk_tokens = max_chunk_tokens or max_prefill_tokens
         self._admission = admission
         self._fits = fits
         self._fills_first = fills_first
@@ -142,7 +146,7 @@ class Scheduler:
         free = self._free()
         shortest = longest = 0
         for job in self._waiting.values():
-            if group and job.prompt_length > self._max_prefill_tokens:
+            if group and job.prompt_length > self._max_chunk_tokens:
                 continue
             low = min(shortest or job.prompt_length, job.prompt_length)
             high = max(longest, job.prompt_length)
@@ -155,7 +159,7 @@ class Scheduler:
             group.append(job)
             free -= job.rows
             shortest, longest = low, high
-            if job.prompt_length > self._max_prefill_tokens:
+            if job.prompt_length > self._max_chunk_tokens:
                 break
         return group
 
@@ -178,7 +182,7 @@ class Scheduler:
         for job in group:
             del self._waiting[job.number]
         first = group[0]
-        if first.prompt_length > self._max_prefill_tokens:
+        if first.prompt_length > self._max_chunk_tokens:
             return self._next_chunk(first, 0)
         for job in group:
             self._running[job.number] = job.rows
@@ -186,7 +190,7 @@ class Scheduler:
         return Prefill(tuple(job.number for job in group))
 
     def _next_chunk(self, job: Job, start: int) -> Chunk:
-        stop = min(start + self._max_prefill_tokens, job.prompt_length)
+        stop = min(start + self._max_chunk_tokens, job.prompt_length)
         self._owes_step = True
         if stop < job.prompt_length:
             self._chunked = job, stop

@@ -54,7 +54,9 @@ class AsyncEngine(EngineService):
         self._held = ExitStack()
         self._engine = self._held.enter_context(
             generator.engine(
-                max_prefill_tokens=config.max_prefill_tokens, admission=config.admission
+                max_prefill_tokens=config.max_prefill_tokens,
+                max_model_len=config.max_model_len,
+                admission=config.admission,
             )
         )
         self._loop = EngineLoop(self._engine, self._requests)
@@ -68,6 +70,7 @@ class AsyncEngine(EngineService):
         path: str | Path,
         *,
         schedule: str | ExitSchedule | None = None,
+        device: str | None = None,
         threads: int | None = None,
         max_batch_size: int = 8,
         kv_memory: int | str | None = None,
@@ -76,21 +79,26 @@ class AsyncEngine(EngineService):
         verify: Verify = "full",
         max_waiting: int = 256,
         max_prefill_tokens: int | None = None,
-        admission: str = "fcfs",
+        max_model_len: int | None = None,
+        admission: str | None = None,
     ) -> AsyncIterator[Self]:
         """Open a bundle directory; leaving the block cancels what runs and frees all.
 
-        ``max_waiting``, ``max_prefill_tokens`` and ``admission``: see `ServiceConfig`; everything
-        else as in `Generator.open`, whose errors it raises.
+        ``max_waiting``, ``max_prefill_tokens``, ``max_model_len`` and ``admission``: see
+        `ServiceConfig`; everything else as in `Generator.open`, whose errors it raises.
         """
         config = ServiceConfig(
-            max_waiting=max_waiting, max_prefill_tokens=max_prefill_tokens, admission=admission
+            max_waiting=max_waiting,
+            max_prefill_tokens=max_prefill_tokens,
+            max_model_len=max_model_len,
+            admission=admission,
         )
         parse_admission(config.admission)
         generator = await asyncio.to_thread(
             Generator.open,
             path,
             schedule=schedule,
+            device=device,
             threads=threads,
             max_batch_size=max_batch_size,
             kv_memory=kv_memory,

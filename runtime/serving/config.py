@@ -12,7 +12,7 @@ from ...engines.checking import Option, ValidatedConfig
 class ServiceConfig(ValidatedConfig):
     """What waits at most before a request is refused, and how the engine schedules.
 
-    ``max_prefill_tokens`` and ``admission``: see `EngineConfig`.
+    ``max_prefill_tokens``, ``max_model_len`` and ``admission``: see `Generator.engine`.
     """
 
     max_waiting: Annotated[int, Option()] = Field(
@@ -23,6 +23,9 @@ class ServiceConfig(ValidatedConfig):
         ge=16,
         description="tokens of one call for prompts; fewer: texts that run go on sooner (2048)",
     )
-    admission: Annotated[str, Option()] = Field(
-        default="fcfs", description="fcfs, or gang:min_free=2,hold_ms=8"
+    max_model_len: Annotated[int | None, Option()] = Field(
+        default=None, ge=1, description="positions of a request, prompt and text (the bundle's)"
+    )
+    admission: Annotated[str | None, Option()] = Field(
+        default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
     )

@@ -11,27 +11,25 @@ batch's caches; a batch whose caches lie elsewhere captures anew.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
 
 from ...engines.backends.device import Device, DeviceGraph, DeviceMemory
 from ...engines.backends.session import Binding, EngineSession
-from ...engines.errors import SkipDecError
 from ...engines.manifest import EngineKind, TensorRole
 from ...engines.memory import Array, DeviceBuffer, DeviceTensor, Tensor
 from ..kv.cache import KVCache
 from ..schedule import LayerPlan
 from ..tokens.logits import CandidateLogits
 from .device_buffers import DeviceBuffers, DeviceInputs
+from .device_graphs import GraphCapture
 from .device_prompts import DevicePrompts, LayerSessions, mask_capacity, passing
 from .stitcher import BatchStitcher, bind, cache_tensors
-
-_LOGGER = logging.getLogger(__name__)
 
 # Sets of cache addresses whose graphs are kept: calls of other sizes or schedules in between
 # don't cost those of the calls around them.
@@ -84,20 +82,20 @@ class DeviceStitcher(BatchStitcher):
         max_rows: int,
         padded_rows: Callable[[int], int],
     ) -> None:
-        self._memory = memory
-        self._device: Device = memory.device
-        self._embed = embed
-        self._layers = layers
-        self._head = head
-        self._candidates = candidates
-        self._padded_rows = padded_rows
-        self._buffers = DeviceBuffers(memory, embed.spec, head.spec, candidates.spec, max_rows)
+        self.memory = memory
+        self.device: Device = memory.device
+        self.embed = embed
+        self.layers = layers
+        self.head = head
+        self.candidates = candidates
+        self.padded_rows = padded_rows
+        self.buffers = DeviceBuffers(memory, embed.spec, head.spec, candidates.spec, max_rows)
         self._step_inputs: dict[tuple[int, int | None], DeviceInputs] = {}
-        self._prompts = DevicePrompts(memory, embed, layers, head, self._buffers)
+        self.prompts = DevicePrompts(memory, embed, layers, head, self.buffers)
         self._ends: dict[tuple[EngineKind, int, int | None, int], Binding] = {}
         self._places: OrderedDict[_Addresses, _Place] = OrderedDict()
         self._place = _Place()
-        self.captures_graphs = True
+        self.capture = GraphCapture(self.device)
 
     @property
     def num_graphs(self) -> int:
@@ -108,22 +106,22 @@ class DeviceStitcher(BatchStitcher):
         self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
     ) -> CandidateLogits:
         """See Stitcher."""
-        rows = self._padded_rows(len(tokens))
+        rows = self.padded_rows(len(tokens))
         inputs = self._inputs_of_step(rows, cache.plan.bucket)
         inputs.fill([(token,) for token in tokens], positions, range(len(tokens)))
         step = self._place.steps.get((plan.layers, rows))
         if step is None:
             step = self._place.steps[plan.layers, rows] = self._bind_step(cache, plan, inputs, rows)
             self._enqueue(inputs, step)
-            self._device.synchronize()
-            step.graph = self._capture(inputs, step)
+            self.device.synchronize()
+            step.graph = self.capture.capture(partial(self._enqueue, inputs, step))
         elif step.graph is not None:
             step.graph.launch()
-            self._device.synchronize()
+            self.device.synchronize()
         else:
             self._enqueue(inputs, step)
-            self._device.synchronize()
-        return self._buffers.candidate_logits(len(tokens))
+            self.device.synchronize()
+        return self.buffers.candidate_logits(len(tokens))
 
     def retire(self, cache: KVCache, plan: LayerPlan) -> None:
         """See Stitcher. Nothing enqueued later touches the layers' caches; bindings hold only
@@ -146,7 +144,14 @@ class DeviceStitcher(BatchStitcher):
     ) -> Array:
         """See Stitcher."""
         self._go_to(cache)
-        return self._prompts.prefill(cache, first_row, prompts, active_lengths)
+        rows = len(prompts)
+
+        def caches(layer: int) -> tuple[Tensor, Tensor]:
+            if cache.is_live(layer):
+                return cache.rows(layer, first_row, first_row + rows)
+            return cache.scratch(rows)
+
+        return self.prompts.prefill(prompts, active_lengths, cache.plan.bucket, caches)
 
     def score(
         self,
@@ -157,7 +162,7 @@ class DeviceStitcher(BatchStitcher):
         chunk: int,
     ) -> Iterator[Array]:
         """See Stitcher."""
-        return self._prompts.score(cache, tokens, active_lengths, positions, chunk)
+        return self.prompts.score(cache, tokens, active_lengths, positions, chunk)
 
     def close(self) -> None:
         """See Stitcher."""
@@ -170,8 +175,8 @@ class DeviceStitcher(BatchStitcher):
 
     def _inputs_of_step(self, rows: int, bucket: int | None) -> DeviceInputs:
         if (rows, bucket) not in self._step_inputs:
-            inputs = DeviceInputs(self._memory)
-            inputs.lay_out(rows, 1, rows, mask_capacity(self._layers, bucket))
+            inputs = DeviceInputs(self.memory)
+            inputs.lay_out(rows, 1, rows, mask_capacity(self.layers, bucket))
             self._step_inputs[rows, bucket] = inputs
         return self._step_inputs[rows, bucket]
 
@@ -186,9 +191,9 @@ class DeviceStitcher(BatchStitcher):
         ends = [
             self._end_binding(session, rows, cache.plan.bucket, parity, inputs)
             for session, parity in (
-                (self._embed, 0),
-                (self._head, len(plan.layers) % 2),
-                (self._candidates, 0),
+                (self.embed, 0),
+                (self.head, len(plan.layers) % 2),
+                (self.candidates, 0),
             )
         ]
         return _Step((ends[0], *layers, *ends[1:]))
@@ -204,9 +209,9 @@ class DeviceStitcher(BatchStitcher):
         """Bind embed to write, or head to read, hidden states ``parity``; or the candidates."""
         place = (session.spec.kind, rows, bucket, parity)
         if place not in self._ends:
-            hidden = self._buffers.hidden_states(rows)[parity]
+            hidden = self.buffers.hidden_states(rows)[parity]
             ends = {TensorRole.HIDDEN_STATES: hidden, TensorRole.HIDDEN_STATES_OUT: hidden}
-            self._ends[place] = bind(session, inputs.tensors | self._buffers.results(rows) | ends)
+            self._ends[place] = bind(session, inputs.tensors | self.buffers.results(rows) | ends)
         return self._ends[place]
 
     def _layer_binding(
@@ -219,10 +224,10 @@ class DeviceStitcher(BatchStitcher):
             # The true longest row would be frozen into a graph; the capacity bounds it.
             bound = {TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(capacity, np.int32)}
             bindings[key_of] = bind(
-                self._layers(cache.plan.bucket)[layer],
+                self.layers(cache.plan.bucket)[layer],
                 inputs.tensors
                 | cache_tensors(_borrowed(key), _borrowed(value))
-                | passing(self._buffers.hidden_states(rows), parity)
+                | passing(self.buffers.hidden_states(rows), parity)
                 | bound,
             )
         return bindings[key_of]
@@ -231,23 +236,7 @@ class DeviceStitcher(BatchStitcher):
         inputs.upload()
         for binding in step.bindings:
             binding.run()
-        self._buffers.download()
-
-    def _capture(self, inputs: DeviceInputs, step: _Step) -> DeviceGraph | None:
-        """Capture the step, which has run once; None, and no further tries, if that fails."""
-        if not self.captures_graphs:
-            return None
-        try:
-            self._device.begin_capture()
-            try:
-                self._enqueue(inputs, step)
-            finally:
-                graph = self._device.end_capture()
-        except SkipDecError as error:
-            _LOGGER.warning("steps are enqueued engine by engine, not as graphs: %s", error)
-            self.captures_graphs = False
-            return None
-        return graph
+        self.buffers.download()
 
     def _go_to(self, cache: KVCache) -> None:
         """Use the graphs and bindings of the addresses at which the caches lie."""

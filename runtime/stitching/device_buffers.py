@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from ...engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
 from ..tokens.logits import CandidateLogits
 
 _ALIGNMENT = 256  # what CUDA gives its own allocations
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 class DeviceBuffers:
@@ -41,7 +44,7 @@ class DeviceBuffers:
         shape = (max_rows, 1, self._hidden_size)
         self._hidden = [memory.empty(shape, hidden.dtype) for _ in range(2)]  # [max_rows, 1, E]
         self._logits = memory.empty((max_rows, self._vocab_size), "float32")
-        self._chosen = Staging(memory)
+        self._chosen: Staging[TensorRole] = Staging(memory)
         self._chosen.lay_out(
             {
                 role.TOP_LOGITS: Field("float32", (max_rows, num_candidates)),
@@ -50,7 +53,7 @@ class DeviceBuffers:
         )
         self._fetched = memory.device.pinned(4 * self._vocab_size).view(np.float32)  # [V]
         self._prompt_hidden: list[DeviceTensor] = []
-        self._prompt_logits = Staging(memory)
+        self._prompt_logits: Staging[TensorRole] = Staging(memory)
 
     def hidden_states(self, rows: int) -> tuple[DeviceTensor, DeviceTensor]:
         """The two buffers of a step, [rows, 1, E] each."""
@@ -87,7 +90,7 @@ class DeviceBuffers:
         )
         return first, second
 
-    def prompt_logits(self, rows: int) -> Staging:
+    def prompt_logits(self, rows: int) -> Staging[TensorRole]:
         """Room for logits float32 [rows, V] of a prefill call, on both sides."""
         self._prompt_logits.lay_out({TensorRole.LOGITS: Field("float32", (rows, self._vocab_size))})
         return self._prompt_logits
@@ -108,7 +111,7 @@ class DeviceInputs:
     """
 
     def __init__(self, memory: DeviceMemory) -> None:
-        self._staging = Staging(memory)
+        self._staging: Staging[TensorRole] = Staging(memory)
 
     def lay_out(self, rows: int, length: int, num_gathered: int, capacity: int | None) -> None:
         """Make room; ``fill`` and ``upload`` follow."""
@@ -176,7 +179,7 @@ class Field:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-class Staging:
+class Staging(Generic[Name]):
     """Page-locked host memory and as much device memory, laid out alike.
 
     ``lay_out`` says which tensors they hold; ``host`` views are written or read by the caller,
@@ -188,31 +191,31 @@ class Staging:
         self._pinned: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._buffer = DeviceBuffer(0, 0)
         self._used = 0
-        self.host: dict[TensorRole, Array] = {}
-        self.device: dict[TensorRole, DeviceTensor] = {}
+        self.host: dict[Name, Array] = {}
+        self.device: dict[Name, DeviceTensor] = {}
 
-    def lay_out(self, fields: Mapping[TensorRole, Field]) -> None:
+    def lay_out(self, fields: Mapping[Name, Field]) -> None:
         """Place ``fields`` one behind the other; what was there before is gone."""
-        offsets: dict[TensorRole, int] = {}
+        offsets: dict[Name, int] = {}
         size = 0
-        for role, tensor in fields.items():
-            offsets[role] = size
+        for name, tensor in fields.items():
+            offsets[name] = size
             size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
         if size > self._buffer.nbytes:
             self._pinned = self._memory.device.pinned(size)
             self._buffer = self._memory.allocate(size)
         self._used = size
         self.host = {
-            role: self._pinned[offsets[role] : offsets[role] + tensor.nbytes]
+            name: self._pinned[offsets[name] : offsets[name] + tensor.nbytes]
             .view(tensor.dtype)
             .reshape(tensor.shape)
-            for role, tensor in fields.items()
+            for name, tensor in fields.items()
         }
         self.device = {
-            role: DeviceTensor(
-                self._buffer.address + offsets[role], tensor.shape, tensor.dtype, self._buffer
+            name: DeviceTensor(
+                self._buffer.address + offsets[name], tensor.shape, tensor.dtype, self._buffer
             )
-            for role, tensor in fields.items()
+            for name, tensor in fields.items()
         }
 
     def upload(self) -> None:

@@ -13,7 +13,7 @@ from ...engines.manifest import TensorRole
 from ...engines.memory import Array, DeviceTensor, Tensor
 from ..kv.cache import KVCache
 from .device_buffers import DeviceBuffers, DeviceInputs
-from .stitcher import cache_tensors, run_once
+from .stitcher import LayerCaches, cache_tensors, do_nothing, run_once
 
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]
 """The layers' sessions for one static KV capacity, or for any (None)."""
@@ -43,22 +43,43 @@ class DevicePrompts:
 
     def prefill(
         self,
-        cache: KVCache,
-        first_row: int,
         prompts: Sequence[Sequence[int]],
         active_lengths: Sequence[Sequence[int]],
+        bucket: int | None,
+        caches: LayerCaches,
+        after: Callable[[int], None] = do_nothing,
     ) -> Array:
-        """See Stitcher.prefill."""
-        rows, padded = len(prompts), max(map(len, prompts))
+        """Run prompts into empty caches of capacity ``bucket``, see `Stitcher.prefill`.
+
+        ``caches(layer)`` says where a layer writes, and ``after(layer)`` is told when it has.
+        Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
+        """
+        padded = max(map(len, prompts))
         last = [index * padded + len(prompt) - 1 for index, prompt in enumerate(prompts)]
-
-        def place(layer: int) -> tuple[Tensor, Tensor]:
-            if cache.is_live(layer):
-                return cache.rows(layer, first_row, first_row + rows)
-            return cache.scratch(rows)
-
-        states = self._run(prompts, active_lengths, last, cache.plan.bucket, place)
+        states = self._run(prompts, 0, active_lengths, last, bucket, caches, after)
         return self._gather(states, self._inputs.tensors[TensorRole.ROW_POSITIONS])
+
+    def chunk(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        active_lengths: Sequence[int],
+        bucket: int | None,
+        caches: LayerCaches,
+        *,
+        is_last: bool,
+    ) -> Array | None:
+        """Run ``tokens`` of one prompt, which stand at ``start`` and behind it, on their caches.
+
+        ``active_lengths[l]``: the prompt's tokens that layer l runs, from its first on. Returns
+        logits float32 [1, V] of the last token if this is the prompt's last chunk.
+        """
+        active = [[max(0, min(length - start, len(tokens)))] for length in active_lengths]
+        states = self._run([tokens], start, active, [len(tokens) - 1], bucket, caches)
+        if is_last:
+            return self._gather(states, self._inputs.tensors[TensorRole.ROW_POSITIONS])
+        self._device.synchronize()  # the host's copy of the inputs may change from here on
+        return None
 
     def score(
         self,
@@ -71,7 +92,7 @@ class DevicePrompts:
         """See Stitcher.score."""
         lengths = [[length] for length in active_lengths]
         scratch = cache.scratch(1)
-        states = self._run([tokens], lengths, [0], cache.plan.bucket, lambda _: scratch)
+        states = self._run([tokens], 0, lengths, [0], cache.plan.bucket, lambda _: scratch)
         inputs = self._inputs
         for start in range(0, len(positions), chunk):
             gathered = positions[start : start + chunk]
@@ -84,12 +105,14 @@ class DevicePrompts:
     def _run(
         self,
         prompts: Sequence[Sequence[int]],
+        start: int,
         active_lengths: Sequence[Sequence[int]],
         gathered: Sequence[int],
         bucket: int | None,
-        place: Callable[[int], tuple[Tensor, Tensor]],
+        caches: LayerCaches,
+        after: Callable[[int], None] = do_nothing,
     ) -> DeviceTensor:
-        """Run each layer on its prefixes, ``place(layer)`` its caches; return the last states.
+        """Run each layer on its prefixes of what stands at ``start``; return the last states.
 
         Layers that run whole rows read one buffer and write the other. The others read and write
         copies of their prefixes, in the second halves of the buffers.
@@ -100,28 +123,31 @@ class DevicePrompts:
         capacity = mask_capacity(self._layers, bucket)
         inputs = self._inputs
         inputs.lay_out(rows, padded, len(gathered), capacity)
-        inputs.fill(prompts, [0] * rows, gathered)
+        inputs.fill(prompts, [start] * rows, gathered)
         inputs.upload()
         buffers = self._buffers.prompt_hidden_states(rows if all(whole) else 2 * rows, padded)
         read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
         run_once(self._embed, inputs.tensors | {TensorRole.HIDDEN_STATES_OUT: read})
         for layer, session in enumerate(self._layers(bucket)):
+            active = active_lengths[layer]
             if whole[layer]:
-                run_once(session, _tensors(inputs, *place(layer), read, written))
+                run_once(session, _tensors(inputs, start, *caches(layer), read, written))
                 read, written = written, read
-            else:
-                active = active_lengths[layer]
+            elif any(active):
                 prefixes = [_prefixes(buffer[rows:], max(active)) for buffer in buffers]
-                self._prepare(self._prefix_inputs, prompts, active, capacity)
+                self._prepare(self._prefix_inputs, prompts, start, active, capacity)
                 self._copy_rows(prefixes[0], read, [max(active)] * rows)
-                run_once(session, _tensors(self._prefix_inputs, *place(layer), *prefixes))
+                inputs_of = self._prefix_inputs
+                run_once(session, _tensors(inputs_of, start, *caches(layer), *prefixes))
                 self._copy_rows(read, prefixes[1], active)
+            after(layer)
         return read
 
     def _prepare(
         self,
         inputs: DeviceInputs,
         prompts: Sequence[Sequence[int]],
+        start: int,
         active: Sequence[int],
         capacity: int | None,
     ) -> None:
@@ -129,7 +155,7 @@ class DevicePrompts:
         self._device.synchronize()  # the host's copy of the inputs is about to change
         inputs.lay_out(len(prompts), max(active), 1, capacity)
         tokens = [prompt[:length] for prompt, length in zip(prompts, active, strict=True)]
-        inputs.fill(tokens, [0] * len(prompts), [0])
+        inputs.fill(tokens, [start] * len(prompts), [0])
         inputs.upload()
 
     def _copy_rows(
@@ -183,12 +209,17 @@ def _prefixes(states: DeviceTensor, length: int) -> DeviceTensor:
 
 
 def _tensors(
-    inputs: DeviceInputs, key: Tensor, value: Tensor, read: DeviceTensor, written: DeviceTensor
+    inputs: DeviceInputs,
+    start: int,
+    key: Tensor,
+    value: Tensor,
+    read: DeviceTensor,
+    written: DeviceTensor,
 ) -> dict[TensorRole, Tensor]:
     """All that a layer may ask for, by role."""
     return {
         **inputs.tensors,
         **cache_tensors(key, value),
         **passing((read, written), 0),
-        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(read.shape[1], np.int32),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(start + read.shape[1], np.int32),
     }

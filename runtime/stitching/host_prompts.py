@@ -10,13 +10,7 @@ import numpy as np
 from ...engines.backends.session import EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array, Tensor
-from .stitcher import cache_tensors, run_once
-
-LayerCaches = Callable[[int], tuple[Tensor, Tensor]]  # layer -> key and value [rows, N, T, W]
-
-
-def _nothing(layer: int) -> None:
-    pass
+from .stitcher import LayerCaches, cache_tensors, do_nothing, run_once
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class HostPrompts:
         prompts: Sequence[Sequence[int]],
         active_lengths: Sequence[Sequence[int]],
         caches: LayerCaches,
-        after: Callable[[int], None] = _nothing,
+        after: Callable[[int], None] = do_nothing,
     ) -> Array:
         """Run prompts into empty caches, see `Stitcher.prefill`.
 

@@ -11,6 +11,7 @@ from ...engines.memory import Array
 from ..kv.reservation import Reservation
 from ..schedule import ExitSchedule, LayerPlan
 from ..tokens.logits import StepLogits
+from .slot_limits import SlotLimits
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,13 @@ class SlotStitcher(ABC):
 
     @property
     @abstractmethod
+    def limits(self) -> SlotLimits:
+        """What the slots hold at most."""
+
+    @property
+    @abstractmethod
     def reserved_bytes(self) -> int:
-        """Bytes of KV memory in use."""
+        """Bytes of KV memory that rows and prompts have."""
 
     @property
     @abstractmethod

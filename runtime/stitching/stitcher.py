@@ -8,7 +8,7 @@ them on a device.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...engines.backends.session import Binding, EngineSession
 from ...engines.manifest import TensorRole
@@ -16,6 +16,9 @@ from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache
 from ..schedule import LayerPlan
 from ..tokens.logits import StepLogits
+
+LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
+"""Where a layer writes: key and value [rows, N, T, W]."""
 
 
 class Stitcher(ABC):
@@ -81,6 +84,10 @@ class BatchStitcher(Stitcher):
     @abstractmethod
     def retire(self, cache: KVCache, plan: LayerPlan) -> None:
         """Give back the caches of all layers that ``plan``, and so any later one, bypasses."""
+
+
+def do_nothing(layer: int) -> None:
+    """Where nobody needs to know that ``layer`` has run."""
 
 
 def bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:

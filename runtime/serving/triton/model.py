@@ -154,6 +154,7 @@ def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) ->
     config = ServiceConfig(
         max_waiting=settings.max_waiting,
         max_prefill_tokens=settings.max_prefill_tokens,
+        max_model_len=settings.max_model_len,
         admission=settings.admission,
     )
     try:

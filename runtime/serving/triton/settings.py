@@ -43,8 +43,11 @@ class ModelSettings(ValidatedConfig):
     max_prefill_tokens: Annotated[int | None, _RUNNING] = Field(
         default=None, ge=16, description="prompt tokens of one call (2048)"
     )
-    admission: Annotated[str, _RUNNING] = Field(
-        default="fcfs", description="fcfs, or gang:min_free=2,hold_ms=8"
+    max_model_len: Annotated[int | None, _RUNNING] = Field(
+        default=None, ge=1, description="positions of a request, prompt and text (the bundle's)"
+    )
+    admission: Annotated[str | None, _RUNNING] = Field(
+        default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
     )
     raw_prompt: Annotated[bool, Option()] = Field(
         default=False, description="without the template that the model was tuned with"

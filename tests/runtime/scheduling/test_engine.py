@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from random_requests import Wanted, draw, texts, together
 
 from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, UsageError
 from skipdec.engines.backends.ort import OrtBinding
@@ -17,16 +16,7 @@ from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.stitching.host_slots import HostSlotStitcher
 from skipdec.runtime.stitching.slots import StepRow
-from skipdec.runtime.tokens.outputs import RequestOutput
 from skipdec.runtime.tokens.sampler import Sampler
-
-SCHEDULES = (
-    "full",
-    "linear:max=5,min=2,horizon=12",
-    "linear:max=4,min=2,horizon=5,prompt=decay",
-    "constant:max=3,placement=unified",
-    None,
-)
 
 
 @pytest.fixture(scope="module", params=["int8", "none"])
@@ -35,58 +25,6 @@ def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> 
     bundle = exported("pre_norm", quantize=request.param, kernels="auto")
     with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
         yield generator
-
-
-@dataclass(frozen=True)
-class Wanted:
-    prompt: list[int]
-    params: SamplingParams
-    schedule: str | None
-    arrival: int  # step of the engine
-
-    def alone(self, generator: Generator) -> RequestOutput:
-        return generator.generate([self.prompt], self.params, schedule=self.schedule)[0]
-
-
-def draw(seed: int, count: int, longest: int = 24) -> list[Wanted]:
-    rng = random.Random(seed)
-    wanted, arrival = [], 0
-    for _ in range(count):
-        arrival += rng.choice((0, 0, 1, 2, 9))
-        n = rng.choice((1, 1, 1, 2, 3))
-        params = SamplingParams(
-            max_tokens=rng.choice((1, 2, 5, 9, 17)),
-            n=n,
-            seed=rng.randrange(1000),
-            temperature=0.8 if n > 1 else rng.choice((0.0, 0.8)),
-            ignore_eos=rng.random() < 0.7,
-        )
-        prompt = [rng.randrange(4, 90) for _ in range(rng.randrange(1, longest))]
-        wanted.append(Wanted(prompt, params, rng.choice(SCHEDULES), arrival))
-    return wanted
-
-
-def together(
-    generator: Generator, wanted: list[Wanted], *, max_prefill_tokens: int = 16
-) -> list[RequestOutput]:
-    numbers: list[int] = []
-    to_come = list(wanted)
-    with generator.engine(max_prefill_tokens=max_prefill_tokens) as engine:
-        steps = 0
-        while to_come or engine.is_busy:
-            while to_come and to_come[0].arrival <= steps:
-                one = to_come.pop(0)
-                numbers.append(engine.add(one.prompt, one.params, schedule=one.schedule))
-            engine.step()
-            steps += 1
-        stats = engine.stats()
-        assert stats.submitted == stats.finished + stats.failed == len(wanted)
-        assert stats.reserved_bytes == 0
-        return [engine.take(number) for number in numbers]
-
-
-def texts(output: RequestOutput) -> list[tuple[tuple[int, ...], tuple[int, ...], str | None]]:
-    return [(one.token_ids, one.layers_per_token, one.finish_reason) for one in output.outputs]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,23 +6,19 @@ Over ONNX Runtime behind a device of host memory, and over plans of the fake Ten
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_plans import compile_bundle
-from fake_tensorrt import FakeTensorRt
+from device_generators import TARGETS, Exported, Open, on_tensorrt
 from host_device import HostDevice
 from tiny_models import STRUCTURES
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
-from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, ClosedError, DeviceError, UsageError
-from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.runtime.stitching.device import DeviceStitcher
 
 SCHEDULES = (
@@ -39,25 +35,6 @@ PARAMS = [
     SamplingParams(temperature=0, max_tokens=12, min_tokens=3, repetition_penalty=1.2),
     SamplingParams(temperature=0, max_tokens=1),
 ]
-Exported = Callable[..., Path]
-Open = Callable[..., Generator]
-
-
-def on_onnxruntime(exported: Exported, _: Path, structure: str) -> tuple[EngineBundle, object]:
-    backend = OrtRehearsalBackend(device=HostDevice())
-    return EngineBundle.open(exported(structure)), backend
-
-
-def on_tensorrt(exported: Exported, directory: Path, structure: str) -> tuple[EngineBundle, object]:
-    bundle = directory / "compiled"
-    if not bundle.exists():
-        compile_bundle(exported(structure, keep_canonical=True), bundle, kv_buckets=[16, 32, 64])
-    device = HostDevice()
-    backend = TensorRtBackend(device=device, library=FakeTensorRt(device).library())
-    return EngineBundle.open(bundle), backend
-
-
-TARGETS = {"onnxruntime": on_onnxruntime, "tensorrt": on_tensorrt}
 
 
 @pytest.fixture(params=list(TARGETS))
@@ -155,8 +132,8 @@ def test_bypassed_layers_are_not_enqueued(
     open_on_device: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = open_on_device()
-    stitcher(generator).captures_graphs = False
-    layers = stitcher(generator)._layers(16 if generator.bundle.manifest.build else None)
+    stitcher(generator).capture.is_possible = False
+    layers = stitcher(generator).layers(16 if generator.bundle.manifest.build else None)
     runs = [0] * len(layers)
     binding_types = set()
     for index, session in enumerate(layers):
@@ -288,5 +265,5 @@ def test_the_smallest_bucket_that_holds_the_call_is_taken(
     with Generator(bundle, backend) as generator:
         for max_tokens, bucket in ((3, 16), (4, 16), (5, 32), (40, 64)):
             generator.generate([PROMPTS[2]], SamplingParams(max_tokens=max_tokens, temperature=0))
-            loaded = stitcher(generator)._layers._loaded
+            loaded = stitcher(generator).layers._loaded
             assert max(loaded) == bucket

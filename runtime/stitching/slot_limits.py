@@ -1,0 +1,21 @@
+"""What the slots of a running batch hold at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SlotLimits:
+    """Rows at once, positions of a row, and bytes of KV memory.
+
+    ``bucket``: the static capacity of the engines, None where they take any. ``most_prompts`` and
+    ``most_prompt_tokens``, of each of them, bound a call for prompts; None: nothing does.
+    """
+
+    max_rows: int
+    max_positions: int
+    kv_bytes: int
+    bucket: int | None = None
+    most_prompts: int | None = None
+    most_prompt_tokens: int | None = None

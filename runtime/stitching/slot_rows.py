@@ -1,0 +1,239 @@
+"""Rows in slots, wherever engines run: what they reserve, their prompts, how they leave layers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+from ...engines.memory import Array, Tensor
+from ..kv.cache import KVCache, KVPlan
+from ..kv.pool import BufferPool
+from ..kv.reservation import Reservation
+from ..kv.slots import SlotCache
+from ..schedule import LayerPlan
+from .slot_limits import SlotLimits
+from .slots import PromptRow, SlotStitcher, StepRow
+from .stitcher import LayerCaches
+
+
+class SlotRows(SlotStitcher):
+    """All of a `SlotStitcher` but its engines."""
+
+    def __init__(
+        self, cache: SlotCache, pool: BufferPool, num_layers: int, limits: SlotLimits
+    ) -> None:
+        self._cache = cache
+        self._pool = pool
+        self._num_layers = num_layers
+        self._limits = limits
+        self._plans: dict[int, LayerPlan] = {}  # row -> of its last step
+        self._chunked: _ChunkedPrompt | None = None
+
+    @property
+    def limits(self) -> SlotLimits:
+        """See SlotStitcher."""
+        return self._limits
+
+    @property
+    def reserved_bytes(self) -> int:
+        """See SlotStitcher."""
+        return self._pool.in_use_bytes - self._cache.idle_bytes
+
+    @property
+    def planned_bytes(self) -> int:
+        """See SlotStitcher."""
+        return self._cache.planned_bytes
+
+    def fits(self, rows: Sequence[PromptRow]) -> bool:
+        """See SlotStitcher."""
+        most = self._limits.most_prompts
+        if most is not None and len(rows) > most:
+            return False
+        return self._cache.fits(_reservations(rows), self._scratch_plan(rows).nbytes)
+
+    def fits_in_chunks(self, row: PromptRow) -> bool:
+        """See SlotStitcher."""
+        return self._cache.fits(_reservations([row]), self._chunk_plan(row).nbytes)
+
+    def bytes_alone(self, row: PromptRow, *, in_chunks: bool) -> int:
+        """See SlotStitcher."""
+        plan = self._chunk_plan(row) if in_chunks else self._scratch_plan([row])
+        return self._cache.bytes_alone(_reservations([row])) + plan.nbytes
+
+    def prefill(self, rows: Sequence[PromptRow]) -> Array:
+        """See SlotStitcher.
+
+        Where all rows keep a layer, it writes their slots; else a scratch pair, from which the
+        rows that do keep it are copied.
+        """
+        self._reserve(rows, self._scratch_plan(rows))
+        active = [[row.active_length(layer) for row in rows] for layer in range(self._num_layers)]
+        with KVCache(self._pool, self._scratch_plan(rows)) as scratch:
+
+            def caches(layer: int) -> tuple[Tensor, Tensor]:
+                if _keepers(rows, layer) == len(rows):
+                    return self._cache.enter(layer, [row.row for row in rows])
+                return scratch.scratch(len(rows))
+
+            def copy_kept(layer: int) -> None:
+                if 0 < _keepers(rows, layer) < len(rows):
+                    self._copy_kept(rows, layer, scratch.scratch(len(rows)))
+
+            prompts = [row.tokens for row in rows]
+            logits = self._run_prompts(prompts, active, caches, copy_kept)
+        self._begin(rows)
+        return logits
+
+    def begin_chunks(self, row: PromptRow) -> None:
+        """See SlotStitcher."""
+        assert self._chunked is None, "one prompt at a time"
+        self._reserve([row], self._chunk_plan(row))
+        self._chunked = _ChunkedPrompt(row, KVCache(self._pool, self._chunk_plan(row)))
+
+    def chunk(self, stop: int) -> Array | None:
+        """See SlotStitcher."""
+        chunked = self._chunked
+        assert chunked is not None, "begin_chunks first"
+        row, cache = chunked.row, chunked.cache
+        layers = range(self._num_layers)
+        logits = self._run_chunk(
+            row.tokens[chunked.done : stop],
+            chunked.done,
+            [row.active_length(layer) for layer in layers],
+            lambda layer: cache.rows(layer, 0, 1),
+            is_last=stop == len(row.tokens),
+        )
+        chunked.done = stop
+        if logits is not None:
+            for layer in layers:
+                if row.reservation.capacities[layer]:
+                    self._copy_kept([row], layer, cache.rows(layer, 0, 1))
+            self._drop_chunked()
+            self._begin([row])
+        return logits
+
+    def release(self, row: int) -> None:
+        """See SlotStitcher."""
+        if self._chunked is not None and row in self._chunked.row.rows:
+            self._drop_chunked()
+        self._plans.pop(row, None)
+        self._cache.release(row)
+
+    def reset(self) -> None:
+        """See SlotStitcher."""
+        self._drop_chunked()
+        self._unbind()
+        self._plans.clear()
+        self._cache.close()
+
+    @abstractmethod
+    def _run_prompts(
+        self,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+        caches: LayerCaches,
+        after: Callable[[int], None],
+    ) -> Array:
+        """Run prompts into empty caches; ``after(layer)`` once a layer has written.
+
+        Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
+        """
+
+    @abstractmethod
+    def _run_chunk(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        active_lengths: Sequence[int],
+        caches: LayerCaches,
+        *,
+        is_last: bool,
+    ) -> Array | None:
+        """Run tokens of one prompt from ``start`` on; logits float32 [1, V] if it ends there."""
+
+    @abstractmethod
+    def _unbind(self) -> None:
+        """Drop what is bound to slots, whose buffers are about to go."""
+
+    def _leave_bypassed(self, row: StepRow) -> None:
+        """Free the row's slots in the layers that it bypasses from now on."""
+        before = self._plans.get(row.row)
+        if before is row.plan or before == row.plan:
+            return
+        kept = frozenset(row.plan.layers)
+        layers = range(self._num_layers) if before is None else before.layers
+        self._cache.leave(row.row, [layer for layer in layers if layer not in kept])
+        self._plans[row.row] = row.plan
+
+    def _reserve(self, rows: Sequence[PromptRow], prompts: KVPlan) -> None:
+        reservations = {number: row.reservation for row in rows for number in row.rows}
+        self._cache.reserve(reservations, prompts.nbytes)
+
+    def _begin(self, rows: Sequence[PromptRow]) -> None:
+        self._cache.set_lengths([row.row for row in rows], [len(row.tokens) for row in rows])
+        for row in rows:
+            if row.copies:
+                self._cache.fork(row.row, row.copies)
+
+    def _copy_kept(
+        self, rows: Sequence[PromptRow], layer: int, source: tuple[Tensor, Tensor]
+    ) -> None:
+        """Let the rows that keep ``layer`` enter it, with what ``source`` [rows, N, T, W] holds."""
+        for index, row in enumerate(rows):
+            if not row.reservation.capacities[layer]:
+                continue
+            for target, held in zip(self._cache.enter(layer, [row.row]), source, strict=True):
+                self._pool.memory.copy_between((target, 0), (held, index), len(row.tokens))
+
+    def _scratch_plan(self, rows: Sequence[PromptRow]) -> KVPlan:
+        """One pair for the layers that not all rows keep."""
+        layers = range(self._num_layers)
+        longest = max(
+            (
+                max(row.active_length(layer) for row in rows)
+                for layer in layers
+                if _keepers(rows, layer) < len(rows)
+            ),
+            default=0,
+        )
+        return KVPlan(
+            self._cache.layout,
+            rows=len(rows),
+            capacities=(0,) * len(layers),
+            scratch_rows=len(rows) if longest else 0,
+            scratch_capacity=(self._limits.bucket or longest) if longest else 0,
+        )
+
+    def _chunk_plan(self, row: PromptRow) -> KVPlan:
+        """Every layer needs what it has seen of a prompt that comes in chunks."""
+        return KVPlan(
+            self._cache.layout,
+            rows=1,
+            capacities=tuple(
+                self._limits.bucket or row.active_length(layer) for layer in range(self._num_layers)
+            ),
+        )
+
+    def _drop_chunked(self) -> None:
+        if self._chunked is not None:
+            self._chunked.cache.close()
+            self._chunked = None
+
+
+class _ChunkedPrompt:
+    """A prompt that runs in chunks, its keys and values of all layers, and how far it is."""
+
+    def __init__(self, row: PromptRow, cache: KVCache) -> None:
+        self.row = row
+        self.cache = cache
+        self.done = 0
+
+
+def _reservations(rows: Sequence[PromptRow]) -> list[Reservation]:
+    """One for each row and copy."""
+    return [row.reservation for row in rows for _ in row.rows]
+
+
+def _keepers(rows: Sequence[PromptRow], layer: int) -> int:
+    """How many of the rows run ``layer`` after their prompts."""
+    return sum(1 for row in rows if row.reservation.capacities[layer])

@@ -1,0 +1,38 @@
+"""The slot stitcher of loaded engines: on the host or on a device."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ..kv.layout import KVLayout
+from ..kv.pool import BufferPool
+from ..kv.reservation import class_sizes, exact_sizes
+from ..kv.slots import SlotCache
+from .device import DeviceStitcher
+from .device_slots import DeviceSlotStitcher, device_slot_cache
+from .host import HostStitcher
+from .host_slots import HostSlotStitcher
+from .slot_limits import SlotLimits
+from .slots import SlotStitcher
+from .stitcher import Stitcher
+
+
+def make_slots(
+    stitcher: Stitcher,
+    pool: BufferPool,
+    layout: KVLayout,
+    num_layers: int,
+    limits: SlotLimits,
+    *,
+    exact: bool = False,
+) -> SlotStitcher:
+    """Slots in memory of ``pool``, of rows that run on the engines of ``stitcher``.
+
+    ``exact``: on the host, with memory for no more than what is reserved.
+    """
+    if isinstance(stitcher, DeviceStitcher):
+        cache = device_slot_cache(pool, layout, num_layers, limits)
+        return DeviceSlotStitcher(stitcher, cache, pool, limits)
+    sizes = exact_sizes if exact else class_sizes(limits.max_rows, limits.max_positions)
+    cache = SlotCache(pool, layout, num_layers=num_layers, limit=limits.kv_bytes, sizes=sizes)
+    return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, limits)

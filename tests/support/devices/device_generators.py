@@ -1,0 +1,35 @@
+"""Tiny bundles and backends of devices of host memory: ONNX Runtime's, and a fake TensorRT's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fake_plans import compile_bundle
+from fake_tensorrt import FakeTensorRt
+from host_device import HostDevice
+
+from skipdec import Generator
+from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.trt.backend import TensorRtBackend
+
+Exported = Callable[..., Path]
+Open = Callable[..., Generator]
+
+
+def on_onnxruntime(exported: Exported, _: Path, structure: str) -> tuple[EngineBundle, object]:
+    backend = OrtRehearsalBackend(device=HostDevice())
+    return EngineBundle.open(exported(structure)), backend
+
+
+def on_tensorrt(exported: Exported, directory: Path, structure: str) -> tuple[EngineBundle, object]:
+    bundle = directory / "compiled"
+    if not bundle.exists():
+        compile_bundle(exported(structure, keep_canonical=True), bundle, kv_buckets=[16, 32, 64])
+    device = HostDevice()
+    backend = TensorRtBackend(device=device, library=FakeTensorRt(device).library())
+    return EngineBundle.open(bundle), backend
+
+
+TARGETS = {"onnxruntime": on_onnxruntime, "tensorrt": on_tensorrt}
