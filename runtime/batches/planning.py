@@ -123,7 +123,7 @@ class BatchLimits:
         bucket = self.kv_bucket(positions)
         return SlotLimits(
             max_rows=self.max_batch_size,
-            max_positions=bucket or positions,
+            max_positions=positions,
             kv_bytes=self.kv_bytes,
             bucket=bucket,
             most_prompts=self.max_prefill_rows if self.kv_buckets else None,

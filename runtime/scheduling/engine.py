@@ -236,11 +236,11 @@ class Engine:
     ) -> None:
         """Raise CapacityError if ``rows`` of the request's completions don't fit even alone."""
         parts = self._parts
-        positions = len(request.prompt_token_ids) + request.max_tokens - 1
+        positions = len(request.prompt_token_ids) + request.max_tokens
         if positions > (most := parts.slots.limits.max_positions):
             raise CapacityError(
                 subject,
-                f"{len(request.prompt_token_ids)} tokens and max_tokens {request.max_tokens} need "
+                f"{len(request.prompt_token_ids)} tokens and max_tokens {request.max_tokens} are "
                 f"{positions:,} positions; max_model_len allows {most:,}; raise it, shorten the "
                 "prompt or lower max_tokens",
             )

@@ -160,7 +160,7 @@ class DeviceSlotStitcher(SlotRows):
         def make() -> list[_Work]:
             # The true longest row would be frozen into a graph; the capacity bounds it.
             bound: dict[TensorRole, Tensor] = {
-                TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(self._limits.max_positions, np.int32)
+                TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(self._limits.capacity, np.int32)
             }
             tensors = self._rows.layer_tensors(layer, source, rows) | cache_tensors(key, value)
             run = self._bind(self._sessions[layer], tensors | bound)
@@ -195,7 +195,7 @@ class DeviceSlotStitcher(SlotRows):
 def device_slot_cache(
     pool: BufferPool, layout: KVLayout, num_layers: int, limits: SlotLimits
 ) -> SlotCache:
-    """Slots of ``max_positions`` each, whatever a row reserves: engines are bound to that.
+    """Slots of ``capacity`` positions each, whatever a row reserves: engines are bound to that.
 
     Where there is memory for ``max_rows`` of them in all layers, and for prompts beside, buffers
     are made so from the start and stay, and with them all that is captured. Else they grow by rows
@@ -203,7 +203,7 @@ def device_slot_cache(
     """
 
     def pair_bytes(rows: int) -> int:
-        return 2 * pooled_size(layout.nbytes(rows, limits.max_positions))
+        return 2 * pooled_size(layout.nbytes(rows, limits.capacity))
 
     prompts = max(pair_bytes(limits.max_rows), num_layers * pair_bytes(1))
     has_room = num_layers * pair_bytes(limits.max_rows) + prompts <= limits.kv_bytes
@@ -214,7 +214,7 @@ def device_slot_cache(
         limit=limits.kv_bytes,
         sizes=fixed_sizes(
             limits.max_rows,
-            limits.max_positions,
+            limits.capacity,
             least_rows=limits.max_rows if has_room else 1,
         ),
         keeps=has_room,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SlotLimits:
-    """Rows at once, positions of a row, and bytes of KV memory.
+    """Rows at once, positions of a row (its prompt and text), and bytes of KV memory.
 
     ``bucket``: the static capacity of the engines, None where they take any. ``most_prompts`` and
     ``most_prompt_tokens``, of each of them, bound a call for prompts; None: nothing does.
@@ -19,3 +19,8 @@ class SlotLimits:
     bucket: int | None = None
     most_prompts: int | None = None
     most_prompt_tokens: int | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Positions of a slot where all slots have as many."""
+        return self.bucket or self.max_positions

@@ -1,6 +1,7 @@
 """Sends random requests to a running engine and asks of each for the text that it has alone.
 
     python scripts/attack/arrivals.py --count 1000
+    python scripts/attack/arrivals.py --count 1000 --device rehearsal
 
 Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are drawn; caches begin
 full of NaN, and memory is short, so that rows wait for it. int8 products, whose texts must not
@@ -20,11 +21,12 @@ import numpy as np
 from tiny import tiny_bundle
 
 from skipdec import Engine, Generator, SamplingParams
-from skipdec.engines.memory import HostMemory
+from skipdec.engines.backends.device import DeviceMemory
+from skipdec.engines.memory import DeviceBuffer, HostMemory
 from skipdec.runtime.tokens.outputs import RequestOutput
 
-_SLOTS = 4
-_KV_MEMORY = 400_000  # bytes: enough for any request, not for four long ones
+_SLOTS = 6
+_KV_MEMORY = 400_000  # bytes: enough for any request, not for six long ones
 _SCHEDULES = (
     "full",
     "2x:horizon=16",
@@ -68,21 +70,39 @@ class _PoisonedMemory(HostMemory):
         return buffer
 
 
+class _PoisonedDeviceMemory(DeviceMemory):
+    """The same on a device."""
+
+    def allocate(self, nbytes: int) -> DeviceBuffer:
+        buffer = super().allocate(nbytes)
+        self.device.fill(buffer.address, nbytes, 0xFF)
+        return buffer
+
+
 def main() -> int:
     """Print how many texts were others than alone."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=1000, help="requests")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", choices=("cpu", "rehearsal", "cuda"), default="cpu")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the model was not tuned to skip
     chance = random.Random(arguments.seed)
     arrivals = [Arrival.drawn(chance) for _ in range(arguments.count)]
     with tempfile.TemporaryDirectory(prefix="attack-") as temporary:
         bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        threads = 1 if arguments.device == "cpu" else None
         with Generator.open(
-            bundle, threads=1, max_batch_size=_SLOTS, kv_memory=_KV_MEMORY
+            bundle,
+            device=arguments.device,
+            threads=threads,
+            max_batch_size=_SLOTS,
+            kv_memory=_KV_MEMORY,
         ) as generator:
-            generator._runner.engines.pool.memory = _PoisonedMemory()
+            device = generator.device
+            generator._runner.engines.pool.memory = (
+                _PoisonedMemory() if device is None else _PoisonedDeviceMemory(device)
+            )
             outputs = _together(generator, arrivals)
             failures = sum(
                 not _is_right(arrival, output, generator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fake_plans import compile_bundle
 from fake_tensorrt import FakeTensorRt
@@ -23,10 +24,16 @@ def on_onnxruntime(exported: Exported, _: Path, structure: str) -> tuple[EngineB
     return EngineBundle.open(exported(structure)), backend
 
 
-def on_tensorrt(exported: Exported, directory: Path, structure: str) -> tuple[EngineBundle, object]:
+def on_tensorrt(
+    exported: Exported,
+    directory: Path,
+    structure: str,
+    **build: Any,  # noqa: ANN401  (of compile_bundle)
+) -> tuple[EngineBundle, object]:
     bundle = directory / "compiled"
     if not bundle.exists():
-        compile_bundle(exported(structure, keep_canonical=True), bundle, kv_buckets=[16, 32, 64])
+        canonical = exported(structure, keep_canonical=True)
+        compile_bundle(canonical, bundle, kv_buckets=[16, 32, 64], **build)
     device = HostDevice()
     backend = TensorRtBackend(device=device, library=FakeTensorRt(device).library())
     return EngineBundle.open(bundle), backend

@@ -1,0 +1,104 @@
+"""Steps on a device as graphs of their parts, and where each layer finds its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pytest
+from host_device import HostDevice
+
+from skipdec.runtime.stitching import device_graphs
+from skipdec.runtime.stitching.device_graphs import GraphCapture, StepGraphs, StepPart
+from skipdec.runtime.stitching.device_rows import StepLayout
+
+ROWS = 4  # at most
+
+
+class Steps:
+    """Steps whose parts write down that they ran."""
+
+    def __init__(self) -> None:
+        self.device = HostDevice()
+        self.graphs = StepGraphs(self.device, GraphCapture(self.device))
+        self.ran: list[int] = []
+        self.parts: dict[int, StepPart] = {}
+
+    def run(self, *keys: int) -> None:
+        for key in keys:
+            work = [partial(self.device.enqueue, partial(self.ran.append, key))]
+            self.parts.setdefault(key, StepPart(key, work))
+        before = len(self.ran)
+        self.graphs.run([self.parts[key] for key in keys])
+        assert self.ran[before:] == list(keys)
+
+    def launches(self, *keys: int) -> int:
+        before = self.device.counts["graph_launches"]
+        self.run(*keys)
+        return self.device.counts["graph_launches"] - before
+
+
+def test_a_step_is_captured_when_it_first_runs_and_launched_from_then_on() -> None:
+    steps = Steps()
+    assert [steps.launches(1, 2, 3) for _ in range(3)] == [0, 1, 1]
+    assert steps.launches(1, 3) == 0
+
+
+def test_beyond_those_that_are_kept_a_step_is_captured_when_it_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_graphs, "MOST_GRAPHS", 2)
+    steps = Steps()
+    steps.run(1, 2)
+    steps.run(1, 3)
+    assert steps.launches(2, 3) == 0  # its parts are captured
+    assert steps.launches(1, 2, 3) == 2  # as the parts that have graphs
+    assert steps.launches(2, 3) == 2  # again: now as a whole, in place of the one unused longest
+    assert steps.launches(2, 3) == steps.launches(1, 3) == 1
+    assert steps.launches(1, 2) == 2  # forgotten; its parts are not
+    assert len(steps.graphs) == 2
+
+
+def test_clear_destroys_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_graphs, "MOST_GRAPHS", 1)
+    steps = Steps()
+    steps.run(1, 2)
+    steps.run(2, 3)
+    steps.graphs.clear()
+    assert steps.device.counts["graphs_destroyed"] == 1 + 2
+    assert steps.launches(1, 2) == steps.launches(2, 3) == 0
+
+
+def laid_out(rows: Sequence[int], *residents: Sequence[int]) -> StepLayout:
+    return StepLayout.of(rows, residents, ROWS)
+
+
+def test_a_layer_finds_each_row_where_it_was_written_last() -> None:
+    """Rows a b c; layer 1 runs b, layer 2 runs c b: the worked example of the module."""
+    layout = laid_out([7, 8, 9], [], [8], [9, 8])
+    assert (layout.order, layout.layers, layout.is_aligned) == ((7, 8, 9), ((1, 1), (2, 2)), False)
+    window = np.arange(5) * ROWS  # where each begins: the embedding's, layers 0 to 2
+    assert layout.sources[1, 0] == window[0] + 1  # b as it was embedded
+    assert layout.sources[2, :2].tolist() == [window[0] + 2, window[2] + 0]
+    assert layout.sources[3, :3].tolist() == [window[0] + 0, window[3] + 1, window[3] + 0]
+    assert layout.places[1].tolist() == [1, ROWS, ROWS, ROWS]
+    assert layout.places[2].tolist() == [2, 1, ROWS, ROWS]
+
+
+@pytest.mark.parametrize(
+    ("residents", "is_aligned"),
+    [
+        (([3, 1], [3, 1]), True),
+        (([3, 1], []), True),
+        (([3, 1], [1, 3]), False),
+        (([3, 1], [3]), False),
+        (([3], [3]), False),
+    ],
+)
+def test_nothing_is_gathered_where_all_layers_hold_all_rows_alike(
+    residents: tuple[list[int], ...], is_aligned: bool
+) -> None:
+    layout = laid_out([1, 3], *residents)
+    assert layout.is_aligned == is_aligned
+    assert layout.order == ((3, 1) if is_aligned else (1, 3))
