@@ -20,7 +20,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.gpu_report import BASELINE, Baseline, Cell, DeviceFacts, GpuReport, Unmeasured
+from bench.gpu_report import (
+    BASELINE,
+    Baseline,
+    Cell,
+    DeviceFacts,
+    GpuReport,
+    RunningBatch,
+    Unmeasured,
+)
 from bench.process import skipdec_command
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError
@@ -112,6 +120,10 @@ class GpuCheck:
         bundle = self._build(target)
         for batch_size in self._config.batch_sizes:
             self._try(target, batch_size, partial(self._bench, target, bundle, batch_size))
+        most = max(self._config.batch_sizes)
+        self._try(
+            f"{target}, running batch", most, partial(self._measure_running_batch, target, bundle)
+        )
 
     def _build(self, target: str) -> Path:
         """The bundle of ``target``: the exported one, or TensorRT's plans compiled from it."""
@@ -156,6 +168,15 @@ class GpuCheck:
         document = self._remembered(f"{target}-{batch_size}", command)
         cells = tuple(_cell(target, entry) for entry in document["measurements"])
         self._update(cells=(*self._report.cells, *cells))
+
+    def _measure_running_batch(self, target: str, bundle: Path) -> None:
+        """Requests at all schedules in one batch, beside the same in static batches."""
+        config = self._config
+        sizes = (max(config.batch_sizes), config.prompt_length, config.num_tokens)
+        command = _python("running_batch.py", bundle, config.device, *sizes, *config.schedules)
+        figures = self._remembered(f"{target}-running", command)
+        entry = RunningBatch(backend=target, **figures)
+        self._update(running_batches=(*self._report.running_batches, entry))
 
     def _measure_baselines(self) -> None:
         if missing := _missing_module():

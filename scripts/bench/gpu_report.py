@@ -28,6 +28,18 @@ _HEADER = (
 )
 
 
+_RUNNING_HEADER = (
+    "running batch",
+    "rows",
+    "tokens/s",
+    "static batches",
+    "ms/step",
+    "mixing loss",
+    "texts as alone",
+    "errors",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One backend at one batch size with one schedule."""
@@ -41,6 +53,25 @@ class Cell:
     tokens_per_second: float
     decode_speedup: float  # over full depth, same backend
     bytes_per_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningBatch:
+    """What running_batch.py found of one backend: requests at several depths in one batch.
+
+    Speeds of the whole, prompts included. ``equal`` of ``compared`` texts are what they are alone.
+    """
+
+    backend: str
+    rows: int
+    requests: int
+    failed: int
+    compared: int
+    equal: int
+    tokens_per_second: float
+    static_tokens_per_second: float
+    step_milliseconds: float
+    mixing_loss: float
 
 
 @dataclass(frozen=True)
@@ -90,6 +121,7 @@ class GpuReport:
     device: DeviceFacts | None = None
     cells: tuple[Cell, ...] = ()
     baselines: tuple[Baseline, ...] = ()
+    running_batches: tuple[RunningBatch, ...] = ()
     unmeasured: tuple[Unmeasured, ...] = field(default=())
 
     def baseline(self, batch_size: int) -> Baseline | None:
@@ -145,7 +177,11 @@ def markdown(report: GpuReport) -> str:
         verdicts = {True: "met", False: "**missed**", None: "open"}
         lines += [f"- {aim}: {seen}, {verdicts[met]}" for aim, seen, met in judged_aims(report)]
         lines += [""]
-    return "\n".join([*lines, markdown_table(_HEADER, _rows(report))]) + "\n"
+    lines += [markdown_table(_HEADER, _rows(report))]
+    if report.running_batches:
+        rows = [_running_columns(entry) for entry in report.running_batches]
+        lines += ["", markdown_table(_RUNNING_HEADER, rows)]
+    return "\n".join(lines) + "\n"
 
 
 def _fastest(cells: Sequence[Cell]) -> dict[tuple[int, str], Cell]:
@@ -208,4 +244,17 @@ def _cell_columns(cell: Cell, report: GpuReport) -> tuple[str, ...]:
         f"{cell.decode_speedup:.2f}×",
         "" if fraction is None else f"{fraction:.2f}",
         f"{baseline.milliseconds / cell.step_milliseconds_p50:.2f}×" if baseline else "",
+    )
+
+
+def _running_columns(entry: RunningBatch) -> tuple[str, ...]:
+    return (
+        entry.backend,
+        str(entry.rows),
+        f"{entry.tokens_per_second:,.0f}",
+        f"{entry.static_tokens_per_second:,.0f}",
+        f"{entry.step_milliseconds:.3f}",
+        f"{entry.mixing_loss:.2f}",
+        f"{entry.equal} of {entry.compared}",
+        str(entry.failed),
     )

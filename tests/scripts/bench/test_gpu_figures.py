@@ -68,6 +68,7 @@ def test_failures_are_rows_and_the_rest_goes_on(tmp_path: Path, commands: list[l
     assert "torch is not installed" in reasons[BASELINE, None]
     assert "no TensorRT | here" in reasons["tensorrt", None]
     assert "ended with -6" in reasons["onnxruntime", 8]  # SIGABRT
+    assert "ended with 1" in reasons["onnxruntime, running batch", 8]  # it loads the hollow bundle
     assert report.device is not None
     assert report.device.bandwidth > 0
     assert report.tests == "2 passed"

@@ -11,6 +11,7 @@ from bench.gpu_report import (
     Cell,
     DeviceFacts,
     GpuReport,
+    RunningBatch,
     Unmeasured,
     bandwidth_fraction,
     judged_aims,
@@ -112,6 +113,24 @@ def test_the_table_is_one_and_whole() -> None:
     assert "not measured: no plan \\| for sm_90" in rows[-1]
     assert "NVIDIA H200, compute capability 9.0" in page
     assert "`pytest -m gpu`: 3 passed." in page
+
+
+def test_running_batches_have_a_table_of_their_own() -> None:
+    entry = RunningBatch(
+        backend="tensorrt",
+        rows=8,
+        requests=32,
+        failed=0,
+        compared=8,
+        equal=7,
+        tokens_per_second=4321.0,
+        static_tokens_per_second=3210.0,
+        step_milliseconds=1.5,
+        mixing_loss=1.25,
+    )
+    page = markdown(report(running_batches=(entry,)))
+    assert page.splitlines()[-1] == ("| tensorrt | 8 | 4,321 | 3,210 | 1.500 | 1.25 | 7 of 8 | 0 |")
+    assert "running batch" not in markdown(report())
 
 
 def test_a_baseline_without_cuda_graphs_says_so() -> None:
