@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -49,6 +50,12 @@ class KernelLibrary:
         """Those that can run here, the best first."""
         names: bytes = self._library.skipdec_instruction_sets()
         return tuple(names.decode().split())
+
+    @property
+    def draw_token(self) -> Callable[[object, int, int], int]:
+        """The function that `KernelDraw` calls."""
+        function: Callable[[object, int, int], int] = self._library.skipdec_draw_token
+        return function
 
 
 def find_library() -> KernelLibrary | None:
@@ -95,6 +102,9 @@ def _load(directory: Path) -> KernelLibrary | None:
         library = ctypes.CDLL(str(found[0]))
         for function in (library.skipdec_instruction_set, library.skipdec_instruction_sets):
             function.argtypes, function.restype = (), ctypes.c_char_p
+        draw = library.skipdec_draw_token
+        draw.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        draw.restype = ctypes.c_int64
     except (OSError, AttributeError) as error:  # of another system, processor or version
         raise EnvironmentMismatchError(
             str(found[0]), f"can't be loaded ({error}); install skipdec again on this machine"

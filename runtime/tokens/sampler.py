@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.errors import LogitsError, UsageError
+from .drawing import Logits, drawer_of
 from .logprobs import row_logprobs
 from .outputs import Logprob
 from .sampling import SamplingParams
-
-Logits = NDArray[np.float32]
-
-_BLOCK = 256  # weights summed at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +39,10 @@ class Sampler:
     """Chooses the tokens of one running sequence.
 
     In this order, as in vLLM: penalties, ``min_tokens`` mask, temperature, min_p, top_k, top_p,
-    softmax, draw.
+    softmax, draw (`Drawer`).
     Log-probabilities are those of the raw logits. The random stream depends on ``params.seed``
     and ``output_index`` only and advances by one uniform number a token, so a sequence does not
     depend on what else runs; without a seed it starts from fresh entropy.
-
-    Worked example, logits [2, 1, 0, -1], temperature 1, top_k 3, top_p 0.9: top_k leaves
-    [2, 1, 0] with probabilities [0.665, 0.245, 0.090]; 0.665 + 0.245 ≥ 0.9, so top_p leaves the
-    first two, drawn with 0.731 and 0.269.
 
     ``prompt_token_ids`` matter to the repetition penalty only. ``token_text`` gives the
     ``decoded_token`` of log-probabilities.
@@ -75,6 +67,7 @@ class Sampler:
         self._token_text = token_text
         self._num_sampled = 0
         self._random = None if params.greedy else _random_stream(params.seed, output_index)
+        self._drawer = None if params.greedy else drawer_of(params)
         self._penalties = _Penalties.of(params, prompt_token_ids)
         ending = sorted(params.ending_token_ids(eos_token_id))
         self._ending_ids = np.array(ending, np.int64)  # [stop tokens]
@@ -87,10 +80,9 @@ class Sampler:
         if logits.shape != (self._vocab_size,):
             raise UsageError("logits", f"are {logits.shape}; expected: ({self._vocab_size},)")
         adjusted = self._adjust(logits)
-        best_id = int(adjusted.argmax())  # argmax returns the first NaN, if there is one
-        if not math.isfinite(adjusted[best_id]):
+        token_id = self._choose(adjusted)
+        if token_id is None:
             raise not_finite(logits, f"logits of output token {self._num_sampled}")
-        token_id = best_id if self._random is None else self._draw(adjusted, adjusted[best_id])
         self._num_sampled += 1
         if self._penalties is not None:
             self._penalties.add(token_id)
@@ -119,8 +111,16 @@ class Sampler:
         if self._random is None:
             return SampledToken(int(candidates.token_ids[candidates.logits == best].min()))
         order = np.argsort(candidates.token_ids)  # draws go by token id
-        place = self._draw(candidates.logits[order], best)
+        place = self._choose(candidates.logits[order])
+        assert place is not None, "the best is finite"
         return SampledToken(int(candidates.token_ids[order[place]]))
+
+    def _choose(self, logits: Logits) -> int | None:
+        """The place of the chosen one; None if one is NaN or +inf, or none is finite."""
+        if self._drawer is not None and self._random is not None:
+            return self._drawer.draw(logits, self._random.random())
+        best = int(logits.argmax())  # the first NaN, if there is one
+        return best if math.isfinite(logits[best]) else None
 
     def _lowest_kept(self, candidates: Candidates) -> np.float32:
         """The smallest logit that may still be chosen, computed in float32 as ``_draw`` does."""
@@ -145,25 +145,6 @@ class Sampler:
         if masked:
             adjusted[self._ending_ids] = -np.inf
         return adjusted
-
-    def _draw(self, logits: Logits, best: np.float32) -> int:
-        assert self._random is not None
-        params = self._params
-        kept, ids = logits, None  # ids None: all of the vocabulary
-        if params.min_p > 0:  # p ≥ min_p · p_best, in logits
-            ids = np.flatnonzero(kept >= best + params.temperature * math.log(params.min_p))
-            kept = logits[ids]  # [kept tokens]
-        if 0 < params.top_k < kept.size:
-            threshold = np.partition(kept, kept.size - params.top_k)[kept.size - params.top_k]
-            ids = _narrowed(ids, np.flatnonzero(kept >= threshold))  # ties with the k-th stay
-            kept = logits[ids]
-        weights = kept - best  # [kept tokens], becomes exp((logit - best) / temperature)
-        weights *= np.float32(1.0 / params.temperature)
-        np.exp(weights, out=weights)
-        if params.top_p < 1:
-            _keep_nucleus(weights, params.top_p)
-        place = _place_of_share(weights, self._random.random(), side="right")
-        return place if ids is None else int(ids[place])
 
 
 class _Penalties:
@@ -223,42 +204,6 @@ def not_finite(logits: Logits, subject: str) -> LogitsError:
 
 
 def _random_stream(seed: int | None, output_index: int) -> np.random.Generator:
-    entropy = None if seed is None else [seed, output_index]
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
-
-
-def _narrowed(ids: NDArray[np.intp] | None, places: NDArray[np.intp]) -> NDArray[np.intp]:
-    return places if ids is None else ids[places]
-
-
-def _place_of_share(weights: Logits, share: float, side: Literal["left", "right"]) -> int:
-    """Return the first place where the running sum reaches ("left") or passes ``share``·total.
-
-    Sums blocks first, then only the block that matters: a running sum over 50,000 weights takes
-    twenty times as long. A weight of zero is never returned with "right".
-    """
-    starts = np.arange(0, weights.size, _BLOCK)
-    block_ends = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))  # [blocks]
-    target = share * block_ends[-1]
-    block = min(int(block_ends.searchsorted(target, side=side)), starts.size - 1)
-    before = block_ends[block - 1] if block else 0.0
-    inside = np.cumsum(weights[starts[block] : starts[block] + _BLOCK], dtype=np.float64)
-    place = int(inside.searchsorted(target - before, side=side))
-    last = int(inside.searchsorted(inside[-1]))  # rounding may leave the target above the block
-    return int(starts[block]) + min(place, last)
-
-
-def _keep_nucleus(weights: Logits, top_p: float) -> None:
-    """Set to 0 all but the fewest largest weights that hold ``top_p`` of the total.
-
-    Of equal weights at the border the lower places stay.
-    """
-    descending = np.sort(weights)[::-1]
-    count = _place_of_share(descending, top_p, side="left") + 1
-    border = descending[count - 1]
-    kept = weights >= border
-    surplus = int(np.count_nonzero(kept)) - count
-    if surplus:
-        ties = np.flatnonzero(weights == border)
-        kept[ties[ties.size - surplus :]] = False
-    weights *= kept
+    """Philox 4x64-10, keyed (seed, output index): number t is the first 53 bits of its word t."""
+    key = None if seed is None else np.array([seed, output_index], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))

@@ -30,6 +30,7 @@ Outcome block_products(InstructionSet set);
 Outcome half_products(InstructionSet set);
 Outcome attention(InstructionSet set);
 Outcome normalization(InstructionSet set);
+Outcome drawing(InstructionSet set);
 
 // Rows, depth and columns of a product: one, odd, whole and broken blocks of each.
 struct Shape {

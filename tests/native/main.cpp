@@ -54,5 +54,6 @@ int main() {
   is_right = run("half_products", half_products) && is_right;
   is_right = run("attention", attention) && is_right;
   is_right = run("normalization", normalization) && is_right;
+  is_right = run("drawing", drawing) && is_right;
   return is_right ? 0 : 1;
 }

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skipdec.engines.errors import SkipDecError, UsageError
-from skipdec.runtime.tokens.sampler import Sampler, _keep_nucleus, _place_of_share
+from skipdec.runtime.tokens.drawing import keep_nucleus, place_of_share
+from skipdec.runtime.tokens.sampler import Sampler
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0, -4.0], np.float32)
@@ -66,13 +67,13 @@ def test_frequencies_follow_the_definition(
     seed=st.integers(0, 2**32),
     share=st.floats(0, 1, exclude_max=True),
 )
-def test_place_of_share_is_that_of_a_running_sum(
+def testplace_of_share_is_that_of_a_running_sum(
     size: int, zeros: float, seed: int, share: float
 ) -> None:
     random = np.random.default_rng(seed)
     array = random.random(size, np.float32) * (random.random(size) >= zeros)
     array[random.integers(size)] = 0.5  # one at least
-    place = _place_of_share(array, share, side="right")
+    place = place_of_share(array, share, side="right")
     sums = np.cumsum(array, dtype=np.float64)
     margin = 1e-12 * sums[-1]
     assert array[place] > 0
@@ -92,7 +93,7 @@ def test_nucleus_is_the_fewest_largest_weights(
     array = np.random.default_rng(seed).integers(0, largest + 1, size).astype(np.float32)
     array[0] = 1  # one at least
     weights = array.copy()
-    _keep_nucleus(weights, top_p)
+    keep_nucleus(weights, top_p)
     kept = np.flatnonzero(weights)
     total, mass = float(array.sum()), float(weights.sum())
     assert mass >= top_p * total * (1 - 1e-12)

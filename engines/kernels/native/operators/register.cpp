@@ -15,6 +15,7 @@
 #include "norms/layer_norm.h"
 #include "operators/custom_operator.h"
 #include "processor/instruction_set.h"
+#include "sampling/draw.h"
 
 namespace {
 
@@ -99,4 +100,17 @@ SKIPDEC_EXPORT const char* skipdec_instruction_set() {
 SKIPDEC_EXPORT const char* skipdec_instruction_sets() {
   static const std::string names = skipdec::available_instruction_sets();
   return names.c_str();
+}
+
+// The token that ``draw`` chooses from logits [size]; -1 if one is NaN or +infinity, or none is
+// finite; -2 if memory is missing or SKIPDEC_INSTRUCTION_SET names what can't run here.
+SKIPDEC_EXPORT std::int64_t skipdec_draw_token(const skipdec::Draw* draw, const float* logits,
+                                               std::int64_t size) {
+  static thread_local skipdec::DrawScratch scratch;
+  try {
+    const skipdec::DrawToken draw_token = skipdec::draw_token_on(skipdec::chosen_instruction_set());
+    return draw_token(*draw, logits, size, scratch);
+  } catch (const std::exception&) {
+    return -2;
+  }
 }

@@ -1,0 +1,277 @@
+// Drawing a token with the Vector of the including file.
+#pragma once
+
+namespace skipdec {
+namespace {
+
+// Logits a block: its maximum says whether anything of it is kept, its sum where a share falls.
+constexpr std::int64_t kBlock = 64;
+
+// Of a float32's bits: what is left are its sign, its exponent and four bits of its mantissa.
+constexpr int kClassShift = 19;
+
+// Block b's largest logit, to maxima[b]; returns the largest of all, NaN if one is NaN or
+// +infinity.
+float find_maxima(const float* logits, std::int64_t size, std::vector<float>& maxima) {
+  maxima.resize(static_cast<std::size_t>((size + kBlock - 1) / kBlock));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Vector none = Vector::broadcast(-kInfinity), infinity = Vector::broadcast(kInfinity);
+  const Vector zero = Vector::broadcast(0.0F), one = Vector::broadcast(1.0F);
+  Vector invalid = zero;
+  float best = -kInfinity;
+  for (std::size_t b = 0; b < maxima.size(); ++b) {
+    const std::int64_t start = static_cast<std::int64_t>(b) * kBlock;
+    const std::int64_t stop = std::min(start + kBlock, size);
+    Vector largest = none;
+    std::int64_t i = start;
+    for (; i + Vector::kLanes <= stop; i += Vector::kLanes) {
+      const Vector block = Vector::load(logits + i);
+      largest = max(largest, block);
+      invalid = max(invalid, select_less(block, infinity, zero, one));
+    }
+    float rest = maximum(largest);
+    for (; i < stop; ++i) {
+      if (!(logits[i] < kInfinity)) return std::numeric_limits<float>::quiet_NaN();
+      rest = std::max(rest, logits[i]);
+    }
+    maxima[b] = rest;
+    best = std::max(best, rest);
+  }
+  return maximum(invalid) > 0 ? std::numeric_limits<float>::quiet_NaN() : best;
+}
+
+// The k-th largest of ``values``, which change their places.
+float kth_largest(std::vector<float>& values, std::int64_t k) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(values.begin(), place, values.end(), std::greater<float>());
+  return *place;
+}
+
+// The ids of logits >= least, in order, and the logits, to scratch.ids and scratch.kept.
+void keep_from(float least, const float* logits, std::int64_t size, DrawScratch& scratch) {
+  scratch.ids.clear();
+  scratch.kept.clear();
+  for (std::size_t b = 0; b < scratch.block_maxima.size(); ++b) {
+    if (scratch.block_maxima[b] < least) continue;
+    const std::int64_t start = static_cast<std::int64_t>(b) * kBlock;
+    for (std::int64_t i = start; i < std::min(start + kBlock, size); ++i) {
+      if (logits[i] < least) continue;
+      scratch.ids.push_back(i);
+      scratch.kept.push_back(logits[i]);
+    }
+  }
+}
+
+// What top_k leaves of all logits >= least. At least k logits reach the k-th largest maximum of a
+// block, so few others are looked at.
+float top_k_threshold(std::int64_t k, float least, const float* logits, std::int64_t size,
+                      DrawScratch& scratch) {
+  if (k < static_cast<std::int64_t>(scratch.block_maxima.size())) {
+    scratch.largest.assign(scratch.block_maxima.begin(), scratch.block_maxima.end());
+    least = std::max(least, kth_largest(scratch.largest, k));
+  }
+  keep_from(least, logits, size, scratch);
+  if (static_cast<std::int64_t>(scratch.kept.size()) <= k) return least;
+  scratch.largest.assign(scratch.kept.begin(), scratch.kept.end());
+  return std::max(least, kth_largest(scratch.largest, k));
+}
+
+// Eight sums of float32 values under way at once.
+double sum_of(const float* values, std::int64_t size) {
+  const float* const end = values + size;
+  double partial[8] = {};
+  for (; end - values >= 8; values += 8) {
+    for (int lane = 0; lane < 8; ++lane) partial[lane] += static_cast<double>(values[lane]);
+  }
+  double total = 0;
+  for (; values != end; ++values) total += static_cast<double>(*values);
+  for (double one : partial) total += one;
+  return total;
+}
+
+// e^((value − best) · inverse_temperature) of each, to ``weights``.
+void weigh(const Draw& draw, float best, const float* values, std::int64_t size, float* weights) {
+  const Vector most = Vector::broadcast(best);
+  const Vector inverse = Vector::broadcast(draw.inverse_temperature);
+  std::int64_t i = 0;
+  for (; i + Vector::kLanes <= size; i += Vector::kLanes) {
+    exp((Vector::load(values + i) - most) * inverse).store(weights + i);
+  }
+  if (i < size) {
+    const int count = static_cast<int>(size - i);
+    store_first(exp((load_first(values + i, count) - most) * inverse), weights + i, count);
+  }
+}
+
+// Calls visit(start, count) for each block of weights of which one may be ``least`` or more.
+template <class Visit>
+void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
+  const auto size = static_cast<std::int64_t>(scratch.weights.size());
+  for (std::int64_t start = 0; start < size; start += kBlock) {
+    if (scratch.block_weights[static_cast<std::size_t>(start / kBlock)] < least) continue;
+    if (!visit(start, std::min(kBlock, size - start))) return;
+  }
+}
+
+// What top_p keeps: weights above ``border``, and the first ``ties`` of the ``equal`` ones.
+struct Nucleus {
+  float border = 0;
+  std::int64_t ties = 0, equal = 0;
+  double total = 0;
+};
+
+// The fewest largest of ``values``, which change their places, whose sum with ``above``, of what is
+// larger than all of them, reaches ``target``; all if their sum does not.
+Nucleus find_border(std::vector<float>& values, double above, double target) {
+  auto begin = values.begin(), end = values.end();
+  Nucleus nucleus{0, 0, 0, above};
+  while (begin != end) {
+    const float middle = *(begin + (end - begin) / 2), first = *begin, last = *(end - 1);
+    const float pivot = std::max(std::min(first, middle), std::min(std::max(first, middle), last));
+    const auto equal = std::partition(begin, end, [pivot](float value) { return value > pivot; });
+    const auto below = std::partition(equal, end, [pivot](float value) { return value == pivot; });
+    const double larger =
+        nucleus.total + sum_of(values.data() + (begin - values.begin()), equal - begin);
+    if (begin != equal && larger >= target) {
+      end = equal;
+      continue;
+    }
+    const auto weight = static_cast<double>(pivot);
+    const auto num_equal = static_cast<double>(below - equal);
+    const double ties = std::min(std::max(std::ceil((target - larger) / weight), 1.0), num_equal);
+    nucleus = {pivot, static_cast<std::int64_t>(ties), below - equal, larger + ties * weight};
+    if (nucleus.total >= target) break;
+    begin = below;
+  }
+  return nucleus;
+}
+
+// Calls ``visit`` with each weight of chunks of which one is ``least`` or more.
+template <class Visit>
+void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) {
+  visit_blocks(least, scratch, [&scratch, &visit, least](std::int64_t start, std::int64_t count) {
+    const float* weight = scratch.weights.data() + start;
+    const float* const end = weight + count;
+    for (; end - weight >= Vector::kLanes; weight += Vector::kLanes) {
+      if (maximum(Vector::load(weight)) < least) continue;
+      for (int lane = 0; lane < Vector::kLanes; ++lane) visit(weight[lane]);
+    }
+    for (; weight != end; ++weight) visit(*weight);
+    return true;
+  });
+}
+
+// Weights with the same sign, exponent and first four bits of the mantissa: a sixteenth of an
+// octave.
+std::size_t class_of(float weight) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &weight, sizeof bits);
+  return bits >> kClassShift;
+}
+
+// Sums by class first, then looks only at the weights of the class with the border. Weights that
+// the share can't need, since they hold less than 1 - top_p even if all others are as small, are
+// left out in blocks.
+Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
+  const double spare = (1 - top_p) * total / static_cast<double>(scratch.weights.size());
+  scratch.class_sums.assign(class_of(1.0F) + 1, 0.0);
+  double* const sums = scratch.class_sums.data();
+  const auto needed = static_cast<float>(spare * (1 - 1e-6));
+  visit_weights(needed, scratch,
+                [sums](float weight) { sums[class_of(weight)] += static_cast<double>(weight); });
+  const double target = top_p * total;
+  std::size_t border = scratch.class_sums.size();
+  double above = 0, with_class = 0;
+  while (border > 0 && with_class < target) {
+    above = with_class;
+    with_class += sums[--border];
+  }
+  scratch.largest.clear();
+  float least;
+  const auto bits = static_cast<std::uint32_t>(border << kClassShift);
+  std::memcpy(&least, &bits, sizeof least);
+  visit_weights(least * (1 - 1e-6F), scratch, [&scratch, border](float weight) {
+    if (class_of(weight) == border && weight > 0) scratch.largest.push_back(weight);
+  });
+  return find_border(scratch.largest, above, target);
+}
+
+// Those of ``count`` weights that are at least ``border``, to ``kept``, and 0 for others.
+void keep_weights(const float* weights, std::int64_t count, float border, float (&kept)[kBlock]) {
+  const Vector lowest = Vector::broadcast(border), zero = Vector::broadcast(0.0F);
+  for (std::int64_t i = 0; i < count; i += Vector::kLanes) {
+    const auto lanes = static_cast<int>(std::min<std::int64_t>(Vector::kLanes, count - i));
+    const Vector all =
+        lanes == Vector::kLanes ? Vector::load(weights + i) : load_first(weights + i, lanes);
+    select_less(all, lowest, zero, all).store(kept + i);
+  }
+}
+
+// The first place with which the sum of the weights >= ``border`` passes ``target``; the last of
+// them if rounding leaves it above the sum of all.
+std::int64_t place_of_share(const DrawScratch& scratch, float border, double target) {
+  double passed = 0;
+  std::int64_t last = 0;
+  const auto visit = [&](std::int64_t start, std::int64_t count) {
+    float kept[kBlock];
+    keep_weights(scratch.weights.data() + start, count, border, kept);
+    const double with_block = passed + sum_of(kept, count);
+    if (with_block > passed) {
+      for (last = start + count - 1; kept[last - start] == 0;) --last;
+    }
+    if (with_block <= target) {
+      passed = with_block;
+      return true;
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      passed += static_cast<double>(kept[i]);
+      if (passed <= target) continue;
+      last = start + i;
+      return false;
+    }
+    return true;
+  };
+  visit_blocks(border * (1 - 1e-6F), scratch, visit);
+  return last;
+}
+
+std::int64_t place_in_nucleus(const Draw& draw, double total, DrawScratch& scratch) {
+  const Nucleus nucleus = find_nucleus(draw.top_p, total, scratch);
+  if (nucleus.ties < nucleus.equal) {
+    std::int64_t ties = nucleus.ties;
+    for (float& weight : scratch.weights) {
+      if (weight == nucleus.border && ties-- <= 0) weight = 0;
+    }
+  }
+  return place_of_share(scratch, nucleus.border, draw.uniform * nucleus.total);
+}
+
+std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size,
+                        DrawScratch& scratch) {
+  const float best = find_maxima(logits, size, scratch.block_maxima);
+  if (!std::isfinite(best)) return -1;
+  float least = best + draw.margin;
+  if (draw.top_k > 0 && draw.top_k < size) {
+    least = top_k_threshold(draw.top_k, least, logits, size, scratch);
+  }
+  const bool keeps_all = least == -std::numeric_limits<float>::infinity();
+  if (!keeps_all) {
+    keep_from(least, logits, size, scratch);
+    logits = scratch.kept.data();
+    size = static_cast<std::int64_t>(scratch.kept.size());
+  }
+  scratch.weights.resize(static_cast<std::size_t>(size));
+  weigh(draw, best, logits, size, scratch.weights.data());
+  const double total = sum_of(scratch.weights.data(), size);
+  scratch.block_weights.assign(scratch.block_maxima.size(), 1.0F);
+  if (keeps_all) {
+    const auto blocks = static_cast<std::int64_t>(scratch.block_maxima.size());
+    weigh(draw, best, scratch.block_maxima.data(), blocks, scratch.block_weights.data());
+  }
+  const std::int64_t place = draw.top_p < 1 ? place_in_nucleus(draw, total, scratch)
+                                            : place_of_share(scratch, 0, draw.uniform * total);
+  return keeps_all ? place : scratch.ids[static_cast<std::size_t>(place)];
+}
+
+}  // namespace
+}  // namespace skipdec

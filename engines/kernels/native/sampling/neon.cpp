@@ -1,0 +1,24 @@
+// Drawing tokens on NEON.
+#if defined(__aarch64__)
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "sampling/draw.h"
+#include "sampling/tables.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+// clang-format off: order matters
+#include "simd/vector_neon.inc.h"
+#include "simd/functions.inc.h"
+#include "sampling/draw.inc.h"
+// clang-format on
+
+namespace skipdec {
+DrawToken neon_draw_token() { return draw_token; }
+}  // namespace skipdec
+
+#endif  // __aarch64__

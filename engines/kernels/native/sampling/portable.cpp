@@ -1,0 +1,19 @@
+// Drawing tokens in plain C++.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "sampling/draw.h"
+#include "sampling/tables.h"
+#include "simd/element.h"
+// clang-format off: order matters
+#include "simd/vector_portable.inc.h"
+#include "simd/functions.inc.h"
+#include "sampling/draw.inc.h"
+// clang-format on
+
+namespace skipdec {
+DrawToken portable_draw_token() { return draw_token; }
+}  // namespace skipdec

@@ -1,0 +1,94 @@
+"""Kernels and numpy draw the same tokens from the same numbers, on every instruction set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE, find_library
+from skipdec.runtime.tokens.drawing import NumpyDrawer, drawer_of, weights_of
+from skipdec.runtime.tokens.sampling import SamplingParams
+
+LIBRARY = find_library()
+needs_kernels = pytest.mark.skipif(LIBRARY is None, reason="skipdec's kernels are not compiled")
+INSTRUCTION_SETS = () if LIBRARY is None else LIBRARY.instruction_sets
+
+
+def random_logits(seed: int, size: int) -> NDArray[np.float32]:
+    """Some rounded, so that there are ties; some masked."""
+    random = np.random.default_rng(seed)
+    logits = (random.standard_normal(size) * random.choice((0.1, 2.0, 6.0))).astype(np.float32)
+    if seed % 3 == 0:
+        logits = np.round(logits, 1)
+    if seed % 4 == 0:
+        logits[random.integers(1, size, size // 3)] = -np.inf
+    return logits
+
+
+@needs_kernels
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("size", [2, 16, 63, 130, 5000, 50272])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.05},
+        {"top_k": 1},
+        {"top_k": 40},
+        {"top_k": 900, "temperature": 3.0},
+        {"min_p": 0.02},
+        {"min_p": 0.001, "top_k": 7, "temperature": 0.6},
+    ],
+)
+def test_kernels_draw_what_numpy_draws(
+    instruction_set: str,
+    size: int,
+    top_p: float,
+    settings: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, instruction_set)
+    params = SamplingParams(**({"temperature": 0.8, "top_p": top_p} | settings))
+    compiled, plain = drawer_of(params), NumpyDrawer(params)
+    assert type(compiled) is not NumpyDrawer
+    for seed, uniform in enumerate((0.0, 0.1, 0.25, 0.5, 0.77, 0.99)):
+        logits = random_logits(seed, size)
+        before = logits.copy()
+        assert compiled.draw(logits, uniform) == plain.draw(logits, uniform)
+        assert (logits == before).all()
+
+
+@pytest.mark.parametrize("make", [NumpyDrawer, drawer_of])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 15, 16, 69])
+@pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"min_p": 0.5}, {"top_p": 0.5}])
+def test_a_logit_that_is_no_number_draws_nothing(
+    make: type[NumpyDrawer], value: float, place: int, settings: dict[str, float]
+) -> None:
+    logits = np.zeros(70, np.float32)
+    logits[place] = value
+    assert make(SamplingParams(**settings)).draw(logits, 0.5) is None
+
+
+@pytest.mark.parametrize("make", [NumpyDrawer, drawer_of])
+def test_nothing_is_drawn_where_all_is_masked(make: type[NumpyDrawer]) -> None:
+    assert make(SamplingParams()).draw(np.full(40, -np.inf, np.float32), 0.5) is None
+
+
+@given(st.lists(st.floats(-100, 0, width=32), min_size=1))
+def test_weights_are_exponentials_within_two_last_places(exponents: list[float]) -> None:
+    values = np.array(exponents, np.float32)
+    expected = np.exp(values.astype(np.float64))
+    expected[values < np.float32(-87.3)] = 0
+    assert np.abs(weights_of(values) - expected).max() <= 2 * np.spacing(np.float32(1))
+    np.testing.assert_allclose(weights_of(values), expected, rtol=2.4e-7)
+
+
+@needs_kernels
+def test_logits_that_do_not_lie_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="logits"):
+        drawer_of(SamplingParams()).draw(np.zeros((4, 2), np.float32)[:, 0], 0.5)
