@@ -57,6 +57,9 @@ class Server:
     def _line(self, begin: str) -> dict[str, object]:
         assert self.process.stderr is not None
         for line in self.process.stderr:
+            if not line.startswith("{"):  # of a library, or of an interpreter that breaks down
+                sys.stderr.write(line)
+                continue
             document: dict[str, object] = json.loads(line)
             if str(document["message"]).startswith(begin):
                 return document
@@ -82,9 +85,10 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--leave", type=float, default=0.1, help="share that goes early")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bundle", type=Path, help="another one, of 250 tokens, 64 positions")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
-        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        bundle = arguments.bundle or tiny_bundle(Path(temporary) / "tiny", quantize="int8")
         results, memory, problems = _soaked(bundle, arguments)
     print(Figures.of(results, Objectives()).table())
     print("memory, MiB:", *(f"{size / 2**20:.1f}" for size in memory[:: max(1, len(memory) // 20)]))

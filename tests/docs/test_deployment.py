@@ -1,0 +1,167 @@
+"""Dockerfile, compose file and manifests: valid, and in step with what the server really has."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from page_blocks import ROOT
+from rehearse_container import is_in_context, parse
+from typer.main import get_command
+
+from skipdec.cli import build_app
+from skipdec.runtime.serving.http.app import build_app as build_server
+from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.keys import ApiKeys
+from skipdec.runtime.serving.http.metrics import Metrics
+from skipdec.runtime.serving.http.served import ServedModels
+
+KUBERNETES = "1.37"
+DEPLOYMENT = ROOT / "examples" / "deployment"
+FILES = sorted((DEPLOYMENT / "kubernetes").glob("*.yaml"))
+MANIFESTS = {path.stem: yaml.safe_load(path.read_text()) for path in FILES}
+COMPOSE = yaml.safe_load((DEPLOYMENT / "compose.yaml").read_text())["services"]["skipdec"]
+STAGES = parse((ROOT / "Dockerfile").read_text())
+ENTRYPOINT: list[str] = json.loads(STAGES[-1].last("ENTRYPOINT"))
+PODS = {name: MANIFESTS[name]["spec"]["template"]["spec"] for name in ("deployment", "triton")}
+
+
+def container(name: str) -> dict[str, Any]:
+    (found,) = PODS[name]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def tool(name: str) -> str:
+    """The path of a program of the environment; skips the test where it is not there."""
+    found = shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed; the extra dev has it")
+    return found
+
+
+def options(command: list[str]) -> dict[str, Any]:
+    """What a command line of skipdec means; raises for one that is not allowed."""
+    program, *arguments = command
+    found: Any = get_command(build_app())  # of typer's own click
+    context = found.context_class(found, info_name=program)
+    while hasattr(found, "resolve_command"):
+        _, found, arguments = found.resolve_command(context, arguments)
+    params: dict[str, Any] = found.make_context(program, arguments).params
+    return params
+
+
+def seconds(text: str) -> float:
+    return float(re.fullmatch(r"(\d+)s", text)[1])  # type: ignore[index]
+
+
+def test_the_dockerfile_has_no_fault_that_hadolint_knows() -> None:
+    linted = subprocess.run(
+        [tool("hadolint"), "--no-color", str(ROOT / "Dockerfile")], capture_output=True, text=True
+    )
+    assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_is_valid_and_a_wrong_one_is_not(name: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="the extra dev has it")
+    kubernetes_validate.validate(MANIFESTS[name], KUBERNETES, strict=True)
+    wrong = deepcopy(MANIFESTS[name])
+    wrong["spec"]["terminationGracePeriod"] = 60
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        STAGES[-1].command(),
+        [*ENTRYPOINT, *COMPOSE["command"]],
+        [*ENTRYPOINT, *container("deployment")["args"]],
+        container("triton")["livenessProbe"]["exec"]["command"],
+    ],
+)
+def test_what_is_started_is_a_command_of_skipdec(command: list[str]) -> None:
+    assert options(command)
+    with pytest.raises(Exception, match="No such option"):
+        options([*command, "--no-such-option"])
+
+
+def test_what_runs_may_end_before_a_container_is_killed() -> None:
+    given = options([*ENTRYPOINT, *container("deployment")["args"]])
+    drain = given["server_shutdown_timeout"]
+    pause = container("deployment")["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert PODS["deployment"]["terminationGracePeriodSeconds"] > pause + drain
+    assert seconds(COMPOSE["stop_grace_period"]) > ServerConfig().shutdown_timeout
+    (exit_timeout,) = (
+        float(argument.rpartition("=")[2])
+        for argument in container("triton")["args"]
+        if argument.startswith("--exit-timeout-secs")
+    )
+    assert PODS["triton"]["terminationGracePeriodSeconds"] > pause + exit_timeout
+
+
+def test_probes_ask_for_paths_and_ports_that_the_server_has() -> None:
+    server = build_server(ServedModels(["tiny"]), ServerConfig(), ApiKeys())
+    paths = set(server.openapi()["paths"])
+    asked = container("deployment")
+    (port,) = asked["ports"]
+    assert port["containerPort"] == ServerConfig().port == int(STAGES[-1].last("EXPOSE"))
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert asked[probe]["httpGet"]["path"] in paths
+        assert asked[probe]["httpGet"]["port"] == port["name"]
+    health = json.loads(STAGES[-1].last("HEALTHCHECK").partition("CMD ")[2])
+    (url,) = re.findall(r"http://127.0.0.1:8000(/[\w/]+)", " ".join(health))
+    assert url in paths
+    assert MANIFESTS["service"]["spec"]["ports"][0]["targetPort"] == port["name"]
+
+
+def test_the_autoscaler_watches_a_metric_that_the_server_has() -> None:
+    (metric,) = MANIFESTS["autoscaler"]["spec"]["metrics"]
+    assert (
+        f"# TYPE {metric['pods']['metric']['name']} gauge"
+        in Metrics(ServedModels(["tiny"])).text().decode().splitlines()
+    )
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_containers_are_not_root_and_write_nowhere_but_in_memory(name: str) -> None:
+    assert PODS[name]["securityContext"]["runAsNonRoot"] is True
+    uid, gid = STAGES[-1].last("USER").split(":")
+    assert PODS[name]["securityContext"]["runAsUser"] == int(uid) == int(gid) > 0
+    assert container(name)["securityContext"]["readOnlyRootFilesystem"] is True
+    mounts = {mount["name"]: mount for mount in container(name)["volumeMounts"]}
+    for volume in PODS[name]["volumes"]:
+        if "emptyDir" not in volume:
+            assert mounts[volume["name"]]["readOnly"] is True
+    assert COMPOSE["read_only"] is True
+    assert all(mount.endswith(":ro") for mount in COMPOSE["volumes"])
+
+
+@pytest.mark.parametrize("path", ["cli.py", "engines/host/gpus.py", "scripts/constraints.txt"])
+def test_the_image_is_made_of_the_package(path: str) -> None:
+    assert is_in_context(path, (ROOT / ".dockerignore").read_text())
+
+
+@pytest.mark.parametrize(
+    "path", ["docs/index.md", ".git/config", "scripts/test.sh", "engines/kernels/_native.abi3.so"]
+)
+def test_the_image_is_made_of_nothing_else(path: str) -> None:
+    assert not is_in_context(path, (ROOT / ".dockerignore").read_text())
+
+
+def test_the_rehearsal_knows_every_instruction() -> None:
+    from rehearse_container import script
+
+    lines = [line for stage in STAGES for line in script(stage, Path("/context"))]
+    assert any("pip install" in line for line in lines)
+    assert [shlex.split(line)[0] for line in lines if line.startswith("cp ")] == ["cp"]
