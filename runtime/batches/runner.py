@@ -20,6 +20,7 @@ from ..kv.pool import BufferPool
 from ..schedule import ExitSchedule
 from ..stitching.loaded import LoadedEngines
 from ..stitching.loading import load_stitcher
+from ..stitching.slot_limits import SlotLimits
 from ..stitching.slot_stitchers import make_slots
 from ..stitching.slots import SlotStitcher
 from ..stitching.stitcher import BatchStitcher, Stitcher
@@ -102,14 +103,22 @@ class BatchRunner:
         ):
             yield
 
-    def make_slots(self, max_model_len: int | None = None, *, exact: bool = False) -> SlotStitcher:
-        """Slots for rows that come and go; ``exact``: see `make_slots`. Holds no memory yet.
+    def make_slots(self, max_model_len: int | None) -> SlotStitcher:
+        """Slots for rows that come and go; they hold no memory yet.
 
         ``max_model_len``: positions of a row, None for as many as the bundle holds. Raises
         UsageError for more than that.
         """
-        engines, num_layers = self.engines, self._model.num_layers
         limits = self.limits.slot_limits(max_model_len, self._model.max_seq_len)
+        return self._make_slots(limits, exact=False)
+
+    def make_call_slots(self, requests: Sequence[Request]) -> SlotStitcher:
+        """Slots with no more memory than ``requests`` need, which are all that come."""
+        limits = self.limits.call_limits(requests, self._model.max_seq_len)
+        return self._make_slots(limits, exact=True)
+
+    def _make_slots(self, limits: SlotLimits, *, exact: bool) -> SlotStitcher:
+        engines, num_layers = self.engines, self._model.num_layers
         stitcher = engines.require_usable()
         return make_slots(stitcher, engines.pool, self.layout, num_layers, limits, exact=exact)
 

@@ -126,11 +126,11 @@ class Scheduler:
         if self._owes_step and self._running and not self._fills_first:
             self._owes_step = False
             return Decode()
-        self._owes_step = False
+        is_filling, self._owes_step = self._owes_step, False
         if self._chunked is not None:
             return self._next_chunk(*self._chunked)
         group = self._group()
-        until = self._held_until(group, now)
+        until = None if is_filling else self._held_until(group, now)
         if group and until is None:
             return self._let_in(group)
         if self._running:

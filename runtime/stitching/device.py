@@ -29,6 +29,7 @@ from ..tokens.logits import CandidateLogits
 from .device_buffers import DeviceBuffers, DeviceInputs
 from .device_graphs import GraphCapture
 from .device_prompts import DevicePrompts, LayerSessions, mask_capacity, passing
+from .device_steps import DeviceEngines, DeviceSteps
 from .stitcher import BatchStitcher, bind, cache_tensors
 
 # Sets of cache addresses whose graphs are kept: calls of other sizes or schedules in between
@@ -96,11 +97,13 @@ class DeviceStitcher(BatchStitcher):
         self._places: OrderedDict[_Addresses, _Place] = OrderedDict()
         self._place = _Place()
         self.capture = GraphCapture(self.device)
+        self.max_rows = max_rows
+        self._steps: OrderedDict[tuple[int, int | None], DeviceSteps] = OrderedDict()
 
     @property
     def num_graphs(self) -> int:
-        """Graphs captured on the addresses of the last batch's caches."""
-        return sum(step.graph is not None for step in self._place.steps.values())
+        """Steps that are kept as graphs."""
+        return sum(len(steps.graphs) for steps in self._steps.values())
 
     def decode(
         self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
@@ -164,8 +167,32 @@ class DeviceStitcher(BatchStitcher):
         """See Stitcher."""
         return self.prompts.score(cache, tokens, active_lengths, positions, chunk)
 
+    def steps(self, capacity: int, bucket: int | None) -> DeviceSteps:
+        """Steps over slots of ``capacity`` positions; those of the last few are kept."""
+        key = capacity, bucket
+        if key not in self._steps:
+            engines = DeviceEngines(
+                self.memory, self.embed, self.layers(bucket), self.head, self.candidates
+            )
+            self._steps[key] = DeviceSteps(
+                engines,
+                self.buffers,
+                self.capture,
+                max_rows=self.max_rows,
+                padded_rows=self.padded_rows,
+                capacity=capacity,
+                mask=mask_capacity(self.layers, bucket),
+            )
+        self._steps.move_to_end(key)
+        if len(self._steps) > _KEPT_PLACES:
+            self._steps.popitem(last=False)[1].clear()
+        return self._steps[key]
+
     def close(self) -> None:
         """See Stitcher."""
+        for steps in self._steps.values():
+            steps.clear()
+        self._steps.clear()
         for place in self._places.values():
             place.destroy()
         self._places.clear()

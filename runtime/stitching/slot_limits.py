@@ -9,18 +9,15 @@ from dataclasses import dataclass
 class SlotLimits:
     """Rows at once, positions of a row (its prompt and text), and bytes of KV memory.
 
-    ``bucket``: the static capacity of the engines, None where they take any. ``most_prompts`` and
+    ``capacity``: positions of a slot where all slots have as many, on a device. ``bucket``: the
+    same where it is static in the engines, None where they take any. ``most_prompts`` and
     ``most_prompt_tokens``, of each of them, bound a call for prompts; None: nothing does.
     """
 
     max_rows: int
     max_positions: int
+    capacity: int
     kv_bytes: int
     bucket: int | None = None
     most_prompts: int | None = None
     most_prompt_tokens: int | None = None
-
-    @property
-    def capacity(self) -> int:
-        """Positions of a slot where all slots have as many."""
-        return self.bucket or self.max_positions
