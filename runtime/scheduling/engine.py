@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -18,6 +17,7 @@ from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
 from .admission import parse_admission
+from .histogram import EngineHistograms
 from .job import RunningRequest, RunningRow, prompt_row
 from .parts import EngineConfig, EngineParts
 from .scheduler import Chunk, Decode, Job, Prefill, Scheduler
@@ -60,7 +60,7 @@ class Engine:
         # Told the numbers of requests that stop waiting, before their prompts run.
         self.on_admission: Callable[[Sequence[int]], None] = _tell_nobody
         num_layers = parts.model.num_layers
-        self._counters = Counters([0] * num_layers, [0] * num_layers)
+        self._counters = Counters([0] * num_layers, [0] * num_layers, EngineHistograms(num_layers))
         self.scoring = EngineScoring(parts, self._counters)
         self._next_number = self._next_row = 0
         most = parts.slots.limits.most_prompt_tokens or config.max_prefill_tokens
@@ -154,11 +154,11 @@ class Engine:
         try:
             match action:
                 case Prefill(numbers):
-                    self.on_admission(numbers)
+                    self._admit(numbers)
                     return self._prefill([self._requests[number] for number in numbers])
                 case Chunk(number, start):
                     if start == 0:
-                        self.on_admission([number])
+                        self._admit([number])
                     return self._chunk(action)
                 case Decode():
                     return self._decode()
@@ -169,6 +169,13 @@ class Engine:
             _LOGGER.exception("an engine failed; what runs ends, what waits goes on")
             return self._fail_all(str(error), action)
         return []
+
+    def _admit(self, numbers: Sequence[int]) -> None:
+        now = perf_counter()
+        for number in numbers:
+            arrival = self._requests[number].arrival
+            self._counters.histograms.queue_seconds.observe(now - arrival)
+        self.on_admission(numbers)
 
     def has_ended(self, number: int) -> bool:
         """Whether all completions of a request, that was not taken yet, have ended."""
@@ -210,6 +217,7 @@ class Engine:
         values = vars(counters) | {
             "layer_calls": tuple(counters.layer_calls),
             "layer_rows": tuple(counters.layer_rows),
+            "histograms": counters.histograms.snapshot(),
         }
         return EngineStats(
             requests=len(self._requests),
@@ -269,7 +277,7 @@ class Engine:
         start = perf_counter()
         slots = self._parts.slots
         logits = self._run(lambda: slots.prefill([request.prompt for request in requests]))
-        self._counters.prefill_seconds += perf_counter() - start
+        self._counters.count_prefill(perf_counter() - start)
         return self._begin(requests, logits)
 
     def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
@@ -278,7 +286,7 @@ class Engine:
         if chunk.start == 0:
             self._run(lambda: slots.begin_chunks(request.prompt))
         logits = self._run(lambda: slots.chunk(chunk.stop))
-        self._counters.prefill_seconds += perf_counter() - start
+        self._counters.count_prefill(perf_counter() - start)
         return [] if logits is None else self._begin([request], logits)
 
     def _begin(self, requests: Sequence[RunningRequest], logits: Array) -> list[StreamDelta]:
@@ -300,16 +308,7 @@ class Engine:
         start, rows, slots = perf_counter(), self._rows[:], self._parts.slots
         steps = [row.step_row() for row in rows]
         logits = self._run(lambda: slots.step(steps))
-        counters = self._counters
-        counters.decode_seconds += perf_counter() - start
-        counters.steps += 1
-        counters.step_rows += len(rows)
-        rows_of = Counter(step.plan for step in steps)
-        for layer in set().union(*(plan.layers for plan in rows_of)):
-            counters.layer_calls[layer] += 1
-        for plan, count in rows_of.items():
-            for layer in plan.layers:
-                counters.layer_rows[layer] += count
+        self._counters.count_step([step.plan for step in steps], perf_counter() - start)
         return self._accept(rows, logits, [len(step.plan) for step in steps], start)
 
     def _accept(

@@ -46,6 +46,7 @@ class RunningRequest:
     schedule: ExitSchedule
     rows: list[RunningRow]
     prompt: PromptRow
+    arrival: float  # when its caller began to wait, of perf_counter
 
     @classmethod
     def of(
@@ -75,7 +76,7 @@ class RunningRequest:
             for place, index in enumerate(outputs)
         ]
         prompt = prompt_row(layout, request, schedule, first_row, len(rows))
-        return cls(number, request, schedule, rows, prompt)
+        return cls(number, request, schedule, rows, prompt, start)
 
     @property
     def is_finished(self) -> bool:

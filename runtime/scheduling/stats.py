@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..schedule import LayerPlan
+from .histogram import Distribution, EngineHistograms
 
 
 @dataclass(frozen=True)
@@ -10,7 +15,8 @@ class EngineStats:
     """A snapshot of `Engine.stats`.
 
     ``layer_calls[l]`` and ``layer_rows[l]``: how often decode steps called layer l, and on how many
-    rows in all. What a layer's weights were read for is their quotient.
+    rows in all. What a layer's weights were read for is their quotient. ``histograms``: those of
+    `EngineHistograms`, by name.
     """
 
     requests: int  # that wait, run, or have ended and were not taken
@@ -32,6 +38,7 @@ class EngineStats:
     decode_seconds: float
     sampling_seconds: float
     scoring_seconds: float = 0.0
+    histograms: Mapping[str, Distribution] = field(default_factory=dict)
 
     @property
     def mixing_loss(self) -> float | None:
@@ -51,6 +58,7 @@ class Counters:
 
     layer_calls: list[int]
     layer_rows: list[int]
+    histograms: EngineHistograms
     submitted: int = 0
     finished: int = 0
     aborted: int = 0
@@ -63,3 +71,24 @@ class Counters:
     decode_seconds: float = 0.0
     sampling_seconds: float = 0.0
     scoring_seconds: float = 0.0
+
+    def count_prefill(self, seconds: float) -> None:
+        """Count a call for prompts, or for a part of one."""
+        self.prefill_seconds += seconds
+        self.histograms.prefill_seconds.observe(seconds)
+
+    def count_step(self, plans: Sequence[LayerPlan], seconds: float) -> None:
+        """Count a decode step, whose rows ran these plans."""
+        self.decode_seconds += seconds
+        self.steps += 1
+        self.step_rows += len(plans)
+        rows_of = Counter(plans)
+        union = set[int]().union(*(plan.layers for plan in rows_of))
+        for layer in union:
+            self.layer_calls[layer] += 1
+        for plan, count in rows_of.items():
+            for layer in plan.layers:
+                self.layer_rows[layer] += count
+        self.histograms.step_seconds.observe(seconds)
+        self.histograms.step_rows.observe(len(plans))
+        self.histograms.step_union_layers.observe(len(union))

@@ -1,20 +1,36 @@
-"""Figures for Prometheus, under ``skipdec_``: vLLM's, and what skipping layers saves."""
+"""Figures for Prometheus: an engine's own, and those of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from ...scheduling.histogram import Distribution
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import RequestOutput
+from ..figures import (
+    ENGINE_FIGURES,
+    ENGINE_HISTOGRAMS,
+    FAILURE,
+    INTER_TOKEN,
+    PREFIX,
+    REALISED_DEPTH,
+    SUCCESS,
+    TIME_TO_FIRST_TOKEN,
+    WHOLE_REQUEST,
+    EngineFigure,
+    HistogramFigure,
+)
 from .served import ServedModels
-
-_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 60.0)
-_GAPS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048)
-_LAYERS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 
 
 class Metrics:
@@ -23,20 +39,12 @@ class Metrics:
     def __init__(self, models: ServedModels) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Engines(models))
-        self._succeeded = self._counter(
-            "request_success", "completions that ended, by why", "finish_reason"
-        )
-        self._failed = self._counter("request_failed", "requests answered with an error", "reason")
-        self._first = self._histogram("time_to_first_token_seconds", "of a completion", _SECONDS)
-        self._gap = self._histogram("inter_token_seconds", "steps of a completion", _GAPS)
-        self._whole = self._histogram("e2e_request_seconds", "of an HTTP request", _SECONDS)
-        self._depth = Histogram(
-            "skipdec_realised_depth",
-            "layers that a token of a completion ran in the mean",
-            ("model", "schedule"),
-            registry=self._registry,
-            buckets=_LAYERS,
-        )
+        self._succeeded = self._counter(*SUCCESS)
+        self._failed = self._counter(*FAILURE)
+        self._first = self._histogram(TIME_TO_FIRST_TOKEN)
+        self._gap = self._histogram(INTER_TOKEN)
+        self._whole = self._histogram(WHOLE_REQUEST)
+        self._depth = self._histogram(REALISED_DEPTH)
 
     def observe(
         self, model: str, schedule: str, outputs: Sequence[RequestOutput], seconds: float
@@ -64,11 +72,15 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _counter(self, name: str, help: str, label: str) -> Counter:
-        return Counter(f"skipdec_{name}", help, ("model", label), registry=self._registry)
+        return Counter(f"{PREFIX}{name}", help, ("model", label), registry=self._registry)
 
-    def _histogram(self, name: str, help: str, buckets: Sequence[float]) -> Histogram:
+    def _histogram(self, figure: HistogramFigure) -> Histogram:
         return Histogram(
-            f"skipdec_{name}", help, ("model",), registry=self._registry, buckets=buckets
+            f"{PREFIX}{figure.name}",
+            figure.help,
+            ("model",) if figure.label is None else ("model", figure.label),
+            registry=self._registry,
+            buckets=figure.bounds,
         )
 
 
@@ -85,55 +97,35 @@ class _Engines(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every figure of every engine."""
         stats = {name: model.engine.stats() for name, model in self._models.items()}
-        for name, help, field in (
-            ("requests_running", "completions that run", "running"),
-            ("requests_waiting", "requests that wait", "waiting"),
-            ("mixing_loss", "layers read a step over layers that a row ran", "mixing_loss"),
-        ):
-            gauge = GaugeMetricFamily(f"skipdec_{name}", help, labels=("model",))
-            for model, one in stats.items():
-                gauge.add_metric((model,), getattr(one, field) or 0)
-            yield gauge
-        for name, help, field in (
-            ("prompt_tokens", "tokens of prompts that were read", "prompt_tokens"),
-            ("generation_tokens", "tokens that were generated", "generated_tokens"),
-            ("steps", "decode steps", "steps"),
-            ("step_rows", "rows of all decode steps", "step_rows"),
-        ):
-            counter = CounterMetricFamily(f"skipdec_{name}", help, labels=("model",))
-            for model, one in stats.items():
-                counter.add_metric((model,), getattr(one, field))
-            yield counter
-        yield from _by_label(stats)
+        for figure in ENGINE_FIGURES:
+            yield _family(figure, stats)
+        for histogram in ENGINE_HISTOGRAMS:
+            yield _histogram_family(histogram, stats)
 
 
-def _by_label(stats: dict[str, EngineStats]) -> Iterator[Metric]:
-    requests = CounterMetricFamily(
-        "skipdec_requests",
-        "requests that came, and those that ended; came less ended run or wait",
-        labels=("model", "state"),
-    )
-    memory = GaugeMetricFamily(
-        "skipdec_kv_bytes", "of KV caches, reserved and allowed", labels=("model", "kind")
-    )
-    seconds = CounterMetricFamily(
-        "skipdec_engine_seconds", "the engine's time", labels=("model", "phase")
-    )
-    calls = CounterMetricFamily(
-        "skipdec_layer_calls", "decode steps that called a layer", labels=("model", "layer")
-    )
-    rows = CounterMetricFamily(
-        "skipdec_layer_rows", "rows that decode steps ran a layer on", labels=("model", "layer")
-    )
+def _family(figure: EngineFigure, stats: Mapping[str, EngineStats]) -> Metric:
+    kinds: dict[str, type[GaugeMetricFamily | CounterMetricFamily]] = {
+        "gauge": GaugeMetricFamily,
+        "counter": CounterMetricFamily,
+    }
+    labels = ("model",) if figure.label is None else ("model", figure.label)
+    family = kinds[figure.kind](f"{PREFIX}{figure.name}", figure.help, labels=labels)
     for model, one in stats.items():
-        for state in ("submitted", "finished", "aborted", "failed"):
-            requests.add_metric((model, state), getattr(one, state))
-        memory.add_metric((model, "reserved"), one.reserved_bytes)
-        memory.add_metric((model, "limit"), one.limit_bytes)
-        seconds.add_metric((model, "prefill"), one.prefill_seconds)
-        seconds.add_metric((model, "decode"), one.decode_seconds)
-        seconds.add_metric((model, "sampling"), one.sampling_seconds)
-        for layer, (called, ran) in enumerate(zip(one.layer_calls, one.layer_rows, strict=True)):
-            calls.add_metric((model, str(layer)), called)
-            rows.add_metric((model, str(layer)), ran)
-    yield from (requests, memory, seconds, calls, rows)
+        for value, number in figure.read(one).items():
+            family.add_metric((model,) if figure.label is None else (model, value), number)
+    return family
+
+
+def _histogram_family(figure: HistogramFigure, stats: Mapping[str, EngineStats]) -> Metric:
+    family = HistogramMetricFamily(f"{PREFIX}{figure.name}", figure.help, labels=("model",))
+    for model, one in stats.items():
+        if (distribution := one.histograms.get(figure.name)) is not None:
+            family.add_metric((model,), list(_buckets(distribution)), distribution.total)
+    return family
+
+
+def _buckets(distribution: Distribution) -> Iterator[tuple[str, float]]:
+    """Upper bounds and how many values are at most as large, as Prometheus has them."""
+    bounds = [*map(float, distribution.bounds), float("inf")]
+    for bound, count in zip(bounds, accumulate(distribution.counts), strict=True):
+        yield "+Inf" if bound == float("inf") else str(bound), count

@@ -155,6 +155,39 @@ def test_figures_count_what_was_asked(server: Running) -> None:
     assert gained['skipdec_realised_depth_sum{model="tiny",schedule="full"}'] == 6
 
 
+def test_steps_are_counted_by_their_time_rows_and_layers(server: Running) -> None:
+    def gained(name: str) -> float:
+        return after[f'skipdec_{name}{{model="tiny"}}'] - before[f'skipdec_{name}{{model="tiny"}}']
+
+    before = server.figures()
+    server.complete(prompt=[[5, 6], [7, 8]], max_tokens=4, ignore_eos=True, schedule="full")
+    after = server.figures()
+    assert gained("queue_seconds_count") == 2
+    assert 1 <= gained("prefill_seconds_count") <= 2
+    assert gained("step_seconds_count") == gained("steps_total") == gained("step_rows_count")
+    assert gained("step_rows_sum") == 6
+    assert gained("step_union_layers_sum") == 6 * gained("steps_total")
+    assert gained("step_seconds_sum") > 0
+    bounds = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, "+Inf"]
+    rows = [f'skipdec_step_union_layers_bucket{{le="{one}",model="tiny"}}' for one in bounds]
+    counts = [after[name] - before[name] for name in rows]
+    assert counts == [0] * 5 + [gained("steps_total")] * 2
+
+
+@pytest.mark.parametrize("kind", ["gauge", "counter", "histogram"])
+def test_every_figure_that_is_documented_is_there_and_no_other(server: Running, kind: str) -> None:
+    server.complete(prompt="a", max_tokens=2)
+    server.complete(prompt="a", max_tokens=0)
+    page = (Path(__file__).parents[4] / "docs" / "serving.md").read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| {kind}s.*", page, re.MULTILINE)
+    documented = {
+        f"skipdec_{name}" for row in rows for name in re.findall(r"`(\w+)(?:\{\w+\})?`", row)
+    }
+    told = re.findall(rf"^# TYPE (\w+) {kind}$", server.http.get("/metrics").text, re.MULTILINE)
+    shown = {name for name in told if not name.endswith("_created")}
+    assert shown == documented
+
+
 def test_a_line_in_the_log_has_ids_and_never_a_prompt(
     server: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -86,7 +86,7 @@ def test_an_sse_client_that_goes_ends_its_text(server: TritonServer) -> None:
         asked_again += 1
     made = server.metric("skipdec_generation_tokens_total", model="steady") - before
     assert made - asked_again < LONG / 2
-    assert server.metric("skipdec_kv_reserved_bytes", model="steady") == 0
+    assert server.metric("skipdec_kv_bytes", model="steady", kind="reserved") == 0
 
 
 def test_a_model_comes_and_goes_under_load_and_no_request_hangs(

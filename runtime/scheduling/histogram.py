@@ -1,0 +1,56 @@
+"""How often values lay between bounds: histograms as Prometheus reads them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048)
+_LONG_SECONDS = (*_SECONDS, 4.096, 8.192, 16.384, 32.768, 65.536)
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A snapshot: ``counts[i]`` values of at most ``bounds[i]``, and above the bound before.
+
+    ``counts`` has one more than ``bounds``: values above all of them. ``total``: their sum.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
+class Histogram:
+    """Counts values; for one thread, but for `snapshot`."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def snapshot(self) -> Distribution:
+        """What was counted so far."""
+        return Distribution(self._bounds, tuple(self._counts), self._total)
+
+
+class EngineHistograms:
+    """What an engine counts of each request, call and step."""
+
+    def __init__(self, num_layers: int) -> None:
+        self.queue_seconds = Histogram(_LONG_SECONDS)  # from arrival until a prompt's first call
+        self.prefill_seconds = Histogram(_SECONDS)  # of a call for prompts, or a part of one
+        self.step_seconds = Histogram(_SECONDS)  # of a decode step, sampling left out
+        self.step_rows = Histogram(_ROWS)
+        self.step_union_layers = Histogram(range(1, num_layers + 1))  # that a step called
+
+    def snapshot(self) -> dict[str, Distribution]:
+        """All of them, by name."""
+        return {name: histogram.snapshot() for name, histogram in vars(self).items()}
