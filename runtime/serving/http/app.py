@@ -83,7 +83,7 @@ class _Routes:
             return await scoring.answer(request.receive)
         completion = begin(asked, model, prompts, models=models, metrics=metrics, record=record)
         if asked.stream:
-            return EventStream(completion, self._config.write_timeout)
+            return EventStream(completion)
         return await whole_answer(completion, request.receive)
 
     async def chat(self, request: Request) -> Response:

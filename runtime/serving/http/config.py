@@ -44,7 +44,7 @@ class ServerConfig(ValidatedConfig):
         default=1024, ge=1, description="at once; more are answered 503"
     )
     read_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
-        default=30.0, gt=0, description="seconds for a request's body"
+        default=30.0, gt=0, description="seconds for a request's headers, and for its body"
     )
     write_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
         default=60.0, gt=0, description="seconds in which a client takes a part of its answer"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import cast
 
 import uvicorn
 
@@ -22,6 +23,7 @@ from ..async_engine import AsyncEngine
 from ..config import ServiceConfig
 from .app import build_app
 from .config import ServerConfig
+from .connections import TimedProtocol
 from .keys import ApiKeys
 from .logs import SERVER
 from .served import ServedModel, ServedModels
@@ -74,7 +76,14 @@ class HttpServer:
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=cast(
+                    type[asyncio.Protocol],
+                    partial(
+                        TimedProtocol,
+                        head_timeout=config.read_timeout,
+                        write_timeout=config.write_timeout,
+                    ),
+                ),
                 ws="none",
                 loop="asyncio",
                 lifespan="off",

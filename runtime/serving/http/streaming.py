@@ -26,24 +26,16 @@ _HEADERS = [
 class EventStream(Response):
     """The answer to a request with ``stream``; a failure after the first byte is an event, too."""
 
-    def __init__(self, completion: Completion, write_timeout: float) -> None:
+    def __init__(self, completion: Completion) -> None:
         super().__init__()
         self._completion = completion
-        self._write_timeout = write_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all events. A client that takes none for write_timeout seconds is given up."""
-        completion = self._completion
-        async with completion.cancelled_with(receive):
+        """Send all events."""
+        async with self._completion.cancelled_with(receive):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            try:
-                async for data in self._events():
-                    event = {"type": "http.response.body", "body": data, "more_body": True}
-                    async with asyncio.timeout(self._write_timeout):
-                        await send(event)
-            except TimeoutError:
-                completion.record.error = "write_timeout"
-                return
+            async for data in self._events():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     async def _events(self) -> AsyncIterator[bytes]:

@@ -98,17 +98,18 @@ def serving(
 
 
 @contextmanager
-def held_steps() -> Iterator[None]:
-    """Engines of this process wait in their next decode step until the block is left."""
+def held_steps(method: str = "_decode") -> Iterator[None]:
+    """Engines of this process wait in their next decode step, or other method, for the end."""
     may_go_on = Event()
-    decode = Engine._decode
+    original = getattr(Engine, method)
 
-    def held(engine: Engine) -> list[StreamDelta]:
+    def held(engine: Engine, *args: object) -> list[StreamDelta]:
         may_go_on.wait()
-        return decode(engine)
+        deltas: list[StreamDelta] = original(engine, *args)
+        return deltas
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_decode", held)
+        patch.setattr(Engine, method, held)
         try:
             yield
         finally:

@@ -9,7 +9,6 @@ import threading
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -125,20 +124,6 @@ def test_a_full_queue_is_answered_429_and_openais_client_tries_again(tiny: Serve
             assert refused.json()["error"]["code"] == "queue_full"
             assert [answer.result().status_code for answer in taken] == [200] * 2
             assert retried.result().choices
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_frees_its_slot(server: Running, stream: bool) -> None:
-    count = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
-    before = server.figures().get(count, 0)
-    body = json.dumps(LONG | {"model": "tiny", "stream": stream})
-    connection = HTTPConnection(server.url.removeprefix("http://"))
-    with held_steps():
-        connection.request("POST", "/v1/completions", body)
-        server.wait_until(lambda figures: figures[RUNNING] == 1)
-        connection.close()
-    server.wait_until(lambda figures: figures.get(count, 0) > before)
-    server.wait_until(lambda figures: figures[RUNNING] == figures[RESERVED] == 0)
 
 
 def test_figures_count_what_was_asked(server: Running) -> None:

@@ -1,0 +1,210 @@
+"""Clients that are slow, greedy, broken or gone: an error or a cut for them, texts for others."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_servers import Running, held_steps, serving
+
+from skipdec.runtime.serving.http.served import ServedModels
+from skipdec.runtime.serving.http.server import ServedBundle
+
+LONG: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 50, "ignore_eos": True}
+RUNNING = 'skipdec_requests_running{model="tiny"}'
+WAITING = 'skipdec_requests_waiting{model="tiny"}'
+RESERVED = 'skipdec_kv_bytes{kind="reserved",model="tiny"}'
+IN_USE = (RUNNING, WAITING, RESERVED)
+SUBMITTED = 'skipdec_requests_total{model="tiny",state="submitted"}'
+ABORTED = 'skipdec_requests_total{model="tiny",state="aborted"}'
+GONE = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
+
+
+@pytest.fixture(scope="module")
+def hasty(bundle: Path) -> Iterator[Running]:
+    """A server whose clients have a fifth of a second."""
+    with serving(ServedBundle("tiny", bundle), read_timeout=0.2, write_timeout=0.2) as running:
+        yield running
+
+
+@contextmanager
+def connected(server: Running, receive_buffer: int | None = None) -> Iterator[socket.socket]:
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    with socket.socket() as client:
+        if receive_buffer is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        client.settimeout(60)
+        client.connect((host, int(port)))
+        yield client
+
+
+def answered(client: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Status and document of the next answer, and the connection is closed behind it."""
+    response = HTTPResponse(client)
+    response.begin()
+    document = json.loads(response.read())
+    assert client.recv(1) == b""
+    return response.status, document
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/comple", HEAD, HEAD + b"Content-Length: 10\r\n\r\n{"],
+    ids=["nothing", "half a line", "no end of the headers", "half a body"],
+)
+def test_who_sends_no_whole_request_in_time_is_answered_408_and_closed(
+    hasty: Running, sent: bytes
+) -> None:
+    with connected(hasty) as client:
+        client.sendall(sent)
+        status, document = answered(client)
+    assert status == 408
+    assert document["error"]["type"] == "invalid_request_error"
+    assert "within 0.2 s" in document["error"]["message"]
+
+
+def test_a_second_request_on_a_connection_has_to_come_whole_in_time_too(hasty: Running) -> None:
+    with connected(hasty) as client:
+        client.sendall(b"GET /version HTTP/1.1\r\nHost: here\r\n\r\n")
+        first = HTTPResponse(client)
+        first.begin()
+        first.read()
+        client.sendall(b"GET /ver")
+        assert answered(client)[0] == 408
+
+
+def test_a_byte_now_and_then_does_not_prolong_the_time(hasty: Running) -> None:
+    with connected(hasty) as client:
+        client.settimeout(0.05)
+        received = b""
+        for byte in HEAD * 100:
+            try:
+                client.sendall(bytes([byte]))
+                received += client.recv(4096)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            break
+    assert received.startswith(b"HTTP/1.1 408")
+
+
+def test_headers_that_have_come_may_wait_for_their_answer(hasty: Running) -> None:
+    with ThreadPoolExecutor() as pool, held_steps():
+        asked = pool.submit(hasty.complete, **LONG)
+        hasty.wait_until(lambda figures: figures[RUNNING] == 1)
+        with connected(hasty) as client:  # for as long as a client may be silent
+            answered(client)
+        assert not asked.done()
+    assert asked.result().status_code == 200
+
+
+def test_who_takes_no_answer_in_time_is_cut(hasty: Running) -> None:
+    requests = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 200_000  # 6 MB, and no end of answers
+    with connected(hasty, receive_buffer=4096) as client, ThreadPoolExecutor() as pool:
+        sending = pool.submit(client.sendall, requests)
+        assert isinstance(sending.exception(), ConnectionError)
+    assert hasty.complete(prompt="a", max_tokens=1).status_code == 200
+
+
+def test_more_connections_than_allowed_are_answered_503(bundle: Path) -> None:
+    with serving(ServedBundle("tiny", bundle), max_connections=4) as running:
+        with connected(running), connected(running), connected(running), connected(running):
+            while running.http.get("/version").status_code != 503:  # until all are accepted
+                pass
+        while running.http.get("/version").status_code != 200:
+            pass
+
+
+@pytest.mark.parametrize("is_declared", [True, False], ids=["declared", "chunked"])
+def test_ten_megabytes_are_answered_413(server: Running, is_declared: bool) -> None:
+    body = json.dumps(LONG | {"prompt": "a" * (10 << 20)}).encode()
+    content: Any = body if is_declared else iter([body[:70_000], body[70_000:]])
+    answer = server.http.post("/v1/completions", content=content)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_long")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (json.dumps(LONG | {"stop": [f"{place}" for place in range(10**4)]}), "stop"),
+        (json.dumps(LONG | {"prompt": []}), "prompt"),
+        (json.dumps(LONG | {"prompt": ["a", []]}), "prompt"),
+        (json.dumps(LONG | {"prompt": [5] * 64, "max_tokens": 1}), "64 tokens"),
+        (json.dumps(LONG | {"prompt": [5] * 65, "max_tokens": 1}), "65 tokens"),
+        (json.dumps(LONG | {"prompt": "\ud800"}), "surrogates"),
+        (json.dumps(LONG | {"stop": "\udfff"}), "surrogates"),
+        ('{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested"),
+        ('{"prompt": "a", "max_tokens": 1' + "0" * 5000 + "}", "max_tokens|digits|JSON"),
+        ('{"prompt": "a", "temperature": NaN}', "temperature"),
+        (b'{"prompt": "\xff\xfe"}', "JSON"),
+        (b"\x1f\x8b\x08", "JSON"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_bodies_of_ill_will_are_answered_400(server: Running, body: str | bytes, told: str) -> None:
+    answer = server.http.post("/v1/completions", content=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert any(word in answer.json()["error"]["message"] for word in told.split("|"))
+
+
+def test_an_empty_text_is_a_prompt_where_the_tokenizer_begins_texts_with_a_token(
+    server: Running,
+) -> None:
+    answer = server.complete(prompt="", max_tokens=1)
+    assert answer.json()["usage"]["prompt_tokens"] == 1
+
+
+def test_a_prompt_that_leaves_room_for_one_token_gets_one(server: Running) -> None:
+    answer = server.complete(prompt=[5] * 63, max_tokens=1, ignore_eos=True)
+    assert answer.json()["usage"]["completion_tokens"] == 1
+
+
+def test_what_nobody_expected_is_answered_500_without_its_words(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(models: ServedModels, name: str | None) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(ServedModels, "named", fail)
+    answer = server.complete(prompt="a")
+    assert answer.status_code == 500
+    assert answer.json()["error"] == {
+        "message": "internal error",
+        "type": "server_error",
+        "param": None,
+        "code": "internal_error",
+    }
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+@pytest.mark.parametrize("phase", ["queued", "prefill", "decode"])
+def test_a_client_that_goes_frees_its_slot_in_each_phase(
+    server: Running, phase: str, stream: bool
+) -> None:
+    before = server.figures()
+    others = 1 if phase == "queued" else 0  # one that holds the engine up
+    client = HTTPConnection(server.url.removeprefix("http://"))
+    with ThreadPoolExecutor() as pool:
+        with held_steps("_prefill" if phase == "prefill" else "_decode"):
+            texts = [pool.submit(server.complete, **LONG) for _ in range(others)]
+            server.wait_until(lambda figures: figures[RUNNING] == others)
+            client.request("POST", "/v1/completions", json.dumps(LONG | {"stream": stream}))
+            name = {"queued": WAITING, "prefill": SUBMITTED, "decode": RUNNING}[phase]
+            server.wait_until(lambda figures: figures[name] > before[name])
+            client.close()
+            server.figures()  # by now it has been noticed
+        assert [text.result().status_code for text in texts] == [200] * others
+    server.wait_until(lambda figures: figures.get(GONE, 0) == before.get(GONE, 0) + 1)
+    server.wait_until(
+        lambda figures: figures[WAITING] == figures[RUNNING] == figures[RESERVED] == 0
+    )
+    assert server.figures()[ABORTED] == before[ABORTED] + 1
