@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NATIVE = Path("engines", "kernels", "native")
 HAS_COMPILER = shutil.which(os.environ.get("CXX", "g++")) is not None
-NOT_SHIPPED = {"tests", "scripts", "docs", "build", "dist"}
+NOT_SHIPPED = {"tests", "scripts", "docs", "examples", "build", "dist"}
 
 
 def package_files() -> set[str]:

@@ -28,6 +28,7 @@ _MODULES = {
     "calib": (*_EXPORT, "accelerate", "sacrebleu", "rouge_score"),
     "plot": ("matplotlib",),
     "serve": ("onnxruntime", "fastapi", "uvicorn", "prometheus_client"),
+    "ray": ("onnxruntime", "ray.data"),
     "compare": ("onnxruntime", "onnx", "polygraphy"),
 }
 

@@ -1,0 +1,128 @@
+"""Rows of a dataset and lines of files get the texts that `generate` gives them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from http_servers import export_tiny
+from text_bundles import STRUCTURE
+
+from skipdec import Generator, SamplingParams, UsageError
+from skipdec.engines.host.extras import missing_modules
+from skipdec.runtime.serving.ray_data import PredictorConfig, SkipDecPredictor
+
+PROMPTS = ["Ant", "The Mill is", "a", "Cotto \u2028 2", "x" * 30, "y"]
+PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=7)
+EXAMPLE = Path(__file__).parents[3] / "examples" / "ray" / "continue_files.py"
+
+needs_ray = pytest.mark.skipif(
+    bool(missing_modules("ray")), reason="Ray is not installed; scripts/ray_data.sh brings it"
+)
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_tiny(checkpoint(STRUCTURE), tmp_path_factory.mktemp("rows"))
+
+
+def predictor(bundle: Path, **options: object) -> SkipDecPredictor:
+    config = PredictorConfig(bundle=bundle, params=PARAMS, max_batch_size=2, **options)
+    return SkipDecPredictor(config)
+
+
+@pytest.mark.usefixtures("own_thread_pools")
+def test_a_batch_of_rows_gets_the_texts_of_generate_and_keeps_its_columns(bundle: Path) -> None:
+    found = predictor(bundle, schedule="full")({"prompt": np.array(PROMPTS), "id": np.arange(6)})
+    with Generator.open(bundle, threads=1) as generator:
+        outputs = generator.generate(PROMPTS, PARAMS, schedule="full")
+    assert found["text"] == [output.outputs[0].text for output in outputs]
+    assert found["token_ids"] == [list(output.outputs[0].token_ids) for output in outputs]
+    assert found["schedule"] == [output.schedule for output in outputs]
+    assert found["id"].tolist() == list(range(6))
+    assert found["error"] == [""] * 6
+
+
+@pytest.mark.usefixtures("own_thread_pools")
+def test_a_row_that_cannot_run_ends_no_other(bundle: Path) -> None:
+    found = predictor(bundle, prompt_column="ids")({"ids": [[5, 6], [999], [7]], "n": [0, 1, 2]})
+    assert [bool(error) for error in found["error"]] == [False, True, False]
+    assert "999" in found["error"][1]
+    assert [len(ids) for ids in found["token_ids"]] == [7, 0, 7]
+
+
+@pytest.mark.usefixtures("own_thread_pools")
+def test_what_is_not_allowed_is_said(bundle: Path) -> None:
+    with pytest.raises(UsageError, match="n 2; allowed: 1"):
+        PredictorConfig(bundle=bundle, params=SamplingParams(n=2))
+    with pytest.raises(UsageError, match="the rows have: text"):
+        predictor(bundle)({"text": PROMPTS})
+
+
+ROWS = """
+import json, sys
+import ray
+from skipdec import SamplingParams
+from skipdec.runtime.serving.ray_data import PredictorConfig, SkipDecPredictor
+bundle, prompts = sys.argv[1], json.loads(sys.argv[2])
+params = SamplingParams(temperature=0.8, seed=3, max_tokens=7)
+ray.init(include_dashboard=False)
+texts = ray.data.from_items([{"prompt": one} for one in prompts]).map_batches(
+    SkipDecPredictor, fn_constructor_args=[PredictorConfig(bundle=bundle, params=params)],
+    batch_size=3, compute=ray.data.ActorPoolStrategy(size=2))
+print(json.dumps({row["prompt"]: row["text"] for row in texts.take_all()}))
+"""
+
+
+@pytest.mark.slow
+@needs_ray
+def test_the_rows_of_a_dataset_go_through_two_actors(bundle: Path) -> None:
+    command = [sys.executable, "-c", ROWS, str(bundle), json.dumps(PROMPTS)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with Generator.open(bundle, threads=1) as generator:
+        outputs = generator.generate(PROMPTS, PARAMS)
+    expected = {prompt: one.outputs[0].text for prompt, one in zip(PROMPTS, outputs, strict=True)}
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+@pytest.mark.slow
+@needs_ray
+def test_two_actors_continue_files_and_finished_ones_are_left_alone(
+    bundle: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "texts"
+    for number in range(4):
+        lines = [
+            json.dumps({"prompt": f"{prompt} {number}", "id": prompt}, ensure_ascii=False)
+            for prompt in PROMPTS
+        ]
+        (tmp_path / f"{number}.jsonl").write_text("\n".join([*lines, "{", "[]"]))
+
+    def run() -> str:
+        command = [sys.executable, str(EXAMPLE), str(bundle), *map(str, tmp_path.glob("*.jsonl"))]
+        command += ["--output", str(output), "--max-tokens", "5"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "4 of 4 files written" in run()
+    greedy = SamplingParams(temperature=0, max_tokens=5)
+    with Generator.open(bundle, threads=1) as generator:
+        for number in range(4):
+            *rows, bad, worse = map(json.loads, (output / f"{number}.jsonl").open())
+            prompts = [f"{prompt} {number}" for prompt in PROMPTS]
+            outputs = generator.generate(prompts, greedy)
+            assert [row["text"] for row in rows] == [one.outputs[0].text for one in outputs]
+            assert [row["id"] for row in rows] == PROMPTS
+            assert (bad["line"], worse["line"]) == (7, 8)
+    (output / "0.jsonl").unlink()
+    before = (output / "1.jsonl").stat()
+    assert "1 of 4 files written" in run()
+    assert (output / "1.jsonl").stat() == before
+    assert "0 of 4 files written" in run()
