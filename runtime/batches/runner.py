@@ -103,24 +103,34 @@ class BatchRunner:
         ):
             yield
 
-    def make_slots(self, max_model_len: int | None) -> SlotStitcher:
-        """Slots for rows that come and go; they hold no memory yet.
+    def make_slots(self, max_model_len: int | None, *, keeps_prefixes: bool) -> SlotStitcher:
+        """Slots for rows that come and go, see `slot_stitchers.make_slots`; no memory yet.
 
         ``max_model_len``: positions of a row, None for as many as the bundle holds. Raises
         UsageError for more than that.
         """
         limits = self.limits.slot_limits(max_model_len, self._model.max_seq_len)
-        return self._make_slots(limits, exact=False)
+        return self._make_slots(limits, keeps_prefixes=keeps_prefixes)
 
     def make_call_slots(self, requests: Sequence[Request]) -> SlotStitcher:
         """Slots with no more memory than ``requests`` need, which are all that come."""
         limits = self.limits.call_limits(requests, self._model.max_seq_len)
         return self._make_slots(limits, exact=True)
 
-    def _make_slots(self, limits: SlotLimits, *, exact: bool) -> SlotStitcher:
+    def _make_slots(
+        self, limits: SlotLimits, *, exact: bool = False, keeps_prefixes: bool = False
+    ) -> SlotStitcher:
         engines, num_layers = self.engines, self._model.num_layers
         stitcher = engines.require_usable()
-        return make_slots(stitcher, engines.pool, self.layout, num_layers, limits, exact=exact)
+        return make_slots(
+            stitcher,
+            engines.pool,
+            self.layout,
+            num_layers,
+            limits,
+            exact=exact,
+            keeps_prefixes=keeps_prefixes,
+        )
 
     def score(
         self, requests: Sequence[ScoreRequest], schedules: Sequence[ExitSchedule]

@@ -80,7 +80,18 @@ class SlotCache:
 
         ``prompt_bytes``: what else their prompts take from the pool while they run.
         """
-        return self._bytes_with(reservations, prompt_bytes) <= self.limit
+        return self.bytes_with(reservations, prompt_bytes) <= self.limit
+
+    def bytes_with(self, reservations: Sequence[Reservation], prompt_bytes: int) -> int:
+        """Most bytes that these rows take beside those that are, growing included; see `fits`."""
+        total = growth = 0
+        for layer, slots in enumerate(self._layers):
+            new = [one.capacities[layer] for one in reservations if one.capacities[layer]]
+            size = self._size([*slots.reserved.values(), *new], slots.pair)
+            total += self._pair_bytes(size)
+            if slots.pair is not None and slots.pair.size != size:
+                growth = max(growth, self._pair_bytes(slots.pair.size))
+        return total + max(growth, prompt_bytes)
 
     def bytes_alone(self, reservations: Sequence[Reservation]) -> int:
         """Bytes that these rows take if there are no others."""
@@ -89,7 +100,7 @@ class SlotCache:
 
     def reserve(self, reservations: Mapping[int, Reservation], prompt_bytes: int) -> None:
         """Reserve for rows, by their numbers, what `fits` said yes to."""
-        planned = self._bytes_with(list(reservations.values()), prompt_bytes)
+        planned = self.bytes_with(list(reservations.values()), prompt_bytes)
         self.planned_bytes = max(self.planned_bytes, planned)
         for layer, slots in enumerate(self._layers):
             new = {
@@ -151,16 +162,6 @@ class SlotCache:
             slots.residents.clear()
             self._give_back(slots)
         self._lengths.clear()
-
-    def _bytes_with(self, reservations: Sequence[Reservation], prompt_bytes: int) -> int:
-        total = growth = 0
-        for layer, slots in enumerate(self._layers):
-            new = [one.capacities[layer] for one in reservations if one.capacities[layer]]
-            size = self._size([*slots.reserved.values(), *new], slots.pair)
-            total += self._pair_bytes(size)
-            if slots.pair is not None and slots.pair.size != size:
-                growth = max(growth, self._pair_bytes(slots.pair.size))
-        return total + max(growth, prompt_bytes)
 
     def _slots(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         pair = self._layers[layer].pair

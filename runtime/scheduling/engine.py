@@ -63,6 +63,7 @@ class Engine:
         self._counters = Counters([0] * num_layers, [0] * num_layers, EngineHistograms(num_layers))
         self.scoring = EngineScoring(parts, self._counters)
         self._next_number = self._next_row = 0
+        self._in_chunks: int | None = None  # the request whose prompt last ran in chunks
         most = parts.slots.limits.most_prompt_tokens or config.max_prefill_tokens
         self._max_chunk_tokens = min(config.max_prefill_tokens, most)
         self._scheduler = Scheduler(
@@ -70,6 +71,7 @@ class Engine:
             config.max_prefill_tokens,
             parse_admission(config.admission, on_device=parts.engines.device is not None),
             self._fits,
+            kept_tokens=self._kept_tokens,
             max_chunk_tokens=self._max_chunk_tokens,
             fills_first=config.fills_first,
         )
@@ -224,6 +226,7 @@ class Engine:
             running=len(self._rows),
             waiting=len(self._scheduler.waiting),
             reserved_bytes=self._parts.slots.reserved_bytes,
+            prefix_bytes=self._parts.slots.prefix_bytes,
             limit_bytes=pool.limit or 0,
             **values,
         )
@@ -269,9 +272,14 @@ class Engine:
 
     def _fits(self, jobs: Sequence[Job]) -> bool:
         prompts = [self._requests[job.number].prompt for job in jobs]
-        if len(jobs) == 1 and self._runs_in_chunks(jobs[0].prompt_length):
+        first = jobs[0]
+        if self._runs_in_chunks(first.prompt_length) or self._kept_tokens(first):
+            assert len(jobs) == 1, "what runs in chunks runs alone"
             return self._parts.slots.fits_in_chunks(prompts[0])
         return self._parts.slots.fits(prompts)
+
+    def _kept_tokens(self, job: Job) -> int:
+        return self._parts.slots.kept_tokens(self._requests[job.number].prompt)
 
     def _prefill(self, requests: Sequence[RunningRequest]) -> list[StreamDelta]:
         start = perf_counter()
@@ -283,8 +291,10 @@ class Engine:
     def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
         start, slots = perf_counter(), self._parts.slots
         request = self._requests[chunk.number]
-        if chunk.start == 0:
-            self._run(lambda: slots.begin_chunks(request.prompt))
+        if self._in_chunks != chunk.number:
+            self._in_chunks = chunk.number
+            kept = self._run(lambda: slots.begin_chunks(request.prompt))
+            self._counters.prefix_tokens += kept
         logits = self._run(lambda: slots.chunk(chunk.stop))
         self._counters.count_prefill(perf_counter() - start)
         return [] if logits is None else self._begin([request], logits)

@@ -51,6 +51,11 @@ _CHEAP_PADDING = 16
 
 Action = Prefill | Chunk | Decode | Wait
 Fits = Callable[[Sequence[Job]], bool]
+KeptTokens = Callable[[Job], int]
+
+
+def _no_tokens(job: Job) -> int:
+    return 0
 
 
 class Scheduler:
@@ -64,6 +69,8 @@ class Scheduler:
     ``max_chunk_tokens``: of one prompt in one call, where that is less.
 
     ``fits``: whether jobs can be let in together, by memory; asked for what is let in next.
+    ``kept_tokens``: how many of a prompt's first tokens need not run; it then runs alone, in chunks
+    from there on.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Scheduler:
         admission: Admission,
         fits: Fits,
         *,
+        kept_tokens: KeptTokens = _no_tokens,
         max_chunk_tokens: int | None = None,
         fills_first: bool = False,
     ) -> None:
@@ -81,6 +89,7 @@ class Scheduler:
         self._max_chunk_tokens = max_chunk_tokens or max_prefill_tokens
         self._admission = admission
         self._fits = fits
+        self._kept_tokens = kept_tokens
         self._fills_first = fills_first
         self._waiting: dict[int, Job] = {}  # in order of arrival
         self._running: dict[int, int] = {}  # number -> rows that still run
@@ -146,22 +155,28 @@ class Scheduler:
         free = self._free()
         shortest = longest = 0
         for job in self._waiting.values():
-            if group and job.prompt_length > self._max_chunk_tokens:
-                continue
             low = min(shortest or job.prompt_length, job.prompt_length)
             high = max(longest, job.prompt_length)
             is_alike = high <= max(2 * low, low + _CHEAP_PADDING)
             is_alike &= high * (len(group) + 1) <= self._max_prefill_tokens
             if group and not is_alike:
                 continue
-            if job.rows > free or not self._fits([*group, job]):
+            if job.rows > free:
                 break  # whoever comes later must not pass it
+            runs_alone = self._runs_in_chunks(job)
+            if group and runs_alone:
+                continue
+            if not self._fits([*group, job]):
+                break
             group.append(job)
             free -= job.rows
             shortest, longest = low, high
-            if job.prompt_length > self._max_chunk_tokens:
+            if runs_alone:
                 break
         return group
+
+    def _runs_in_chunks(self, job: Job) -> bool:
+        return job.prompt_length > self._max_chunk_tokens or self._kept_tokens(job) > 0
 
     def _held_until(self, group: Sequence[Job], now: float) -> float | None:
         if not group:
@@ -182,8 +197,8 @@ class Scheduler:
         for job in group:
             del self._waiting[job.number]
         first = group[0]
-        if first.prompt_length > self._max_chunk_tokens:
-            return self._next_chunk(first, 0)
+        if self._runs_in_chunks(first):
+            return self._next_chunk(first, self._kept_tokens(first))
         for job in group:
             self._running[job.number] = job.rows
         self._owes_step = True

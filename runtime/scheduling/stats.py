@@ -27,8 +27,10 @@ class EngineStats:
     aborted: int
     failed: int
     reserved_bytes: int
+    prefix_bytes: int  # hold beginnings of prompts, beside those reserved
     limit_bytes: int
     prompt_tokens: int
+    prefix_tokens: int  # of these, what a prompt before had made
     generated_tokens: int
     steps: int
     step_rows: int
@@ -64,6 +66,7 @@ class Counters:
     aborted: int = 0
     failed: int = 0
     prompt_tokens: int = 0
+    prefix_tokens: int = 0
     generated_tokens: int = 0
     steps: int = 0
     step_rows: int = 0

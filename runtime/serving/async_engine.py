@@ -57,6 +57,7 @@ class AsyncEngine(EngineService):
                 max_prefill_tokens=config.max_prefill_tokens,
                 max_model_len=config.max_model_len,
                 admission=config.admission,
+                prefix_cache=config.prefix_cache,
             )
         )
         self._loop = EngineLoop(self._engine, self._requests)
@@ -81,17 +82,20 @@ class AsyncEngine(EngineService):
         max_prefill_tokens: int | None = None,
         max_model_len: int | None = None,
         admission: str | None = None,
+        prefix_cache: bool = True,
     ) -> AsyncIterator[Self]:
         """Open a bundle directory; leaving the block cancels what runs and frees all.
 
-        ``max_waiting``, ``max_prefill_tokens``, ``max_model_len`` and ``admission``: see
-        `ServiceConfig`; everything else as in `Generator.open`, whose errors it raises.
+        ``max_waiting``, ``max_prefill_tokens``, ``max_model_len``, ``admission`` and
+        ``prefix_cache``: see `ServiceConfig`; everything else as in `Generator.open`, whose errors
+        it raises.
         """
         config = ServiceConfig(
             max_waiting=max_waiting,
             max_prefill_tokens=max_prefill_tokens,
             max_model_len=max_model_len,
             admission=admission,
+            prefix_cache=prefix_cache,
         )
         parse_admission(config.admission)
         generator = await asyncio.to_thread(

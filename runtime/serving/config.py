@@ -12,7 +12,8 @@ from ...engines.checking import Option, ValidatedConfig
 class ServiceConfig(ValidatedConfig):
     """What waits at most before a request is refused, and how the engine schedules.
 
-    ``max_prefill_tokens``, ``max_model_len`` and ``admission``: see `Generator.engine`.
+    ``max_prefill_tokens``, ``max_model_len``, ``admission`` and ``prefix_cache``: see
+    `Generator.engine`.
     """
 
     max_waiting: Annotated[int, Option()] = Field(
@@ -28,4 +29,8 @@ class ServiceConfig(ValidatedConfig):
     )
     admission: Annotated[str | None, Option()] = Field(
         default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
+    )
+    prefix_cache: Annotated[bool, Option("--prefix-cache/--no-prefix-cache")] = Field(
+        default=True,
+        description="on a CPU, keep what prompts' beginnings make, in up to a quarter of kv_memory",
     )

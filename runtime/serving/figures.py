@@ -59,9 +59,13 @@ ENGINE_FIGURES = (
     ),
     EngineFigure(
         "kv_bytes",
-        "of KV caches, reserved by what runs and allowed",
+        "of KV caches, reserved by what runs, held by beginnings of prompts, and allowed",
         "gauge",
-        lambda s: {"reserved": s.reserved_bytes, "limit": s.limit_bytes},
+        lambda s: {
+            "reserved": s.reserved_bytes,
+            "prefixes": s.prefix_bytes,
+            "limit": s.limit_bytes,
+        },
         "kind",
     ),
     EngineFigure(
@@ -81,6 +85,12 @@ ENGINE_FIGURES = (
         "tokens of prompts that were read",
         "counter",
         _single(lambda s: s.prompt_tokens),
+    ),
+    EngineFigure(
+        "prefix_tokens",
+        "tokens of prompts that an earlier prompt had run",
+        "counter",
+        _single(lambda s: s.prefix_tokens),
     ),
     EngineFigure(
         "generation_tokens",

@@ -10,6 +10,7 @@ import numpy as np
 from ...engines.backends.session import Binding
 from ...engines.memory import Array
 from ..kv.pool import BufferPool
+from ..kv.prefixes import PrefixCache
 from ..kv.slots import SlotCache
 from ..tokens.logits import HostLogits
 from .host import HostStitcher, StepBuffers
@@ -28,9 +29,14 @@ class HostSlotStitcher(SlotRows):
     """
 
     def __init__(
-        self, engines: HostStitcher, cache: SlotCache, pool: BufferPool, limits: SlotLimits
+        self,
+        engines: HostStitcher,
+        cache: SlotCache,
+        pool: BufferPool,
+        limits: SlotLimits,
+        prefixes: PrefixCache | None,
     ) -> None:
-        super().__init__(cache, pool, len(engines.layers), limits)
+        super().__init__(cache, pool, len(engines.layers), limits, prefixes)
         self._loaded: HostStitcher | None = engines
         self._all = engines.buffers
         max_rows = len(self._all.row_positions)

@@ -6,6 +6,7 @@ from typing import cast
 
 from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
+from ..kv.prefixes import PrefixCache
 from ..kv.reservation import class_sizes, exact_sizes
 from ..kv.slots import SlotCache
 from .device import DeviceStitcher
@@ -25,14 +26,17 @@ def make_slots(
     limits: SlotLimits,
     *,
     exact: bool = False,
+    keeps_prefixes: bool = False,
 ) -> SlotStitcher:
     """Slots in memory of ``pool``, of rows that run on the engines of ``stitcher``.
 
-    ``exact``: on the host, with memory for no more than what is reserved.
+    On the host, ``exact``: with memory for no more than what is reserved; ``keeps_prefixes``: with
+    a `PrefixCache`.
     """
     if isinstance(stitcher, DeviceStitcher):
         cache = device_slot_cache(pool, layout, num_layers, limits)
         return DeviceSlotStitcher(stitcher, cache, pool, limits)
     sizes = exact_sizes if exact else class_sizes(limits.max_rows, limits.max_positions)
     cache = SlotCache(pool, layout, num_layers=num_layers, limit=limits.kv_bytes, sizes=sizes)
-    return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, limits)
+    prefixes = PrefixCache(pool, layout, num_layers) if keeps_prefixes else None
+    return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, limits, prefixes)

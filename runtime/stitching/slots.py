@@ -32,6 +32,12 @@ class PromptRow:
         """Its own number and its copies'."""
         return (self.row, *self.copies)
 
+    @property
+    def runs_whole(self) -> bool:
+        """Whether every layer runs on the whole prompt."""
+        layers = range(len(self.reservation.capacities))
+        return all(self.active_length(layer) == len(self.tokens) for layer in layers)
+
     def active_length(self, layer: int) -> int:
         """How many of the prompt's tokens, from the first on, run ``layer``."""
         return self.schedule.prompt_prefix(layer, len(self.tokens))
@@ -66,6 +72,13 @@ class SlotStitcher(ABC):
         """Bytes of KV memory that the row and its copies need if nothing else runs."""
 
     @abstractmethod
+    def kept_tokens(self, row: PromptRow) -> int:
+        """Tokens at the row's beginning that need not run, since a prompt before began so.
+
+        If there are some, the row's prompt runs in chunks, and the first of them begins there.
+        """
+
+    @abstractmethod
     def prefill(self, rows: Sequence[PromptRow]) -> Array:
         """Reserve for rows that `fits` said yes to and run their prompts, together.
 
@@ -73,8 +86,11 @@ class SlotStitcher(ABC):
         """
 
     @abstractmethod
-    def begin_chunks(self, row: PromptRow) -> None:
-        """Reserve for a row that `fits_in_chunks` said yes to, whose prompt `chunk` will run."""
+    def begin_chunks(self, row: PromptRow) -> int:
+        """Reserve for a row that `fits_in_chunks` said yes to, whose prompt `chunk` will run.
+
+        Returns how many of its first tokens need not run.
+        """
 
     @abstractmethod
     def chunk(self, stop: int) -> Array | None:
@@ -101,6 +117,11 @@ class SlotStitcher(ABC):
     @abstractmethod
     def reserved_bytes(self) -> int:
         """Bytes of KV memory that rows and prompts have."""
+
+    @property
+    @abstractmethod
+    def prefix_bytes(self) -> int:
+        """Bytes of KV memory that hold beginnings of prompts; those reserved are others."""
 
     @property
     @abstractmethod

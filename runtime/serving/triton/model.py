@@ -156,6 +156,7 @@ def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) ->
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
         admission=settings.admission,
+        prefix_cache=settings.prefix_cache,
     )
     try:
         return AsyncEngine(generator, config)

@@ -49,6 +49,9 @@ class ModelSettings(ValidatedConfig):
     admission: Annotated[str | None, _RUNNING] = Field(
         default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
     )
+    prefix_cache: Annotated[bool, Option("--prefix-cache/--no-prefix-cache", panel="Running")] = (
+        Field(default=True, description="on a CPU, keep what prompts' beginnings make")
+    )
     raw_prompt: Annotated[bool, Option()] = Field(
         default=False, description="without the template that the model was tuned with"
     )

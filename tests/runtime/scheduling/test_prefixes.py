@@ -1,0 +1,159 @@
+"""Prompts that begin like one before run the rest only; their texts are what they are alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.backends.ort import OrtBinding
+from skipdec.engines.errors import DeviceError
+from skipdec.engines.memory import HostMemory
+from skipdec.runtime.kv.layout import KVLayout
+from skipdec.runtime.kv.pool import BufferPool
+from skipdec.runtime.kv.prefixes import BLOCK_TOKENS, PrefixCache, restore
+from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.tokens.outputs import RequestOutput
+
+PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+SYSTEM = [random.Random(1).randrange(4, 90) for _ in range(2 * BLOCK_TOKENS + 5)]
+
+
+@pytest.fixture(scope="module", params=["skipdec", "onnxruntime"])
+def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Iterator[Generator]:
+    bundle = exported("pre_norm", quantize="int8", kernels=request.param)
+    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
+        yield generator
+
+
+def run(engine: Engine, prompts: list[list[int]], schedule: str = "full") -> list[RequestOutput]:
+    numbers = [engine.add(prompt, PARAMS, schedule=schedule) for prompt in prompts]
+    while engine.is_busy:
+        engine.step()
+    return [engine.take(number) for number in numbers]
+
+
+def tokens(outputs: list[RequestOutput]) -> list[tuple[int, ...]]:
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.parametrize("schedule", ["full", "linear:max=5,min=2,horizon=12"])
+def test_a_hit_and_a_miss_give_equal_tokens(generator: Generator, schedule: str) -> None:
+    prompts = [[*SYSTEM, 7, 8, number] for number in range(4, 9)]
+    with generator.engine(prefix_cache=False) as engine:
+        expected = tokens(run(engine, prompts, schedule))
+        assert engine.stats().prefix_tokens == engine.stats().prefix_bytes == 0
+    with generator.engine() as engine:
+        first = tokens(run(engine, prompts[:1], schedule))
+        assert engine.stats().prefix_tokens == 0
+        later = tokens(run(engine, prompts[1:], schedule))
+        stats = engine.stats()
+    assert first + later == expected
+    assert stats.prefix_tokens == 4 * 2 * BLOCK_TOKENS
+    assert stats.prefix_bytes > 0 == stats.reserved_bytes
+
+
+def test_what_a_hit_adds_is_kept_as_well(generator: Generator) -> None:
+    longer = [*SYSTEM, *range(4, 4 + BLOCK_TOKENS)]
+    with generator.engine() as engine:
+        run(engine, [[*SYSTEM, 7], longer, [*longer, 9]])
+        run(engine, [longer])
+        before = engine.stats().prefix_tokens
+        run(engine, [[*longer, 11]])
+        assert engine.stats().prefix_tokens - before == 3 * BLOCK_TOKENS
+
+
+def test_a_prompt_that_skips_layers_shares_nothing(generator: Generator) -> None:
+    """What a layer makes there depends on where the prompt ends."""
+    decay = "linear:max=4,min=2,horizon=5,prompt=decay"
+    prompts = [[*SYSTEM, 7], [*SYSTEM, 9, 10]]
+    with generator.engine() as engine:
+        results = [run(engine, [prompt], decay)[0] for prompt in prompts]
+        assert engine.stats().prefix_tokens == 0
+    assert tokens(results) == tokens(generator.generate(prompts, PARAMS, schedule=decay))
+
+
+def test_a_failed_prompt_leaves_nothing_behind(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [[*SYSTEM, 7]]
+    expected = tokens(generator.generate(prompts, PARAMS, schedule="full"))
+    with generator.engine() as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(OrtBinding, "run", _fails)
+            assert run(engine, prompts)[0].outputs[0].finish_reason == "error"
+        assert engine.stats().prefix_bytes == 0
+        assert tokens(run(engine, prompts)) == expected
+
+
+def _fails(self: object) -> None:
+    raise DeviceError("layer 0", "fails")
+
+
+def test_kept_beginnings_make_way_for_what_runs(exported: Callable[..., Path]) -> None:
+    bundle = exported("pre_norm", quantize="int8", kernels="auto")
+    draw = random.Random(3)
+    prompts = [[draw.randrange(4, 90) for _ in range(3 * BLOCK_TOKENS)] for _ in range(12)]
+    with Generator.open(bundle, threads=1, max_batch_size=4, kv_memory=700_000) as generator:
+        expected = tokens(generator.generate(prompts, PARAMS, schedule="full"))
+        with generator.engine() as engine:
+            assert tokens(run(engine, prompts * 2)) == expected * 2
+            assert 0 < engine.stats().prefix_bytes <= 700_000 // 4
+            assert generator.kv_memory.peak <= 700_000
+
+
+LAYOUT = KVLayout(2, 4, "float32")
+
+
+def kept(cache: PrefixCache, prompt: list[int], value: float) -> None:
+    shape = (1, 2, len(prompt), 4)
+    pair = np.full(shape, value, np.float32), np.full(shape, -value, np.float32)
+    recording = cache.record(prompt)
+    for layer in range(3):
+        recording.copy(layer, pair, 0)
+    recording.commit()
+
+
+def test_the_least_recently_used_block_goes_first_and_none_before_those_behind_it() -> None:
+    pool = BufferPool(HostMemory(), 10**9)
+    cache = PrefixCache(pool, LAYOUT, 3)
+    cache.set_limit(10**9)
+    first, second = [5] * 2 * BLOCK_TOKENS, [6] * 2 * BLOCK_TOKENS
+    kept(cache, first, 1.0)
+    kept(cache, second, 2.0)
+    one = cache.nbytes // 4
+    assert len(cache.find([*first, 9])) == 2
+    cache.set_limit(3 * one)
+    assert (len(cache.find([*first, 9])), len(cache.find([*second, 9]))) == (2, 1)
+    assert pool.in_use_bytes == cache.nbytes == 3 * one
+    cache.clear()
+    assert pool.in_use_bytes == 0
+
+
+def test_what_is_restored_is_what_was_recorded() -> None:
+    cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
+    cache.set_limit(10**9)
+    kept(cache, [5] * (BLOCK_TOKENS + 3), 1.5)
+    key, value = (np.zeros((1, 2, 50, 4), np.float32) for _ in range(2))
+    restore(cache.find([5] * 50), 1, (key, value))
+    assert (key[:, :, :BLOCK_TOKENS] == 1.5).all()
+    assert (value[:, :, :BLOCK_TOKENS] == -1.5).all()
+    assert not key[:, :, BLOCK_TOKENS:].any()
+
+
+def test_a_whole_prompt_is_never_found_its_last_token_must_run() -> None:
+    cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
+    cache.set_limit(10**9)
+    kept(cache, [5] * 2 * BLOCK_TOKENS, 1.0)
+    assert len(cache.find([5] * 2 * BLOCK_TOKENS)) == 1
+
+
+def test_without_room_nothing_is_kept() -> None:
+    cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
+    kept(cache, [5] * 2 * BLOCK_TOKENS, 1.0)
+    assert cache.nbytes == 0
+    assert cache.find([5] * 2 * BLOCK_TOKENS) == []
