@@ -174,8 +174,8 @@ class Generator:
         """Run calls of these sizes, so that later ones find memory, kernels and graphs ready.
 
         On a device each layer plan is captured as a graph, which later calls replay if their
-        caches lie at the same addresses: with TensorRT, calls of as many rows in the same KV
-        bucket; else, calls of these very sizes. Raises what ``generate`` raises.
+        caches lie at the same addresses: calls of as many rows in the same KV bucket (TensorRT), or
+        of like lengths. An engine's caches are others. Raises what ``generate`` raises.
         """
         params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
         for batch_size in batch_sizes:

@@ -1,13 +1,11 @@
-"""Runs requests in batches, one batch after another, on the engines that it loads."""
+"""The engines of a generator, loaded, with slots and memory for what runs on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
-from typing import cast
 
 from pydantic import Field
 
@@ -23,15 +21,11 @@ from ..stitching.loading import load_stitcher
 from ..stitching.slot_limits import SlotLimits
 from ..stitching.slot_stitchers import make_slots
 from ..stitching.slots import SlotStitcher
-from ..stitching.stitcher import BatchStitcher, Stitcher
-from ..tokens.outputs import ScoreOutput, StreamDelta
+from ..tokens.outputs import ScoreOutput
 from ..tokens.tokenizer import Tokenizer
-from .batch import Batch
-from .planning import BatchLimits, PlannedBatch, plan_batches
+from .planning import BatchLimits
 from .requests import Request
 from .scoring import Scorer, ScoreRequest
-from .sequence import RunningSequence
-from .step import Step
 
 _MOST_ROWS = 1 << 16  # in a batch: what is planned for each takes memory at once
 
@@ -46,8 +40,7 @@ class GeneratorConfig(ValidatedConfig):
 class BatchRunner:
     """The engines of ``bundle``, loaded by ``backend``, and the limits of what they run at once.
 
-    Requests have been checked; request i runs ``schedules[i]``. One call at a time, see
-    `LoadedEngines`.
+    One call at a time, see `LoadedEngines`.
     """
 
     def __init__(
@@ -74,22 +67,6 @@ class BatchRunner:
         pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
         self.engines = LoadedEngines(stitcher, backend, pool)
         self.scorer = Scorer(pool, self.layout, self.limits, self._model, tokenizer)
-
-    def run_batches(
-        self,
-        requests: Sequence[Request],
-        schedules: Sequence[ExitSchedule],
-        cancelled: Callable[[], bool],
-    ) -> Iterator[Step]:
-        """Plan at once; return the steps of all batches, each run as it is asked for: on a device.
-
-        ``cancelled`` is asked between steps; once true, unfinished sequences end with "abort".
-        Raises what `plan_batches`, `LoadedEngines.exclusive` and `LoadedEngines.run` raise.
-        """
-        call_start = perf_counter()
-        batches = plan_batches(requests, schedules, self.layout, self.limits)
-        self.engines.require_usable()
-        return self._steps(batches, cancelled, call_start)
 
     @contextmanager
     def holding(self, slots: SlotStitcher, *, lasts: bool = False) -> Iterator[None]:
@@ -141,36 +118,3 @@ class BatchRunner:
                 self.engines.run(partial(self.scorer.score, request=request, schedule=schedule))
                 for request, schedule in zip(requests, schedules, strict=True)
             ]
-
-    def _steps(
-        self, batches: Sequence[PlannedBatch], cancelled: Callable[[], bool], call_start: float
-    ) -> Iterator[Step]:
-        engines = self.engines
-        most_bytes = max((planned.kv_plan.nbytes for planned in batches), default=0)
-        with engines.exclusive(planned_bytes=most_bytes):
-            for planned in batches:
-                rows = [
-                    RunningSequence(row, self._model, self._tokenizer, call_start)
-                    for row in planned.rows
-                ]
-                if cancelled():
-                    yield _step([row.abort() for row in rows], rows)
-                    continue
-                with engines.cache(planned.kv_plan) as cache:
-                    batch = Batch(planned, cache, rows)
-
-                    def advance(stitcher: Stitcher, batch: Batch = batch) -> list[StreamDelta]:
-                        return batch.advance(cast(BatchStitcher, stitcher))
-
-                    yield _step(engines.run(advance), rows)
-                    while not batch.is_finished:
-                        deltas = batch.abort() if cancelled() else engines.run(advance)
-                        yield _step(deltas, rows)
-
-
-def _step(deltas: list[StreamDelta], rows: Sequence[RunningSequence]) -> Step:
-    ended = {
-        (delta.request_index, delta.index) for delta in deltas if delta.finish_reason is not None
-    }
-    finished = [row for row in rows if (row.request_index, row.output_index) in ended]
-    return Step(deltas, [(row.request_index, row.output()) for row in finished])

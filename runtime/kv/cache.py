@@ -1,4 +1,4 @@
-"""Key/value caches of a batch: planned before work, taken from a pool, retired layer by layer.
+"""Key/value caches of prompts: planned before work, taken from a pool; what a batch needs in all.
 
 Worked example (L=6, warm-up 1, budgets 6 4 3 3 2 2 ..., prompt of 10 tokens, max_tokens 8):
 layers 1 and 2 run only in the prompt and share one scratch pair of capacity 10; layer 3 last runs
@@ -65,16 +65,10 @@ def plan_kv_cache(
     max_tokens: Sequence[int],
     *,
     scratch_rows: int,
-    rows: int | None = None,
-    buckets: Sequence[int] = (),
 ) -> KVPlan:
     """Plan the caches of a batch whose row r holds prompt_lengths[r] + up to max_tokens[r] tokens.
 
-    ``scratch_rows``: the most rows of one prefill call. ``rows``: of the buffers, if more than
-    there are prompts. ``buckets``: the capacities that engines were built for, ascending; all
-    layers then take the smallest that holds every row:
-
-    a prompt of 200 tokens and max_tokens 64 need 263 positions, of (256, 1024) the bucket 1024.
+    ``scratch_rows``: the most rows of one prefill call.
     """
     capacities = []
     for layer in range(schedule.num_layers):
@@ -85,11 +79,6 @@ def plan_kv_cache(
         needed = max(length + steps for length, steps in zip(prompt_lengths, fed, strict=True))
         capacities.append(needed if any(fed) else 0)
     longest_prompt = max(prompt_lengths)
-    bucket = None
-    if buckets:
-        needed = max(longest_prompt, *capacities)
-        bucket = next(capacity for capacity in buckets if capacity >= needed)
-        capacities = [bucket if capacity else 0 for capacity in capacities]
     longest_prefix = max(  # of a prompt's tokens in a layer without a cache of its own
         (
             schedule.prompt_prefix(layer, longest_prompt)
@@ -100,19 +89,18 @@ def plan_kv_cache(
     )
     return KVPlan(
         layout=layout,
-        rows=rows or len(prompt_lengths),
+        rows=len(prompt_lengths),
         capacities=tuple(capacities),
         scratch_rows=scratch_rows if longest_prefix else 0,
-        scratch_capacity=(bucket or longest_prefix) if longest_prefix else 0,
-        bucket=bucket,
+        scratch_capacity=longest_prefix,
     )
 
 
 class KVCache:
-    """The live caches of one batch. A layer whose pair is None is retired or prompt-only.
+    """The caches of prompts that run: of layers, or one scratch pair that layers write in turn.
 
-    The arrays belong to ``pool``; whoever binds them drops the binding before ``retire``,
-    ``release_scratch`` or ``close`` gives them back. A context manager: leaving closes.
+    The arrays belong to ``pool``; whoever binds them drops the binding before ``close`` gives them
+    back. A context manager: leaving closes.
     """
 
     def __init__(self, pool: BufferPool, plan: KVPlan) -> None:
@@ -136,14 +124,10 @@ class KVCache:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def is_live(self, layer: int) -> bool:
-        """Whether ``layer`` still holds positions for decode steps."""
-        return self._pairs[layer] is not None
-
     def rows(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Key and value [stop - start, N, T, W] of a live layer: contiguous views."""
+        """Key and value [stop - start, N, T, W] of a layer: contiguous views."""
         pair = self._pairs[layer]
-        assert pair is not None, f"layer {layer} is retired"
+        assert pair is not None, f"layer {layer} writes the scratch pair"
         return pair.key[start:stop], pair.value[start:stop]
 
     def scratch(self, rows: int) -> tuple[Tensor, Tensor]:
@@ -151,39 +135,21 @@ class KVCache:
         assert self._scratch is not None, "no layer is prompt-only"
         return self._scratch.key[:rows], self._scratch.value[:rows]
 
-    def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of a row over another, in every live layer."""
-        for pair in self._pairs:
-            if pair is not None:
-                pair.copy_row(self._pool, source, target, length)
-
-    def retire(self, layer: int) -> None:
-        """Give a layer's buffers back: no row will run it again."""
-        self._give_back(self._pairs[layer])
-        self._pairs[layer] = None
-
-    def release_scratch(self) -> None:
-        """Give the scratch pair back: the prompt is done."""
-        self._give_back(self._scratch)
-        self._scratch = None
-
     def close(self) -> None:
         """Give everything back; idempotent."""
-        self.release_scratch()
-        for layer in range(len(self._pairs)):
-            self.retire(layer)
+        for pair in (self._scratch, *self._pairs):
+            if pair is not None:
+                pair.release(self._pool)
+        self._scratch = None
+        self._pairs.clear()
 
     def _acquire_all(self) -> None:
         plan = self.plan
         if plan.scratch_capacity:
             self._scratch = self._acquire("scratch", plan.scratch_rows, plan.scratch_capacity)
         for layer, capacity in enumerate(plan.capacities):
-            pair = self._acquire(f"layer {layer}", plan.rows, capacity) if capacity else None
+            pair = self._acquire(f"prompt {layer}", plan.rows, capacity) if capacity else None
             self._pairs.append(pair)
 
     def _acquire(self, user: str, rows: int, capacity: int) -> CachePair:
         return CachePair.acquire(self._pool, self.plan.layout, rows, capacity, user)
-
-    def _give_back(self, pair: CachePair | None) -> None:
-        if pair is not None:
-            pair.release(self._pool)

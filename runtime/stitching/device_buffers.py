@@ -21,7 +21,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class DeviceBuffers:
-    """Two buffers of hidden states, logits, candidates and the candidates' twins on the host.
+    """Logits, candidates and the candidates' twins on the host; hidden states of prompts.
 
     Sized for ``max_rows`` rows of one token; prompts have buffers of their own, which grow.
     """
@@ -41,8 +41,6 @@ class DeviceBuffers:
         self._dtype: DType = hidden.dtype
         self._vocab_size = int(head.tensor(role.LOGITS).shape[-1])
         num_candidates = int(candidates.tensor(role.TOP_LOGITS).shape[-1])
-        shape = (max_rows, 1, self._hidden_size)
-        self._hidden = [memory.empty(shape, hidden.dtype) for _ in range(2)]  # [max_rows, 1, E]
         self._logits = memory.empty((max_rows, self._vocab_size), "float32")
         self._chosen: Staging[TensorRole] = Staging(memory)
         self._chosen.lay_out(
@@ -54,11 +52,6 @@ class DeviceBuffers:
         self._fetched = memory.device.pinned(4 * self._vocab_size).view(np.float32)  # [V]
         self._prompt_hidden: list[DeviceTensor] = []
         self._prompt_logits: Staging[TensorRole] = Staging(memory)
-
-    def hidden_states(self, rows: int) -> tuple[DeviceTensor, DeviceTensor]:
-        """The two buffers of a step, [rows, 1, E] each."""
-        first, second = (tensor[:rows] for tensor in self._hidden)
-        return first, second
 
     def results(self, rows: int) -> dict[TensorRole, DeviceTensor]:
         """What head and candidates write, by role, for the first ``rows`` rows."""

@@ -49,7 +49,7 @@ class DevicePrompts:
         caches: LayerCaches,
         after: Callable[[int], None] = do_nothing,
     ) -> Array:
-        """Run prompts into empty caches of capacity ``bucket``, see `Stitcher.prefill`.
+        """Run prompts into empty caches of capacity ``bucket``, see `HostPrompts.prefill`.
 
         ``caches(layer)`` says where a layer writes, and ``after(layer)`` is told when it has.
         Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
@@ -195,14 +195,6 @@ def mask_capacity(layers: LayerSessions, bucket: int | None) -> int | None:
     return bucket if takes_mask else None
 
 
-def passing(hidden: Sequence[DeviceTensor], parity: int) -> dict[TensorRole, Tensor]:
-    """Read one buffer of hidden states, write the other."""
-    return {
-        TensorRole.HIDDEN_STATES: hidden[parity],
-        TensorRole.HIDDEN_STATES_OUT: hidden[1 - parity],
-    }
-
-
 def _prefixes(states: DeviceTensor, length: int) -> DeviceTensor:
     """The memory of [rows, S, E] as [rows, ``length``, E], one behind the other."""
     return replace(states, shape=(states.shape[0], length, states.shape[2]))
@@ -220,6 +212,7 @@ def _tensors(
     return {
         **inputs.tensors,
         **cache_tensors(key, value),
-        **passing((read, written), 0),
+        TensorRole.HIDDEN_STATES: read,
+        TensorRole.HIDDEN_STATES_OUT: written,
         TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(start + read.shape[1], np.int32),
     }

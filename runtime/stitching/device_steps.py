@@ -21,8 +21,8 @@ from .stitcher import bind, cache_tensors
 
 # Parts of steps that are kept bound, for each layer and number of rows; beyond it all are made
 # anew. Caches that stay where they are need two or three: one for what was gathered, one for each
-# layer that may have run before.
-_KEPT_PARTS = 8
+# layer that may have run before; calls of fewer rows have caches of their own.
+_KEPT_PARTS = 16
 
 _Work = Callable[[], None]
 SlotCaches = Callable[[int, int], tuple[Tensor, Tensor]]

@@ -76,9 +76,6 @@ class HostStitcher(Stitcher):
         self.prompts = HostPrompts(embed, self.layers, head)
         self.buffers = StepBuffers(embed.spec, head.spec, max_rows)
 
-    def unbind(self) -> None:
-        """See Stitcher: nothing stays bound between calls."""
-
     def close(self) -> None:
         """See Stitcher."""
 

@@ -28,9 +28,13 @@ class HostPrompts:
         caches: LayerCaches,
         after: Callable[[int], None] = do_nothing,
     ) -> Array:
-        """Run prompts into empty caches, see `Stitcher.prefill`.
+        """Run prompts into empty caches, of row r ``active_lengths[l][r]`` tokens in layer l.
 
-        ``caches(layer)`` says where a layer writes, and ``after(layer)`` is told when it has.
+        Ragged prompts are padded on the right and prefixes cut at the longest; what is computed
+        beyond a row's own length is dropped: hidden states stay as the layer below left them, keys
+        and values are never read. ``caches(layer)`` says where a layer writes, and ``after(layer)``
+        is told when it has.
+
         Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
         """
         lengths = np.array([len(prompt) for prompt in prompts])  # [rows]

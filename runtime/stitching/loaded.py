@@ -13,7 +13,6 @@ from typing import TypeVar
 from ...engines.backends.device import Device
 from ...engines.backends.session import EngineBackend
 from ...engines.errors import CapacityError, ClosedError, SkipDecError
-from ..kv.cache import KVCache, KVPlan
 from ..kv.pool import BufferPool, KVMemory
 from .slots import SlotStitcher
 from .stitcher import Stitcher
@@ -43,7 +42,6 @@ class LoadedEngines:
         self.pool = pool
         self._stitcher: Stitcher | None = stitcher
         self._backend = backend
-        self._cache: KVCache | None = None  # of the call that is going on
         self._slots: SlotStitcher | None = None  # of the engine that holds the call
         self._planned_bytes = 0
         self._is_closed = False
@@ -99,19 +97,6 @@ class LoadedEngines:
                     self._changed.notify_all()
 
     @contextmanager
-    def cache(self, plan: KVPlan) -> Iterator[KVCache]:
-        """The KV cache of a batch of the call; nothing is bound to it afterwards."""
-        with self._changed:
-            self.require_usable()
-            cache = self._cache = KVCache(self.pool, plan)
-        try:
-            yield cache
-        finally:
-            if not self._is_inherited:
-                with self._changed:
-                    self._close_cache()
-
-    @contextmanager
     def slots(self, slots: SlotStitcher) -> Iterator[None]:
         """Own the slots of an engine that holds the call, which are closed at the block's end."""
         with self._changed:
@@ -122,7 +107,7 @@ class LoadedEngines:
         finally:
             if not self._is_inherited:
                 with self._changed:
-                    self._close_cache()
+                    self._close_slots()
 
     def run(self, step: Callable[[Stitcher], T]) -> T:
         """Return ``step(stitcher)``; nothing is freed meanwhile. It must not keep the stitcher.
@@ -214,22 +199,17 @@ class LoadedEngines:
                 self._changed.wait_for(lambda: self._stepping is None)
             yield not is_inside
 
-    def _close_cache(self) -> None:
+    def _close_slots(self) -> None:
         if self._slots is not None:
             self._planned_bytes = self._slots.planned_bytes
             self._slots.close()
             self._slots = None
-        if self._cache is not None:
-            if self._stitcher is not None:
-                self._stitcher.unbind()
-            self._cache.close()
-            self._cache = None
 
     def _free(self) -> None:
         if self._stitcher is None:
             return
         try:
-            self._close_cache()
+            self._close_slots()
             self._stitcher.close()
         finally:
             self._stitcher = None

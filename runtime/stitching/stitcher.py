@@ -1,8 +1,8 @@
-"""Runs the engines that a plan names: embed, layers, head, one after the other.
+"""The engines of a bundle: embed, layers, head, one after the other.
 
 The runtime knows tensors by role only: each engine is given what its spec asks for. Bypassing a
-layer is not calling it. ``host.py`` runs engines at once on numpy arrays, ``device.py`` enqueues
-them on a device.
+layer is not calling it. Those of ``host.py`` run at once on numpy arrays, those of ``device.py``
+are enqueued on a device; `SlotStitcher` steps rows through them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from ...engines.backends.session import Binding, EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache
-from ..schedule import LayerPlan
-from ..tokens.logits import StepLogits
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
 """Where a layer writes: key and value [rows, N, T, W]."""
@@ -41,49 +39,8 @@ class Stitcher(ABC):
         """
 
     @abstractmethod
-    def unbind(self) -> None:
-        """Drop all references to a cache's buffers; must precede the cache's ``close``."""
-
-    @abstractmethod
     def close(self) -> None:
         """Free all bindings and graphs; nothing may be run afterwards."""
-
-
-class BatchStitcher(Stitcher):
-    """Steps of rows that start together and have one schedule, see `Batch`: those of a device.
-
-    On the host, `SlotStitcher` runs rows that each have their own.
-    """
-
-    @abstractmethod
-    def decode(
-        self, cache: KVCache, plan: LayerPlan, tokens: Sequence[int], positions: Sequence[int]
-    ) -> StepLogits:
-        """Run one step through the plan's layers: row r reads ``tokens[r]`` at ``positions[r]``.
-
-        Returns the rows' logits, valid until the next call.
-        """
-
-    @abstractmethod
-    def prefill(
-        self,
-        cache: KVCache,
-        first_row: int,
-        prompts: Sequence[Sequence[int]],
-        active_lengths: Sequence[Sequence[int]],
-    ) -> Array:
-        """Run prompts into the cache's rows from ``first_row`` on.
-
-        Layer l runs the first ``active_lengths[l][r]`` tokens of row r: all of them in every live
-        layer, at least one in the others, which write the scratch pair. Ragged prompts are padded
-        on the right and prefixes cut at the longest; what is computed beyond a row's own length is
-        dropped: hidden states stay as the layer below left them, keys and values are never read.
-        Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
-        """
-
-    @abstractmethod
-    def retire(self, cache: KVCache, plan: LayerPlan) -> None:
-        """Give back the caches of all layers that ``plan``, and so any later one, bypasses."""
 
 
 def do_nothing(layer: int) -> None:

@@ -65,12 +65,14 @@ def together(engine: Engine, wanted: list[Wanted]) -> list[CompletionOutput]:
     return [engine.take(number).outputs[0] for number in numbers]
 
 
-def in_static_batches(generator: Generator, wanted: list[Wanted]) -> None:
-    """Rows of one schedule that start together."""
+def in_static_batches(generator: Generator, wanted: list[Wanted], rows: int) -> None:
+    """Up to ``rows`` requests of one schedule that start together, and then the next ones."""
     for schedule in dict.fromkeys(one.schedule for one in wanted):
         alike = [one for one in wanted if one.schedule == schedule]
-        params = [one.params for one in alike]
-        generator.generate([one.prompt for one in alike], params, schedule=schedule)
+        for start in range(0, len(alike), rows):
+            batch = alike[start : start + rows]
+            params = [one.params for one in batch]
+            generator.generate([one.prompt for one in batch], params, schedule=schedule)
 
 
 def main() -> None:
@@ -86,9 +88,9 @@ def main() -> None:
             before, start = engine.stats(), perf_counter()
             outputs = together(engine, wanted)
             seconds, after = perf_counter() - start, engine.stats()
-        in_static_batches(generator, wanted)
+        in_static_batches(generator, wanted, rows)
         start = perf_counter()
-        in_static_batches(generator, wanted)
+        in_static_batches(generator, wanted, rows)
         static_seconds = perf_counter() - start
         alone = [
             generator.generate([one.prompt], one.params, schedule=one.schedule)[0].outputs[0]

@@ -15,7 +15,7 @@ from reference import linear_plan, reference_logits
 from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator, SamplingParams
-from skipdec.runtime.kv.cache import KVCache
+from skipdec.runtime.kv.slots import SlotCache
 from skipdec.runtime.schedule.placements.ends import Bottom, Top
 from skipdec.runtime.stitching.host import StepBuffers
 
@@ -183,10 +183,10 @@ def test_another_layers_cache_is_visible(
     deviation: Callable[[Path, str], float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = KVCache.rows
+    slots = SlotCache._slots
 
-    def shared_rows(self: KVCache, layer: int, start: int, stop: int) -> tuple[Array, Array]:
-        return rows(self, 5 if layer == 0 else layer, start, stop)
+    def shared_slots(self: SlotCache, layer: int, start: int, stop: int) -> tuple[Array, Array]:
+        return slots(self, 5 if layer == 0 else layer, start, stop)
 
-    monkeypatch.setattr(KVCache, "rows", shared_rows)
+    monkeypatch.setattr(SlotCache, "_slots", shared_slots)
     assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE

@@ -1,22 +1,18 @@
-"""Requests are cut into batches that fit, before any work."""
+"""What may run at once, of rows, positions and what engines were built for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from skipdec.engines.errors import CapacityError
-from skipdec.runtime.batches.planning import BatchLimits, PlannedBatch, plan_batches, prefill_groups
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.batches.planning import BatchLimits
 from skipdec.runtime.batches.requests import Request
-from skipdec.runtime.kv.layout import KVLayout
-from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.tokens.sampling import SamplingParams
 
-SKIPPING = ExitSchedule(
-    num_layers=2, max_exit_layer=1, min_exit_layer=1, warmup_layers=0, horizon=1
-)
-LAYOUT = KVLayout(num_heads=2, width=8, dtype="float32")
+HOST = BatchLimits(6, 6, 1)
+ONNXRUNTIME = BatchLimits(6, 6, 1, pads_rows=True)
+TENSORRT = BatchLimits(6, 2, 1, kv_buckets=(16, 32, 64), pads_rows=True, max_prompt_tokens=20)
+LONGEST = 100  # positions of the bundle
 
 
 def requests(*lengths: int, n: int = 1, max_tokens: int = 10) -> list[Request]:
@@ -27,83 +23,58 @@ def requests(*lengths: int, n: int = 1, max_tokens: int = 10) -> list[Request]:
     ]
 
 
-def plan(
-    wanted: list[Request], *, max_batch_size: int = 8, kv_limit: int = 2**40
-) -> list[PlannedBatch]:
-    return plan_batches(
-        wanted,
-        [ExitSchedule.full(2)] * len(wanted),
-        LAYOUT,
-        BatchLimits(max_batch_size, 100, max_batch_size, kv_limit),
+@pytest.mark.parametrize(("rows", "padded"), [(1, 1), (2, 2), (3, 4), (5, 6), (6, 6)])
+def test_steps_on_a_device_are_padded_to_few_row_counts(rows: int, padded: int) -> None:
+    assert ONNXRUNTIME.padded_rows(rows) == padded
+    assert HOST.padded_rows(rows) == rows
+
+
+@pytest.mark.parametrize(("max_model_len", "bucket"), [(1, 16), (17, 16), (18, 32), (65, 64)])
+def test_the_smallest_bucket_holds_all_but_the_last_token(max_model_len: int, bucket: int) -> None:
+    limits = TENSORRT.slot_limits(max_model_len, LONGEST)
+    assert (limits.max_positions, limits.capacity, limits.bucket) == (
+        max_model_len,
+        bucket,
+        bucket,
     )
+    assert (limits.most_prompts, limits.most_prompt_tokens) == (2, 20)
 
 
-def test_rows_of_like_length_stand_together() -> None:
-    batches = plan(requests(3, 90, 4, 80), max_batch_size=2)
-    lengths = [[len(row.request.prompt_token_ids) for row in batch.rows] for batch in batches]
-    assert lengths == [[90, 80], [4, 3]]
-
-
-def test_every_completion_is_planned_once() -> None:
-    batches = plan(requests(5, 5, 5, n=3), max_batch_size=4)
-    rows = [(row.request.index, row.output_index) for batch in batches for row in batch.rows]
-    assert sorted(rows) == [(i, j) for i in range(3) for j in range(3)]
-    assert max(len(batch.rows) for batch in batches) == 4
-
-
-def test_only_rows_of_one_schedule_stand_together() -> None:
-    schedules = [ExitSchedule.full(2), SKIPPING, ExitSchedule.full(2)]
-    batches = plan_batches(requests(4, 4, 4), schedules, LAYOUT, BatchLimits(8, 100, 8, 2**40))
-    assert [(batch.schedule, [row.request.index for row in batch.rows]) for batch in batches] == [
-        (ExitSchedule.full(2), [0, 2]),
-        (SKIPPING, [1]),
-    ]
-
-
-def test_each_prompt_runs_once_in_groups_for_which_scratch_memory_is_planned() -> None:
-    wanted = [
-        *requests(100, n=2),
-        *(replace(r, index=r.index + 1) for r in requests(100, *[40] * 5)),
-    ]
-    schedules = [SKIPPING] * len(wanted)
-    (batch,) = plan_batches(wanted, schedules, LAYOUT, BatchLimits(8, 205, 8, 2**40))
-    assert [row.request.index for row in batch.rows] == [0, 1, 2, 3, 4, 5, 6, 0]
-    assert (batch.num_prompts, batch.prefill_groups) == (7, ((0, 2), (2, 7)))
-    assert batch.kv_plan.scratch_rows == 5
-
-
-def test_memory_limits_a_batch_before_its_size_does() -> None:
-    alone = plan(requests(100))[0].kv_plan.nbytes
-    batches = plan(requests(100, 100, 100, 100, 100), kv_limit=int(2.3 * alone))
-    assert [len(batch.rows) for batch in batches] == [2, 2, 1]
-    assert all(batch.kv_plan.nbytes <= 2.3 * alone for batch in batches)
-
-
-def test_one_row_too_large_is_refused_with_the_numbers() -> None:
-    with pytest.raises(CapacityError, match=r"prompt 1 .* 500 tokens and max_tokens 10 .* 9,000"):
-        plan(requests(5, 500), kv_limit=9000)
+def test_without_buckets_slots_have_the_positions_that_are_asked_for() -> None:
+    for max_model_len, positions in ((None, LONGEST), (40, 40)):
+        limits = ONNXRUNTIME.slot_limits(max_model_len, LONGEST)
+        assert (limits.max_positions, limits.capacity, limits.bucket) == (
+            positions,
+            positions,
+            None,
+        )
 
 
 @pytest.mark.parametrize(
-    ("lengths", "groups"),
+    ("limits", "words"),
     [
-        ([5], [(0, 1)]),
-        ([5, 5, 5, 20, 3], [(0, 2), (2, 3), (3, 4), (4, 5)]),
-        ([1] * 12, [(0, 12)]),
-        ([13, 1], [(0, 1), (1, 2)]),
+        (HOST, "is 101; the bundle holds 100 positions; lower it"),
+        (TENSORRT, "is 100; .* for caches of 16, 32, 64 positions; .*--kv-buckets"),
     ],
 )
-def test_prompts_run_in_groups_of_bounded_padded_size(
-    lengths: list[int], groups: list[tuple[int, int]]
+def test_more_positions_than_there_can_be_are_refused(limits: BatchLimits, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        limits.slot_limits(101 if limits is HOST else 100, LONGEST)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rows", "capacity"),
+    [
+        ([], 1, 16),
+        (requests(5), 1, 16),
+        (requests(5, 25), 2, 40),
+        (requests(5, 28), 2, 40),  # as those of like length have
+        (requests(5, 7, 9), 4, 20),
+        (requests(85, 5, n=4), 6, 96),
+    ],
+)
+def test_a_call_has_slots_for_what_it_needs(
+    wanted: list[Request], rows: int, capacity: int
 ) -> None:
-    assert prefill_groups(lengths, max_tokens=12, max_rows=12) == groups
-
-
-def test_a_prefill_call_has_bounded_rows() -> None:
-    assert prefill_groups([1] * 5, max_tokens=12, max_rows=2) == [(0, 2), (2, 4), (4, 5)]
-
-
-@pytest.mark.parametrize(("rows", "padded"), [(1, 1), (2, 2), (3, 4), (5, 6), (6, 6)])
-def test_steps_on_a_device_are_padded_to_few_row_counts(rows: int, padded: int) -> None:
-    assert BatchLimits(6, 100, 6, 1, pads_rows=True).padded_rows(rows) == padded
-    assert BatchLimits(6, 100, 6, 1).padded_rows(rows) == rows
+    limits = ONNXRUNTIME.call_limits(wanted, LONGEST)
+    assert (limits.max_rows, limits.capacity) == (rows, capacity)

@@ -14,6 +14,7 @@ from skipdec.runtime.kv.cache import (
     KVPlan,
     plan_kv_cache,
 )
+from skipdec.runtime.kv.pair import CachePair
 from skipdec.runtime.kv.pool import BufferPool, pooled_size
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -62,16 +63,6 @@ def test_planned_bytes_are_what_the_pool_gives(rows: int) -> None:
         assert pool.in_use_bytes == plan.nbytes
     assert pool.in_use_bytes == 0
     assert pool.peak_bytes == plan.nbytes
-
-
-def test_retired_layers_and_scratch_return_to_the_pool() -> None:
-    pool = BufferPool(HostMemory())
-    with KVCache(pool, KVPlan(LAYOUT, 1, (2000, 0, 1000), 1, 500)) as cache:
-        cache.release_scratch()
-        assert pool.in_use_bytes == 2 * sum(pooled_size(LAYOUT.nbytes(1, n)) for n in (2000, 1000))
-        cache.retire(0)
-        assert not cache.is_live(0)
-        assert pool.in_use_bytes == 2 * pooled_size(LAYOUT.nbytes(1, 1000))
 
 
 def test_a_released_buffer_serves_the_next_call_of_its_size() -> None:
@@ -140,19 +131,17 @@ def test_a_position_takes_the_bytes_of_its_type(dtype: DType, width: int, nbytes
 
 
 @pytest.mark.parametrize(("dtype", "width", "nbytes"), OF_EACH_TYPE)
-def test_copy_row_moves_written_positions_in_live_layers_only(
-    dtype: DType, width: int, nbytes: int
-) -> None:
-    layout = KVLayout(num_heads=2, width=width, dtype=dtype)
-    with KVCache(BufferPool(HostMemory()), KVPlan(layout, 3, (5, 0, 2), 3, 5)) as cache:
-        key, value = cache.rows(0, 0, 3)
-        key[:], value[:] = 0, 0
-        key[2], value[2] = 7, 8
-        cache.copy_row(source=2, target=0, length=3)
-        assert (key[0, :, :3] == 7).all()
-        assert (value[0, :, :3] == 8).all()
-        assert (key[0, :, 3:] == 0).all()
-        assert (key[1] == 0).all()
+def test_copy_row_moves_written_positions(dtype: DType, width: int, nbytes: int) -> None:
+    pool = BufferPool(HostMemory())
+    pair = CachePair.acquire(pool, KVLayout(num_heads=2, width=width, dtype=dtype), 3, 5, "")
+    key, value = pair.key, pair.value
+    key[:], value[:] = 0, 0
+    key[2], value[2] = 7, 8
+    pair.copy_row(pool, source=2, target=0, length=3)
+    assert (key[0, :, :3] == 7).all()
+    assert (value[0, :, :3] == 8).all()
+    assert (key[0, :, 3:] == 0).all()
+    assert (key[1] == 0).all()
 
 
 @pytest.mark.parametrize("nbytes", [1, 4096, 4097, 5120, 5121, 10**6, 2**30 + 1])

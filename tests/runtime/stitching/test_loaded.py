@@ -13,14 +13,12 @@ import pytest
 from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.errors import CapacityError, ClosedError, SkipDecError
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.kv.cache import KVPlan
-from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.kv.pool import BufferPool
 from skipdec.runtime.stitching import loaded
 from skipdec.runtime.stitching.loaded import LoadedEngines
+from skipdec.runtime.stitching.slots import SlotStitcher
 from skipdec.runtime.stitching.stitcher import Stitcher
 
-PLAN = KVPlan(KVLayout(2, 4, "float32"), 1, (100,))
 SECONDS = 30  # after which a test that hangs fails
 
 
@@ -30,11 +28,22 @@ class Room:
     def __init__(self) -> None:
         self.done: list[str] = []
         stitcher: Mock = create_autospec(Stitcher, instance=True)
-        stitcher.unbind.side_effect = lambda: self.done.append("unbound")
         stitcher.close.side_effect = lambda: self.done.append("freed")
         self.backend: Mock = create_autospec(EngineBackend, instance=True)
         self.pool = BufferPool(HostMemory(), 10**6)
         self.engines = LoadedEngines(stitcher, self.backend, self.pool)
+
+    def slots(self) -> SlotStitcher:
+        """Slots that have memory until they are closed."""
+        buffer = self.pool.acquire(5000)
+        slots: Mock = create_autospec(SlotStitcher, instance=True, planned_bytes=0)
+
+        def close() -> None:
+            self.done.append("closed")
+            self.pool.release(buffer)
+
+        slots.close.side_effect = close
+        return slots
 
 
 @pytest.fixture
@@ -74,7 +83,7 @@ def test_close_waits_for_the_step_that_runs_and_ends_the_call(
         room.done.append("step")
 
     def call() -> None:
-        with room.engines.exclusive(planned_bytes=0), room.engines.cache(PLAN):
+        with room.engines.exclusive(planned_bytes=0), room.engines.slots(room.slots()):
             room.engines.run(step)
             room.engines.run(step)
 
@@ -83,20 +92,20 @@ def test_close_waits_for_the_step_that_runs_and_ends_the_call(
     threads.submit(room.engines.close).result(SECONDS)
     with pytest.raises(ClosedError):
         running.result(SECONDS)
-    assert room.done == ["step", "unbound", "freed"]
+    assert room.done == ["step", "closed", "freed"]
     assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
     room.backend.close.assert_called_once()
 
 
 def test_close_does_not_wait_for_a_call_that_rests(room: Room) -> None:
-    with room.engines.exclusive(planned_bytes=0), room.engines.cache(PLAN):
+    with room.engines.exclusive(planned_bytes=0), room.engines.slots(room.slots()):
         room.engines.run(lambda _: None)
         room.engines.close()
-        assert room.done == ["unbound", "freed"]
+        assert room.done == ["closed", "freed"]
         assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
         with pytest.raises(ClosedError):
             room.engines.run(lambda _: room.done.append("step"))
-    assert room.done == ["unbound", "freed"]
+    assert room.done == ["closed", "freed"]
     assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
 
 
@@ -191,7 +200,7 @@ def test_a_second_call_within_the_first_is_refused(room: Room) -> None:
 def test_a_fork_may_neither_use_nor_free_its_parents_engines(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with room.engines.exclusive(planned_bytes=0), room.engines.cache(PLAN):
+    with room.engines.exclusive(planned_bytes=0), room.engines.slots(room.slots()):
         with monkeypatch.context() as fork:
             fork.setattr(os, "getpid", lambda: -1)
             with pytest.raises(SkipDecError, match=r"-1, is a fork: .* by 'spawn'"):
@@ -202,4 +211,4 @@ def test_a_fork_may_neither_use_nor_free_its_parents_engines(
             room.engines.close()
         assert room.done == []
         room.engines.run(lambda _: room.done.append("step"))
-    assert room.done == ["step", "unbound"]
+    assert room.done == ["step", "closed"]
