@@ -10,52 +10,45 @@ namespace skipdec::tests {
 namespace {
 
 // By the definition, with sorted tokens and the library's exp.
-std::int64_t expected(const Draw &draw, const std::vector<float> &logits) {
+std::int64_t expected(const Draw& draw, const std::vector<float>& logits) {
   const float best = *std::max_element(logits.begin(), logits.end());
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(
-      order.begin(), order.end(),
-      [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
   std::size_t kept = order.size();
-  while (logits[order[kept - 1]] < best + draw.margin)
-    --kept;
+  while (logits[order[kept - 1]] < best + draw.margin) --kept;
   const auto top_k = static_cast<std::size_t>(draw.top_k);
   if (top_k > 0) {
-    while (kept > top_k && logits[order[kept - 1]] < logits[order[top_k - 1]])
-      --kept;
+    while (kept > top_k && logits[order[kept - 1]] < logits[order[top_k - 1]]) --kept;
   }
   std::vector<double> weights(logits.size());
   double total = 0;
   for (std::size_t i = 0; i < kept; ++i) {
-    total += weights[order[i]] =
-        std::exp(static_cast<double>(logits[order[i]] - best) *
-                 static_cast<double>(draw.inverse_temperature));
+    total += weights[order[i]] = std::exp(static_cast<double>(logits[order[i]] - best) *
+                                          static_cast<double>(draw.inverse_temperature));
   }
   double above = 0;
   for (std::size_t i = 0; i < kept; ++i) {
-    if (above >= draw.top_p * total)
-      weights[order[i]] = 0;
+    if (above >= draw.top_p * total) weights[order[i]] = 0;
     above += weights[order[i]];
   }
   double passed = 0;
   for (std::size_t token = 0; token < weights.size(); ++token) {
     passed += weights[token];
-    if (passed > draw.uniform * above)
-      return static_cast<std::int64_t>(token);
+    if (passed > draw.uniform * above) return static_cast<std::int64_t>(token);
   }
   return -1;
 }
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr Draw kDraws[] = {
-    {1.25F, kNone, 0, 1, 0},    {1.25F, kNone, 0, 0.95, 0},
-    {0.5F, kNone, 0, 0.31, 0},  {1.0F, kNone, 5, 1, 0},
-    {1.0F, kNone, 40, 0.9, 0},  {4.0F, -1.5F, 0, 1, 0},
+    {1.25F, kNone, 0, 1, 0},    {1.25F, kNone, 0, 0.95, 0}, {0.5F, kNone, 0, 0.31, 0},
+    {1.0F, kNone, 5, 1, 0},     {1.0F, kNone, 40, 0.9, 0},  {4.0F, -1.5F, 0, 1, 0},
     {0.75F, -3.0F, 70, 0.8, 0},
 };
 
-} // namespace
+}  // namespace
 
 Outcome drawing(InstructionSet set) {
   Outcome outcome;
@@ -70,8 +63,8 @@ Outcome drawing(InstructionSet set) {
         for (std::int64_t i = begin; i < end; ++i) {
           own.uniform = static_cast<double>(i) / 19.7;
           const auto place = static_cast<std::size_t>(i);
-          results[place] = static_cast<float>(
-              draw_token_on(set)(own, logits.data(), size, scratch));
+          results[place] =
+              static_cast<float>(draw_token_on(set)(own, logits.data(), size, scratch));
           wanted[place] = static_cast<float>(expected(own, logits));
         }
       });
@@ -81,4 +74,4 @@ Outcome drawing(InstructionSet set) {
   return outcome;
 }
 
-} // namespace skipdec::tests
+}  // namespace skipdec::tests
