@@ -1,86 +1,42 @@
-"""Times requests that run together in an Engine against static batches of them, on one bundle.
+"""Times requests that run together: against static batches, a prediction, and a peer.
 
     python scripts/bench_serving.py opt-125m-int8 --requests 96 --slots 8
+    python scripts/bench_serving.py opt-125m/skipdec-int8 --peer opt-125m/openvino-int8 \\
+        --peer-python .venv-peers/bin/python
 
 All requests wait from the start. Lengths are those of a service with a long tail (prompts
 lognormal, mean about 128 tokens; texts median 64, up to 512) or short and alike (prompt 37, text
 29 ± 9 tokens, as E2E's). Static batches take ``--slots`` requests at a time in order of arrival;
-both ways write the same tokens, which is checked. Ways alternate; ratios are of their fastest runs.
+both ways write the same tokens, which is checked. "Predicted" is what the scheduler takes over a
+model of each call's cost, fitted before on the same machine. The peer, OpenVINO GenAI's
+ContinuousBatchingPipeline on the same checkpoint, runs at full depth, which is all it knows. Ways
+alternate; ratios are of their fastest runs. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 from bench.load.lengths import WORKLOADS
+from bench.serving.openvino_peer import OpenVINOPeer, openvino_peer
+from bench.serving.prediction import Costs, measured_costs, predicted_seconds
+from bench.serving.ways import Requests, best_seconds, running_batch, static_batches
 
-from skipdec import Generator, SamplingParams, use_shared_thread_pool
+from skipdec import Generator, use_shared_thread_pool
 from skipdec.engines.host.processor import available_cores, processor_name
 
-TokenIds = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Requests:
-    """Prompts of random tokens and how many tokens are to be written."""
-
-    prompts: list[list[int]]
-    params: list[SamplingParams]
-
-    @classmethod
-    def drawn(cls, workload: str, count: int, vocab_size: int) -> Requests:
-        """``count`` requests, the same each time."""
-        draw = random.Random(0)
-        lengths = [WORKLOADS[workload](draw) for _ in range(count)]
-        return cls(
-            [[draw.randrange(4, vocab_size) for _ in range(one.prompt)] for one in lengths],
-            [
-                SamplingParams(temperature=0, max_tokens=one.text, ignore_eos=True)
-                for one in lengths
-            ],
-        )
-
-    @property
-    def num_tokens(self) -> int:
-        """Of all texts."""
-        return sum(params.max_tokens or 0 for params in self.params)
-
-
-def in_static_batches(
-    generator: Generator, requests: Requests, schedule: str, slots: int
-) -> list[TokenIds]:
-    """A call of ``generate`` for each ``slots`` requests, in order of arrival."""
-    texts: list[TokenIds] = []
-    for start in range(0, len(requests.prompts), slots):
-        batch = slice(start, start + slots)
-        outputs = generator.generate(
-            requests.prompts[batch], requests.params[batch], schedule=schedule
-        )
-        texts += [output.outputs[0].token_ids for output in outputs]
-    return texts
-
-
-def in_an_engine(
-    generator: Generator, requests: Requests, schedule: str, slots: int
-) -> list[TokenIds]:
-    """All requests wait from the start."""
-    with generator.engine() as engine:
-        numbers = [
-            engine.add(prompt, params, schedule=schedule)
-            for prompt, params in zip(requests.prompts, requests.params, strict=True)
-        ]
-        while engine.is_busy:
-            engine.step()
-        return [engine.take(number).outputs[0].token_ids for number in numbers]
+_HEAD = (
+    "| lengths | schedule | static batches | running batch | faster | over full depth | "
+    "of predicted time |"
+)
 
 
 def main() -> None:
-    """Print a table of schedules and workloads."""
+    """Print tables of schedules and workloads."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--requests", type=int, default=96)
@@ -90,40 +46,91 @@ def main() -> None:
         "--schedules", nargs="+", default=["full", "2x:horizon=64", "4x:horizon=64"]
     )
     parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--peer", type=Path, help="the same checkpoint, exported for OpenVINO")
+    parser.add_argument("--peer-python", type=Path, default=Path(".venv-peers/bin/python"))
     arguments = parser.parse_args()
     use_shared_thread_pool(arguments.threads)
-    print(f"{arguments.bundle.name}, {arguments.slots} slots, {arguments.threads} threads of")
-    print(f"{processor_name()}; tokens a second\n")
-    print("| lengths | schedule | static batches | engine | faster |\n|---|---|---|---|---|")
-    with Generator.open(arguments.bundle, max_batch_size=arguments.slots) as generator:
+    print(f"{arguments.bundle.name}, {arguments.slots} slots, {arguments.requests} requests,")
+    print(f"{arguments.threads} threads of {processor_name()}; tokens a second\n")
+    with Generator.open(
+        arguments.bundle, max_batch_size=arguments.slots, weights="copied"
+    ) as generator:
+        if arguments.peer is None:
+            _print_all(_against_static_batches(generator, arguments))
+        else:
+            _print_all(_against_the_peer(generator, arguments))
+
+
+def _against_static_batches(generator: Generator, arguments: argparse.Namespace) -> Iterator[str]:
+    costs = measured_costs(generator, arguments.slots)
+    yield _described(costs)
+    yield f"{_HEAD}\n{'|---' * 7}|"
+    for workload in WORKLOADS:
+        requests = Requests.drawn(workload, arguments.requests, generator.model.vocab_size)
+        full = 0.0
+        for schedule in arguments.schedules:
+            ways = (
+                partial(static_batches, generator, requests, schedule, arguments.slots),
+                partial(running_batch, generator, requests, schedule),
+            )
+            static, running = best_seconds(ways, arguments.rounds)
+            full = full or running
+            resolved = generator.resolve_schedule(schedule, max_tokens=64)
+            predicted = predicted_seconds(costs, requests, resolved, arguments.slots)
+            tokens = requests.num_tokens
+            yield (
+                f"| {workload} | `{schedule}` | {tokens / static:.0f} | {tokens / running:.0f} | "
+                f"{static / running:.2f}× | {full / running:.2f}× | {running / predicted:.2f} |"
+            )
+
+
+def _against_the_peer(generator: Generator, arguments: argparse.Namespace) -> Iterator[str]:
+    schedules = arguments.schedules
+    yield f"| lengths | OpenVINO GenAI | {' | '.join(f'`{each}`' for each in schedules)} |"
+    yield f"{'|---' * (2 + len(schedules))}|"
+    with ExitStack() as stack:
+        peer = stack.enter_context(
+            openvino_peer(arguments.peer_python, arguments.peer, arguments.slots, arguments.threads)
+        )
         for workload in WORKLOADS:
             requests = Requests.drawn(workload, arguments.requests, generator.model.vocab_size)
-            for schedule in arguments.schedules:
-                static, running = best_times(
-                    generator, requests, schedule, arguments.slots, arguments.rounds
-                )
-                rates = [requests.num_tokens / seconds for seconds in (static, running)]
-                print(
-                    f"| {workload} | {schedule} | {rates[0]:.0f} | {rates[1]:.0f} "
-                    f"| {static / running:.2f}x |",
-                    flush=True,
-                )
+            theirs, ours = _in_turn(generator, peer, requests, schedules, arguments.rounds)
+            cells = [
+                f"{requests.num_tokens / seconds:.0f} ({theirs / seconds:.2f}×)" for seconds in ours
+            ]
+            yield f"| {workload} | {requests.num_tokens / theirs:.0f} | {' | '.join(cells)} |"
 
 
-def best_times(
-    generator: Generator, requests: Requests, schedule: str, slots: int, rounds: int
-) -> Sequence[float]:
-    """Seconds of the fastest of ``rounds`` runs of each way, in turn; refuses unequal texts."""
-    ways = (in_static_batches, in_an_engine)
-    best = [float("inf")] * len(ways)
+def _in_turn(
+    generator: Generator,
+    peer: OpenVINOPeer,
+    requests: Requests,
+    schedules: list[str],
+    rounds: int,
+) -> tuple[float, list[float]]:
+    """The fastest seconds of the peer and of each schedule; all write as many tokens."""
+    theirs, ours = float("inf"), [float("inf")] * len(schedules)
     for _ in range(rounds):
-        texts = []
-        for place, way in enumerate(ways):
-            start = perf_counter()
-            texts.append(way(generator, requests, schedule, slots))
-            best[place] = min(best[place], perf_counter() - start)
-        assert texts[0] == texts[1], "the two ways wrote different tokens"
-    return best
+        seconds, texts = peer.run(requests)
+        theirs = min(theirs, seconds)
+        assert [len(text) for text in texts] == [each.max_tokens for each in requests.requests]
+        for place, schedule in enumerate(schedules):
+            way = partial(running_batch, generator, requests, schedule)
+            ours[place] = min(ours[place], *best_seconds((way,), 1))
+    return theirs, ours
+
+
+def _described(costs: Costs) -> str:
+    milliseconds = {name: 1000 * value for name, value in vars(costs).items()}
+    return (
+        "A step: {ends:.3f} + {ends_row:.3f} a row + {weights:.3f} a layer that is read + "
+        "{row:.4f} a row and layer; a call for prompts: {prompt:.2f} + {token:.3f} a token, ms.\n"
+    ).format(**milliseconds)
+
+
+def _print_all(lines: Iterator[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

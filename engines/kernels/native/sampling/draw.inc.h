@@ -43,7 +43,7 @@ float find_maxima(const float* logits, std::int64_t size, std::vector<float>& ma
 // The k-th largest of ``values``, which change their places.
 float kth_largest(std::vector<float>& values, std::int64_t k) {
   const auto place = values.begin() + static_cast<std::ptrdiff_t>(k - 1);
-  std::nth_element(values.begin(), place, values.end(), std::greater<float>());
+  std::nth_element(values.begin(), place, values.end(), std::greater<>());
   return *place;
 }
 

@@ -1,0 +1,1 @@
+"""Figures of running batches: what `scripts/bench_serving.py` prints."""
