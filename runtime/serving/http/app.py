@@ -44,6 +44,7 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     completions = {"requestBody": {"required": True, **body}}
     add = app.add_api_route
     add("/", routes.playground, methods=["GET"], include_in_schema=False)
+    add("/favicon.ico", routes.icon, methods=["GET"], include_in_schema=False)
     add("/v1/completions", routes.complete, methods=["POST"], openapi_extra=completions)
     add("/v1/chat/completions", routes.chat, methods=["POST"])
     add("/v1/models", routes.list_models, methods=["GET"])
@@ -73,6 +74,10 @@ class _Routes:
     async def playground(self, request: Request) -> Response:
         """Show the page."""
         return HTMLResponse(self._page.html, headers=self._page.headers)
+
+    async def icon(self, request: Request) -> Response:
+        """Show none: browsers ask by themselves."""
+        return Response(status_code=204)
 
     async def complete(self, request: Request) -> Response:
         """Continue prompts, as OpenAI's completions endpoint does."""

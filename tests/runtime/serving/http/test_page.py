@@ -1,0 +1,164 @@
+"""The page at / in a real browser: by day, in the dark, on a phone, without colour vision."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from http_servers import Running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Look:
+    name: str
+    width: int = 1280
+    colour_scheme: str = "light"
+    vision: str = "none"
+
+
+LOOKS = [
+    Look("light"),
+    Look("dark", colour_scheme="dark"),
+    Look("phone", width=360),
+    Look("grey", vision="achromatopsia"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install skipdec[clients]"
+    )
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on PATH: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        sandbox = [] if os.getuid() else ["--no-sandbox"]  # which root does not get
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield running
+        running.close()
+
+
+@pytest.fixture(params=LOOKS, ids=lambda look: look.name)
+def shown(
+    request: pytest.FixtureRequest, browser: Browser, server: Running, tmp_path: Path
+) -> Iterator[Page]:
+    """The page after two schedules have streamed side by side; it loaded nothing from elsewhere."""
+    look: Look = request.param
+    context = browser.new_context(
+        viewport={"width": look.width, "height": 800},
+        color_scheme=look.colour_scheme,  # type: ignore[arg-type]
+    )
+    page = context.new_page()
+    vision = {"type": look.vision}
+    context.new_cdp_session(page).send("Emulation.setEmulatedVisionDeficiency", vision)
+    complaints, addresses = list[str](), list[str]()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda asked: addresses.append(asked.url))
+    page.goto(server.url)
+    page.locator("#left option").nth(1).wait_for(state="attached")
+    page.fill("#tokens", str(TOKENS))
+    page.fill("#temperature", "1")
+    page.check("#together")
+    page.click("#run")
+    page.locator("#stop:disabled").wait_for()
+    page.screenshot(path=tmp_path / f"{look.name}.png", full_page=True)
+    yield page
+    assert complaints == []
+    assert all(address.startswith(server.url) for address in addresses)
+    context.close()
+
+
+def rgb(colour: str) -> list[int]:
+    return [int(value) for value in re.findall(r"\d+", colour)[:3]]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2, 0 to 1."""
+    parts = [value / 255 for value in rgb(colour)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def colours(page: Page, selector: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = page.eval_on_selector_all(
+        selector,
+        "all => all.map(one => ({title: one.title, back: one.style.background, "
+        "text: one.style.color, shown: one.textContent}))",
+    )
+    return found
+
+
+def test_two_schedules_stream_side_by_side_with_their_speeds(shown: Page) -> None:
+    told = shown.locator(".figures").all_inner_texts()
+    assert len(told) == 2
+    for text in told:
+        count, speed = re.findall(r"^(\d+) tokens, ([\d.]+|–) tokens/s, first after", text)[0]
+        assert 1 <= int(count) <= TOKENS
+        assert speed != "–" or int(count) == 1
+    assert "6.0 of 6 layers" in told[0]
+    assert shown.locator("h2").all_inner_texts()[0] == "full"
+
+
+def test_each_token_has_the_colour_of_its_layers(shown: Page) -> None:
+    scale = {one["shown"]: one["back"] for one in colours(shown, "#scale span")}
+    tokens = colours(shown, ".text span")
+    assert tokens
+    told = [(re.search(r"([\d.]+) of 6 layers", one["title"]), one["back"]) for one in tokens]
+    single = [(found[1], back) for found, back in told if found and found[1] in scale]
+    assert single  # tokens that share a character are shown together, at the mean of their layers
+    assert all(back == scale[layers] for layers, back in single)
+    assert all(one["shown"] for one in tokens)
+
+
+def test_colours_are_told_apart_by_their_lightness_and_texts_read_on_them(shown: Page) -> None:
+    scale = colours(shown, "#scale span")
+    lightness = [luminance(one["back"]) for one in scale]
+    assert len(scale) == 6
+    assert all(later > 1.2 * earlier for earlier, later in pairwise(lightness))
+    for one, back in zip(scale, lightness, strict=True):
+        text = 0.0 if one["text"] in ("rgb(0, 0, 0)", "#000") else 1.0
+        assert (max(text, back) + 0.05) / (min(text, back) + 0.05) >= 4.5
+
+
+def test_the_picture_grows_by_a_column_a_token_and_a_cell_a_layer(shown: Page) -> None:
+    painted: list[Any] = shown.eval_on_selector_all(
+        "canvas",
+        "all => all.map(one => { const data = one.getContext('2d')"
+        ".getImageData(0, 0, one.width, one.height).data;"
+        " return [data.filter((v, i) => i % 4 === 3 && v > 0).length, one.ariaLabel]; })",
+    )
+    for (pixels, told), is_full in zip(painted, (True, False), strict=True):
+        count, *layers = map(int, re.findall(r"\d+", told))
+        assert len(layers) == count
+        assert layers == sorted(layers, reverse=True)
+        assert (set(layers) == {6}) == is_full or count == 1
+        assert pixels > 0
+    assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_an_error_is_told_and_the_page_can_be_used_again(browser: Browser, server: Running) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    page.locator("#left option").nth(1).wait_for(state="attached")
+    page.fill("#tokens", "4000")
+    page.click("#run")
+    page.get_by_role("alert").get_by_text("lower max_tokens").wait_for()
+    page.fill("#tokens", "3")
+    page.click("#run")
+    page.locator(".text span").first.wait_for(state="attached")
+    assert not page.get_by_role("alert").inner_text()
+    page.close()
