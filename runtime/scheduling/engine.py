@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import TypeVar
 
-from ...engines.errors import CapacityError, SkipDecError, UsageError
+from ...engines.errors import SkipDecError, UsageError
 from ...engines.memory import Array
 from ..batches.prompts import Prompt
 from ..batches.requests import Request, make_request
@@ -18,15 +17,15 @@ from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
 from .admission import parse_admission
 from .histogram import EngineHistograms
-from .job import RunningRequest, RunningRow, prompt_row
+from .job import RunningRequest, RunningRow
 from .parts import EngineConfig, EngineParts
+from .room import Room
 from .scheduler import Chunk, Decode, Job, Prefill, Scheduler
 from .scoring import EngineScoring
 from .stats import Counters, EngineStats
+from .work import Work
 
 _LOGGER = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def _tell_nobody(numbers: Sequence[int]) -> None:
@@ -64,15 +63,15 @@ class Engine:
         self.scoring = EngineScoring(parts, self._counters)
         self._next_number = self._next_row = 0
         self._in_chunks: int | None = None  # the request whose prompt last ran in chunks
-        most = parts.slots.limits.most_prompt_tokens or config.max_prefill_tokens
-        self._max_chunk_tokens = min(config.max_prefill_tokens, most)
+        self.room = Room(parts, config)
+        self._work = Work(parts, self._counters)
         self._scheduler = Scheduler(
             parts.max_rows,
             config.max_prefill_tokens,
             parse_admission(config.admission, on_device=parts.engines.device is not None),
             self._fits,
             kept_tokens=self._kept_tokens,
-            max_chunk_tokens=self._max_chunk_tokens,
+            max_chunk_tokens=self.room.max_chunk_tokens,
             fills_first=config.fills_first,
         )
 
@@ -112,7 +111,7 @@ class Engine:
             0, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt"
         )
         resolved = parts.schedules.resolve(schedule, request.max_tokens)
-        self._require_possible(request, resolved)
+        self.room.require_possible(request, resolved)
         return request, resolved
 
     def add_request(self, request: Request, schedule: ExitSchedule) -> int:
@@ -156,11 +155,8 @@ class Engine:
         try:
             match action:
                 case Prefill(numbers):
-                    self._admit(numbers)
-                    return self._prefill([self._requests[number] for number in numbers])
-                case Chunk(number, start):
-                    if start == 0:
-                        self._admit([number])
+                    return self._prefill(numbers)
+                case Chunk():
                     return self._chunk(action)
                 case Decode():
                     return self._decode()
@@ -171,13 +167,6 @@ class Engine:
             _LOGGER.exception("an engine failed; what runs ends, what waits goes on")
             return self._fail_all(str(error), action)
         return []
-
-    def _admit(self, numbers: Sequence[int]) -> None:
-        now = perf_counter()
-        for number in numbers:
-            arrival = self._requests[number].arrival
-            self._counters.histograms.queue_seconds.observe(now - arrival)
-        self.on_admission(numbers)
 
     def has_ended(self, number: int) -> bool:
         """Whether all completions of a request, that was not taken yet, have ended."""
@@ -231,72 +220,31 @@ class Engine:
             **values,
         )
 
-    def _require_possible(self, request: Request, schedule: ExitSchedule) -> None:
-        """Raise CapacityError if the request could not run even alone."""
-        parts, rows = self._parts, request.params.n
-        if rows > parts.max_rows:
-            raise CapacityError(
-                "prompt",
-                f"has n {rows}; the engine runs up to {parts.max_rows} rows at once; lower n or "
-                "raise max_batch_size",
-            )
-        self.require_memory(request, schedule, rows, "prompt")
-
-    def require_memory(
-        self, request: Request, schedule: ExitSchedule, rows: int, subject: str
-    ) -> None:
-        """Raise CapacityError if ``rows`` of the request's completions don't fit even alone."""
-        parts = self._parts
-        positions = len(request.prompt_token_ids) + request.max_tokens
-        if positions > (most := parts.slots.limits.max_positions):
-            raise CapacityError(
-                subject,
-                f"{len(request.prompt_token_ids)} tokens and max_tokens {request.max_tokens} are "
-                f"{positions:,} positions; max_model_len allows {most:,}; raise it, shorten the "
-                "prompt or lower max_tokens",
-            )
-        prompt = prompt_row(parts.layout, request, schedule, 0, rows)
-        in_chunks = self._runs_in_chunks(len(prompt.tokens))
-        needed = parts.slots.bytes_alone(prompt, in_chunks=in_chunks)
-        limit = parts.engines.pool.limit
-        if limit is not None and needed > limit:
-            raise CapacityError(
-                subject,
-                f"{len(prompt.tokens)} tokens and max_tokens {request.max_tokens} need {needed:,} "
-                f"bytes of KV cache; kv_memory allows {limit:,}; raise it, shorten the prompt, "
-                "lower max_tokens or use a schedule with fewer layers",
-            )
-
-    def _runs_in_chunks(self, prompt_length: int) -> bool:
-        return prompt_length > self._max_chunk_tokens
-
     def _fits(self, jobs: Sequence[Job]) -> bool:
-        prompts = [self._requests[job.number].prompt for job in jobs]
-        first = jobs[0]
-        if self._runs_in_chunks(first.prompt_length) or self._kept_tokens(first):
-            assert len(jobs) == 1, "what runs in chunks runs alone"
-            return self._parts.slots.fits_in_chunks(prompts[0])
-        return self._parts.slots.fits(prompts)
+        return self.room.has([self._requests[job.number].prompt for job in jobs])
 
     def _kept_tokens(self, job: Job) -> int:
-        return self._parts.slots.kept_tokens(self._requests[job.number].prompt)
+        return self.room.kept_tokens(self._requests[job.number].prompt)
 
-    def _prefill(self, requests: Sequence[RunningRequest]) -> list[StreamDelta]:
-        start = perf_counter()
-        slots = self._parts.slots
-        logits = self._run(lambda: slots.prefill([request.prompt for request in requests]))
-        self._counters.count_prefill(perf_counter() - start)
-        return self._begin(requests, logits)
+    def _admit(self, numbers: Sequence[int]) -> None:
+        now = perf_counter()
+        for number in numbers:
+            arrival = self._requests[number].arrival
+            self._counters.histograms.queue_seconds.observe(now - arrival)
+        self.on_admission(numbers)
+
+    def _prefill(self, numbers: Sequence[int]) -> list[StreamDelta]:
+        self._admit(numbers)
+        requests = [self._requests[number] for number in numbers]
+        return self._begin(requests, self._work.prefill([request.prompt for request in requests]))
 
     def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
-        start, slots = perf_counter(), self._parts.slots
         request = self._requests[chunk.number]
         if self._in_chunks != chunk.number:
             self._in_chunks = chunk.number
-            kept = self._run(lambda: slots.begin_chunks(request.prompt))
-            self._counters.prefix_tokens += kept
-        logits = self._run(lambda: slots.chunk(chunk.stop))
-        self._counters.count_prefill(perf_counter() - start)
+            self._admit([chunk.number])
+            self._work.begin_chunks(request.prompt)
+        logits = self._work.chunk(chunk.stop)
         return [] if logits is None else self._begin([request], logits)
 
     def _begin(self, requests: Sequence[RunningRequest], logits: Array) -> list[StreamDelta]:
@@ -315,10 +263,9 @@ class Engine:
         return self._accept(rows, HostLogits(row_logits), depths, None)
 
     def _decode(self) -> list[StreamDelta]:
-        start, rows, slots = perf_counter(), self._rows[:], self._parts.slots
+        start, rows = perf_counter(), self._rows[:]
         steps = [row.step_row() for row in rows]
-        logits = self._run(lambda: slots.step(steps))
-        self._counters.count_step([step.plan for step in steps], perf_counter() - start)
+        logits = self._work.step(steps)
         return self._accept(rows, logits, [len(step.plan) for step in steps], start)
 
     def _accept(
@@ -380,6 +327,3 @@ class Engine:
         self._rows = []
         self._parts.slots.reset()
         return deltas
-
-    def _run(self, call: Callable[[], T]) -> T:
-        return self._parts.engines.run(lambda _: call())

@@ -1,0 +1,67 @@
+"""Whether requests fit: alone, at any time, and beside what runs, now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...engines.errors import CapacityError
+from ..batches.requests import Request
+from ..schedule import ExitSchedule
+from ..stitching.slots import PromptRow
+from .job import prompt_row
+from .parts import EngineConfig, EngineParts
+
+
+class Room:
+    """The slots and KV memory of an engine, as far as admission goes."""
+
+    def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
+        self._parts = parts
+        most = parts.slots.limits.most_prompt_tokens or config.max_prefill_tokens
+        self.max_chunk_tokens = min(config.max_prefill_tokens, most)
+
+    def require_possible(self, request: Request, schedule: ExitSchedule) -> None:
+        """Raise CapacityError if the request could not run even alone."""
+        rows, most = request.params.n, self._parts.max_rows
+        if rows > most:
+            raise CapacityError(
+                "prompt",
+                f"has n {rows}; the engine runs up to {most} rows at once; lower n or raise "
+                "max_batch_size",
+            )
+        self.require_memory(request, schedule, rows, "prompt")
+
+    def require_memory(
+        self, request: Request, schedule: ExitSchedule, rows: int, subject: str
+    ) -> None:
+        """Raise CapacityError if ``rows`` of the request's completions don't fit even alone."""
+        parts, tokens = self._parts, len(request.prompt_token_ids)
+        asked = f"{tokens} tokens and max_tokens {request.max_tokens}"
+        positions = tokens + request.max_tokens
+        if positions > (most := parts.slots.limits.max_positions):
+            raise CapacityError(
+                subject,
+                f"{asked} are {positions:,} positions; max_model_len allows {most:,}; raise it, "
+                "shorten the prompt or lower max_tokens",
+            )
+        prompt = prompt_row(parts.layout, request, schedule, 0, rows)
+        needed = parts.slots.bytes_alone(prompt, in_chunks=tokens > self.max_chunk_tokens)
+        limit = parts.engines.pool.limit
+        if limit is not None and needed > limit:
+            raise CapacityError(
+                subject,
+                f"{asked} need {needed:,} bytes of KV cache; kv_memory allows {limit:,}; raise it, "
+                "shorten the prompt, lower max_tokens or use a schedule with fewer layers",
+            )
+
+    def has(self, prompts: Sequence[PromptRow]) -> bool:
+        """Whether these can be let in now, together; one that runs in chunks comes alone."""
+        first = prompts[0]
+        if len(first.tokens) > self.max_chunk_tokens or self.kept_tokens(first):
+            assert len(prompts) == 1, "what runs in chunks runs alone"
+            return self._parts.slots.fits_in_chunks(first)
+        return self._parts.slots.fits(prompts)
+
+    def kept_tokens(self, prompt: PromptRow) -> int:
+        """See `SlotStitcher.kept_tokens`."""
+        return self._parts.slots.kept_tokens(prompt)
