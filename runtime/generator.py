@@ -15,15 +15,14 @@ from .batches.prompts import Prompts
 from .batches.requests import Request, make_requests
 from .batches.runner import BatchRunner, GeneratorConfig
 from .batches.scoring import make_score_requests
-from .batches.step import Step, gather_outputs
+from .batches.step import gather_outputs
 from .kv.pool import KVMemory
 from .schedule import ExitSchedule
 from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import UntunedWarning
-from .scheduling.call import Call
 from .scheduling.engine import Engine
-from .scheduling.parts import EngineConfig, EngineParts
-from .stitching.slots import SlotStitcher
+from .scheduling.parts import EngineConfig
+from .scheduling.source import EngineSource
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
@@ -82,6 +81,7 @@ class Generator:
             self.tokenizer = Tokenizer.of(bundle, template)
             self._runner = BatchRunner(bundle, backend, config, self.tokenizer)
             self._engines = self._runner.engines
+            self._source = EngineSource(self._runner, self.model, self.tokenizer, self._schedules)
             on_failure.pop_all()
 
     @classmethod
@@ -263,7 +263,7 @@ class Generator:
 
         ``schedules``: one a request, see `resolve_schedules`.
         """
-        steps = self._steps(requests, schedules, cancelled)
+        steps = self._source.steps(requests, schedules, cancelled)
         return gather_outputs(requests, schedules, steps, on_progress)
 
     def stream(
@@ -292,7 +292,7 @@ class Generator:
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
         """``stream`` of requests that were made before, as `generate_requests` takes them."""
-        steps = self._steps(requests, schedules, cancelled)
+        steps = self._source.steps(requests, schedules, cancelled)
         return (delta for step in steps for delta in step.deltas)
 
     @contextmanager
@@ -323,9 +323,10 @@ class Generator:
         config = EngineConfig(admission=admission)
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)
-        slots = self._runner.make_slots(max_model_len, keeps_prefixes=prefix_cache)
-        with self._runner.holding(slots, lasts=True):
-            yield Engine(self._parts(slots), config)
+        with self._source.engine(
+            config, max_model_len=max_model_len, keeps_prefixes=prefix_cache
+        ) as engine:
+            yield engine
 
     def score(
         self,
@@ -343,41 +344,6 @@ class Generator:
         lengths = [len(request.token_ids) for request in requests]
         schedules = self._schedules.resolve_all(schedule, lengths)
         return self._runner.score(requests, schedules)
-
-    def _steps(
-        self,
-        requests: Sequence[Request],
-        schedules: Sequence[ExitSchedule],
-        cancelled: Callable[[], bool],
-    ) -> Iterator[Step]:
-        """Check at once that all can run; return the steps of the call, run as they are asked for.
-
-        They are those of an engine of the call's own.
-        """
-        slots = self._runner.make_call_slots(requests)
-        config = EngineConfig(
-            fills_first=True, failures="raise", admission=self._runner.limits.call_admission
-        )
-        call = Call(Engine(self._parts(slots), config), requests, schedules)
-
-        def steps() -> Iterator[Step]:
-            with self._runner.holding(slots):
-                yield from call.steps(cancelled)
-
-        return steps()
-
-    def _parts(self, slots: SlotStitcher) -> EngineParts:
-        runner = self._runner
-        return EngineParts(
-            engines=runner.engines,
-            slots=slots,
-            layout=runner.layout,
-            max_rows=runner.limits.max_batch_size,
-            model=self.model,
-            tokenizer=self.tokenizer,
-            schedules=self._schedules,
-            scorer=runner.scorer,
-        )
 
 
 OpenGenerator = Callable[[Path], Generator]  # how a long call opens a bundle, with its options
