@@ -79,13 +79,14 @@ class BatchLimits:
     def slot_limits(self, max_model_len: int | None, longest: int) -> SlotLimits:
         """The limits of a running batch whose rows have up to ``max_model_len`` positions.
 
-        None: ``longest``, the bundle's own. Raises UsageError for more than that, or than the
-        largest static capacity.
+        None: as many as there can be, at most ``longest``, the bundle's own. Raises UsageError for
+        more than that.
         """
-        positions = longest if max_model_len is None else max_model_len
-        if positions > longest:
+        most = self._most_positions(longest)
+        positions = most if max_model_len is None else max_model_len
+        if positions > most:
             raise UsageError(
-                "max_model_len", f"is {positions}; the bundle holds {longest} positions; lower it"
+                "max_model_len", f"is {positions}; the bundle holds {most} positions; lower it"
             )
         return self._slot_limits(self.max_batch_size, positions, positions)
 
@@ -93,10 +94,11 @@ class BatchLimits:
         """The limits of a running batch of ``requests``, all of which are known.
 
         Capacities are of few sizes, so that calls of like lengths are bound to the same ones.
+        Requests that are longer than any are refused by the engine.
         """
         rows = max(1, min(self.max_batch_size, sum(one.params.n for one in requests)))
         lengths = (len(one.prompt_token_ids) + one.max_tokens for one in requests)
-        positions = max(lengths, default=1)
+        positions = min(max(lengths, default=1), self._most_positions(longest))
         return self._slot_limits(
             self.padded_rows(rows), positions, capacity_class(positions, longest)
         )
@@ -114,15 +116,12 @@ class BatchLimits:
             return "gang:min_free=2,hold_ms=1000000"
         return f"gang:min_free={max(2, self.max_batch_size // 4)},hold_ms=50"
 
+    def _most_positions(self, longest: int) -> int:
+        """Of a row: the last token is never fed back, so a cache holds one less."""
+        return min(longest, self.kv_buckets[-1] + 1) if self.kv_buckets else longest
+
     def _slot_limits(self, rows: int, positions: int, capacity: int) -> SlotLimits:
-        bucket = self.kv_bucket(max(1, positions - 1))  # the last token is never fed back
-        if self.kv_buckets and bucket is None:
-            built = ", ".join(map(str, self.kv_buckets))
-            raise UsageError(
-                "max_model_len",
-                f"is {positions}; the engines were built for caches of {built} positions; lower "
-                "it, or build them again with --kv-buckets",
-            )
+        bucket = self.kv_bucket(max(1, positions - 1))
         return SlotLimits(
             max_rows=rows,
             max_positions=positions,

@@ -99,15 +99,15 @@ def device_slot_cache(
 ) -> SlotCache:
     """Slots of ``capacity`` positions each, whatever a row reserves: engines are bound to that.
 
-    Where there is memory for ``max_rows`` of them in all layers, and for prompts beside, buffers
-    are made so from the start and stay, and with them all that is captured. Else they grow by rows
-    and go, as on the host.
+    Where there is memory for ``max_rows`` of them in all layers, and for prompts and a text that is
+    scored beside, buffers are made so from the start and stay, and with them all that is captured.
+    Else they grow by rows and go, as on the host.
     """
 
     def pair_bytes(rows: int) -> int:
         return 2 * pooled_size(layout.nbytes(rows, limits.capacity))
 
-    prompts = max(pair_bytes(limits.max_rows), num_layers * pair_bytes(1))
+    prompts = max(pair_bytes(limits.max_rows), num_layers * pair_bytes(1)) + pair_bytes(1)
     has_room = num_layers * pair_bytes(limits.max_rows) + prompts <= limits.kv_bytes
     return SlotCache(
         pool,

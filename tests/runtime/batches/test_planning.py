@@ -54,12 +54,13 @@ def test_without_buckets_slots_have_the_positions_that_are_asked_for() -> None:
     ("limits", "words"),
     [
         (HOST, "is 101; the bundle holds 100 positions; lower it"),
-        (TENSORRT, "is 100; .* for caches of 16, 32, 64 positions; .*--kv-buckets"),
+        (TENSORRT, "is 101; the bundle holds 65 positions; lower it"),
     ],
 )
 def test_more_positions_than_there_can_be_are_refused(limits: BatchLimits, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        limits.slot_limits(101 if limits is HOST else 100, LONGEST)
+        limits.slot_limits(101, LONGEST)
+    assert limits.slot_limits(None, LONGEST).max_positions == (100 if limits is HOST else 65)
 
 
 @pytest.mark.parametrize(

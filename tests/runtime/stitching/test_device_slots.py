@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from device_generators import TARGETS, Exported, on_onnxruntime, on_tensorrt
 from host_device import HostDevice
+from loaded_backends import BACKENDS, ON_GPUS
 from random_requests import Wanted, draw, texts, together
 from tiny_models import STRUCTURES
 
 from skipdec import CapacityError, Generator, SamplingParams, UsageError
 from skipdec.engines.backends.device import DeviceMemory
-from skipdec.engines.errors import DeviceError
+from skipdec.engines.errors import DeviceError, EnvironmentMismatchError
 from skipdec.engines.memory import DeviceBuffer
 from skipdec.runtime.kv.slots import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
@@ -315,6 +316,28 @@ def test_no_more_prompts_share_a_call_than_plans_take(exported: Exported, tmp_pa
     with Generator(bundle, backend) as generator:
         results = [texts(output) for output in together(generator, wanted)]
         assert results == [texts(one.alone(generator)) for one in wanted]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ON_GPUS)
+def test_a_running_batch_on_a_gpu(backend: str, exported: Exported, tmp_path: Path) -> None:
+    """In float16 a text may part from what it is alone by rounding: most of them don't."""
+    try:
+        loaded = BACKENDS[backend](exported, tmp_path)
+    except EnvironmentMismatchError as error:
+        pytest.skip(str(error))
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    wanted = [
+        Wanted([5 + index, 6, 7][: 1 + index % 3], params, MIXED[index % 3], index // 2)
+        for index in range(18)
+    ]
+    with Generator(loaded.bundle, loaded.backend, max_batch_size=4) as generator:
+        results = [texts(output) for output in together(generator, wanted)]
+        expected = [texts(one.alone(generator)) for one in wanted]
+    assert [[depths for _, depths, _ in one] for one in results] == [
+        [depths for _, depths, _ in one] for one in expected
+    ]
+    assert sum(one == other for one, other in zip(results, expected, strict=True)) >= 12
 
 
 def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
