@@ -150,6 +150,17 @@ def test_closing_a_stream_frees_the_generator(generator: Generator) -> None:
     assert len(tokens(generator.generate([PROMPTS[0]], GREEDY))[0]) == 12
 
 
+def test_calls_of_several_threads_run_one_after_the_other(generator: Generator) -> None:
+    expected = [tokens(generator.generate([prompt], SAMPLED)) for prompt in PROMPTS]
+    stream = generator.stream([PROMPTS[0]], GREEDY)
+    next(stream)
+    with ThreadPoolExecutor(len(PROMPTS)) as threads:
+        calls = [threads.submit(generator.generate, [prompt], SAMPLED) for prompt in PROMPTS]
+        assert not any(call.done() for call in calls)  # the stream is open
+        stream.close()
+        assert [tokens(call.result(30)) for call in calls] == expected
+
+
 def test_close_ends_a_call_of_another_thread(generator: Generator) -> None:
     begun = Event()
     long = GREEDY.updated(max_tokens=50)
