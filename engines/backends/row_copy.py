@@ -118,7 +118,7 @@ class RowCopy:
     """
 
     def __init__(self) -> None:
-        module = _call(driver.cuModuleLoadData, PTX)
+        module = _call(driver.cuModuleLoadData, PTX + b"\0")
         self._kernel = _call(driver.cuModuleGetFunction, module, b"copy_rows")
 
     def launch(
