@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UsageError,
         VerificationError,
+        WorkerDiedError,
     )
     from .engines.host.events import Events
     from .engines.host.progress import ConsoleProgress
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
     from .runtime.scheduling.engine import Engine
     from .runtime.scheduling.stats import EngineStats
     from .runtime.serving.async_engine import AsyncEngine
+    from .runtime.serving.process.engine import ProcessEngine
+    from .runtime.serving.process.restarts import RestartPolicy
     from .runtime.serving.stream import RequestStream
     from .runtime.serving.triton.check import check_triton_models
     from .runtime.serving.triton.repository import write_triton_repository
@@ -105,8 +108,10 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "LogitsError": ".engines.errors",
     "MissingExtraError": ".engines.errors",
     "OverloadedError": ".engines.errors",
+    "ProcessEngine": ".runtime.serving.process.engine",
     "RequestOutput": ".runtime.tokens.outputs",
     "RequestStream": ".runtime.serving.stream",
+    "RestartPolicy": ".runtime.serving.process.restarts",
     "SamplingParams": ".runtime.tokens.sampling",
     "ScheduleError": ".engines.errors",
     "ScoreOutput": ".runtime.tokens.outputs",
@@ -116,6 +121,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "UnsupportedModelError": ".engines.errors",
     "UsageError": ".engines.errors",
     "VerificationError": ".engines.errors",
+    "WorkerDiedError": ".engines.errors",
     "Workload": ".runtime.measuring.inspection",
     "check_triton_models": ".runtime.serving.triton.check",
     "examine_machine": ".runtime.measuring.doctor",
@@ -185,8 +191,10 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "LogitsError",
     "MissingExtraError",
     "OverloadedError",
+    "ProcessEngine",
     "RequestOutput",
     "RequestStream",
+    "RestartPolicy",
     "SamplingParams",
     "ScheduleError",
     "ScoreOutput",
@@ -196,6 +204,7 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
+    "WorkerDiedError",
     "Workload",
     "check_triton_models",
     "examine_machine",

@@ -148,5 +148,9 @@ class OverloadedError(SkipDecError):
         self.retry_after = retry_after
 
 
+class WorkerDiedError(SkipDecError):
+    """The process that ran a request has ended, and with it the text; it may be asked for again."""
+
+
 class ClosedError(SkipDecError, RuntimeError):
     """A generator or engine was used after it was closed."""

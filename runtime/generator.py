@@ -56,10 +56,12 @@ class Generator:
         schedule: str | ExitSchedule | None = None,
         max_batch_size: int = 8,
         kv_memory: int | str | None = None,
+        kv_shares: int = 1,
         raw_prompts: bool = False,
     ) -> None:
         """See `open`. ``backend`` is the generator's from here on: closed with it, or if this
-        fails.
+        fails. ``kv_shares``: of how many processes this is one, each of which takes an equal part
+        of what one alone would take where no ``kv_memory`` is given.
         """
         with ExitStack() as on_failure:
             on_failure.callback(backend.close)
@@ -76,6 +78,7 @@ class Generator:
             config = GeneratorConfig(
                 max_batch_size=max_batch_size,
                 kv_memory=kv_memory,  # type: ignore[arg-type]  # a text is read
+                kv_shares=kv_shares,
             )
             template = None if raw_prompts else bundle.manifest.prompt_template
             self.tokenizer = Tokenizer.of(bundle, template)

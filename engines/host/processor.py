@@ -83,13 +83,16 @@ def restart_with_huge_pages() -> None:
     For the first line of a program: nothing may have been read from stdin. Does nothing without
     glibc, or where ``GLIBC_TUNABLES`` already names the tunable (with 0 to keep it off).
     """
+    if added := huge_pages_environment():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | added)
+
+
+def huge_pages_environment() -> dict[str, str]:
+    """What starts a process with glibc's tunable set (`restart_with_huge_pages`); {} if no use."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if _HUGE_PAGES in tunables or not _has_glibc():
-        return
-    environment = os.environ | {
-        "GLIBC_TUNABLES": ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))
-    }
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+        return {}
+    return {"GLIBC_TUNABLES": ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))}
 
 
 def _has_glibc() -> bool:

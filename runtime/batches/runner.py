@@ -31,10 +31,14 @@ _MOST_ROWS = 1 << 16  # in a batch: what is planned for each takes memory at onc
 
 
 class GeneratorConfig(ValidatedConfig):
-    """What a generator may hold at once; ``kv_memory`` is bytes, or a text such as ``2GiB``."""
+    """What a generator may hold at once; ``kv_memory`` is bytes, or a text such as ``2GiB``.
+
+    Without one, each of ``kv_shares`` processes takes an equal part of what one alone would.
+    """
 
     max_batch_size: int = Field(default=8, ge=1, le=_MOST_ROWS)
     kv_memory: MemorySize | None = Field(default=None, ge=1)
+    kv_shares: int = Field(default=1, ge=1)
 
 
 class BatchRunner:
@@ -62,7 +66,7 @@ class BatchRunner:
         )
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # What is free is known once the engines are loaded.
-        kv_bytes = config.kv_memory or backend.memory.available_bytes()
+        kv_bytes = config.kv_memory or backend.memory.available_bytes() // config.kv_shares
         self.limits = replace(limits, kv_bytes=kv_bytes)
         pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
         self.engines = LoadedEngines(stitcher, backend, pool)

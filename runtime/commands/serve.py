@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +16,8 @@ from ..serving.http.config import ServerConfig
 from .options import EngineOptions
 
 if TYPE_CHECKING:
-    from ..generator import Generator
+    from ..serving.http.server import ServedBundle
+    from ..serving.process.settings import WorkerSettings
 
 _RUNNING = Option(panel="Running")
 
@@ -31,8 +30,12 @@ skipdec serve opt-1.3b.skipdec --schedule 2x --allow-schedule 2x --allow-schedul
 
 skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 --api-key-file keys.txt
 
+skipdec serve opt-1.3b.skipdec --replicas 2 --threads 16 --kv-memory 8GiB
+
 Clients: POST /v1/completions as OpenAI's, GET /v1/models, /v1/schedules, /health/live,
 /health/ready, /metrics, /version. SIGTERM and Ctrl-C let running texts end; a second one does not.
+Each bundle runs in worker processes, which are started again when they die; exit code 1 if one
+dies again and again.
 
 Values in round brackets are the defaults.
 """
@@ -47,11 +50,19 @@ class ServeOptions(EngineOptions):
     schedule: Annotated[str | None, _RUNNING] = Field(
         default=None, description="of requests that ask for none (bundle's own)"
     )
+    replicas: Annotated[int, _RUNNING] = Field(
+        default=1, ge=1, le=64, description="worker processes of each bundle"
+    )
+    threads: Annotated[int | None, _RUNNING] = Field(
+        default=None, ge=1, description="of all workers together (all cores)"
+    )
     max_batch_size: Annotated[int, _RUNNING] = Field(
-        default=8, ge=1, description="most completions at once, of each bundle"
+        default=8, ge=1, description="most completions at once, of each worker"
     )
     kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
-        default=None, description="most memory of KV caches, of each bundle (half of what is left)"
+        default=None,
+        ge=1,
+        description="most memory of KV caches, of all workers together (half of what is left)",
     )
     raw_prompt: Annotated[bool, _RUNNING] = Field(
         default=False, description="without the template that the model was tuned with"
@@ -59,15 +70,30 @@ class ServeOptions(EngineOptions):
     server: Annotated[ServerConfig, Option(panel="Server")] = ServerConfig()
     service: Annotated[ServiceConfig, Option(panel="Limits")] = ServiceConfig()
 
-    def open_generator(self, path: Path) -> Generator:
-        """Load the engines of a bundle; all share one thread pool."""
-        return self.open(
-            path,
-            schedule=self.schedule,
-            max_batch_size=self.max_batch_size,
-            kv_memory=self.kv_memory,
-            raw_prompts=self.raw_prompt,
-        )
+    def workers(self, bundles: Sequence[ServedBundle]) -> dict[str, list[WorkerSettings]]:
+        """What the workers of each bundle, by its name, are started with; all share one machine."""
+        from ..serving.process.settings import WorkerSettings
+
+        return {
+            bundle.name: [
+                WorkerSettings(
+                    path=bundle.path,
+                    schedule=self.schedule,
+                    device=self.device,
+                    threads=self.threads,
+                    max_batch_size=self.max_batch_size,
+                    kv_memory=self.kv_memory,
+                    raw_prompts=self.raw_prompt,
+                    weights=self.weights,
+                    verify=self.verify,
+                    service=self.service,
+                    worker=place * self.replicas + replica,
+                    workers=len(bundles) * self.replicas,
+                )
+                for replica in range(self.replicas)
+            ]
+            for place, bundle in enumerate(bundles)
+        }
 
 
 def register(app: typer.Typer) -> None:
@@ -82,16 +108,13 @@ def serve(options: ServeOptions) -> None:
     from ..scheduling.admission import parse_admission
     from ..serving.http.logs import log_to_stderr
     from ..serving.http.server import HttpServer, ServedBundle
+    from ..serving.process.replicas import open_workers
 
     parse_admission(options.service.admission)
     log_to_stderr(options.server.log_format)
-    server = HttpServer(
-        [ServedBundle.parse(text) for text in options.bundles],
-        options.open_generator,
-        options.server,
-        options.service,
-    )
-    if not server.run():
-        # A thread loads a bundle and can't be stopped; nothing was accepted, nothing is written.
-        sys.stderr.flush()
-        os._exit(0)
+    bundles = [ServedBundle.parse(text) for text in options.bundles]
+    workers = options.workers(bundles)
+    server = HttpServer(bundles, lambda bundle: open_workers(workers[bundle.name]), options.server)
+    for settings in workers.values():
+        settings[0].outline()  # that all bundles are whole is known before one is loaded
+    server.run()

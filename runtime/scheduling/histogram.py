@@ -22,6 +22,12 @@ class Distribution:
     counts: tuple[int, ...]
     total: float
 
+    @classmethod
+    def merged(cls, parts: Sequence[Distribution]) -> Distribution:
+        """All that was counted between the same bounds."""
+        counts = zip(*(part.counts for part in parts), strict=True)
+        return cls(parts[0].bounds, tuple(map(sum, counts)), sum(part.total for part in parts))
+
 
 class Histogram:
     """Counts values; for one thread, but for `snapshot`."""

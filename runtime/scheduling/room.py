@@ -12,6 +12,17 @@ from .job import prompt_row
 from .parts import EngineConfig, EngineParts
 
 
+def require_rows(request: Request, max_rows: int) -> None:
+    """Raise CapacityError for more completions than run at once."""
+    rows = request.params.n
+    if rows > max_rows:
+        raise CapacityError(
+            "prompt",
+            f"has n {rows}; the engine runs up to {max_rows} rows at once; lower n or raise "
+            "max_batch_size",
+        )
+
+
 class Room:
     """The slots and KV memory of an engine, as far as admission goes."""
 
@@ -22,14 +33,8 @@ class Room:
 
     def require_possible(self, request: Request, schedule: ExitSchedule) -> None:
         """Raise CapacityError if the request could not run even alone."""
-        rows, most = request.params.n, self._parts.max_rows
-        if rows > most:
-            raise CapacityError(
-                "prompt",
-                f"has n {rows}; the engine runs up to {most} rows at once; lower n or raise "
-                "max_batch_size",
-            )
-        self.require_memory(request, schedule, rows, "prompt")
+        require_rows(request, self._parts.max_rows)
+        self.require_memory(request, schedule, request.params.n, "prompt")
 
     def require_memory(
         self, request: Request, schedule: ExitSchedule, rows: int, subject: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ..schedule import LayerPlan
 from .histogram import Distribution, EngineHistograms
@@ -52,6 +53,37 @@ class EngineStats:
         if not self.step_rows:
             return None
         return sum(self.layer_calls) / self.steps / (sum(self.layer_rows) / self.step_rows)
+
+    @classmethod
+    def total(cls, stats: Sequence[EngineStats]) -> EngineStats:
+        """What several engines of one bundle, at least one, did together."""
+        return cls(
+            **{one.name: _sum([getattr(each, one.name) for each in stats]) for one in fields(cls)}
+        )
+
+    def ended(self, lost: int) -> EngineStats:
+        """What is left of it once its engine is gone, ``lost`` requests that ran with it."""
+        failed = self.failed + lost
+        return replace(
+            self,
+            requests=0,
+            running=0,
+            waiting=0,
+            submitted=self.finished + self.aborted + failed,
+            failed=failed,
+            reserved_bytes=0,
+            prefix_bytes=0,
+            limit_bytes=0,
+        )
+
+
+def _sum(values: Sequence[Any]) -> Any:  # noqa: ANN401  (numbers, tuples of such, histograms)
+    match values[0]:
+        case tuple():
+            return tuple(map(sum, zip(*values, strict=True)))
+        case Mapping():
+            return {name: Distribution.merged([one[name] for one in values]) for name in values[0]}
+    return sum(values)
 
 
 @dataclass

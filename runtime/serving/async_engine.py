@@ -52,14 +52,7 @@ class AsyncEngine(EngineService):
         self._outline = BundleOutline.of_generator(generator)
         self._requests = OpenRequests("AsyncEngine", config.max_waiting)
         self._held = ExitStack()
-        self._engine = self._held.enter_context(
-            generator.engine(
-                max_prefill_tokens=config.max_prefill_tokens,
-                max_model_len=config.max_model_len,
-                admission=config.admission,
-                prefix_cache=config.prefix_cache,
-            )
-        )
+        self._engine = self._held.enter_context(config.engine(generator))
         self._loop = EngineLoop(self._engine, self._requests)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)
         self._thread.start()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from ...engines.checking import Option, ValidatedConfig
+
+if TYPE_CHECKING:
+    from ..generator import Generator
+    from ..scheduling.engine import Engine
 
 
 class ServiceConfig(ValidatedConfig):
@@ -34,3 +39,12 @@ class ServiceConfig(ValidatedConfig):
         default=True,
         description="on a CPU, keep what prompts' beginnings make, in up to a quarter of kv_memory",
     )
+
+    def engine(self, generator: Generator) -> AbstractContextManager[Engine]:
+        """Hold ``generator`` for the engine that is described here. Raises what it does."""
+        return generator.engine(
+            max_prefill_tokens=self.max_prefill_tokens,
+            max_model_len=self.max_model_len,
+            admission=self.admission,
+            prefix_cache=self.prefix_cache,
+        )

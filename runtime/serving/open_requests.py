@@ -24,7 +24,20 @@ class OpenRequest:
 
     asked: EngineRequest | EngineScore
     stream: RequestStream | ScoreFuture
+    tokens: int = 0  # that it has got
     has_begun: bool = False  # it no longer waits
+    sends: int = 0  # to engines in other processes
+    cancelled: str | None = None  # why it is to end
+
+    @property
+    def outstanding_tokens(self) -> int:
+        """Tokens that it still needs at most, its prompt's while that waits."""
+        match self.asked:
+            case EngineScore(request=scored):
+                return 0 if self.has_begun else len(scored.fed)
+            case EngineRequest(request=request):
+                prompt = 0 if self.has_begun else len(request.prompt_token_ids)
+                return prompt + request.params.n * request.max_tokens - self.tokens
 
 
 class OpenRequests:
@@ -53,15 +66,13 @@ class OpenRequests:
         """How many have not begun."""
         return self._num_waiting
 
-    def __len__(self) -> int:
-        return len(self._by_id)
+    @property
+    def outstanding_tokens(self) -> int:
+        """Of all of them."""
+        return sum(opened.outstanding_tokens for opened in self.all())
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_id
-
-    def get(self, request_id: str) -> OpenRequest | None:
-        """The request of this name, unless it has ended or never was."""
-        return self._by_id.get(request_id)
 
     def all(self) -> list[OpenRequest]:
         """A snapshot, in order of arrival."""
@@ -156,6 +167,7 @@ class OpenRequests:
         for request_id, delta in result.deltas:
             opened = self._by_id.get(request_id)
             if opened is not None and isinstance(stream := opened.stream, RequestStream):
+                opened.tokens += len(delta.token_ids)
                 posts.setdefault(stream.loop, _Post()).deltas.append((stream, delta))
         for output in result.ended:
             if (opened := self._forget(output.request_id)) is not None:

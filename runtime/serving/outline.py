@@ -23,6 +23,7 @@ from ..tokens.tokenizer import Tokenizer
 class BundleOutline:
     """A bundle's model, tokenizer and schedules: enough to read requests and to check them."""
 
+    digest: str  # of the bundle's manifest
     model: ModelSpec
     tokenizer: Tokenizer | None
     kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
@@ -43,12 +44,19 @@ class BundleOutline:
         schedules.resolve(None, 1)
         template = None if raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
-        return cls(manifest.model, tokenizer, kernels_in_use(manifest), schedules)
+        kernels = kernels_in_use(manifest)
+        return cls(manifest.digest, manifest.model, tokenizer, kernels, schedules)
 
     @classmethod
     def of_generator(cls, generator: Generator) -> Self:
         """What ``generator`` runs."""
-        return cls(generator.model, generator.tokenizer, generator.kernels, generator.schedules)
+        return cls(
+            generator.bundle.manifest.digest,
+            generator.model,
+            generator.tokenizer,
+            generator.kernels,
+            generator.schedules,
+        )
 
     @property
     def bundle_schedule(self) -> ExitSchedule:

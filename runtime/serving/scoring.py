@@ -83,7 +83,7 @@ class ScoreQueue:
         if self._waiting.pop(request_id, None) is None:
             return []
         self._engine.scoring.drop()
-        return [ScoreResult(request_id, error=_given_up(reason))]
+        return [ScoreResult(request_id, error=given_up(reason))]
 
     def late(self, now: float) -> list[str]:
         """The texts whose deadline is over at ``now``."""
@@ -114,7 +114,8 @@ class ScoreQueue:
         return ScoreResult(score.request_id, output)
 
 
-def _given_up(reason: str) -> Exception:
+def given_up(reason: str) -> Exception:
+    """What a client is told whose text was not scored; ``reason`` is "deadline" or another."""
     if reason == "deadline":
         return TimeoutError("the deadline was over before the text was scored")
     return ClosedError("AsyncEngine", "the text was given up before it was scored")

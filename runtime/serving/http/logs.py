@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+_SERVING = __name__.rpartition(".http.")[0]  # all that serves, workers too
 REQUESTS = logging.getLogger(f"{__name__}.requests")
 SERVER = logging.getLogger(f"{__name__}.server")
 
@@ -48,5 +49,4 @@ def log_to_stderr(form: Literal["text", "json"]) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    for logger in (REQUESTS, SERVER):
-        logger.setLevel(logging.INFO)
+    logging.getLogger(_SERVING).setLevel(logging.INFO)

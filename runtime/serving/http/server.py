@@ -6,21 +6,17 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import cast
 
 import uvicorn
 
-from ....engines.errors import UsageError
+from ....engines.errors import SkipDecError, UsageError
 from ....engines.host.signals import SIGNALS
-from ...generator import Generator, OpenGenerator
-from ..async_engine import AsyncEngine
-from ..config import ServiceConfig
+from ..service import EngineService
 from .app import build_app
 from .config import ServerConfig
 from .connections import TimedProtocol
@@ -50,26 +46,24 @@ class ServedBundle:
         return cls(name, Path(path))
 
 
+OpenEngine = Callable[[ServedBundle], AbstractAsyncContextManager[EngineService]]
+
+
 class HttpServer:
     """Serves bundles until it is stopped: `run` in the thread that owns it, `stop` from any.
 
-    ``open_generator``: opens a bundle's directory. ``address`` is known once this is made: the
-    port listens from then on, and answers that it is loading once it runs.
+    ``open_engine``: loads a bundle; leaving the context closes it. ``address`` is known once this
+    is made: the port listens from then on, and answers that it is loading once it runs.
     """
 
     def __init__(
-        self,
-        bundles: Sequence[ServedBundle],
-        open_generator: OpenGenerator,
-        config: ServerConfig,
-        service: ServiceConfig,
+        self, bundles: Sequence[ServedBundle], open_engine: OpenEngine, config: ServerConfig
     ) -> None:
         """Raises UsageError for an address that is taken, two equal names, and a bad key file."""
         self.models = ServedModels([bundle.name for bundle in bundles])
         self._bundles = bundles
-        self._open_generator = open_generator
+        self._open_engine = open_engine
         self._config = config
-        self._service = service
         app = build_app(self.models, config, ApiKeys.read(config.api_key_file))
         self._socket = _listening(config.host, config.port)
         self.address = _address(self._socket)
@@ -98,13 +92,13 @@ class HttpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
 
-    def run(self) -> bool:
+    def run(self) -> None:
         """Serve until `stop`, or a signal where this is the main thread.
 
-        Returns whether all threads have ended; a bundle that was being loaded has one that goes on.
-        Raises what opening a bundle does.
+        Raises what opening a bundle does, and SkipDecError if an engine has failed for good, once
+        the texts of others have ended.
         """
-        return asyncio.run(self._run())
+        asyncio.run(self._run())
 
     def stop(self) -> None:
         """Refuse new requests, end those there are, return from `run`. From any thread."""
@@ -112,42 +106,43 @@ class HttpServer:
             with suppress(RuntimeError):  # the loop is closed: it has ended
                 self._loop.call_soon_threadsafe(self._stopped.set)
 
-    async def _run(self) -> bool:
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         http = asyncio.create_task(self._http.serve(sockets=[self._socket]))
         stopped = asyncio.create_task(self._stopped.wait())
-        loading = asyncio.create_task(self._load())
         SERVER.info("listening on %s", self.address, extra={"fields": {"address": self.address}})
-        try:
-            with _first_signal_calls(self._loop, self._stopped.set):
-                await asyncio.wait((http, stopped, loading), return_when=asyncio.FIRST_COMPLETED)
-                if loading.done() and loading.exception() is None:
-                    SERVER.info("ready: %s", ", ".join(self.models))
-                    await asyncio.wait((http, stopped), return_when=asyncio.FIRST_COMPLETED)
-                await self._drain()
-        finally:
-            self._http.should_exit = True
-            has_loaded = loading.done()
-            loading.cancel()
-            stopped.cancel()
-            await http
-            for model in self.models.values():
-                await asyncio.to_thread(model.engine.close)
-            SERVER.info("stopped")
-        if has_loaded:
-            loading.result()
-        return has_loaded
-
-    async def _load(self) -> None:
-        for bundle in self._bundles:
-            generator = await _in_daemon_thread(partial(self._open_generator, bundle.path))
-            engine = AsyncEngine(generator, self._service)
+        async with AsyncExitStack() as engines:
+            loading = asyncio.create_task(self._load(engines))
             try:
-                model = ServedModel.of(bundle.name, engine, self._config.schedules)
-            except BaseException:
-                engine.close()
-                raise
-            self.models.add(model)
+                with _first_signal_calls(self._loop, self._stopped.set):
+                    await asyncio.wait(
+                        (http, stopped, loading), return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if loading.done() and loading.exception() is None:
+                        SERVER.info("ready: %s", ", ".join(self.models))
+                        await asyncio.wait((http, stopped), return_when=asyncio.FIRST_COMPLETED)
+                    await self._drain()
+            finally:
+                self._http.should_exit = True
+                loading.cancel()
+                stopped.cancel()
+                await http
+                await asyncio.wait((loading,))
+        SERVER.info("stopped")
+        if not loading.cancelled():
+            loading.result()
+        self._raise_failure()
+
+    async def _load(self, engines: AsyncExitStack) -> None:
+        for bundle in self._bundles:
+            engine = await engines.enter_async_context(self._open_engine(bundle))
+            self.models.add(ServedModel.of(bundle.name, engine, self._config.schedules))
+            engine.failure.add_done_callback(lambda _: self.stop())
+
+    def _raise_failure(self) -> None:
+        for name, model in self.models.items():
+            if model.engine.failure.done():
+                raise SkipDecError(name, f"has failed: {model.engine.failure.result()}")
 
     async def _drain(self) -> None:
         """Let what runs end; after shutdown_timeout, end it."""
@@ -194,20 +189,6 @@ def _first_signal_calls(
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, receive)
     yield
-
-
-async def _in_daemon_thread(call: Callable[[], Generator]) -> Generator:
-    """``call()`` in a thread that the process does not wait for when it ends."""
-    loaded: Future[Generator] = Future()
-
-    def run() -> None:
-        try:
-            loaded.set_result(call())
-        except Exception as error:  # noqa: BLE001  (raised where it is waited for)
-            loaded.set_exception(error)
-
-    Thread(target=run, name="skipdec load", daemon=True).start()
-    return await asyncio.wrap_future(loaded)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -16,9 +17,10 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
-from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
+from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBundle
 from skipdec.runtime.tokens.outputs import StreamDelta
 
 ROWS = 2  # that run at once
@@ -68,21 +70,32 @@ class Running:
             assert monotonic() < until, figures
 
 
+def in_thread(
+    opener: Callable[[Path], Generator] = open_tiny, max_waiting: int = 256
+) -> OpenEngine:
+    """Opens engines in threads of this process, whose steps tests can hold."""
+
+    @asynccontextmanager
+    async def opened(bundle: ServedBundle) -> AsyncIterator[AsyncEngine]:
+        generator = await asyncio.to_thread(opener, bundle.path)
+        engine = AsyncEngine(generator, ServiceConfig(max_waiting=max_waiting))
+        try:
+            yield engine
+        finally:
+            await asyncio.to_thread(engine.close)
+
+    return opened
+
+
 @contextmanager
 def serving(
     *bundles: ServedBundle,
-    max_waiting: int = 256,
-    opener: Callable[[Path], Generator] = open_tiny,
+    open_engine: OpenEngine | None = None,
     wait: bool = True,
     **config: object,
 ) -> Iterator[Running]:
     """A server of ``bundles``, ready unless ``wait`` is False, stopped when the block is left."""
-    server = HttpServer(
-        bundles,
-        opener,
-        ServerConfig(port=0, **config),
-        ServiceConfig(max_waiting=max_waiting),
-    )
+    server = HttpServer(bundles, open_engine or in_thread(), ServerConfig(port=0, **config))
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     running = Running(server)

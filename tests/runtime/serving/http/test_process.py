@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 
 import httpx2
 import pytest
+from mutations import copy_bundle
 
 from skipdec.runtime.serving.http.config import ServerConfig
 
@@ -40,9 +42,30 @@ class Process:
                 return document
         raise AssertionError(f"no line {begin!r}, exit code {self.process.wait()}")
 
+    def workers(self) -> list[int]:
+        """Process ids of its children that run."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        listed = (task / "children" for task in tasks.iterdir())
+        return [int(pid) for children in listed for pid in children.read_text().split()]
+
     def complete(self, **fields: object) -> httpx2.Response:
         address = f"{self.address}/v1/completions"
         return httpx2.post(address, json=LONG | fields, timeout=120)
+
+
+def wait_for_end(pids: list[int]) -> None:
+    """Until none of these runs; one that nobody has waited for counts as ended."""
+    until = monotonic() + 60
+    while any(runs(pid) for pid in pids):
+        assert monotonic() < until
+
+
+def runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 @contextmanager
@@ -59,7 +82,7 @@ def started(bundle: Path, *options: str) -> Iterator[Process]:
 def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
     with started(bundle) as served, ThreadPoolExecutor() as pool:
         served.line("ready")
-        asked = [pool.submit(served.complete) for _ in range(4)]
+        asked = [pool.submit(served.complete, prompt=["a"] * 30) for _ in range(4)]
         served.line("POST")  # one has ended, others run
         served.process.send_signal(signal.SIGTERM)
         answers = [one.result() for one in asked]
@@ -80,9 +103,52 @@ def test_a_second_sigterm_ends_it_at_once(bundle: Path) -> None:
         served.line("POST")
         served.process.send_signal(signal.SIGTERM)
         served.line("draining")
+        workers = served.workers()
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == -signal.SIGTERM
+        wait_for_end(workers)
         assert any(isinstance(one.exception(), httpx2.TransportError) for one in asked)
+
+
+@pytest.mark.slow
+def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path) -> None:
+    with started(bundle, "--replicas", "2") as served:
+        while not (workers := served.workers()):
+            assert served.process.poll() is None
+        served.process.send_signal(signal.SIGTERM)
+        served.line("stopped")
+        assert served.process.wait(60) == 0
+        wait_for_end(workers)
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
+    with started(bundle, "--replicas", "2") as served, ThreadPoolExecutor() as pool:
+        served.line("ready")
+        workers = served.workers()
+        assert len(workers) == 2
+        asked = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(2)]
+        served.line("POST")
+        served.process.kill()
+        wait_for_end(workers)
+        assert any(isinstance(one.exception(), httpx2.TransportError) for one in asked)
+
+
+@pytest.mark.slow
+def test_a_bundle_that_is_broken_is_named_before_any_is_loaded(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from skipdec.cli import build_app
+
+    broken = copy_bundle(bundle, tmp_path)
+    (broken / "tokenizer.json").write_text("{}")
+    with pytest.raises(SystemExit) as end:
+        build_app()(["serve", f"good={bundle}", f"bad={broken}", "--port", "0"])
+    told = capsys.readouterr().err
+    assert end.value.code == 1
+    assert f"{broken} | " in told
+    assert "tokenizer.json" in told
+    assert "runs" not in told
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ from typing import Any
 
 import openai
 import pytest
-from http_servers import Running, held_steps, open_tiny, serving
+from http_servers import Running, held_steps, in_thread, open_tiny, serving
 
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.logs import REQUESTS, JsonFormatter
 from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
@@ -106,7 +105,7 @@ def test_only_listed_keys_are_let_in(
 
 
 def test_a_full_queue_is_answered_429_and_openais_client_tries_again(tiny: ServedBundle) -> None:
-    with serving(tiny, max_waiting=1) as running:
+    with serving(tiny, open_engine=in_thread(max_waiting=1)) as running:
         client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=5)
         asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 2}
         with ThreadPoolExecutor() as pool:
@@ -199,7 +198,7 @@ def test_a_server_that_loads_says_so_and_serves_what_it_has(tiny: ServedBundle) 
         return open_tiny(path)
 
     second = ServedBundle("second", tiny.path.with_name("second"))
-    with serving(tiny, second, opener=slowly, wait=False) as running:
+    with serving(tiny, second, open_engine=in_thread(slowly), wait=False) as running:
         while running.complete(prompt="a", max_tokens=1).status_code == 503:
             pass
         ready = running.http.get("/health/ready")
@@ -240,16 +239,14 @@ def test_when_a_server_stops_a_text_that_runs(
 
 
 def test_a_bundle_that_can_not_be_opened_ends_the_server(tmp_path: Path) -> None:
-    server = HttpServer(
-        [ServedBundle("none", tmp_path)], open_tiny, ServerConfig(port=0), ServiceConfig()
-    )
+    server = HttpServer([ServedBundle("none", tmp_path)], in_thread(), ServerConfig(port=0))
     with pytest.raises(BundleError):
         server.run()
 
 
 def test_names_and_addresses_are_checked_first(tiny: ServedBundle, server: Running) -> None:
     def make(*bundles: ServedBundle, port: int = 0) -> HttpServer:
-        return HttpServer(bundles, open_tiny, ServerConfig(port=port), ServiceConfig())
+        return HttpServer(bundles, in_thread(), ServerConfig(port=port))
 
     with pytest.raises(UsageError, match="tiny names two bundles"):
         make(tiny, tiny)

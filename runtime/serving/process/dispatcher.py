@@ -1,0 +1,222 @@
+"""Dispatcher: which requests the worker has, which wait for one, and which are never run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Lock
+from time import monotonic
+
+from ....engines.errors import UsageError, WorkerDiedError
+from ...schedule.text import format_schedule
+from ...tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
+from ..engine_loop import Cancellation, EngineRequest, StepResult
+from ..open_requests import OpenRequest, OpenRequests
+from ..scoring import EngineScore, ScoreResult, given_up
+from .link import Outbox
+from .messages import Begun, Refused, Stepped, Submission
+from .suspects import Suspects
+
+_MOST_SENDS = 2  # of one request: it is tried again once
+_ENDED_WELL = frozenset({"stop", "length"})
+
+
+class Dispatcher:
+    """Hands open requests to the worker that is there, and to the next one what the last lost.
+
+    ``outbox`` of the worker is None while there is none. Safe from all threads; `OpenRequests` is
+    never asked with the lock held, since it calls `send` with its own.
+    """
+
+    def __init__(self, requests: OpenRequests) -> None:
+        self._requests = requests
+        self._lock = Lock()  # guards all that follows
+        self._outbox: Outbox | None = None
+        self._unsent: dict[str, OpenRequest] = {}  # in order of arrival
+        self._sent: dict[str, OpenRequest] = {}
+        self._suspects = Suspects()
+        self._watched: str | None = None  # the suspect that the worker has
+        self._heard = 0.0  # of time.monotonic: from the worker, or when it got something to do
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a worker."""
+        return self._outbox is not None
+
+    @property
+    def seconds_silent(self) -> float:
+        """How long a worker that has something to do has told nothing."""
+        with self._lock:
+            is_busy = self._outbox is not None and self._sent
+            return monotonic() - self._heard if is_busy else 0.0
+
+    def require_sound(self, asked: EngineRequest | EngineScore) -> None:
+        """Raise UsageError for a request with which workers die."""
+        if self._suspects and self._suspects.is_poison(Submission.of(asked).content()):
+            raise _poison()
+
+    def send(self, opened: OpenRequest) -> None:
+        """Hand a request to the worker, or let it wait for one."""
+        with self._lock:
+            self._unsent[opened.asked.request_id] = opened
+            self._send_unsent()
+
+    def cancel(self, request_id: str, reason: str) -> None:
+        """End a request, wherever it is."""
+        with self._lock:
+            opened = self._unsent.pop(request_id, None)
+            if opened is None and (sent := self._sent.get(request_id)) is not None:
+                sent.cancelled = reason
+                if self._outbox is not None:
+                    self._outbox.send(Cancellation(request_id, reason))
+        if opened is not None:
+            self._requests.step(_aborted(opened, reason))
+
+    def end_late(self) -> None:
+        """End those that wait for a worker longer than they may."""
+        now = monotonic()
+        with self._lock:
+            late = [
+                request_id
+                for request_id, opened in self._unsent.items()
+                if opened.asked.deadline is not None and now > opened.asked.deadline
+            ]
+        for request_id in late:
+            self.cancel(request_id, "deadline")
+
+    def worker_is_up(self, outbox: Outbox) -> None:
+        """Hand over what waits."""
+        with self._lock:
+            self._outbox = outbox
+            self._send_unsent()
+
+    def worker_died(self, reason: str) -> int:
+        """End what ran, let the rest wait for the next worker; how many ran."""
+        with self._lock:
+            sent, self._sent = list(self._sent.values()), {}
+            self._outbox = self._watched = None
+            ran = [opened for opened in sent if opened.has_begun]
+            self._suspects.blame(_content(opened) for opened in ran)
+            kept = [
+                opened
+                for opened in sent
+                if not opened.has_begun and not opened.cancelled and opened.sends < _MOST_SENDS
+            ]
+            self._unsent = {one.asked.request_id: one for one in kept} | self._unsent
+            poison = [
+                opened
+                for opened in self._unsent.values()
+                if self._suspects.is_poison(_content(opened))
+            ]
+            for opened in poison:
+                del self._unsent[opened.asked.request_id]
+        for opened in sent:
+            if opened.cancelled is not None:
+                self._requests.step(_aborted(opened, opened.cancelled))
+        self._requests.end(ran, WorkerDiedError("worker", f"died while the text ran ({reason})"))
+        self._requests.end(poison, _poison())
+        lost = [opened for opened in sent if opened not in kept]
+        problem = f"died twice while the request waited ({reason})"
+        self._requests.end(lost, WorkerDiedError("worker", problem))
+        return len(ran)
+
+    def begin(self, message: Begun) -> None:
+        """What the worker tells of requests whose prompts run."""
+        self._hear()
+        self._requests.begin(message.request_ids)
+
+    def step(self, message: Stepped) -> None:
+        """What a step gave; the texts of prompts are put back."""
+        result = StepResult(list(message.deltas))
+        with self._lock:
+            self._heard = monotonic()
+            for output in message.ended:
+                opened = self._sent.pop(output.request_id, None)
+                if opened is not None and isinstance(opened.asked, EngineRequest):
+                    prompt = opened.asked.request.prompt
+                    result.ended.append(replace(output, prompt=prompt))
+                    reasons = (one.finish_reason for one in output.outputs)
+                    self._acquit(opened, ended_well=_ENDED_WELL.issuperset(reasons))
+            for request_id, scores in message.scored:
+                opened = self._sent.pop(request_id, None)
+                if opened is not None:
+                    result.scored.append(ScoreResult(request_id, scores))
+                    self._acquit(opened, ended_well=True)
+            self._send_unsent()
+        self._requests.step(result)
+        if self._unsent:
+            self.end_late()
+
+    def refuse(self, message: Refused) -> None:
+        """The worker does not take a request."""
+        with self._lock:
+            self._heard = monotonic()
+            opened = self._sent.pop(str(message.request_id), None)
+            if self._watched == message.request_id:
+                self._watched = None
+            self._send_unsent()
+        if opened is not None:
+            self._requests.end([opened], message.error())
+
+    def _hear(self) -> None:
+        with self._lock:
+            self._heard = monotonic()
+
+    def _send_unsent(self) -> None:
+        """Hand over what waits, but for suspects while the worker has one."""
+        if self._outbox is None:
+            return
+        for request_id, opened in list(self._unsent.items()):
+            submission = Submission.of(opened.asked)
+            if self._suspects and self._suspects.has(submission.content()):
+                if self._watched is not None:
+                    continue
+                self._watched = request_id
+            del self._unsent[request_id]
+            opened.sends += 1
+            if not self._sent:
+                self._heard = monotonic()
+            self._sent[request_id] = opened
+            self._outbox.send(submission)
+
+    def _acquit(self, opened: OpenRequest, *, ended_well: bool) -> None:
+        """A request has left the worker, which lives."""
+        if self._watched == opened.asked.request_id:
+            self._watched = None
+            if ended_well:
+                self._suspects.clear(_content(opened))
+
+
+def _content(opened: OpenRequest) -> str:
+    return Submission.of(opened.asked).content()
+
+
+def _poison() -> UsageError:
+    return UsageError(
+        "prompt",
+        "is refused: this request was running when a worker died, twice; change it, or start the "
+        "server again",
+    )
+
+
+def _aborted(opened: OpenRequest, reason: str) -> StepResult:
+    """The end of a request that no engine has seen."""
+    asked, request_id = opened.asked, opened.asked.request_id
+    if isinstance(asked, EngineScore):
+        return StepResult(scored=[ScoreResult(request_id, error=given_up(reason))])
+    indices = range(asked.request.params.n)
+    deltas = [
+        (request_id, StreamDelta(0, index, (), "", "abort", 0, stop_reason=reason))
+        for index in indices
+    ]
+    output = RequestOutput(
+        request_id=request_id,
+        prompt=asked.request.prompt,
+        prompt_token_ids=asked.request.prompt_token_ids,
+        outputs=tuple(
+            CompletionOutput(index, "", (), finish_reason="abort", stop_reason=reason)
+            for index in indices
+        ),
+        finished=True,
+        schedule=format_schedule(asked.schedule),
+    )
+    return StepResult(deltas, [output])

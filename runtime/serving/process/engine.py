@@ -1,0 +1,305 @@
+"""ProcessEngine: a bundle in a worker process of its own, which is started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Self
+from uuid import uuid4
+
+from ....engines.bundle import Verify, WeightsPlace
+from ....engines.errors import BundleError, ClosedError
+from ...batches.prompts import Prompt
+from ...schedule import ExitSchedule
+from ...scheduling.room import require_rows
+from ...scheduling.stats import EngineStats
+from ...tokens.outputs import ScoreOutput
+from ...tokens.sampling import SamplingParams
+from ..config import ServiceConfig
+from ..engine_loop import EngineRequest
+from ..open_requests import OpenRequests
+from ..outline import BundleOutline
+from ..scoring import EngineScore
+from ..service import EngineService, seconds_until_room
+from ..stream import RequestStream
+from .dispatcher import Dispatcher
+from .keeper import WorkerKeeper
+from .link import Outbox
+from .messages import Begun, Loaded, Message, Refused, Stepped
+from .restarts import RestartPolicy
+from .settings import WorkerSettings
+from .worker_process import WORKER
+
+
+class ProcessEngine(EngineService):
+    """`AsyncEngine`'s twin whose engines run in a process that may die, and share nobody's GIL.
+
+    >>> async with ProcessEngine.open("opt-1.3b-int8", schedule="2x") as engine:
+    ...     output = await engine.generate("The capital of France is", SamplingParams())
+
+    If the worker dies, texts that ran end with WorkerDiedError; requests that waited wait for the
+    next worker, once. A request that ran in two deaths is refused from then on (UsageError). After
+    too many deaths (`RestartPolicy`) the engine has failed for good.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        outline: BundleOutline,
+        policy: RestartPolicy | None = None,
+        *,
+        worker_module: str = WORKER,
+    ) -> None:
+        """Start the worker; `loaded` is done once it takes requests. ``outline``: its bundle's."""
+        self._settings = settings
+        self._outline = outline
+        self._requests = OpenRequests("ProcessEngine", settings.service.max_waiting)
+        self._dispatcher = Dispatcher(self._requests)
+        self._stats: EngineStats | None = None  # of the worker that runs; None until the first
+        self._ended_stats: EngineStats | None = None  # of those that died
+        self.loaded: Future[None] = Future()
+        self._keeper = WorkerKeeper(settings, policy or RestartPolicy(), self, worker_module)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        schedule: str | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        max_batch_size: int = 8,
+        kv_memory: int | str | None = None,
+        raw_prompts: bool = False,
+        weights: WeightsPlace = "mapped",
+        verify: Verify = "full",
+        max_waiting: int = 256,
+        max_prefill_tokens: int | None = None,
+        max_model_len: int | None = None,
+        admission: str | None = None,
+        prefix_cache: bool = True,
+        policy: RestartPolicy | None = None,
+    ) -> AsyncIterator[Self]:
+        """Load a bundle in a worker; leaving the block kills it. Options as `AsyncEngine.open`.
+
+        ``threads``: of the worker's one pool, None for all processors. ``policy``: how often the
+        worker may die. Raises what `Generator.open` does, whatever process it happened in, and
+        WorkerDiedError.
+        """
+        service = ServiceConfig(
+            max_waiting=max_waiting,
+            max_prefill_tokens=max_prefill_tokens,
+            max_model_len=max_model_len,
+            admission=admission,
+            prefix_cache=prefix_cache,
+        )
+        settings = WorkerSettings(
+            path=Path(path),
+            schedule=schedule,
+            device=device,
+            threads=threads,
+            max_batch_size=max_batch_size,
+            kv_memory=kv_memory,  # type: ignore[arg-type]  # a text is read
+            raw_prompts=raw_prompts,
+            weights=weights,
+            verify=verify,
+            service=service,
+        )
+        async with cls.opened(settings, policy) as engine:
+            yield engine
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls,
+        settings: WorkerSettings,
+        policy: RestartPolicy | None = None,
+        *,
+        worker_module: str = WORKER,
+    ) -> AsyncIterator[Self]:
+        """`open` with what its options make."""
+        outline = await asyncio.to_thread(settings.outline)
+        engine = cls(settings, outline, policy, worker_module=worker_module)
+        try:
+            await asyncio.wrap_future(engine.loaded)
+            yield engine
+        finally:
+            await asyncio.to_thread(engine.close)
+
+    @property
+    def outline(self) -> BundleOutline:
+        """See EngineService."""
+        return self._outline
+
+    @property
+    def refusal(self) -> str | None:
+        """See EngineService."""
+        return self._requests.refusal
+
+    @property
+    def unready(self) -> str | None:
+        """See EngineService."""
+        if self.refusal is None and not self._dispatcher.is_up:
+            return "is loading again, its worker died" if self.loaded.done() else "is loading"
+        return self.refusal
+
+    @property
+    def failure(self) -> Future[str]:
+        """See EngineService."""
+        return self._requests.failure
+
+    @property
+    def seconds_in_step(self) -> float:
+        """How long the worker has told nothing though it has something to do."""
+        return self._dispatcher.seconds_silent
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process id; None while there is none."""
+        return self._keeper.pid
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return self._requests.waiting
+
+    @property
+    def outstanding_tokens(self) -> int:
+        """Tokens that open requests may still need at most, prompts included."""
+        return self._requests.outstanding_tokens
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request of this name has not ended."""
+        return request_id in self._requests
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> RequestStream:
+        """See EngineService.
+
+        The worker alone knows whether a request needs more KV memory than there is at all: then
+        its stream raises CapacityError.
+        """
+        made, resolved = self._outline.prepare(prompt, params, schedule)
+        require_rows(made, self._settings.max_batch_size)
+        name = request_id or uuid4().hex
+        asked = EngineRequest(name, made, resolved, _end(deadline))
+        self._dispatcher.require_sound(asked)
+        return self._requests.open(
+            asked,
+            cancel=lambda: self._dispatcher.cancel(name, "cancelled"),
+            send=self._dispatcher.send,
+            retry_after=self._seconds_until_room,
+        )
+
+    async def score(
+        self,
+        prompt: Prompt,
+        continuation: Prompt | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        top_logprobs: int | None = None,
+        followed_by: SamplingParams | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> ScoreOutput:
+        """See EngineService."""
+        made, resolved = self._outline.prepare_score(
+            prompt, continuation, schedule, top_logprobs=top_logprobs, followed_by=followed_by
+        )
+        name = request_id or uuid4().hex
+        asked = EngineScore(name, made, resolved, _end(deadline))
+        self._dispatcher.require_sound(asked)
+        future = self._requests.open_score(
+            asked,
+            cancel=lambda: self._dispatcher.cancel(name, "cancelled"),
+            send=self._dispatcher.send,
+            retry_after=self._seconds_until_room,
+        )
+        return await future.output()
+
+    async def abort(self, request_id: str) -> None:
+        """See EngineService."""
+        self._dispatcher.cancel(request_id, "cancelled")
+
+    def stats(self) -> EngineStats:
+        """Of all workers together, those that died too."""
+        known = [one for one in (self._stats, self._ended_stats) if one is not None]
+        if not known:
+            raise ClosedError("ProcessEngine", "has no figures: its worker never loaded")
+        return replace(EngineStats.total(known), waiting=self._requests.waiting)
+
+    async def drain(self, timeout: float | None = None) -> bool:
+        """See EngineService."""
+        self._requests.refuse("is draining")
+        return await asyncio.to_thread(self._requests.wait_until_idle, timeout)
+
+    def close(self) -> None:
+        """See EngineService."""
+        self._requests.refuse("is closed")
+        self._keeper.close()
+        self._requests.end(self._requests.all(), ClosedError("ProcessEngine", "was closed"))
+
+    def _seconds_until_room(self) -> float:
+        return seconds_until_room(self.stats())
+
+    # What follows is called in the keeper's thread (WorkerClient).
+
+    def on_loaded(self, loaded: Loaded, outbox: Outbox) -> None:
+        """Raises BundleError for another bundle than that whose tokens requests are made of."""
+        if loaded.digest != self._outline.digest:
+            raise BundleError(
+                str(self._settings.path),
+                "was replaced by another bundle since it was opened; start the server again",
+            )
+        self._stats = loaded.stats
+        self._dispatcher.worker_is_up(outbox)
+        if not self.loaded.done():
+            self.loaded.set_result(None)
+
+    def on_message(self, message: Message) -> None:
+        """Pass on what the worker tells."""
+        match message:
+            case Stepped():
+                self._stats = message.stats or self._stats
+                self._dispatcher.step(message)
+            case Begun():
+                self._dispatcher.begin(message)
+            case Refused():
+                self._dispatcher.refuse(message)
+
+    def on_tick(self) -> None:
+        """Keep the deadlines of what waits for a worker."""
+        self._dispatcher.end_late()
+
+    def on_death(self, reason: str) -> None:
+        """Keep the dead worker's figures; requests are the dispatcher's."""
+        lost = self._dispatcher.worker_died(reason)
+        if self._stats is not None:
+            ended = self._stats.ended(lost)
+            before = self._ended_stats
+            self._ended_stats = ended if before is None else EngineStats.total([before, ended])
+            self._stats = None
+
+    def on_failure(self, error: Exception) -> None:
+        """The end: what waits is told, and so is who waits for the first worker."""
+        if not self.loaded.done():
+            self.loaded.set_exception(error)
+        self._requests.fail(str(error), error)
+
+
+def _end(deadline: float | None) -> float | None:
+    """When it is over, of time.monotonic."""
+    return None if deadline is None else monotonic() + deadline

@@ -1,0 +1,163 @@
+"""WorkerKeeper: a thread that starts a worker, listens to it, and starts another when it dies."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Protocol
+
+from ....engines.errors import SkipDecError, WorkerDiedError
+from ....engines.host.signals import SIGNALS
+from .link import Outbox
+from .messages import Loaded, Logged, Message, Refused
+from .restarts import Deaths, RestartPolicy
+from .settings import WorkerSettings
+from .worker_process import WORKER, WorkerProcess
+
+_LOGGER = logging.getLogger(__name__)
+_TICK = 0.05  # seconds between two looks at deadlines while no worker is there to keep them
+
+
+class WorkerClient(Protocol):
+    """Who is told what the keeper sees, all in the keeper's thread."""
+
+    def on_loaded(self, loaded: Loaded, outbox: Outbox) -> None:
+        """A worker takes messages. Raises SkipDecError if it is not what is wanted."""
+
+    def on_message(self, message: Message) -> None:
+        """It tells something of a request."""
+
+    def on_tick(self) -> None:
+        """No worker is there; some time has passed."""
+
+    def on_death(self, reason: str) -> None:
+        """The worker has ended; what it had is lost."""
+
+    def on_failure(self, error: Exception) -> None:
+        """There will be no other one. Not called by `close`."""
+
+
+class WorkerKeeper:
+    """Keeps one worker running until `close`, or until it has died too often.
+
+    Only a worker that had loaded before is started again; an error that it tells while it loads is
+    the end, since the next one would say the same.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        policy: RestartPolicy,
+        client: WorkerClient,
+        module: str = WORKER,
+    ) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._client = client
+        self._module = module
+        self._lock = Lock()
+        self._worker: WorkerProcess | None = None
+        self._closing = Event()
+        self._has_loaded = False
+        self._thread = Thread(target=self._run, name="skipdec keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that runs; None between two."""
+        worker = self._worker
+        return None if worker is None else worker.pid
+
+    def close(self) -> None:
+        """Kill the worker and start no other; idempotent, from any thread but the keeper's."""
+        with self._lock:
+            self._closing.set()
+            if self._worker is not None:
+                self._worker.kill()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Signals to the whole group of processes are the parent's to handle: workers inherit this.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            self._keep()
+        except SkipDecError as error:
+            self._fail(error)
+        except Exception as error:
+            _LOGGER.exception("the worker of %s can't be kept", self._settings.path)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._closing.is_set():
+            self._client.on_failure(error)
+
+    def _keep(self) -> None:
+        deaths = Deaths(self._policy)
+        while True:
+            reason = self._run_worker()
+            if self._closing.is_set():
+                return
+            self._client.on_death(reason)
+            if not self._has_loaded:
+                raise self._died(f"died while it loaded ({reason}); the log may say why")
+            delay = deaths.delay_after(monotonic())
+            if delay is None:
+                raise self._died(
+                    f"died {len(deaths)} times in {self._policy.window:g} s, at last {reason}"
+                )
+            _LOGGER.error(
+                "the worker of %s died (%s); the next one starts in %g s",
+                self._settings.path,
+                reason,
+                delay,
+            )
+            start = monotonic()
+            while (left := start + delay - monotonic()) > 0:
+                self._client.on_tick()
+                if self._closing.wait(min(left, _TICK)):
+                    return
+
+    def _died(self, problem: str) -> WorkerDiedError:
+        return WorkerDiedError(f"worker of {self._settings.path}", problem)
+
+    def _run_worker(self) -> str:
+        """Start a worker and listen to it until it ends; how it ended."""
+        with self._lock:
+            if self._closing.is_set():
+                return "closed"
+            worker = self._worker = WorkerProcess(self._settings, self._module)
+        outbox = Outbox(worker.link)
+        try:
+            self._listen(worker, outbox)
+        except EOFError:
+            pass
+        except BaseException:
+            worker.kill()
+            raise
+        finally:
+            with self._lock:
+                self._worker = None
+            reason = worker.wait()
+            outbox.close()
+        return reason
+
+    def _listen(self, worker: WorkerProcess, outbox: Outbox) -> None:
+        """Pass on what it says. Raises EOFError at its end, and what it says of its loading."""
+        timeout: float | None = _TICK
+        while True:
+            message = worker.link.receive(timeout)
+            match message:
+                case None:
+                    self._client.on_tick()
+                case Logged(level, name, text):
+                    logging.getLogger(name).log(level, "%s", text)
+                case Refused(request_id=None):
+                    raise message.error()
+                case Loaded():
+                    self._client.on_loaded(message, outbox)
+                    self._has_loaded, timeout = True, None
+                    _LOGGER.info("worker %d runs %s", worker.pid, self._settings.path)
+                case _:
+                    self._client.on_message(message)

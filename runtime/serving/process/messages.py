@@ -1,0 +1,131 @@
+"""What a server's process and its workers tell each other: a JSON document a line, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Self, get_args
+
+from pydantic import ConfigDict, TypeAdapter
+
+from ....engines import errors
+from ....engines.errors import SkipDecError
+from ...batches.requests import Request
+from ...batches.scoring import ScoreRequest
+from ...schedule.text import format_schedule, parse_schedule
+from ...scheduling.stats import EngineStats
+from ...tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
+from ..engine_loop import Cancellation, EngineRequest
+from ..scoring import EngineScore
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A request for the worker, or a text to score. A prompt's text stays where it came from."""
+
+    request_id: str
+    request: Request | ScoreRequest
+    schedule: str  # its text in full
+    deadline: float | None  # of time.monotonic
+
+    @classmethod
+    def of(cls, asked: EngineRequest | EngineScore) -> Self:
+        """The message that `asked` makes ``asked`` of again."""
+        request = asked.request
+        if isinstance(request, Request):
+            request = replace(request, prompt=None)
+        return cls(asked.request_id, request, format_schedule(asked.schedule), asked.deadline)
+
+    def asked(self, num_layers: int) -> EngineRequest | EngineScore:
+        """What it stands for. Raises ScheduleError for a rule that this process does not know."""
+        schedule = parse_schedule(self.schedule, num_layers=num_layers)
+        if isinstance(self.request, Request):
+            return EngineRequest(self.request_id, self.request, schedule, self.deadline)
+        return EngineScore(self.request_id, self.request, schedule, self.deadline)
+
+    def content(self) -> str:
+        """A hash that requests share which ask for the same: prompt, parameters, schedule."""
+        return sha256(encode(replace(self, request_id="", deadline=None))).hexdigest()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The worker takes requests."""
+
+    digest: str  # of the manifest of the bundle that it opened
+    stats: EngineStats
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What went wrong: with one request, or, without a request_id, with opening the bundle."""
+
+    kind: str  # the class's name
+    subject: str
+    problems: tuple[str, ...]
+    request_id: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception, request_id: str | None = None) -> Self:
+        """The message that `error` makes ``error`` of again."""
+        if isinstance(error, SkipDecError):
+            return cls(type(error).__name__, error.subject, error.problems, request_id)
+        return cls(type(error).__name__, "", (str(error),), request_id)
+
+    def error(self) -> Exception:
+        """An error of the same class, or of SkipDecError if it is none of ours."""
+        if self.kind == TimeoutError.__name__:
+            return TimeoutError(*self.problems)
+        kind = getattr(errors, self.kind, SkipDecError)
+        assert issubclass(kind, SkipDecError), self.kind
+        return kind(self.subject, *self.problems)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """These requests no longer wait: if the worker dies now, it was with them."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step gave, and all figures after it where they are worth their bytes."""
+
+    __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")  # of log-probabilities
+
+    deltas: tuple[tuple[str, StreamDelta], ...]
+    ended: tuple[RequestOutput, ...]
+    scored: tuple[tuple[str, ScoreOutput], ...]
+    stats: EngineStats | None = None
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line of the worker's log."""
+
+    level: int
+    logger: str
+    text: str
+
+
+Message = Submission | Cancellation | Loaded | Refused | Begun | Stepped | Logged
+_ADAPTERS: Mapping[bytes, TypeAdapter[Any]] = {
+    kind.__name__.encode(): TypeAdapter(kind) for kind in get_args(Message)
+}
+
+
+def encode(message: Message) -> bytes:
+    """A line: the kind's name, a space, the document. JSON has no line ends but escaped ones."""
+    kind = type(message).__name__.encode()
+    return kind + b" " + _ADAPTERS[kind].dump_json(message) + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Read what `encode` made. Raises ValueError for anything else."""
+    kind, _, document = line.partition(b" ")
+    if kind not in _ADAPTERS:
+        raise ValueError(f"{kind[:40]!r} is no kind of message")
+    message: Message = _ADAPTERS[kind].validate_json(document)
+    return message

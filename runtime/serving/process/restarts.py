@@ -1,0 +1,42 @@
+"""When a worker that died is started again, and when no more."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Annotated
+
+from pydantic import Field
+
+from ....engines.checking import ValidatedConfig
+
+
+class RestartPolicy(ValidatedConfig):
+    """How often a worker may die, and how long after each death the next one starts."""
+
+    max_deaths: Annotated[int, Field(ge=0)] = 3  # in `window` seconds; one more is the end
+    window: Annotated[float, Field(gt=0)] = 300.0
+    delays: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0, 1.0, 4.0)  # then the last
+
+
+class Deaths:
+    """The deaths of one place's workers; times are those of a clock that never jumps."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._times: deque[float] = deque()
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def delay_after(self, now: float) -> float | None:
+        """Note a death; seconds until the next start, None if there have been too many.
+
+        Of deaths at 0, 10, 400 and 410 s each leaves one or two in its last 300 s: 0, 1, 0, 1 s.
+        """
+        policy, times = self._policy, self._times
+        times.append(now)
+        while times[0] <= now - policy.window:
+            times.popleft()
+        if len(times) > policy.max_deaths:
+            return None
+        return policy.delays[min(len(times), len(policy.delays)) - 1]

@@ -1,0 +1,139 @@
+"""``python -m … SETTINGS DESCRIPTOR``: the process that runs a bundle for `ProcessEngine`.
+
+SETTINGS are JSON, DESCRIPTOR is this side's end of a socket. It ends with its parent, whatever it
+does at that moment: the socket's end tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from threading import Thread
+from time import monotonic
+
+from ....engines.errors import SkipDecError
+from ....engines.host.signals import SIGNALS
+from ...scheduling.engine import Engine
+from ..engine_loop import Cancellation, EngineLoop, EngineRequest, StepResult
+from .link import Link
+from .messages import Begun, Loaded, Logged, Refused, Stepped, Submission
+from .settings import WorkerSettings
+
+_LOGGER = logging.getLogger(__name__)
+_FRESH_SECONDS = 0.05
+
+
+def main() -> None:
+    """Load the bundle, say so, and run what is sent until the parent ends."""
+    for number in SIGNALS:  # a terminal's Ctrl-C is for the parent, which drains
+        signal.signal(number, signal.SIG_IGN)
+    settings = WorkerSettings.from_json(sys.argv[1])
+    link = Link(socket.socket(fileno=int(sys.argv[2])))
+    os.dup2(2, 1)  # what libraries print
+    logging.getLogger().addHandler(_LinkHandler(link))
+    intake = _Intake(link)
+    intake.start()
+    try:
+        generator = settings.open()
+    except SkipDecError as error:
+        link.send(Refused.of(error))
+        return
+    with settings.service.engine(generator) as engine:
+        loop = EngineLoop(engine, _LinkSink(link, engine))
+        intake.serve(engine, loop, generator.model.num_layers)
+        link.send(Loaded(generator.bundle.manifest.digest, engine.stats()))
+        try:
+            loop.run()
+        except Exception:
+            _LOGGER.exception("the engine's thread has failed")
+            os._exit(1)
+
+
+class _Intake(Thread):
+    """Reads what the parent sends, from the start on: its end is this process's, at once."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(name="skipdec intake", daemon=True)
+        self._link = link
+
+    def serve(self, engine: Engine, loop: EngineLoop, num_layers: int) -> None:
+        """Hand over requests from now on; the parent sends none before it is told `Loaded`."""
+        self._engine, self._loop, self._num_layers = engine, loop, num_layers
+
+    def run(self) -> None:
+        """Read until the parent ends."""
+        code = 1
+        try:
+            while True:
+                self._take_in(self._link.receive())
+        except EOFError:
+            code = 0
+        except Exception:
+            _LOGGER.exception("requests can't be read any more")
+        finally:
+            os._exit(code)
+
+    def _take_in(self, message: object) -> None:
+        match message:
+            case Cancellation():
+                self._loop.send(message)
+            case Submission():
+                try:
+                    asked = message.asked(self._num_layers)
+                    if isinstance(asked, EngineRequest):
+                        self._engine.room.require_possible(asked.request, asked.schedule)
+                    else:
+                        self._engine.scoring.check(asked.request)
+                except SkipDecError as error:
+                    self._link.send(Refused.of(error, message.request_id))
+                else:
+                    self._loop.send(asked)
+
+
+class _LinkSink:
+    """Tells the parent what an engine's loop does.
+
+    With figures where a request has begun or ended, or they are a twentieth of a second old.
+    """
+
+    def __init__(self, link: Link, engine: Engine) -> None:
+        self._link = link
+        self._engine = engine
+        self._told = 0.0  # of time.monotonic: when figures were told; 0.0: they are due
+
+    def begin(self, request_ids: Sequence[str]) -> None:
+        self._link.send(Begun(tuple(request_ids)))
+        self._told = 0.0
+
+    def step(self, result: StepResult) -> None:
+        scored = []
+        for one in result.scored:
+            if one.output is not None:
+                scored.append((one.request_id, one.output))
+            elif one.error is not None:
+                self._link.send(Refused.of(one.error, one.request_id))
+        now, stats = monotonic(), None
+        if result.ended or result.scored or now - self._told > _FRESH_SECONDS:
+            self._told, stats = now, self._engine.stats()
+        if result.deltas or stats is not None:
+            deltas, ended = tuple(result.deltas), tuple(result.ended)
+            self._link.send(Stepped(deltas, ended, tuple(scored), stats))
+
+
+class _LinkHandler(logging.Handler):
+    """Hands lines of the log to the parent, which knows their form."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._link.send(Logged(record.levelno, record.name, self.format(record)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""A server whose engine is a worker process: what clients see when it dies, hangs or comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import steered_worker
+from http_servers import Running, in_thread, serving
+from steered_worker import DIE, HOLD, STUCK
+from workers import AT_ONCE, settings
+
+from skipdec import SkipDecError
+from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
+from skipdec.runtime.serving.process.engine import ProcessEngine
+from skipdec.runtime.serving.process.restarts import RestartPolicy
+
+pytestmark = pytest.mark.slow  # each starts processes
+
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "ignore_eos": True, "temperature": 0}
+RUNNING = 'skipdec_requests_running{model="tiny"}'
+WAITING = 'skipdec_requests_waiting{model="tiny"}'
+
+
+@pytest.fixture(autouse=True)
+def _workers_find_the_steered_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(steered_worker.__file__).parent))
+
+
+def in_process(
+    policy: RestartPolicy = AT_ONCE,
+) -> Callable[[ServedBundle], AbstractAsyncContextManager[ProcessEngine]]:
+    return lambda bundle: ProcessEngine.opened(
+        settings(bundle.path), policy, worker_module="steered_worker"
+    )
+
+
+@contextmanager
+def served(bundle: Path, **config: object) -> Iterator[Running]:
+    tiny = ServedBundle("tiny", bundle)
+    with serving(tiny, open_engine=in_process(), **config) as running:
+        yield running
+
+
+def kill_worker(running: Running) -> None:
+    engine = running.server.models["tiny"].engine
+    assert isinstance(engine, ProcessEngine)
+    assert engine.worker_pid is not None
+    os.kill(engine.worker_pid, signal.SIGKILL)
+
+
+def test_answers_are_those_of_an_engine_in_the_servers_process(bundle: Path) -> None:
+    asked = [
+        LONG | {"n": 2, "seed": 3, "logprobs": 2, "temperature": 1},
+        LONG | {"prompt": [5, 6], "stream": True},
+    ]
+    with served(bundle) as running:
+        found = [running.complete(**fields) for fields in asked]
+        models = running.http.get("/v1/models").json()["data"]
+    with serving(ServedBundle("tiny", bundle), open_engine=in_thread()) as running:
+        expected = [running.complete(**fields) for fields in asked]
+        assert models[0] | {"created": 0} == (
+            running.http.get("/v1/models").json()["data"][0] | {"created": 0}
+        )
+    assert found[0].json()["choices"] == expected[0].json()["choices"]
+    choices = [[event["choices"] for event in events(answer)] for answer in (found[1], expected[1])]
+    texts = ["".join(one["text"] for each in of for one in each) for of in choices]
+    assert texts[0] == texts[1]
+
+
+def events(answer: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_a_death_is_an_error_for_what_ran_and_a_wait_for_the_rest(bundle: Path) -> None:
+    with served(bundle) as running, ThreadPoolExecutor() as pool:
+        alone = running.complete(**LONG).json()["choices"][0]["text"]
+        ran = [
+            pool.submit(running.complete, **LONG | {"prompt": [HOLD, place], "stream": place == 1})
+            for place in range(2)
+        ]
+        running.wait_until(lambda figures: figures[RUNNING] == 2)
+        waited = pool.submit(running.complete, **LONG)
+        running.wait_until(lambda figures: figures[WAITING] == 1)
+        kill_worker(running)
+        running.wait_until(lambda figures: figures[RUNNING] == 0)
+        assert "loading again" in running.http.get("/health/ready").text
+        assert running.http.get("/health/live").status_code == 200
+        answers = [one.result() for one in ran]
+        assert answers[0].status_code == 500
+        last = events(answers[1])[-1]["error"]
+        for error in (answers[0].json()["error"], last):
+            assert error["code"] == "engine_failed"
+            assert "died while the text ran" in error["message"]
+        assert waited.result().json()["choices"][0]["text"] == alone
+        assert running.http.get("/health/ready").status_code == 200
+
+
+def test_a_poisoned_request_is_answered_400_with_the_reason(bundle: Path) -> None:
+    with served(bundle) as running:
+        poison = LONG | {"prompt": [DIE, 5]}
+        assert [running.complete(**poison).status_code for _ in range(3)] == [500, 500, 400]
+        error = running.complete(**poison).json()["error"]
+        assert (error["param"], error["type"]) == ("prompt", "invalid_request_error")
+        assert "running when a worker died" in error["message"]
+        assert running.complete(**LONG).status_code == 200
+
+
+def test_a_step_that_hangs_turns_the_server_red(bundle: Path) -> None:
+    with served(bundle, hang_timeout=0.2, shutdown_timeout=0.0) as running:
+        assert running.http.get("/health/live").status_code == 200
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(running.complete, **LONG | {"prompt": [STUCK]})
+            while running.http.get("/health/live").status_code == 200:
+                assert not asked.done()
+            answer = running.http.get("/health/live")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "not_live")
+            running.server.stop()
+            assert asked.result().status_code in (500, 503)
+
+
+def test_a_deadline_is_kept_on_the_other_side(bundle: Path) -> None:
+    with served(bundle) as running:
+        (choice,) = running.complete(**LONG | {"timeout": 1e-9}).json()["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("abort", "deadline")
+
+
+def test_a_worker_that_dies_too_often_ends_the_server_with_an_error(bundle: Path) -> None:
+    found: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            server.run()
+        except SkipDecError as error:
+            found.append(error)
+
+    open_engine = in_process(RestartPolicy(max_deaths=0))
+    server = HttpServer([ServedBundle("tiny", bundle)], open_engine, ServerConfig(port=0))
+    thread = Thread(target=run)
+    thread.start()
+    running = Running(server)
+    while running.http.get("/health/ready").status_code != 200:
+        pass
+    assert running.complete(**LONG | {"prompt": [DIE]}).status_code == 500
+    thread.join(60)
+    assert [error.exit_code for error in found if isinstance(error, SkipDecError)] == [1]
+    assert "tiny | has failed" in str(found[0])
+    running.http.close()
+
+
+def test_a_reader_that_takes_nothing_is_given_up_and_harms_nobody(bundle: Path) -> None:
+    much = LONG | {"prompt": ["a"] * 60, "logprobs": 20, "stream": True}
+    body = json.dumps(much | {"model": "tiny"}).encode()
+    name = 'skipdec_request_failed_total{model="tiny",reason="%s"}'
+    given_up = [name % reason for reason in ("write_timeout", "disconnected")]  # who sees it first
+    with served(bundle, write_timeout=0.5) as running, socket.socket() as slow:
+        running.server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = running.url.removeprefix("http://").split(":")
+        slow.connect((host, int(port)))
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+        slow.sendall(head.encode() + body)
+        running.wait_until(lambda figures: figures[RUNNING] > 0)
+        assert running.complete(**LONG).json()["choices"][0]["finish_reason"] == "length"
+        running.wait_until(lambda figures: any(one in figures for one in given_up))
+        running.wait_until(lambda figures: figures[RUNNING] == figures[WAITING] == 0)

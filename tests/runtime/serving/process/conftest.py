@@ -1,0 +1,19 @@
+"""One tiny bundle for all tests of workers, and the path by which workers are steered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import steered_worker
+
+
+@pytest.fixture(scope="session")
+def bundle(exported: Callable[..., Path]) -> Path:
+    return exported("pre_norm", quantize="int8", kernels="auto")
+
+
+@pytest.fixture(autouse=True)
+def _workers_find_the_steered_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(steered_worker.__file__).parent))

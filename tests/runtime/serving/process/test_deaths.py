@@ -1,0 +1,158 @@
+"""A worker that dies: what ran is told, what waited goes on, and who is to blame runs no more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from mutations import copy_bundle
+from steered_worker import DIE, HOLD, RAISE
+from workers import LONG, SHORT, settings, steered, until
+
+from skipdec import Generator, SamplingParams, UsageError, WorkerDiedError
+from skipdec.runtime.serving.process.engine import ProcessEngine
+from skipdec.runtime.serving.process.replicas import Replicas
+from skipdec.runtime.serving.process.restarts import RestartPolicy
+
+pytestmark = pytest.mark.slow  # each starts several processes
+
+Tokens = tuple[int, ...]
+
+
+def alone(bundle: Path, *prompts: list[int]) -> list[Tokens]:
+    with Generator.open(bundle, threads=1) as generator:
+        outputs = generator.generate(prompts, SHORT)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+async def tokens(engine: ProcessEngine | Replicas, prompt: list[int]) -> Tokens:
+    return (await engine.generate(prompt, SHORT)).outputs[0].token_ids
+
+
+def kill(engine: ProcessEngine) -> None:
+    assert engine.worker_pid is not None
+    os.kill(engine.worker_pid, signal.SIGKILL)
+
+
+def test_what_ran_is_told_within_a_second_and_what_waited_goes_on_in_the_next_worker(
+    bundle: Path,
+) -> None:
+    async def main() -> list[Tokens]:
+        async with steered(bundle) as engine:
+            ran = [engine.submit([HOLD, place], LONG) for place in range(2)]  # both rows
+            for stream in ran:
+                await anext(stream)
+            waiting = [asyncio.create_task(tokens(engine, prompt)) for prompt in ([5, 6], [7])]
+            await until(lambda: engine.stats().waiting == 2)
+            kill(engine)
+            start = monotonic()
+            for stream in ran:
+                with pytest.raises(WorkerDiedError, match="SIGKILL"):
+                    await stream.output()
+            assert monotonic() - start < 1
+            assert engine.unready == "is loading again, its worker died"
+            assert engine.refusal is None
+            late = await engine.generate([5], SHORT, deadline=0.0)  # no worker is there yet
+            assert late.outputs[0].stop_reason == "deadline"
+            async with engine.submit([5], SHORT) as left:
+                pass
+            assert (await left.output()).outputs[0].finish_reason == "abort"
+            texts = await asyncio.gather(*waiting)
+            assert engine.unready is None
+            stats = engine.stats()
+            assert (stats.finished, stats.failed, stats.submitted) == (2, 2, 4)
+            return texts
+
+    assert asyncio.run(main()) == alone(bundle, [5, 6], [7])
+
+
+def test_a_request_that_ran_in_two_deaths_is_refused_and_others_are_not(bundle: Path) -> None:
+    async def main() -> list[Tokens]:
+        async with steered(bundle) as engine:
+            for _ in range(2):
+                beside = engine.submit([5, 6], LONG)
+                await anext(beside)
+                with pytest.raises(WorkerDiedError):
+                    await engine.generate([DIE], SHORT)
+                await asyncio.gather(beside.output(), return_exceptions=True)
+            with pytest.raises(UsageError, match="running when a worker died, twice"):
+                engine.submit([DIE], SHORT)
+            output = await engine.generate([5, 6], LONG)
+            assert output.outputs[0].finish_reason == "length"
+            return [await tokens(engine, [5, 6])]
+
+    assert asyncio.run(main()) == alone(bundle, [5, 6])
+
+
+def test_an_exception_in_the_engines_thread_is_a_death_whose_reason_is_logged(
+    bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with steered(bundle) as engine:
+            with pytest.raises(WorkerDiedError, match="exit code 1"):
+                await engine.generate([RAISE], SHORT)
+            assert (await engine.generate([5], SHORT)).finished
+
+    asyncio.run(main())
+    assert "RuntimeError: a bug" in caplog.text
+
+
+def test_a_worker_that_dies_too_often_is_the_end(bundle: Path) -> None:
+    async def main() -> None:
+        policy = RestartPolicy(max_deaths=1, delays=(0.0,))
+        async with steered(bundle, policy) as engine:
+            for place in range(2):
+                assert not engine.failure.done()
+                with pytest.raises(WorkerDiedError):
+                    await engine.generate([DIE, place], SHORT)
+            reason = await asyncio.wrap_future(engine.failure)
+            assert "died 2 times in 300 s, at last killed by SIGKILL" in reason
+            assert engine.unready is not None
+            with pytest.raises(Exception, match="has failed"):
+                engine.submit([5], SHORT)
+
+    asyncio.run(main())
+
+
+def test_a_bundle_that_was_replaced_is_not_run_with_the_old_ones_requests(
+    bundle: Path, exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    copied = copy_bundle(bundle, tmp_path)
+    other = exported("post_norm", quantize="int8", kernels="auto")
+
+    async def main() -> Tokens:
+        async with steered(copied) as engine:
+            copied.rename(tmp_path / "old")
+            copy_bundle(other, tmp_path).rename(copied)
+            kept = await tokens(engine, [5, 6])  # the worker has the old one open
+            kill(engine)
+            reason = await asyncio.wrap_future(engine.failure)
+            assert "was replaced by another bundle" in reason
+            return kept
+
+    assert [asyncio.run(main())] == alone(bundle, [5, 6])
+
+
+def test_a_replica_that_dies_leaves_the_others_texts_alone(bundle: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+
+    async def main() -> list[Tokens]:
+        both = [settings(bundle, worker=place, workers=2) for place in range(2)]
+        async with Replicas.opened(both) as replicas:
+            first, second = replicas._engines
+            streams = [replicas.submit([5, place], params) for place in range(2)]
+            assert [first.has(stream.request_id) for stream in streams] == [True, False]
+            kill(first)
+            await asyncio.gather(streams[0].output(), return_exceptions=True)
+            output = await streams[1].output()
+            assert output.outputs[0].finish_reason == "length"
+            assert replicas.unready is None
+            assert replicas.stats().limit_bytes >= second.stats().limit_bytes
+            return [await tokens(replicas, [7]) for _ in range(2)]
+
+    assert asyncio.run(main()) == alone(bundle, [7]) * 2

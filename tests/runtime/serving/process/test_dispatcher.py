@@ -1,0 +1,180 @@
+"""Who has which request when workers come and go; the worker is a list of messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from skipdec import RequestStream, SamplingParams, UsageError, WorkerDiedError
+from skipdec.runtime.batches.requests import Request
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.serving.engine_loop import Cancellation, EngineRequest
+from skipdec.runtime.serving.open_requests import OpenRequests
+from skipdec.runtime.serving.process.dispatcher import Dispatcher
+from skipdec.runtime.serving.process.link import Outbox
+from skipdec.runtime.serving.process.messages import Begun, Message, Stepped, Submission
+from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput
+
+
+class Worker:
+    """An outbox that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def send(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def has(self) -> list[str]:
+        return [one.request_id for one in self.messages if isinstance(one, Submission)]
+
+
+class Front:
+    """Requests by name, each with a prompt of its own token; the dispatcher under test."""
+
+    def __init__(self) -> None:
+        self.requests = OpenRequests("test", max_waiting=99)
+        self.dispatcher = Dispatcher(self.requests)
+
+    def worker(self) -> Worker:
+        worker = Worker()
+        self.dispatcher.worker_is_up(cast(Outbox, worker))
+        return worker
+
+    def submit(self, name: str, token: int, deadline: float | None = None) -> RequestStream:
+        request = Request(0, name, (token,), SamplingParams(seed=1), 16)
+        asked = EngineRequest(name, request, ExitSchedule.full(2), deadline)
+        self.dispatcher.require_sound(asked)
+        return self.requests.open(
+            asked,
+            cancel=lambda: self.dispatcher.cancel(name, "cancelled"),
+            send=self.dispatcher.send,
+            retry_after=lambda: 1.0,
+        )
+
+    def begin(self, *names: str) -> None:
+        self.dispatcher.begin(Begun(names))
+
+    def end(self, name: str, reason: Any = "length") -> None:  # noqa: ANN401
+        output = CompletionOutput(0, "", (7,), finish_reason=reason)
+        ended = RequestOutput(name, None, (5,), (output,), True)
+        self.dispatcher.step(Stepped((), (ended,), ()))
+
+
+def run(test: Callable[[Front], Any]) -> None:
+    async def main() -> None:
+        await test(Front())
+
+    asyncio.run(main())
+
+
+def test_requests_wait_for_a_worker_and_come_to_it_in_order() -> None:
+    async def test(front: Front) -> None:
+        streams = [front.submit(name, place) for place, name in enumerate("abc")]
+        worker = front.worker()
+        assert worker.has == ["a", "b", "c"]
+        front.end("b")
+        output = await streams[1].output()
+        assert output.prompt == "b"  # the text never left this process
+
+    run(test)
+
+
+def test_what_waited_is_tried_again_once() -> None:
+    async def test(front: Front) -> None:
+        front.worker()
+        ran, waited = front.submit("ran", 1), front.submit("waited", 2)
+        front.begin("ran")
+        assert front.dispatcher.worker_died("by chance") == 1
+        with pytest.raises(WorkerDiedError, match="while the text ran"):
+            await ran.output()
+        late = front.submit("late", 3)
+        assert front.worker().has == ["waited", "late"]
+        assert front.dispatcher.worker_died("again") == 0
+        with pytest.raises(WorkerDiedError, match="died twice"):
+            await waited.output()
+        assert front.worker().has == ["late"]
+        front.end("late")
+        assert (await late.output()).finished
+
+    run(test)
+
+
+def test_who_left_or_is_late_is_not_tried_again() -> None:
+    async def test(front: Front) -> None:
+        worker = front.worker()
+        left = front.submit("left", 1)
+        left.cancel()
+        assert worker.messages[-1] == Cancellation("left", "cancelled")
+        front.dispatcher.worker_died("by chance")
+        late = front.submit("late", 2, deadline=0.0)
+        front.dispatcher.end_late()
+        assert front.worker().has == []
+        for stream, reason in ((left, "cancelled"), (late, "deadline")):
+            assert (await stream.output()).outputs[0].stop_reason == reason
+
+    run(test)
+
+
+def test_of_those_that_ran_in_a_death_one_runs_at_a_time_and_the_second_death_tells() -> None:
+    async def test(front: Front) -> None:
+        front.worker()
+        for name, token in (("good", 1), ("bad", 2)):
+            front.submit(name, token)
+        front.begin("good", "bad")
+        front.dispatcher.worker_died("by one of them")
+        again = front.submit("good again", 1), front.submit("bad again", 2)
+        other = front.submit("other", 3)
+        worker = front.worker()
+        assert worker.has == ["good again", "other"]
+        front.end("good again")
+        assert (await again[0].output()).finished
+        assert worker.has == ["good again", "other", "bad again"]
+        twin = front.submit("bad twin", 2)
+        front.begin("other", "bad again")
+        front.dispatcher.worker_died("by the same")
+        with pytest.raises(WorkerDiedError):
+            await other.output()
+        with pytest.raises(UsageError, match="twice"):
+            await twin.output()  # it waited
+        with pytest.raises(UsageError, match="twice"):
+            front.submit("bad once more", 2)
+        front.submit("good once more", 1)
+        assert front.worker().has == ["good once more"]
+
+    run(test)
+
+
+def test_a_suspect_that_left_makes_room_for_the_next_and_stays_one() -> None:
+    async def test(front: Front) -> None:
+        front.worker()
+        front.submit("a", 1)
+        front.submit("b", 2)
+        front.begin("a", "b")
+        front.dispatcher.worker_died("by one of them")
+        front.submit("a again", 1)
+        front.submit("b again", 2)
+        worker = front.worker()
+        front.end("a again", "abort")
+        assert worker.has == ["a again", "b again"]
+        front.submit("a once more", 1)
+        assert worker.has == ["a again", "b again"]
+
+    run(test)
+
+
+def test_a_worker_is_silent_only_while_it_has_something_to_do() -> None:
+    async def test(front: Front) -> None:
+        assert front.dispatcher.seconds_silent == 0
+        front.worker()
+        assert front.dispatcher.seconds_silent == 0
+        front.submit("a", 1)
+        assert front.dispatcher.seconds_silent > 0
+        front.end("a")
+        assert front.dispatcher.seconds_silent == 0
+
+    run(test)

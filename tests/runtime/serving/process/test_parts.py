@@ -1,0 +1,197 @@
+"""Messages, restarts, suspects and shares: the parts of a worker's keeping, one by one."""
+
+from __future__ import annotations
+
+import math
+import socket
+from pathlib import Path
+
+import pytest
+
+from skipdec import CapacityError, SamplingParams, SkipDecError, UsageError
+from skipdec.engines.backends.session import open_backend
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.memory import HostMemory
+from skipdec.runtime.batches.requests import Request
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.scheduling.histogram import Distribution
+from skipdec.runtime.scheduling.stats import EngineStats
+from skipdec.runtime.serving.engine_loop import Cancellation
+from skipdec.runtime.serving.process import settings as settings_module
+from skipdec.runtime.serving.process.link import Link
+from skipdec.runtime.serving.process.messages import (
+    Begun,
+    Logged,
+    Message,
+    Refused,
+    Stepped,
+    Submission,
+    decode,
+    encode,
+)
+from skipdec.runtime.serving.process.restarts import Deaths, RestartPolicy
+from skipdec.runtime.serving.process.settings import WorkerSettings
+from skipdec.runtime.serving.process.suspects import Suspects
+from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
+
+STATS = EngineStats(
+    requests=3,
+    running=2,
+    waiting=1,
+    submitted=9,
+    finished=4,
+    aborted=1,
+    failed=1,
+    reserved_bytes=10,
+    prefix_bytes=4,
+    limit_bytes=20,
+    prompt_tokens=5,
+    prefix_tokens=2,
+    generated_tokens=6,
+    steps=7,
+    step_rows=8,
+    layer_calls=(7, 3),
+    layer_rows=(8, 3),
+    prefill_seconds=0.5,
+    decode_seconds=1.5,
+    sampling_seconds=0.25,
+    histograms={"step_rows": Distribution((1, 2), (3, 4, 0), 11.0)},
+)
+LOGPROBS = ({5: Logprob(-math.inf, 1, "\u2028\n"), 6: Logprob(-0.5)},)
+DELTA = StreamDelta(0, 1, (5,), "é\n\u2028", "stop", 3, LOGPROBS, "x")
+OUTPUT = RequestOutput("a", None, (1, 2), (CompletionOutput(0, "x", (5,), -0.5, LOGPROBS),), True)
+
+
+def submission(**params: object) -> Submission:
+    asked = SamplingParams(**params)  # type: ignore[arg-type]
+    return Submission("a", Request(0, None, (5, 6), asked, 16), "full", 12.5)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        submission(stop=["\n", "é"], seed=2**63, logprobs=3, temperature=0),
+        Cancellation("a", "cancelled"),
+        Refused.of(CapacityError("prompt", "one\n", "two"), "a"),
+        Begun(("a", "b")),
+        Stepped((("a", DELTA),), (OUTPUT,), (), STATS),
+        Logged(40, "skipdec", "Traceback:\n  line"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_message_is_one_line_and_comes_back_as_it_was(message: Message) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert decode(line[:-1]) == message
+
+
+@pytest.mark.parametrize("line", [b"", b"Pickle gASVCg==", b"Begun [", b'Begun {"request_ids": 3}'])
+def test_anything_else_is_no_message(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"message|Begun"):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    "error", [CapacityError("prompt", "one", "two"), TimeoutError("late"), SkipDecError("a", "b")]
+)
+def test_an_error_arrives_as_what_it_was(error: Exception) -> None:
+    found = Refused.of(error).error()
+    assert (type(found), str(found)) == (type(error), str(error))
+
+
+def test_contents_are_alike_whatever_a_request_is_called() -> None:
+    first, second = submission(seed=1), submission(seed=1)
+    object.__setattr__(second, "request_id", "b")
+    assert first.content() == second.content() != submission(seed=2).content()
+
+
+def test_a_link_gives_whole_messages_only_and_tells_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    link = Link(ours)
+    line = encode(Begun(("a",)))
+    theirs.sendall(line + line[:4])
+    assert link.receive() == Begun(("a",))
+    assert link.receive(timeout=0) is None
+    theirs.sendall(line[4:] + line[:9])
+    assert link.receive() == Begun(("a",))
+    theirs.close()
+    with pytest.raises(EOFError):
+        link.receive()
+    link.send(Begun(()))  # nobody is there: nothing happens
+    link.close()
+
+
+@pytest.mark.parametrize(
+    ("times", "delays"),
+    [
+        ([0, 10, 400, 410], [0.0, 1.0, 0.0, 1.0]),
+        ([0, 1, 2, 3], [0.0, 1.0, 4.0, None]),
+        ([0, 100, 200, 300, 301], [0.0, 1.0, 4.0, 4.0, None]),
+    ],
+)
+def test_a_worker_is_started_again_later_and_later_and_then_no_more(
+    times: list[float], delays: list[float | None]
+) -> None:
+    deaths = Deaths(RestartPolicy())
+    assert [deaths.delay_after(time) for time in times] == delays
+
+
+def test_two_deaths_are_poison_and_an_end_in_between_acquits() -> None:
+    suspects = Suspects()
+    suspects.blame(["a", "b", "b"])
+    assert suspects.has("b")
+    assert not suspects.is_poison("b")
+    suspects.clear("a")
+    suspects.blame(["a", "b"])
+    assert [suspects.is_poison(one) for one in "abc"] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("threads", "workers", "shares"), [(5, 2, [3, 2]), (1, 3, [1, 1, 1]), (None, 2, [4, 4])]
+)
+def test_workers_share_threads(
+    threads: int | None, workers: int, shares: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skipdec.engines.host import processor
+
+    for module in (processor, settings_module):
+        monkeypatch.setattr(module, "available_cores", lambda: 8)
+    made = [
+        WorkerSettings(path=Path(), threads=threads, worker=place, workers=workers)
+        for place in range(workers)
+    ]
+    assert [one.own_threads for one in made] == shares
+
+
+@pytest.mark.parametrize("kv_memory", [None, 1_000_000])
+def test_workers_together_take_no_more_kv_memory_than_one_would(
+    bundle: Path, kv_memory: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostMemory, "available_bytes", lambda memory: 1_000_000)
+
+    def limit(workers: int) -> int:
+        asked = WorkerSettings(path=bundle, kv_memory=kv_memory, workers=workers)
+
+        def load(opened: EngineBundle) -> Generator:
+            return asked.generator(opened, open_backend(opened.manifest.target, threads=1))
+
+        with EngineBundle.load(bundle, load) as generator:
+            return generator.kv_memory.limit
+
+    assert [limit(workers) for workers in (1, 3)] == [1_000_000, 333_333]
+
+
+def test_settings_come_back_from_json_and_are_checked() -> None:
+    made = WorkerSettings(path=Path("a"), threads=1, kv_memory="1MiB", workers=2)
+    assert WorkerSettings.from_json(made.to_json()) == made
+    with pytest.raises(UsageError, match="admission"):
+        WorkerSettings(path=Path("a"), service={"admission": "best"})  # type: ignore[arg-type]
+
+
+def test_figures_of_workers_add_up_and_a_dead_ones_stay() -> None:
+    total = EngineStats.total([STATS, STATS])
+    assert (total.running, total.layer_calls, total.decode_seconds) == (4, (14, 6), 3.0)
+    assert total.histograms == {"step_rows": Distribution((1, 2), (6, 8, 0), 22.0)}
+    ended = STATS.ended(lost=2)
+    assert (ended.running, ended.prefix_bytes, ended.failed) == (0, 0, 3)
+    assert ended.submitted == ended.finished + ended.aborted + ended.failed

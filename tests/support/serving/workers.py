@@ -1,0 +1,43 @@
+"""Workers of tiny bundles whose steps a prompt steers, and what tests ask of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+
+from skipdec import SamplingParams
+from skipdec.runtime.serving.config import ServiceConfig
+from skipdec.runtime.serving.process.engine import ProcessEngine
+from skipdec.runtime.serving.process.restarts import RestartPolicy
+from skipdec.runtime.serving.process.settings import WorkerSettings
+
+LONG = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+AT_ONCE = RestartPolicy(delays=(0.0,))
+
+
+def settings(bundle: Path, **options: object) -> WorkerSettings:
+    """Of a worker with one thread and two rows."""
+    values = {"threads": 1, "max_batch_size": 2, "verify": "graphs"} | options
+    return WorkerSettings(path=bundle, **values)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def steered(
+    bundle: Path, policy: RestartPolicy = AT_ONCE, max_waiting: int = 256, **options: object
+) -> AsyncIterator[ProcessEngine]:
+    """An engine whose worker the first token of a prompt steers."""
+    asked = settings(bundle, service=ServiceConfig(max_waiting=max_waiting), **options)
+    async with ProcessEngine.opened(asked, policy, worker_module="steered_worker") as engine:
+        yield engine
+
+
+async def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for what other threads and processes do."""
+    end = monotonic() + seconds
+    while not is_so():
+        assert monotonic() < end
+        await asyncio.sleep(0)
