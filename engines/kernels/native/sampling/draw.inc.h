@@ -7,8 +7,8 @@ namespace {
 // Logits a block: its maximum says whether anything of it is kept, its sum where a share falls.
 constexpr std::int64_t kBlock = 64;
 
-// Of a float32's bits: what is left are its sign, its exponent and four bits of its mantissa.
-constexpr int kClassShift = 19;
+// Of a float32's bits: what is left are its sign, its exponent and five bits of its mantissa.
+constexpr int kClassShift = 18;
 
 // Block b's largest logit, to maxima[b]; returns the largest of all, NaN if one is NaN or
 // +infinity.
@@ -161,7 +161,7 @@ void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) 
   });
 }
 
-// Weights with the same sign, exponent and first four bits of the mantissa: a sixteenth of an
+// Weights with the same sign, exponent and first five bits of the mantissa: part of an
 // octave.
 std::size_t class_of(float weight) {
   std::uint32_t bits;
