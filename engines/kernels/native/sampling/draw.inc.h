@@ -161,8 +161,7 @@ void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) 
   });
 }
 
-// Weights with the same sign, exponent and first five bits of the mantissa: part of an
-// octave.
+// Weights with the same sign, exponent and first five bits of the mantissa.
 std::size_t class_of(float weight) {
   std::uint32_t bits;
   std::memcpy(&bits, &weight, sizeof bits);
