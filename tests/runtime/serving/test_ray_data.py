@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from http_servers import export_tiny
+from page_blocks import blocks, run_python
 from text_bundles import STRUCTURE
 
 from skipdec import Generator, SamplingParams, UsageError
@@ -64,31 +66,20 @@ def test_what_is_not_allowed_is_said(bundle: Path) -> None:
         predictor(bundle)({"text": PROMPTS})
 
 
-ROWS = """
-import json, sys
-import ray
-from skipdec import SamplingParams
-from skipdec.runtime.serving.ray_data import PredictorConfig, SkipDecPredictor
-bundle, prompts = sys.argv[1], json.loads(sys.argv[2])
-params = SamplingParams(temperature=0.8, seed=3, max_tokens=7)
-ray.init(include_dashboard=False)
-texts = ray.data.from_items([{"prompt": one} for one in prompts]).map_batches(
-    SkipDecPredictor, fn_constructor_args=[PredictorConfig(bundle=bundle, params=params)],
-    batch_size=3, compute=ray.data.ActorPoolStrategy(size=2))
-print(json.dumps({row["prompt"]: row["text"] for row in texts.take_all()}))
-"""
-
-
 @pytest.mark.slow
 @needs_ray
-def test_the_rows_of_a_dataset_go_through_two_actors(bundle: Path) -> None:
-    command = [sys.executable, "-c", ROWS, str(bundle), json.dumps(PROMPTS)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    with Generator.open(bundle, threads=1) as generator:
-        outputs = generator.generate(PROMPTS, PARAMS)
-    expected = {prompt: one.outputs[0].text for prompt, one in zip(PROMPTS, outputs, strict=True)}
-    assert json.loads(done.stdout.splitlines()[-1]) == expected
+def test_the_program_of_the_page_on_scaling_runs(bundle: Path) -> None:
+    (program,) = blocks("docs/scaling.md", "python")
+    assert '"restaurants-int8"' in program
+    program = program.replace('"restaurants-int8"', repr(str(bundle)))
+    program += "for row in texts.take_all(): print(repr((row['prompt'], row['text'])))"
+    printed = run_python(program, bundle.parent).splitlines()
+    found = dict(ast.literal_eval(line) for line in printed if line.startswith("("))
+    with Generator.open(bundle, threads=1, schedule="2x") as generator:
+        greedy = SamplingParams(temperature=0, max_tokens=32)
+        outputs = generator.generate(list(found), greedy)
+    assert list(found.values()) == [output.outputs[0].text for output in outputs]
+    assert len(found) == 2
 
 
 @pytest.mark.slow
