@@ -10,11 +10,10 @@ from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache, KVPlan
 from ..kv.pool import BufferPool
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
-from ..kv.reservation import Reservation
 from ..kv.slots import SlotCache
 from ..schedule import LayerPlan
 from .slot_limits import SlotLimits
-from .slots import PromptRow, SlotStitcher, StepRow
+from .slots import PromptRow, SlotStitcher, StepRow, num_keeping, reservations
 from .stitcher import LayerCaches
 
 _PREFIX_SHARE = 4  # of KV memory, beginnings of prompts are kept in a quarter at most
@@ -69,16 +68,16 @@ class SlotRows(SlotStitcher):
         most = self._limits.most_prompts
         if most is not None and len(rows) > most:
             return False
-        return self._cache.fits(_reservations(rows), self._scratch_plan(rows).nbytes)
+        return self._cache.fits(reservations(rows), self._scratch_plan(rows).nbytes)
 
     def fits_in_chunks(self, row: PromptRow) -> bool:
         """See SlotStitcher."""
-        return self._cache.fits(_reservations([row]), self._chunk_plan(row).nbytes)
+        return self._cache.fits(reservations([row]), self._chunk_plan(row).nbytes)
 
     def bytes_alone(self, row: PromptRow, *, in_chunks: bool) -> int:
         """See SlotStitcher."""
         plan = self._chunk_plan(row) if in_chunks else self._scratch_plan([row])
-        return self._cache.bytes_alone(_reservations([row])) + plan.nbytes
+        return self._cache.bytes_alone(reservations([row])) + plan.nbytes
 
     def kept_tokens(self, row: PromptRow) -> int:
         """See SlotStitcher."""
@@ -106,14 +105,14 @@ class SlotRows(SlotStitcher):
         ):
 
             def caches(layer: int) -> tuple[Tensor, Tensor]:
-                if _keepers(rows, layer) == len(rows):
+                if num_keeping(rows, layer) == len(rows):
                     written[layer] = self._cache.enter(layer, [row.row for row in rows])
                 else:
                     written[layer] = scratch.scratch(len(rows))
                 return written[layer]
 
             def copy(layer: int) -> None:
-                if 0 < _keepers(rows, layer) < len(rows):
+                if 0 < num_keeping(rows, layer) < len(rows):
                     self._copy_kept(rows, layer, written[layer])
                 for index, recording in recordings.items():
                     recording.copy(layer, written[layer], index)
@@ -259,7 +258,7 @@ class SlotRows(SlotStitcher):
             (
                 max(row.active_length(layer) for row in rows)
                 for layer in layers
-                if _keepers(rows, layer) < len(rows)
+                if num_keeping(rows, layer) < len(rows)
             ),
             default=0,
         )
@@ -294,13 +293,3 @@ class _ChunkedPrompt:
         self.row = row
         self.cache = cache
         self.done = 0
-
-
-def _reservations(rows: Sequence[PromptRow]) -> list[Reservation]:
-    """One for each row and copy."""
-    return [row.reservation for row in rows for _ in row.rows]
-
-
-def _keepers(rows: Sequence[PromptRow], layer: int) -> int:
-    """How many of the rows run ``layer`` after their prompts."""
-    return sum(1 for row in rows if row.reservation.capacities[layer])

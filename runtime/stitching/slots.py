@@ -43,6 +43,16 @@ class PromptRow:
         return self.schedule.prompt_prefix(layer, len(self.tokens))
 
 
+def reservations(rows: Sequence[PromptRow]) -> list[Reservation]:
+    """One for each row and copy."""
+    return [row.reservation for row in rows for _ in row.rows]
+
+
+def num_keeping(rows: Sequence[PromptRow], layer: int) -> int:
+    """How many of the rows run ``layer`` after their prompts."""
+    return sum(1 for row in rows if row.reservation.capacities[layer])
+
+
 class StepRow(NamedTuple):
     """A row that goes on: ``token`` stands at ``position`` and runs the layers of ``plan``."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from device_generators import TARGETS, Exported, Open, on_tensorrt
+from device_generators import Exported, Open, device_of, on_tensorrt
 from host_device import HostDevice
 from tiny_models import STRUCTURES
 
@@ -35,28 +35,6 @@ PARAMS = [
     SamplingParams(temperature=0, max_tokens=12, min_tokens=3, repetition_penalty=1.2),
     SamplingParams(temperature=0, max_tokens=1),
 ]
-
-
-@pytest.fixture(params=list(TARGETS))
-def open_on_device(
-    request: pytest.FixtureRequest, exported: Exported, tmp_path: Path
-) -> Iterator[Open]:
-    """``open_on_device(structure, **options of Generator)``."""
-    opened = []
-
-    def open_generator(structure: str = "pre_norm", **options: object) -> Generator:
-        bundle, backend = TARGETS[request.param](exported, tmp_path, structure)
-        opened.append(Generator(bundle, backend, **options))
-        return opened[-1]
-
-    yield open_generator
-    for generator in opened:
-        generator.close()
-
-
-def host_device(generator: Generator) -> HostDevice:
-    assert isinstance(generator.device, HostDevice)
-    return generator.device
 
 
 def stitcher(generator: Generator) -> DeviceStitcher:
@@ -113,7 +91,7 @@ def test_a_step_is_one_launch_one_wait_and_copies_no_logits(open_on_device: Open
     generator = open_on_device()
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     generator.generate(PROMPTS[:2], params, schedule="full")
-    device = host_device(generator)
+    device = device_of(generator)
     counts = []
     for _ in generator.stream(PROMPTS[:1], params, schedule="full"):
         counts.append(dict(device.counts))
@@ -172,7 +150,7 @@ def test_one_graph_per_layer_plan_and_row_count_serves_repeated_calls(
         generator.generate(PROMPTS[:3], params, schedule=schedule)
     # Budgets 4 3 3 2 2: three rows, padded to four, run 4 and 3; two rows 3 and 2.
     assert stitcher(generator).num_graphs == 4
-    assert host_device(generator).counts["captures"] == 4
+    assert device_of(generator).counts["captures"] == 4
 
 
 def test_other_calls_in_between_do_not_cost_the_graphs(open_on_device: Open) -> None:
@@ -181,17 +159,17 @@ def test_other_calls_in_between_do_not_cost_the_graphs(open_on_device: Open) -> 
     for _ in range(3):
         for schedule in SCHEDULES[:2]:
             generator.generate(PROMPTS[:1], params, schedule=schedule)
-    assert host_device(generator).counts["captures"] == 1 + 3  # full; 4, 3 and 2 layers
+    assert device_of(generator).counts["captures"] == 1 + 3  # full; 4, 3 and 2 layers
 
 
 def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
     generator = open_on_device()
     generator.warmup([1, 2], prompt_length=6, max_tokens=8, schedule=SCHEDULES[1])
-    captured = host_device(generator).counts["captures"]
+    captured = device_of(generator).counts["captures"]
     assert captured == 6
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     generator.generate([PROMPTS[0]] * 2, params, schedule=SCHEDULES[1])
-    assert host_device(generator).counts["captures"] == captured
+    assert device_of(generator).counts["captures"] == captured
 
 
 def test_without_graphs_steps_are_enqueued_and_the_reason_is_logged(
@@ -216,7 +194,7 @@ def test_without_graphs_steps_are_enqueued_and_the_reason_is_logged(
 
 def test_too_little_memory_is_said_with_the_numbers(open_on_device: Open) -> None:
     generator = open_on_device(kv_memory=1 << 40)
-    device = host_device(generator)
+    device = device_of(generator)
     device._limit = sum(block.nbytes for block in device._blocks.values()) + 1000
     with pytest.raises(CapacityError, match=r"bytes needed at once, [\d,]+ free of"):
         generator.generate(PROMPTS, SamplingParams(max_tokens=20))
@@ -225,7 +203,7 @@ def test_too_little_memory_is_said_with_the_numbers(open_on_device: Open) -> Non
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_closing_frees_all_device_memory(open_on_device: Open, is_streaming: bool) -> None:
     generator = open_on_device()
-    device = host_device(generator)
+    device = device_of(generator)
     stream = generator.stream(PROMPTS, PARAMS, schedule=SCHEDULES[1])
     next(stream)
     if not is_streaming:

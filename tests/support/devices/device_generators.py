@@ -14,6 +14,8 @@ from skipdec import Generator
 from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.trt.backend import TensorRtBackend
+from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.stitching.device_slots import DeviceSlotStitcher
 
 Exported = Callable[..., Path]
 Open = Callable[..., Generator]
@@ -40,3 +42,16 @@ def on_tensorrt(
 
 
 TARGETS = {"onnxruntime": on_onnxruntime, "tensorrt": on_tensorrt}
+
+
+def device_of(generator: Generator) -> HostDevice:
+    """What a generator of ``TARGETS`` runs on."""
+    assert isinstance(generator.device, HostDevice)
+    return generator.device
+
+
+def slots_of(engine: Engine) -> DeviceSlotStitcher:
+    """The slots of an engine of such a generator."""
+    slots = engine._parts.slots
+    assert isinstance(slots, DeviceSlotStitcher)
+    return slots

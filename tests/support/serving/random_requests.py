@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from skipdec import Generator, SamplingParams
+from skipdec import Engine, Generator, SamplingParams
 from skipdec.runtime.tokens.outputs import RequestOutput
 
 SCHEDULES = (
@@ -68,3 +68,9 @@ def together(
 
 def texts(output: RequestOutput) -> list[tuple[tuple[int, ...], tuple[int, ...], str | None]]:
     return [(one.token_ids, one.layers_per_token, one.finish_reason) for one in output.outputs]
+
+
+def run_all(engine: Engine) -> None:
+    """Until nothing runs or waits."""
+    while engine.is_busy:
+        engine.step()
