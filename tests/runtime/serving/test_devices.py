@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from http_servers import export_tiny, serving
+from http_servers import export_tiny, in_thread, serving
 from text_bundles import STRUCTURE
 
 from skipdec import CapacityError, Generator, SamplingParams
@@ -51,7 +51,7 @@ def test_a_server_answers_with_the_cpus_texts(
     texts = []
     for device in ("cpu", "rehearsal"):
         opener = partial(Generator.open, device=device, max_batch_size=3)
-        with serving(bundle, opener=opener) as server:
+        with serving(bundle, open_engine=in_thread(opener)) as server:
             choices = server.complete(**body).json()["choices"]
             texts.append([choice["text"] for choice in choices])
             server.wait_until(
