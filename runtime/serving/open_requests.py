@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from time import time_ns
 
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ..schedule.text import format_schedule
@@ -157,6 +158,8 @@ class OpenRequests:
             for opened in filter(None, map(self._by_id.get, request_ids)):
                 self._num_waiting -= not opened.has_begun
                 opened.has_begun = True
+                if isinstance(opened.stream, RequestStream):
+                    opened.stream.times.admission = time_ns()
 
     def step(self, result: StepResult) -> None:
         """Hand a step's deltas, and the results of what it ended, to their event loops.

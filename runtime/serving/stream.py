@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from time import time_ns
 from types import TracebackType
 
 from ..tokens.outputs import RequestOutput, StreamDelta
+from .times import RequestTimes
 
 
 class RequestStream:
@@ -20,6 +22,7 @@ class RequestStream:
     def __init__(self, request_id: str, schedule: str, cancel: Callable[[], None]) -> None:
         self.request_id = request_id
         self.schedule = schedule  # that it runs, its text in full
+        self.times = RequestTimes()
         self._cancel = cancel
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -74,11 +77,13 @@ class RequestStream:
 
     def push(self, delta: StreamDelta) -> None:
         """Take what the engine's next step gave."""
+        self.times.first_token = self.times.first_token or time_ns()
         self._unread.append(delta)
         self._changed.set()
 
     def finish(self, output: RequestOutput | None, error: Exception | None = None) -> None:
         """There will be no more: the result, or what went wrong."""
+        self.times.end = time_ns()
         self._output, self._error = output, error
         self._changed.set()
 

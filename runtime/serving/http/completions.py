@@ -136,6 +136,7 @@ def begin(
         for stream in streams:
             stream.cancel()
         raise
+    record.texts = [stream.times for stream in streams]
     created = int(time.time())
     return Completion(asked, model, models, metrics, record, prompts, streams, identity, created)
 

@@ -17,6 +17,7 @@ from .keys import ApiKeys
 from .logs import REQUESTS
 from .metrics import Metrics
 from .record import RequestRecord
+from .traces import trace
 
 _DISCARDED = 16  # times the limit of a body
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
@@ -54,6 +55,7 @@ class RecordMiddleware:
             failed = "disconnected" if record.gone else record.error
             if failed is not None:
                 self._metrics.fail(record.model, failed)
+            trace(scope, record)
             REQUESTS.info("%s %s", record.method, record.path, extra={"fields": record.fields()})
 
 

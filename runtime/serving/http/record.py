@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
-from time import perf_counter
+from dataclasses import dataclass, field
+from time import perf_counter, time_ns
 from typing import Any
 
 from starlette.types import Scope
+
+from ..times import RequestTimes
 
 
 @dataclass
@@ -18,6 +20,7 @@ class RequestRecord:
     method: str
     path: str
     start: float  # perf_counter seconds
+    start_ns: int  # nanoseconds since 1970
     status: int | None = None  # None: nothing was answered
     gone: bool = False  # the client went before the end
     model: str | None = None
@@ -28,11 +31,12 @@ class RequestRecord:
     realised_depth: float | None = None
     finish_reasons: tuple[str, ...] = ()
     error: str | None = None  # its code or kind
+    texts: list[RequestTimes] = field(default_factory=list)  # one a prompt that was queued
 
     @classmethod
     def begin(cls, scope: Scope, request_id: str) -> RequestRecord:
         """The record of a request that comes now; `of` finds it."""
-        record = cls(request_id, scope["method"], scope["path"], perf_counter())
+        record = cls(request_id, scope["method"], scope["path"], perf_counter(), time_ns())
         _state(scope)["record"] = record
         return record
 
@@ -51,7 +55,8 @@ class RequestRecord:
     def fields(self) -> dict[str, Any]:
         """What is known, for a log."""
         known = vars(self) | {"seconds": round(perf_counter() - self.start, 4)}
-        del known["start"]
+        for name in ("start", "start_ns", "texts"):
+            del known[name]
         if self.realised_depth is not None:
             known["realised_depth"] = round(self.realised_depth, 3)
         return {name: value for name, value in known.items() if value not in (None, (), False)}

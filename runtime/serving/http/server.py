@@ -23,6 +23,7 @@ from .connections import TimedProtocol
 from .keys import ApiKeys
 from .logs import SERVER
 from .served import ServedModel, ServedModels
+from .traces import exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
@@ -98,7 +99,8 @@ class HttpServer:
         Raises what opening a bundle does, and SkipDecError if an engine has failed for good, once
         the texts of others have ended.
         """
-        asyncio.run(self._run())
+        with exporting_traces():
+            asyncio.run(self._run())
 
     def stop(self) -> None:
         """Refuse new requests, end those there are, return from `run`. From any thread."""
