@@ -179,12 +179,13 @@ class Scheduler:
         return job.prompt_length > self._max_chunk_tokens or self._kept_tokens(job) > 0
 
     def _held_until(self, group: Sequence[Job], now: float) -> float | None:
-        if not group:
+        waiting = sum(job.rows for job in self._waiting.values())
+        if not group or (self._fills_first and waiting <= self._free()):
             self._since = None
-            return None
+            return None  # nobody else comes who could share the call
         self._since = now if self._since is None else self._since
         situation = Situation(
-            waiting=sum(job.rows for job in self._waiting.values()),
+            waiting=waiting,
             free=self._free(),
             running=self.running_rows,
             since=self._since,

@@ -113,6 +113,15 @@ def test_a_gang_waits_for_others_but_not_for_long() -> None:
     assert engine.next_action(2.0) == Prefill((2, 3))
 
 
+def test_the_last_that_waits_of_a_call_waits_for_no_other() -> None:
+    engine = scheduler("gang:min_free=2,hold_ms=1000000", fills_first=True)
+    engine.add(Job(0, 5))
+    assert engine.next_action(0) == Prefill((0,))
+    assert engine.next_action(0) == Decode()
+    engine.add(Job(1, 5))
+    assert engine.next_action(0) == Prefill((1,))
+
+
 @pytest.mark.parametrize(
     "text", ["fifo", "fcfs:min_free=1", "gang:min_free=-1", "gang:hold=3", "gang:hold_ms"]
 )
