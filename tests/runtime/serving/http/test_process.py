@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -132,6 +133,19 @@ def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
         served.process.kill()
         wait_for_end(workers)
         assert any(isinstance(one.exception(), httpx2.TransportError) for one in asked)
+
+
+@pytest.mark.slow
+def test_a_fourth_death_ends_it_with_exit_code_1(bundle: Path) -> None:
+    with started(bundle) as served:
+        for _ in range(4):
+            served.line("worker")  # … runs
+            (worker,) = served.workers()
+            os.kill(worker, signal.SIGKILL)
+        served.line("stopped")
+        _, told = served.process.communicate(timeout=60)
+        assert served.process.returncode == 1
+        assert "died 4 times in 300 s, at last killed by SIGKILL" in told
 
 
 @pytest.mark.slow
