@@ -36,6 +36,10 @@ skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --max-loss +0.02 --plot 
 skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr --target-speedup 1.5 --speedup-of call
   whole calls: long prompts count, and prompt=decay may shorten them
 
+skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 --speedup-of mixed \
+--slots 16
+  for a server: the steps of 16 rows that run together, each somewhere in its text
+
 skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top --decay linear \
 --warmup 1
   only max and min exit layer vary; --sensitivity shows what the rest would change
@@ -43,8 +47,9 @@ skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top 
 Loss: teacher-forced negative log-likelihood of the completions, nats a token, each token at the
 depth that generating it has. Speed-up: at the data's median lengths, one row; of steps predicted
 from bytes, of prompts from multiply-adds, both lowered where the fastest candidate is measured
-slower, and measured for the chosen one. A goal that can't be met: exit code 1, how near it came,
-nothing written.
+slower, and measured for the chosen one. With --speedup-of mixed of --slots rows that run together,
+where a step reads all layers that any row runs, so steep schedules gain less. A goal that can't be
+met: exit code 1, how near it came, nothing written.
 
 Values in round brackets are the defaults.
 """
@@ -99,7 +104,7 @@ def fit(
     )
     _check_files(output, plot, force=force)
     with ConsoleProgress() as progress:
-        found = run(config, partial(engines.open, max_batch_size=1), progress)
+        found = run(config, partial(engines.open, max_batch_size=config.rows), progress)
     if output is not None:
         _write_schedule(output, found.chosen.schedule.to_document())
     if plot is not None:

@@ -13,9 +13,10 @@ from ...runtime.generator import Generator, OpenGenerator
 from ...runtime.measuring.cost import CostModel
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
-from .goal import SPEEDUP_NAMES, TargetSpeedup
+from .goal import TargetSpeedup
 from .inputs import FitConfig, FitInputs, prepare
 from .loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
+from .mixed import measure_mixed
 from .search import ScheduleSearch, SearchResult, excess_costs
 from .sensitivity import SensitivityRow, study
 from .speed import MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
@@ -62,21 +63,23 @@ def fit(
 ) -> Fit:
     """Search, choose, and check the choice by measurement.
 
-    ``open_generator`` opens a bundle for one row at a time; by default ``Generator.open`` does.
+    ``open_generator`` opens a bundle for ``config.rows`` rows at a time; by default
+    ``Generator.open`` does.
     ``events`` is told how far it is, of the export too.
 
     A model is exported for the time of the fit. A target speed-up holds for what is *measured*, of
-    the steps after the prompt or of the call, where ``repetitions`` are not 0: the fastest
-    candidate is measured first, which corrects what bytes promise and refuses an impossible target
-    before anything is scored; then the best by loss is measured, and if it is too slow, the next
-    best of those expected to be faster by as much as it lacked.
+    the steps after the prompt, of the call, or of the steps of rows that run together, where
+    ``repetitions`` are not 0: the fastest candidate is measured first, which corrects what bytes
+    promise and refuses an impossible target before anything is scored (of rows that run together
+    the steepest too: what unlike depths cost); then the best by loss is measured, and if it is too
+    slow, the next best of those expected to be faster by as much as it lacked.
 
     Raises SkipDecError, saying how near it came, for a goal that can't be met, and what
     ``prepare`` raises before any work.
     """
     inputs = prepare(config)
     events = events or Events()
-    open_generator = open_generator or partial(Generator.open, max_batch_size=1)
+    open_generator = open_generator or partial(Generator.open, max_batch_size=config.rows)
     events.planned("", inputs.data.warnings)
     with config.source.bundle(events) as path:
         with open_generator(path) as generator:
@@ -95,7 +98,7 @@ class _Fitting:
         self._config, self._inputs = config, inputs
         self._generator, self._events = generator, events
         cost = CostModel(generator.bundle.manifest, on_device=generator.device is not None)
-        self._by_bytes = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens)
+        self._by_bytes = SpeedModel(cost, len(inputs.prompt), inputs.num_tokens, slots=config.rows)
 
     def run(self) -> Fit:
         config, inputs = self._config, self._inputs
@@ -156,18 +159,27 @@ class _Fitting:
         if not isinstance(goal, TargetSpeedup) or (
             not is_beyond and speed.expected(fastest).of(of) >= goal.value
         ):
-            return speed
+            return self._with_row_share(speed)
         raise SkipDecError(
             f"--target-speedup {goal.value:g}",
-            f"can't be met: in {SPEEDUP_NAMES[of]}, the fastest candidate, "
+            f"can't be met: in {self._config.speedup_name}, the fastest candidate, "
             f"{format_schedule(fastest)}, reaches {allowed:.3f}× at most by the bytes it "
             f"reads{reached}; nothing was scored; ask for less, or allow more --placement",
         )
 
+    def _with_row_share(self, speed: SpeedModel) -> SpeedModel:
+        """From the schedule that loses most by mixing, if one does."""
+        if self._config.rows == 1 or not self._config.repetitions:
+            return speed
+        steepest = max(self._inputs.space.steepest(), key=speed.mixing_loss, default=None)
+        return speed if steepest is None else speed.with_row_share(self._measure(steepest))
+
     def _measure(self, schedule: ExitSchedule) -> MeasuredSpeedup:
         self._events.stage("timing")
         self._events.status(format_schedule(schedule))
-        return measure_speedup(
+        of_rows = partial(measure_mixed, slots=self._config.rows)
+        measure = of_rows if self._config.speedup_of == "mixed" else measure_speedup
+        return measure(
             self._generator,
             self._inputs.prompt,
             schedule,

@@ -11,10 +11,11 @@ from ...engines.errors import SkipDecError, UsageError
 from ...runtime.schedule.text import format_schedule
 from .loss import ScoredSchedule
 
-SpeedupOf = Literal["steps", "call"]
+SpeedupOf = Literal["steps", "call", "mixed"]
 SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
     "steps": "the steps after the prompt",
     "call": "the whole call",
+    "mixed": "the steps of {rows} rows that run together",
 }
 
 
@@ -33,7 +34,7 @@ class Goal(Protocol):
 
 @dataclass(frozen=True)
 class TargetSpeedup:
-    """At least this speed-up, of the steps or of the call, with as little loss as possible."""
+    """At least this speed-up, of what the fit is asked for, with as little loss as possible."""
 
     value: float
 

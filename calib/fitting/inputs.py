@@ -16,12 +16,13 @@ from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.templates import PromptTemplate
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
-from .goal import Goal, SpeedupOf, TargetSpeedup
+from .goal import SPEEDUP_NAMES, Goal, SpeedupOf, TargetSpeedup
 from .search import SearchConfig
 from .source import Source, SourceFacts
 from .space import SearchSpace, SpaceConfig
 
 _WORK = Option(panel="Work")
+_SLOTS = 8
 
 
 class FitConfig(ValidatedConfig):
@@ -32,7 +33,12 @@ class FitConfig(ValidatedConfig):
     source: SkipValidation[Source]
     goal: SkipValidation[Goal]
     speedup_of: Annotated[SpeedupOf, Option(panel="Goal, one of")] = Field(
-        default="steps", description="steps after the prompt, or the whole call"
+        default="steps",
+        description="steps after the prompt, the whole call, or mixed: steps of rows that run "
+        "together, as a server's do",
+    )
+    slots: Annotated[int | None, Option(panel="Goal, one of")] = Field(
+        default=None, ge=1, description="rows that run together, of --speedup-of mixed (8)"
     )
     data: Annotated[DataConfig, Option(panel="Data")]
     space: Annotated[SpaceConfig, Option(panel="What may vary, beside max and min exit layer")] = (
@@ -58,6 +64,21 @@ class FitConfig(ValidatedConfig):
                 "`repetitions` is 0, but a prompt's part of a call must be timed; allowed with "
                 "`speedup_of` call: 1 or more"
             )
+        if self.slots is not None and self.speedup_of != "mixed":
+            yield (
+                f"`slots` is {self.slots}, but `speedup_of` is {self.speedup_of}, of one row; "
+                "leave it out, or set `speedup_of` to mixed"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows that run together in what a speed-up is of."""
+        return (self.slots or _SLOTS) if self.speedup_of == "mixed" else 1
+
+    @property
+    def speedup_name(self) -> str:
+        """What a speed-up is of, in words."""
+        return SPEEDUP_NAMES[self.speedup_of].format(rows=self.rows)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from ...engines.errors import UsageError
 from ...engines.host.extras import require_extra
 from ..pictures import frame
 from .fitting import Fit
-from .goal import SPEEDUP_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +66,7 @@ def fit_figure(fit: Fit) -> Figure:
         (marked[1], "*", "#f2a65a", "chosen"),
     ):
         axes.plot(*point, marker, color=colour, markersize=12, label=name, zorder=3)
-    axes.set_xlabel(f"speed-up of {SPEEDUP_NAMES[of]}, expected")
+    axes.set_xlabel(f"speed-up of {fit.config.speedup_name}, expected")
     axes.set_ylabel("nats a token")
     axes.legend()
     frame(axes, list(dict.fromkeys([*front, *marked])))

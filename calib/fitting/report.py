@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...engines.host.console import print_table
@@ -19,20 +20,19 @@ if TYPE_CHECKING:
 
     from .speed import Speedups
 
-_HEADINGS = (
-    "layers\nrun",
-    "nats\na token",
-    "over {}\n± error",
-    "steps\nexpected",
-    "call\nexpected",
-)
+_HEADINGS = ("layers\nrun", "nats\na token", "over {}\n± error")
+_SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # whether of rows that run together
+    False: ("steps\nexpected", "call\nexpected"),
+    True: ("steps of\n{} rows", "with\nprompts"),
+}
 
 
 def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
     """Return everything as one JSON object.
 
     ``machine``: what the caller knows about where it ran, e.g. the number of threads. Losses are
-    nats a token; speed-ups are of the steps after the prompt unless the key says otherwise.
+    nats a token; speed-ups are of the steps after the prompt unless the key says otherwise; where
+    ``slots`` is not null, of those and of the calls of as many rows that run together.
     """
     config, inputs = fit.config, fit.inputs
     manifest = fit.bundle.manifest
@@ -53,6 +53,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "num_dropped": inputs.data.num_dropped,
         "goal": {"kind": type(config.goal).__name__, **vars(config.goal)},
         "speedup_of": config.speedup_of,
+        "slots": config.rows if config.speedup_of == "mixed" else None,
         "space": config.space.model_dump(mode="json"),
         "budget": config.search.budget,
         "seed": config.search.seed,
@@ -70,6 +71,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "fixed_time": fit.speed.fixed,
         "fixed_prompt_time": fit.speed.prompt_fixed,
         "prompt_share": fit.speed.prompt_share,
+        "row_share": fit.speed.row_share,
         "full": _candidate(fit.full),
         "chosen": _candidate(fit.chosen),
         "measured": fit.measured and _measured(fit.measured),
@@ -101,6 +103,7 @@ def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
         "prompt_speedup": measured.prompt,
         "call_speedup": measured.call,
         "prompt_share": measured.prompt_share,
+        "rows": measured.rows,
         "repetitions": measured.repetitions,
         "full_depth_spread": measured.spread,
         "disturbed": measured.disturbed or None,
@@ -165,15 +168,17 @@ def _print_front(console: Console, fit: Fit) -> None:
         for place, candidate in enumerate(candidates)
         if candidate.schedule == fit.chosen.schedule
     ]
-    headings = ("schedule", *_headings("full"))
+    headings = ("schedule", *_headings(fit, "full"))
     print_table(console, headings, rows, title="Pareto front and full depth", bold=chosen)
 
 
 def _print_choice(console: Console, fit: Fit) -> None:
     chosen, measured, of = fit.chosen, fit.measured, fit.config.speedup_of
-    speed = f"{of} predicted {chosen.predicted.of(of):.3f}×, expected {chosen.expected.of(of):.3f}×"
+    speed = f"{fit.config.speedup_name}: predicted {chosen.predicted.of(of):.3f}×, expected "
+    speed += f"{chosen.expected.of(of):.3f}×"
     if measured is not None:
-        speed += f"; measured: steps {measured.steps:.3f}×, whole call {measured.call:.3f}×"
+        whole = "with prompts" if of == "mixed" else "whole call"
+        speed += f"; measured: steps {measured.steps:.3f}×, {whole} {measured.call:.3f}×"
     console.print(f"chosen: {format_schedule(chosen.schedule)}")
     console.print(
         f"loss {chosen.loss:.4f} nats a token, {_signed(chosen.over_full)} over full; {speed}"
@@ -203,13 +208,17 @@ def _print_study(console: Console, fit: Fit) -> None:
         )
         for row in fit.sensitivity
     ]
-    headings = ("varied", "value", *_headings("chosen"))
+    headings = ("varied", "value", *_headings(fit, "chosen"))
     title = "Each varied alone; * is the chosen schedule"
     print_table(console, headings, rows, texts=(0, 1), title=title)
 
 
-def _headings(reference: str) -> list[str]:
-    return [heading.format(reference) for heading in _HEADINGS]
+def _headings(fit: Fit, reference: str) -> list[str]:
+    speeds = _SPEED_HEADINGS[fit.config.speedup_of == "mixed"]
+    return [
+        *(heading.format(reference) for heading in _HEADINGS),
+        *(heading.format(fit.config.rows) for heading in speeds),
+    ]
 
 
 def _factors(speedups: Speedups) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -21,7 +21,8 @@ _MOST_ROUNDS = 3  # of repetitions, until the machine is calm
 class Speedups:
     """Over full depth. ``call`` is None where nothing was timed: bytes don't say what a prompt is.
 
-    ``steps``: of the steps after the prompt; ``call``: prompt included.
+    ``steps``: of the steps after the prompt; ``call``: prompt included. Of one row alone, or of as
+    many as run together, then with the prompts that come in meanwhile.
     """
 
     steps: float
@@ -29,7 +30,7 @@ class Speedups:
 
     def of(self, what: SpeedupOf) -> float:
         """One of them, which must be known."""
-        value = self.steps if what == "steps" else self.call
+        value = self.call if what == "call" else self.steps
         assert value is not None, "FitConfig asks for timing where a goal is about calls"
         return value
 
@@ -44,7 +45,8 @@ class MeasuredSpeedup:
     prompt_share: float  # how much of a call at full depth is not in the steps, 0 … 1
     repetitions: int
     disturbed: str = ""  # what shows that the machine did other work, however often it was measured
-    spread: float = 0.0  # of full depth's calls
+    spread: float = 0.0  # of the times of full depth
+    rows: float = 1.0  # that its steps had in the mean
 
     @property
     def call(self) -> float:
@@ -52,7 +54,7 @@ class MeasuredSpeedup:
         return _combined(self.prompt_share, 1 / self.prompt, 1 / self.steps)
 
     def of(self, what: SpeedupOf) -> float:
-        """Of the steps or of the call."""
+        """Of the steps, be they of one row or of many, or of the call."""
         return Speedups(self.steps, self.call).of(what)
 
 
@@ -63,6 +65,10 @@ class SpeedModel:
     Of a full-depth step's time, the part ``fixed`` is the same at every depth; the rest goes with
     the bytes that are read. Of a full-depth prompt's, ``prompt_fixed`` is; the rest goes with its
     multiply-adds. ``prompt_share`` of a full-depth call is the prompt's; None: not measured.
+
+    ``slots`` rows run together, each anywhere in its text. Of a layer's time at full depth, the
+    part ``row_share`` goes with the rows that run it (arithmetic); the rest is there if any row
+    does (reading its weights). One row alone has no such difference.
     """
 
     cost: CostModel
@@ -71,10 +77,12 @@ class SpeedModel:
     fixed: float = 0.0
     prompt_fixed: float = 0.0
     prompt_share: float | None = None
+    slots: int = 1
+    row_share: float = 0.0
 
     def predicted(self, schedule: ExitSchedule) -> Speedups:
         """From bytes and multiply-adds alone, and from the prompt's share where it is known."""
-        return replace(self, fixed=0.0, prompt_fixed=0.0).expected(schedule)
+        return replace(self, fixed=0.0, prompt_fixed=0.0, row_share=0.0).expected(schedule)
 
     def expected(self, schedule: ExitSchedule) -> Speedups:
         """With the fixed parts: bytes say 4×, fixed is 0.2, so 1 / (0.2 + 0.8/4) = 2.5×."""
@@ -87,10 +95,11 @@ class SpeedModel:
     def allowed(self, schedule: ExitSchedule, what: SpeedupOf) -> float:
         """The most that bytes, and multiply-adds of the prompt, let ``schedule`` gain.
 
-        A call has steps and a prompt, so it gains no more than the one that gains more.
+        A call has steps and a prompt, so it gains no more than the one that gains more. Rows that
+        run together gain most where what they read goes with the rows that run it.
         """
-        steps = 1 / self._steps_part(schedule)
-        return steps if what == "steps" else max(steps, 1 / self._prompt_part(schedule))
+        steps = 1 / replace(self, row_share=1.0)._steps_part(schedule)
+        return max(steps, 1 / self._prompt_part(schedule)) if what == "call" else steps
 
     def calibrated(self, measured: MeasuredSpeedup) -> SpeedModel:
         """Choose the fixed parts so that the expected speed-ups are the measured ones.
@@ -108,9 +117,36 @@ class SpeedModel:
             prompt_share=measured.prompt_share,
         )
 
+    def mixing_loss(self, schedule: ExitSchedule) -> float:
+        """What it costs in bytes that rows stand at unlike depths, see `CostModel`."""
+        return self.cost.mixing_loss(schedule, self.prompt_length, self.num_tokens, self.slots)
+
+    def with_row_share(self, measured: MeasuredSpeedup) -> SpeedModel:
+        """Choose ``row_share`` so that the expected speed-up of a falling schedule is the measured.
+
+        After ``calibrated``, whose constant schedule says nothing about it. Bytes say that a step
+        takes 0.9 of full depth's time, or 0.6 if all of it went with rows; measured at 1 / 0.75:
+        half of it does.
+        """
+        read, by_rows = (
+            _slowed(self.fixed, replace(self, row_share=share)._steps_part(measured.schedule))
+            for share in (0.0, 1.0)
+        )
+        if read == by_rows:
+            return self
+        share = (read - 1 / measured.steps) / (read - by_rows)
+        return replace(self, row_share=min(1.0, max(0.0, share)))
+
     def _steps_part(self, schedule: ExitSchedule) -> float:
-        """Bytes of the steps ÷ those at full depth."""
-        return 1 / self.cost.speedup(schedule, [self.prompt_length], self.num_tokens)
+        """Bytes of the steps ÷ those at full depth, ``row_share`` of the layers' by rows."""
+        if self.slots == 1:
+            return 1 / self.cost.speedup(schedule, [self.prompt_length], self.num_tokens)
+        own, full = (
+            self.cost.running_step(entry, self.prompt_length, self.num_tokens, self.slots)
+            for entry in (schedule, ExitSchedule.full(schedule.num_layers))
+        )
+        weights = (1 - self.row_share) * own.weights + self.row_share * own.shared
+        return (weights + own.kv) / (full.weights + full.kv)
 
     def _prompt_part(self, schedule: ExitSchedule) -> float:
         """Multiply-adds of the prompt ÷ those at full depth; 1 unless ``prompt=decay``."""
@@ -141,9 +177,20 @@ def measure_speedup(
     for warming in (full, schedule):  # on a device all plans, whose graphs are captured on the way
         count = _WARMUP_TOKENS if generator.device is None else num_tokens
         timed_run(generator, [prompt], warming, min(count, num_tokens))
+    return calmest(
+        lambda: _measure_once(generator, prompt, schedule, num_tokens, repetitions, allowed),
+        allowed,
+    )
+
+
+def calmest(measure_once: Callable[[], MeasuredSpeedup], allowed: float) -> MeasuredSpeedup:
+    """Measure until nothing disturbs it, three times in all; return the last, or the calmest.
+
+    ``allowed``: the speed-up of the steps that bytes allow.
+    """
     rounds: list[MeasuredSpeedup] = []
     while len(rounds) < _MOST_ROUNDS and (not rounds or rounds[-1].disturbed):
-        rounds.append(_measure_once(generator, prompt, schedule, num_tokens, repetitions, allowed))
+        rounds.append(measure_once())
     if not rounds[-1].disturbed:
         return rounds[-1]
     return min(rounds, key=lambda entry: (entry.steps > BEYOND_BYTES * allowed, entry.spread))

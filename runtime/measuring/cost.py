@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,15 @@ class StepCost:
     def total(self) -> int:
         """Both together."""
         return self.weights + self.kv
+
+
+@dataclass(frozen=True)
+class RunningStep:
+    """Bytes that a step of a running batch reads, expected over where its rows stand."""
+
+    weights: float  # embedding, head, and each layer that any row runs
+    shared: float  # the same, if a layer's took as large a part as the rows that run it
+    kv: float  # of all rows
 
 
 class CostModel:
@@ -69,27 +79,41 @@ class CostModel:
         ]
         return StepCost(sum(step.weights for step in steps), sum(step.kv for step in steps))
 
+    def running_step(
+        self, schedule: ExitSchedule, prompt_length: int, num_tokens: int, slots: int
+    ) -> RunningStep:
+        """Return what a step of ``slots`` rows reads that stand anywhere in their texts.
+
+        Rows of a running batch stand at independent, uniformly random tokens; a layer's weights are
+        read if any of them runs it: of 2 rows that run it at one token in three, in 1 − (2/3)² =
+        5/9 of all steps. With one slot, the mean step of ``decode``.
+        """
+        steps = num_tokens - 1
+        counts = [0] * len(self._layers)  # tokens that run a layer
+        for index in range(steps):
+            for layer in schedule.plan(index).layers:
+                counts[layer] += 1
+        # In whole numbers, so that schedules that run as many layers cost exactly as much.
+        ways = steps**slots
+        read = sum(
+            weights * (ways - (steps - count) ** slots)
+            for weights, count in zip(self._layers, counts, strict=True)
+        )
+        shared = sum(map(operator.mul, self._layers, counts))
+        kv = slots * self.decode(schedule, [prompt_length], num_tokens).kv
+        return RunningStep(self._ends + read / ways, self._ends + shared / steps, kv / steps)
+
     def mixing_loss(
         self, schedule: ExitSchedule, prompt_length: int, num_tokens: int, slots: int
     ) -> float:
-        """Bytes of a step of ``slots`` rows anywhere in their texts ÷ of one that shares all reads.
+        """Bytes of a `running_step` ÷ those of one that shares all reads.
 
-        Rows of a running batch stand at independent, uniformly random tokens; a layer's weights are
-        read if any of them runs it. 1.0 for one slot, and for any number at a constant depth. With
-        many slots and nothing but weights, the largest depth over the mean: 16 layers falling to 8
-        in a line give 16 / 12 = 1.33.
+        1.0 for one slot, and for any number at a constant depth. With many slots and nothing but
+        weights, the largest depth over the mean: 16 layers falling to 8 in a line give 16 / 12 =
+        1.33.
         """
-        steps = num_tokens - 1
-        shares = [0.0] * len(self._layers)  # of tokens that run a layer
-        for index in range(steps):
-            for layer in schedule.plan(index).layers:
-                shares[layer] += 1 / steps
-        kv = slots * self.decode(schedule, [prompt_length], num_tokens).kv / steps
-        mixed = bound = self._ends + kv
-        for weights, share in zip(self._layers, shares, strict=True):
-            mixed += weights * (1 - (1 - min(share, 1.0)) ** slots)
-            bound += weights * share
-        return mixed / bound
+        step = self.running_step(schedule, prompt_length, num_tokens, slots)
+        return (step.weights + step.kv) / (step.shared + step.kv)
 
     def prefill(self, schedule: ExitSchedule, prompt_lengths: Sequence[int]) -> int:
         """Return the multiply-adds of a prompt pass, padding aside.

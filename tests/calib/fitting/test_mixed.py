@@ -1,0 +1,212 @@
+"""Fitting for a server: the steps of rows that run together, each anywhere in its text."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hollow_bundles import EMBED_BYTES, HEAD_BYTES, LAYER_BYTES, hollow_manifest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.fitting.fitting import fit
+from skipdec.calib.fitting.goal import MaxLoss, TargetSpeedup
+from skipdec.calib.fitting.inputs import FitConfig
+from skipdec.calib.fitting.mixed import measure_mixed
+from skipdec.calib.fitting.plot import fit_figure
+from skipdec.calib.fitting.report import print_fit, report_document
+from skipdec.calib.fitting.source import BundleSource
+from skipdec.calib.fitting.space import SpaceConfig
+from skipdec.calib.fitting.speed import MeasuredSpeedup, SpeedModel
+from skipdec.cli import build_app
+from skipdec.engines.errors import CapacityError, UsageError
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.measuring.cost import CostModel
+from skipdec.runtime.schedule import ExitSchedule
+
+MEASURE = "skipdec.calib.fitting.fitting.measure_mixed"
+COST = CostModel(hollow_manifest(6))
+KV = 2 * 2 * 4 * 4  # of a position in a layer: key and value, 2 heads of 4 float32
+ENDS = EMBED_BYTES + HEAD_BYTES
+FALLING = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
+FULL, SHALLOW = ExitSchedule.full(6), ExitSchedule.parse("constant:max=2", num_layers=6)
+READ, SHARED = ENDS + (3 + 5 / 9) * LAYER_BYTES, ENDS + 10 / 3 * LAYER_BYTES  # steps of 4, 3, 3
+OWN_KV, FULL_KV = 2 * (4 + 6 + 9) / 3 * KV, 2 * (6 + 12 + 18) / 3 * KV  # of 2 rows
+FULL_STEP = ENDS + 6 * LAYER_BYTES + FULL_KV
+TWO_ROWS = SpeedModel(COST, 0, 4, slots=2)
+
+
+@pytest.fixture(scope="module")
+def config(bundle: Path, data: Path) -> FitConfig:
+    """Max and min exit layer of 6 layers alone, for rows that run together."""
+    return FitConfig(
+        source=BundleSource(bundle),
+        data=DataConfig(path=data),
+        goal=TargetSpeedup(1.3),
+        space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
+        repetitions=0,
+        speedup_of="mixed",
+    )
+
+
+def test_a_layer_is_read_in_the_steps_in_which_any_row_runs_it() -> None:
+    """One of two rows runs the fourth layer, which each runs at one token in three: 5/9."""
+    assert TWO_ROWS.expected(FALLING).steps == pytest.approx(FULL_STEP / (READ + OWN_KV))
+    assert TWO_ROWS.predicted(FALLING) == TWO_ROWS.expected(FALLING)
+    assert TWO_ROWS.allowed(FALLING, "mixed") == pytest.approx(FULL_STEP / (SHARED + OWN_KV))
+
+
+@pytest.mark.parametrize("schedule", [FALLING, SHALLOW, FULL])
+def test_one_row_reads_what_it_reads_alone(schedule: ExitSchedule) -> None:
+    step = COST.running_step(schedule, 5, 4, 1)
+    mean = COST.decode(schedule, [5], 4)
+    assert step.weights == pytest.approx(mean.weights / 3)
+    assert step.weights == pytest.approx(step.shared)
+    assert step.kv == pytest.approx(mean.kv / 3)
+    alone = SpeedModel(COST, 5, 4).expected(schedule)
+    assert SpeedModel(COST, 5, 4, slots=1).expected(schedule) == alone
+
+
+@pytest.mark.parametrize(("part", "share"), [(0.25, 0.25), (1.0, 1.0), (1.5, 1.0), (-0.5, 0.0)])
+def test_what_goes_with_rows_is_measured_where_depths_differ(part: float, share: float) -> None:
+    weights = (1 - part) * READ + part * SHARED
+    measured = MeasuredSpeedup(FALLING, FULL_STEP / (weights + OWN_KV), 1.0, 0.5, 3)
+    model = TWO_ROWS.with_row_share(measured)
+    assert model.row_share == pytest.approx(share)
+    if part == share:
+        assert model.expected(FALLING).steps == pytest.approx(measured.steps)
+    assert model.expected(SHALLOW) == TWO_ROWS.expected(SHALLOW), "rows of one depth share all"
+    assert model.predicted(FALLING) == TWO_ROWS.predicted(FALLING)
+
+
+def test_a_constant_schedule_says_nothing_about_rows() -> None:
+    assert TWO_ROWS.with_row_share(MeasuredSpeedup(SHALLOW, 1.5, 1.0, 0.5, 3)) == TWO_ROWS
+
+
+class _EarlyDepth:
+    """A model to which the layers of the first tokens matter most: the steeper, the better."""
+
+    def __init__(self, generator: Generator, examples: Sequence[TokenisedExample]) -> None:
+        self.num_tokens = [1] * len(examples)
+
+    def score(self, schedule: ExitSchedule, start: int, stop: int) -> list[float]:
+        skipped = (6 - len(schedule.plan(index)) for index in range(10))
+        loss = sum(layers / 2**index for index, layers in enumerate(skipped))
+        return [loss] * (stop - start)
+
+
+def test_a_server_gets_a_flatter_schedule_at_the_same_target(config: FitConfig) -> None:
+    with patch("skipdec.calib.fitting.fitting.GeneratorScorer", _EarlyDepth):
+        alone = fit(config.updated(speedup_of="steps"), Generator.open).chosen
+        served = fit(config, Generator.open).chosen
+    falls = [
+        entry.schedule.max_exit_layer - entry.schedule.min_exit_layer for entry in (alone, served)
+    ]
+    assert falls[1] < falls[0]
+    assert min(alone.expected.steps, served.expected.steps) >= 1.3
+    assert served.loss > alone.loss, "what it costs that rows stand anywhere"
+
+
+def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
+    """Timings that come out as ``steps``, one after the other."""
+    left = list(steps)
+
+    def measure(
+        generator: Generator, prompt: Sequence[int], schedule: ExitSchedule, **given: float
+    ) -> MeasuredSpeedup:
+        assert given["slots"] == 8
+        return MeasuredSpeedup(schedule, left.pop(0), 1.0, 0.5, 2)
+
+    return measure
+
+
+def test_the_fastest_and_the_steepest_are_timed_before_the_chosen(config: FitConfig) -> None:
+    """That the steepest is measured at more than bytes say lets others be expected faster."""
+    with patch(MEASURE, side_effect=measured(9.0, 1.6, 1.5)) as timing:
+        found = fit(config.updated(repetitions=2), partial(Generator.open, max_batch_size=8))
+    fastest, steepest, chosen = (call.args[2] for call in timing.call_args_list)
+    assert (fastest.max_exit_layer, fastest.min_exit_layer) == (2, 2)
+    assert (steepest.max_exit_layer, steepest.min_exit_layer) == (6, 2)
+    assert chosen == found.chosen.schedule
+    assert 0 < found.speed.row_share <= 1
+    entries = [*found.front, *found.others]
+    assert all(entry.expected.steps >= entry.predicted.steps for entry in entries)
+    assert any(entry.expected.steps > entry.predicted.steps for entry in entries)
+
+
+def test_a_real_batch_is_timed_and_reported(config: FitConfig) -> None:
+    asked = config.updated(goal=MaxLoss(100, False), repetitions=1, slots=3)
+    found = fit(asked)
+    assert found.measured is not None
+    assert found.measured.steps > 0
+    assert found.measured.prompt > 0
+    assert found.measured.rows == 3, "all of them in each step"
+    document = json.loads(json.dumps(report_document(found, {}), allow_nan=False))
+    assert (document["speedup_of"], document["slots"]) == ("mixed", 3)
+    assert document["row_share"] == found.speed.row_share
+    assert document["measured"]["speedup"] == found.measured.steps
+    console = Console(width=100, file=io.StringIO(), markup=False, soft_wrap=True)
+    print_fit(console, found)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "the steps of 3 rows that run together: predicted" in text
+    assert f"measured: steps {found.measured.steps:.3f}×, with prompts" in text
+    label = fit_figure(found).axes[0].get_xlabel()
+    assert label == "speed-up of the steps of 3 rows that run together, expected"
+
+
+@pytest.mark.parametrize("device", ["cpu", "rehearsal"])
+def test_a_timed_batch_leaves_the_generator_free(config: FitConfig, device: str) -> None:
+    assert isinstance(config.source, BundleSource)
+    with Generator.open(config.source.path, device=device, max_batch_size=4) as generator:
+        schedule = ExitSchedule.parse("linear:max=6,min=2,horizon=8", num_layers=6)
+        timing = partial(measure_mixed, generator, [5, 6, 7], schedule, num_tokens=8)
+        result = timing(repetitions=2, allowed=2.0, slots=4)
+        assert (result.schedule, result.rows) == (schedule, 4)
+        assert result.steps > 0
+        assert 0 < result.prompt_share < 1
+        assert generator.generate([[5, 6]])[0].outputs[0].token_ids
+
+
+def test_rows_that_have_no_memory_are_refused_with_those_that_do(config: FitConfig) -> None:
+    assert isinstance(config.source, BundleSource)
+    opened = partial(Generator.open, config.source.path, max_batch_size=4)
+    with opened() as generator:
+        generator.generate([[5, 6, 7]] * 2, schedule="full")
+        enough_for_two = generator.kv_memory.planned
+    with (
+        opened(kv_memory=enough_for_two) as generator,
+        pytest.raises(CapacityError, match=r"slots \| is 4, .* at most [123] ran at once"),
+    ):
+        measure_mixed(
+            generator, [5, 6, 7], SHALLOW, num_tokens=8, repetitions=1, allowed=2.0, slots=4
+        )
+
+
+@pytest.mark.parametrize("speedup_of", ["steps", "call"])
+def test_slots_of_one_row_are_refused(config: FitConfig, speedup_of: str) -> None:
+    with pytest.raises(UsageError, match=f"slots is 4, but speedup_of is {speedup_of}"):
+        config.updated(speedup_of=speedup_of, slots=4, repetitions=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--slots", "4"], "--slots is 4, but --speedup-of is steps, of one row"),
+        (["--speedup-of", "mixed", "--slots", "0"], "--slots is 0; allowed: 1 or more"),
+        (["--speedup-of", "batch"], "is 'batch'; allowed: 'steps', 'call' or 'mixed'"),
+    ],
+)
+def test_the_command_names_its_options(
+    bundle: Path, data: Path, options: list[str], message: str
+) -> None:
+    command = ["fit", str(bundle), "--data", str(data), "--target-speedup", "1.3", *options]
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split()), result.stderr
