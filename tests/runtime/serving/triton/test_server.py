@@ -171,7 +171,9 @@ def test_a_parameter_that_is_wrong_is_said_at_load(
     server: TritonServer, bundle: Path, tmp_path: Path
 ) -> None:
     (model,) = write_triton_repository(
-        TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="wrong", threads=1)
+        TritonRepositoryConfig(
+            bundles=(bundle,), output=tmp_path, name="wrong", threads=1, admission="fcfs"
+        )
     )
     text = (model / "config.pbtxt").read_text().replace('"fcfs"', '"lifo"')
     (model / "config.pbtxt").write_text(text)
