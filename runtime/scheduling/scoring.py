@@ -31,7 +31,8 @@ class EngineScoring:
         """Whether the memory that it needs is free now; true of what `run` refuses at once."""
         pool, needed = self._parts.engines.pool, self._parts.scorer.nbytes(request)
         limit = pool.limit or 0
-        return needed > limit or pool.in_use_bytes + needed <= limit
+        in_use = pool.in_use_bytes - self._parts.slots.prefix_bytes
+        return needed > limit or in_use + needed <= limit
 
     def run(self, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
         """Score a text; between two steps.
@@ -43,6 +44,7 @@ class EngineScoring:
         counters.submitted += 1
         try:
             parts.scorer.check([request])
+            parts.slots.give_up_prefixes(parts.scorer.nbytes(request))
             output = parts.engines.run(
                 partial(parts.scorer.score, request=request, schedule=schedule)
             )

@@ -159,6 +159,14 @@ class SlotRows(SlotStitcher):
             self._begin([row])
         return logits
 
+    def give_up_prefixes(self, nbytes: int) -> None:
+        """See SlotStitcher."""
+        if self._prefixes is not None:
+            others = self._pool.in_use_bytes - self._prefixes.nbytes
+            limit = self._cache.limit if self._pool.limit is None else self._pool.limit
+            free = max(0, limit - others - nbytes)
+            self._prefixes.set_limit(min(self._prefixes.nbytes, free))
+
     def release(self, row: int) -> None:
         """See SlotStitcher."""
         if self._chunked is not None and row in self._chunked.row.rows:

@@ -111,6 +111,10 @@ class SlotStitcher(ABC):
         """Run one step of all rows; logits in their order, valid until the next call."""
 
     @abstractmethod
+    def give_up_prefixes(self, nbytes: int) -> None:
+        """Drop kept beginnings of prompts until ``nbytes`` of KV memory are free, or all are."""
+
+    @abstractmethod
     def release(self, row: int) -> None:
         """Free what a row holds; it has ended, or its prompt is given up."""
 

@@ -13,6 +13,7 @@ from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.engines.errors import DeviceError
 from skipdec.engines.memory import HostMemory
+from skipdec.runtime.batches.scoring import make_score_requests
 from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.kv.pool import BufferPool
 from skipdec.runtime.kv.prefixes import BLOCK_TOKENS, PrefixCache, restore
@@ -104,6 +105,24 @@ def test_kept_beginnings_make_way_for_what_runs(exported: Callable[..., Path]) -
             assert tokens(run(engine, prompts * 2)) == expected * 2
             assert 0 < engine.stats().prefix_bytes <= 700_000 // 4
             assert generator.kv_memory.peak <= 700_000
+
+
+def test_kept_beginnings_make_way_for_a_text_that_is_scored(exported: Callable[..., Path]) -> None:
+    bundle = exported("pre_norm", quantize="int8", kernels="auto")
+    draw = random.Random(3)
+    prompts = [[draw.randrange(4, 90) for _ in range(3 * BLOCK_TOKENS)] for _ in range(4)]
+    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
+        (score,) = make_score_requests([prompts[0]], [[5] * 10], generator.model, None)
+        most = generator._runner.scorer.nbytes(score)
+    with (
+        Generator.open(bundle, threads=1, max_batch_size=1, kv_memory=200_000) as generator,
+        generator.engine() as engine,
+    ):
+        run(engine, prompts)
+        kept = engine.stats().prefix_bytes
+        generator._engines.pool.limit = kept + most - 1  # as if rows held the rest
+        engine.scoring.run(score, generator.resolve_schedule("full", max_tokens=10))
+        assert 0 <= engine.stats().prefix_bytes < kept
 
 
 LAYOUT = KVLayout(2, 4, "float32")
