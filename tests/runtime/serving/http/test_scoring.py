@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_servers import Running, held_steps, open_tiny, serving
+from http_servers import Running, held_steps, in_thread, open_tiny, serving
 
 from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.tokens.sampling import SamplingParams
@@ -115,7 +115,7 @@ def test_what_can_not_be_scored_is_refused(
 
 
 def test_a_deadline_that_is_over_is_answered_504_and_a_full_queue_429(bundle: Path) -> None:
-    with serving(ServedBundle("tiny", bundle), max_waiting=2) as server:
+    with serving(ServedBundle("tiny", bundle), open_engine=in_thread(max_waiting=2)) as server:
         late = server.complete(**harness_request([[5, 6]], timeout=1e-9))
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline")
         refused = server.complete(**harness_request([[5, 6]] * 20))
