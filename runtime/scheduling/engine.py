@@ -20,12 +20,14 @@ from .histogram import EngineHistograms
 from .job import RunningRequest, RunningRow
 from .parts import EngineConfig, EngineParts
 from .room import Room
-from .scheduler import Chunk, Decode, Job, Prefill, Scheduler
+from .scheduler import Action, Chunk, Decode, Job, Prefill, Scheduler, Wait
 from .scoring import EngineScoring
 from .stats import Counters, EngineStats
 from .work import Work
 
 _LOGGER = logging.getLogger(__name__)
+
+_MOST_FAILURES = 3  # calls in a row: then engines won't recover
 
 
 def _tell_nobody(numbers: Sequence[int]) -> None:
@@ -45,7 +47,8 @@ class Engine:
     A request's tokens are those that it has alone, whatever runs beside it (rounding aside where
     products are float32). What it needs of KV memory is reserved when it is let in, so that nothing
     that runs is ever put off. If a row's own computation fails (NaN logits), that row ends with
-    finish_reason "error"; if an engine fails, all rows that run do, and those that wait go on.
+    finish_reason "error"; if an engine fails, all rows that run do, and those that wait go on; at
+    the third time in a row `step` raises.
 
     One thread at a time. Made by `Generator.engine`.
     """
@@ -62,6 +65,7 @@ class Engine:
         self._counters = Counters([0] * num_layers, [0] * num_layers, EngineHistograms(num_layers))
         self.scoring = EngineScoring(parts, self._counters)
         self._next_number = self._next_row = 0
+        self._failures_in_a_row = 0
         self._in_chunks: int | None = None  # the request whose prompt last ran in chunks
         self.room = Room(parts, config)
         self._work = Work(parts, self._counters)
@@ -148,25 +152,22 @@ class Engine:
     def step(self) -> list[StreamDelta]:
         """Do what is next: prompts, a part of one, or a step. Empty if nothing can be done now.
 
-        Raises ClosedError if the generator was closed.
+        Raises ClosedError if the generator was closed, and what an engine raises at the third call
+        in a row in which one fails.
         """
         action = self._scheduler.next_action(perf_counter())
         self._parts.engines.require_usable()
         try:
-            match action:
-                case Prefill(numbers):
-                    return self._prefill(numbers)
-                case Chunk():
-                    return self._chunk(action)
-                case Decode():
-                    return self._decode()
+            deltas = self._do(action)
         except SkipDecError as error:
-            if self._config.failures == "raise":
+            self._failures_in_a_row += 1
+            if self._config.failures == "raise" or self._failures_in_a_row >= _MOST_FAILURES:
                 raise
             self._parts.engines.require_usable()
             _LOGGER.exception("an engine failed; what runs ends, what waits goes on")
             return self._fail_all(str(error), action)
-        return []
+        self._failures_in_a_row = 0
+        return deltas
 
     def has_ended(self, number: int) -> bool:
         """Whether all completions of a request, that was not taken yet, have ended."""
@@ -219,6 +220,17 @@ class Engine:
             limit_bytes=pool.limit or 0,
             **values,
         )
+
+    def _do(self, action: Action) -> list[StreamDelta]:
+        match action:
+            case Prefill(numbers):
+                return self._prefill(numbers)
+            case Chunk():
+                return self._chunk(action)
+            case Decode():
+                return self._decode()
+            case Wait():
+                return []
 
     def _fits(self, jobs: Sequence[Job]) -> bool:
         return self.room.has([self._requests[job.number].prompt for job in jobs])

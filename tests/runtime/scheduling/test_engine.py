@@ -143,6 +143,27 @@ def test_when_an_engine_fails_what_runs_ends_and_what_waits_goes_on(
     }
 
 
+def test_engines_that_keep_failing_are_told_at_the_third_call(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: OrtBinding) -> None:
+        raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
+
+    def reason(engine: Engine) -> str | None:
+        engine.add([5, 6], SamplingParams(temperature=0, max_tokens=1))
+        return engine.step()[0].finish_reason
+
+    with generator.engine() as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(OrtBinding, "run", broken)
+            assert [reason(engine) for _ in range(2)] == ["error"] * 2
+        assert reason(engine) == "length"  # the count begins anew
+        monkeypatch.setattr(OrtBinding, "run", broken)
+        assert [reason(engine) for _ in range(2)] == ["error"] * 2
+        with pytest.raises(SkipDecError, match="layer_003"):
+            reason(engine)
+
+
 def test_what_could_never_run_is_refused_before_it_waits(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm", kernels="auto")
     small = Generator.open(bundle, threads=1, max_batch_size=2, kv_memory=50_000)
