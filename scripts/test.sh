@@ -27,5 +27,5 @@ MYPYPATH="$installed:scripts:scripts/attack" "${mypy[@]}" --explicit-package-bas
 
 # One thread pool per worker process: two workers with two threads each would fight over two cores.
 # A worker keeps a file's tests together, for their fixtures, and begins with the slow files.
-OMP_NUM_THREADS=1 pytest --numprocesses "${TEST_WORKERS:-2}" --dist loadfile \
+OMP_NUM_THREADS=1 pytest -m "not pages" --numprocesses "${TEST_WORKERS:-2}" --dist loadfile \
     --no-loadscope-reorder "${tests[@]}" "$@"

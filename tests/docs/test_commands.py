@@ -16,6 +16,7 @@ from skipdec.engines.bundle import EngineBundle
 
 
 @pytest.mark.slow
+@pytest.mark.pages
 def test_commands_run_and_print_what_the_pages_say(tmp_path: Path) -> None:
     write_examples(tmp_path)
     shutil.copy(ROOT / "examples" / "restaurants.jsonl", tmp_path / "examples")

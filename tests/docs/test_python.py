@@ -10,6 +10,7 @@ from page_blocks import blocks, run_python
 
 
 @pytest.mark.slow
+@pytest.mark.pages
 def test_the_program_tunes_exports_evaluates_fits_and_writes(tmp_path: Path) -> None:
     (program,) = blocks("docs/guides/python.md", "python")
     write_examples(tmp_path)

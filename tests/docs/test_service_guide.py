@@ -42,6 +42,7 @@ def served(command: tuple[str, ...], directory: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.pages
 def test_the_commands_of_the_guide_run_and_print_what_it_says(tmp_path: Path) -> None:
     for name in ("examples", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
