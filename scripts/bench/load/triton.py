@@ -34,11 +34,7 @@ class TritonClient:
         """See `Client`; leaving the block cancels the gRPC call."""
 
         async def asked() -> AsyncIterator[dict[str, Any]]:
-            yield {
-                "model_name": self._model,
-                "inputs": _inputs(request),
-                "parameters": {"triton_enable_empty_final_response": True},
-            }
+            yield {"model_name": self._model, "inputs": _inputs(request)}
 
         responses = self._client.stream_infer(asked())
         try:
