@@ -48,7 +48,7 @@ def drawer_of(params: SamplingParams) -> Drawer:
     try:
         library = find_library()
         if library is not None and library.instruction_set:
-            margin = float(_margin(params))
+            margin = float(min_p_margin(params))
             inverse = float(_inverse_temperature(params))
             return _CompiledDrawer(KernelDraw(library, inverse, margin, params.top_k, params.top_p))
     except EnvironmentMismatchError:
@@ -79,7 +79,7 @@ class NumpyDrawer(Drawer):
             return None
         kept, ids = logits, None  # ids None: all of the vocabulary
         if params.min_p > 0:
-            ids = np.flatnonzero(kept >= best + _margin(params))
+            ids = np.flatnonzero(kept >= best + min_p_margin(params))
             kept = logits[ids]  # [kept tokens]
         if 0 < params.top_k < kept.size:
             threshold = np.partition(kept, kept.size - params.top_k)[kept.size - params.top_k]
@@ -117,8 +117,11 @@ def _multiply_add(a: Logits, b: Logits | float, c: Logits | float) -> Logits:
     return (a.astype(np.float64) * b + c).astype(np.float32)
 
 
-def _margin(params: SamplingParams) -> np.float32:
-    """How far below the best logit min_p lets others be chosen: p ≥ min_p · p_best."""
+def min_p_margin(params: SamplingParams) -> np.float32:
+    """What is added to the best logit for the least that min_p keeps: p ≥ min_p · p_best.
+
+    -inf without min_p.
+    """
     least = params.temperature * math.log(params.min_p) if params.min_p > 0 else -math.inf
     return np.float32(least)
 

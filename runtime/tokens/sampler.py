@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.errors import LogitsError, UsageError
-from .drawing import Logits, drawer_of
+from .drawing import Logits, drawer_of, min_p_margin
 from .logprobs import row_logprobs
 from .outputs import Logprob
 from .sampling import SamplingParams
@@ -123,13 +123,11 @@ class Sampler:
         return best if math.isfinite(logits[best]) else None
 
     def _lowest_kept(self, candidates: Candidates) -> np.float32:
-        """The smallest logit that may still be chosen, computed in float32 as ``_draw`` does."""
+        """The smallest logit that may still be chosen, computed in float32 as a `Drawer` does."""
         params, best = self._params, np.float32(candidates.logits[0])
         if self._random is None:
             return best
-        lowest = np.float32(-np.inf)
-        if params.min_p > 0:
-            lowest = best + np.float32(params.temperature * math.log(params.min_p))
+        lowest = best + min_p_margin(params)
         if 0 < params.top_k < len(candidates.logits):
             lowest = np.maximum(lowest, candidates.logits[params.top_k - 1])
         return lowest
