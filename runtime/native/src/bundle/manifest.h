@@ -1,0 +1,114 @@
+// What a bundle holds, as manifest.json says it: model, precision, engines by role, files.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skipdec::runtime {
+
+constexpr std::int64_t kFormatVersion = 3;
+
+enum class DType { kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8, kInt8, kBool };
+
+std::size_t item_bytes(DType dtype);
+std::string_view name_of(DType dtype);
+
+enum class EngineKind { kEmbed, kLayer, kHead, kCandidates };
+
+// What a tensor means to the runtime, whatever the graph calls it. Shapes: B rows, S tokens a row,
+// E hidden size, N heads, T KV capacity, W width of a cached head, R gathered positions,
+// V vocabulary, K candidates.
+enum class Role {
+  kInputIds,             // int64 [B, S]
+  kPositionIds,          // int64 [B, S]
+  kHiddenStates,         // float [B, S, E]
+  kHiddenStatesOut,      // float [B, S, E]
+  kPastKey,              // [B, N, T, W]
+  kPastValue,            // [B, N, T, W]
+  kPresentKey,           // the same buffer as past_key
+  kPresentValue,         // the same buffer as past_value
+  kWriteIndices,         // int64 [B]
+  kAttentionMask,        // bool [B, 1, S, T]
+  kSeqlensK,             // int32 [B]
+  kTotalSequenceLength,  // int32 scalar
+  kRowPositions,         // int64 [R]
+  kLogits,               // float32 [R, V]
+  kTopLogits,            // float32 [R, K]
+  kTopTokenIds,          // int64 [R, K]
+};
+
+constexpr std::int64_t kSymbol = -1;  // of a dimension that a call decides
+
+struct TensorSpec {
+  std::string name;
+  Role role = Role::kInputIds;
+  DType dtype = DType::kFloat32;
+  std::vector<std::int64_t> shape;  // kSymbol where it is a symbol
+};
+
+// Layers of TensorRT have one plan a static KV capacity, ascending.
+struct KVBucket {
+  std::int64_t capacity = 0;
+  std::string graph;
+};
+
+struct EngineSpec {
+  std::string name;
+  EngineKind kind = EngineKind::kLayer;
+  std::string graph;                 // relative path
+  std::vector<std::string> weights;  // relative paths
+  std::vector<KVBucket> buckets;
+  std::vector<TensorSpec> inputs, outputs;
+
+  const TensorSpec* find(Role role) const;  // nullptr if it has none
+  // Throws Error (kBundle) if it has none.
+  const TensorSpec& tensor(Role role) const;
+};
+
+struct ModelSpec {
+  std::string family, name;
+  std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  std::int64_t vocab_size = 0, max_position_embeddings = 0, max_seq_len = 0;
+  std::optional<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
+};
+
+struct FileRecord {
+  std::string path;
+  std::uint64_t size = 0;
+  std::string sha256;
+};
+
+// TensorRT's: what fits into the plans.
+struct BuildSpec {
+  std::string version, compute_capability;
+  std::int64_t max_batch_size = 0, max_prompt_len = 0, max_prefill_rows = 0;
+  std::vector<std::int64_t> kv_buckets;
+};
+
+struct Manifest {
+  std::string target;                 // "onnxruntime", "tensorrt"
+  bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
+  bool cache_must_be_finite = false;  // what unused positions of a cache may hold
+  ModelSpec model;
+  DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
+  std::int64_t kv_width = 0;  // W: head_dim, and 4 more in int8 (a float32 scale)
+  EngineSpec embed, head;
+  std::vector<EngineSpec> layers;
+  std::optional<EngineSpec> candidates;
+  std::optional<BuildSpec> build;
+  std::optional<std::string> tokenizer;        // relative path
+  std::optional<std::string> prompt_template;  // with "{prompt}" once
+  std::vector<FileRecord> files;
+  bool is_tuned = false;  // the checkpoint was tuned to skip layers
+  std::string digest;
+
+  // Parses and checks manifest.json (docs/bundle-format.md): version, digest, fields, limits, the
+  // roles, types and shapes of every engine. Throws Error (kBundle); ``subject`` names the file.
+  static Manifest parse(std::string_view text, const std::string& subject);
+};
+
+}  // namespace skipdec::runtime

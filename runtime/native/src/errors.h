@@ -1,0 +1,38 @@
+// What can go wrong, in words that name what, which value, what is allowed and what to do.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace skipdec::runtime {
+
+// The numbers are those of skipdec_status in skipdec.h.
+enum class Status : int {
+  kOk = 0,
+  kUsage = 1,        // an argument is not allowed
+  kBundle = 2,       // the bundle is damaged, incomplete or of another version
+  kSchedule = 3,     // the exit schedule is none, or doesn't fit the bundle
+  kCapacity = 4,     // more rows, positions or KV memory than there are
+  kEnvironment = 5,  // something that this machine lacks, e.g. ONNX Runtime
+  kClosed = 6,       // the engine was closed
+  kCancelled = 7,    // the request was cancelled
+  kEngine = 8,       // an engine failed, or made logits that are no distribution
+  kMemory = 9,       // memory ran out
+  kBusy = 10,        // too many requests wait
+  kTimeout = 11,     // nothing came within the time given
+  kInternal = 12,    // a bug
+};
+
+class Error : public std::runtime_error {
+ public:
+  // "subject: problem"
+  Error(Status status, const std::string& subject, const std::string& problem)
+      : std::runtime_error(subject + ": " + problem), status_(status) {}
+
+  Status status() const noexcept { return status_; }
+
+ private:
+  Status status_;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,70 @@
+// An exit schedule, resolved: which layers each token runs.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skipdec::runtime {
+
+// The layers that one step runs, lowest first. Compared by address: a schedule owns its plans.
+using LayerPlan = std::vector<std::int64_t>;
+
+// A run of generated tokens with one plan: from ``start`` to the next segment's.
+struct Segment {
+  std::int64_t start = 0;
+  LayerPlan layers;
+};
+
+// How many of a prompt's first tokens run a layer: all of them where ``numerators`` is empty or
+// holds kAll, else min(length, numerator * (length - 1) / denominator + 1).
+struct PromptRule {
+  static constexpr std::int64_t kAll = -1;
+  std::vector<std::int64_t> numerators;
+  std::int64_t denominator = 1;
+};
+
+// Immutable. Budgets never grow and sets of layers are nested (SkipDecode, arXiv 2307.02628), so
+// that the tokens which run a layer are always a row's first ones.
+//
+// Worked: 6 layers, segments {0: [0,1,2,3,4,5]}, {1: [0,4,5]}, {3: [0,5]}: generated token 2 runs
+// [0,4,5]; last_index(4) is 2, last_index(5) kForever, last_index(1) 0.
+class Schedule {
+ public:
+  static constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+
+  // Throws Error (kSchedule) for segments that are empty, don't ascend from 0, name layers that
+  // don't exist or don't ascend, or whose sets are not nested; the same for the prompt.
+  Schedule(std::int64_t num_layers, std::vector<Segment> segments, PromptRule prompt,
+           std::string text);
+
+  std::int64_t num_layers() const { return num_layers_; }
+  const std::string& text() const { return text_; }  // e.g. "linear:max=16,min=8,…"
+  bool is_reduced() const;
+
+  // What generated token ``index`` >= 0, the index-th behind the prompt, runs when it is fed back.
+  const LayerPlan& plan(std::int64_t index) const;
+  // The last generated index at which ``layer`` runs; -1 if none, kForever if it never stops.
+  std::int64_t last_index(std::int64_t layer) const {
+    return last_indices_[static_cast<std::size_t>(layer)];
+  }
+  // How many tokens of a prompt of ``length``, from its first on, run ``layer``.
+  std::int64_t prompt_prefix(std::int64_t layer, std::int64_t length) const;
+  // Layers that token ``index`` of a prompt of ``length`` tokens runs.
+  std::int64_t prompt_depth(std::int64_t index, std::int64_t length) const;
+  // Of one row, a prompt and ``num_fed`` generated tokens that are fed back: tokens by layer.
+  std::vector<std::int64_t> active_lengths(std::int64_t prompt_length, std::int64_t num_fed) const;
+
+ private:
+  std::int64_t num_layers_;
+  std::vector<Segment> segments_;
+  PromptRule prompt_;
+  std::string text_;
+  std::vector<std::int64_t> last_indices_;
+};
+
+using SchedulePointer = std::shared_ptr<const Schedule>;
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,56 @@
+// The schedules of a bundle: its own, its presets, and any other whose plan is given as JSON.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace skipdec::runtime {
+
+// A segment of a preset: begins at 0, or behind after_numerator * max(1, horizon - 1) /
+// after_denominator.
+struct PresetSegment {
+  std::int64_t after_numerator = 0, after_denominator = 0;  // denominator 0: begins at 0
+  LayerPlan layers;
+};
+
+struct Preset {
+  std::vector<PresetSegment> segments;
+  std::string text;  // of its schedule, with "{horizon}" in it
+};
+
+// What schedule.json holds. Immutable, any thread.
+class Schedules {
+ public:
+  // Parses and checks schedule.json (docs/bundle-format.md). Throws Error (kBundle).
+  static Schedules parse(std::string_view text, std::int64_t num_layers,
+                         const std::string& subject);
+
+  // The schedule that ``asked`` names for a request of up to ``max_tokens`` tokens:
+  //   ""                        the bundle's own
+  //   "full", "2x", "4x"        a preset; its horizon is the own schedule's, or max_tokens
+  //   "2x:horizon=64"           the same with a horizon
+  //   "{…}" or a path *.json    JSON with a resolved "plan", as `skipdec schedule show --json`
+  //   prints
+  //                             (a path is read where ``may_read_files``)
+  // Throws Error (kSchedule), naming what is allowed and the command that makes a plan of any other
+  // schedule.
+  SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens,
+                          bool may_read_files = true) const;
+
+  const SchedulePointer& own() const { return own_; }
+  const std::map<std::string, Preset>& presets() const { return presets_; }
+
+ private:
+  std::int64_t num_layers_ = 0;
+  SchedulePointer own_;
+  std::optional<std::int64_t> own_horizon_;
+  std::map<std::string, Preset> presets_;
+};
+
+}  // namespace skipdec::runtime
