@@ -1,0 +1,138 @@
+#include "json/events.h"
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace skipdec::runtime {
+namespace {
+
+class Reader {
+ public:
+  Reader(const std::string& subject, const JsonLimits& limits, JsonEvents& events)
+      : subject_(subject), limits_(limits), events_(events) {}
+
+  [[noreturn]] void refuse(const std::string& problem) const {
+    throw Error(limits_.status, subject_,
+                limits_.remedy.empty() ? problem : problem + "; " + limits_.remedy);
+  }
+
+  // What nlohmann::json::sax_parse calls; true: go on.
+  bool null() {
+    count_value();
+    events_.on_null();
+    return true;
+  }
+
+  bool boolean(bool value) {
+    count_value();
+    events_.on_boolean(value);
+    return true;
+  }
+
+  bool number_integer(std::int64_t value) {
+    count_value();
+    events_.on_integer(value);
+    return true;
+  }
+
+  bool number_unsigned(std::uint64_t value) {
+    count_value();
+    events_.on_unsigned(value);
+    return true;
+  }
+
+  bool number_float(double value, const std::string& written) {
+    count_value();
+    if (written.find_first_of(".eE") == std::string::npos)
+      refuse("holds the integer " + written.substr(0, 40) + "; allowed: integers of 64 bits");
+    events_.on_number(value);
+    return true;
+  }
+
+  bool string(std::string& value) {
+    count_value();
+    events_.on_string(value);
+    return true;
+  }
+
+  bool binary(const nlohmann::json::binary_t& /*value*/) const { refuse("holds binary data"); }
+
+  bool start_object(std::size_t /*elements*/) {
+    open();
+    events_.on_object_start();
+    return true;
+  }
+
+  bool key(std::string& value) {
+    count();
+    events_.on_key(value);
+    return true;
+  }
+
+  bool end_object() {
+    --depth_;
+    events_.on_object_end();
+    return true;
+  }
+
+  bool start_array(std::size_t /*elements*/) {
+    open();
+    events_.on_array_start();
+    return true;
+  }
+
+  bool end_array() {
+    --depth_;
+    events_.on_array_end();
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::json::exception& error) const {
+    constexpr int kOutOfRange = 406;  // nlohmann's number of a float that is infinite
+    if (error.id == kOutOfRange) refuse("holds a number beyond the range of a double");
+    refuse("is not JSON: the text breaks off or goes wrong at byte " + std::to_string(position));
+  }
+
+ private:
+  void count() {
+    if (++values_ > limits_.max_values)
+      refuse("holds more than " + std::to_string(limits_.max_values) + " values");
+  }
+
+  void count_value() {
+    count();
+    if (depth_ >= limits_.max_nesting)
+      refuse("is nested deeper than " + std::to_string(limits_.max_nesting) + " levels");
+  }
+
+  void open() {
+    count_value();
+    ++depth_;
+  }
+
+  const std::string& subject_;
+  const JsonLimits& limits_;
+  JsonEvents& events_;
+  std::size_t depth_ = 0;
+  std::size_t values_ = 0;
+};
+
+}  // namespace
+
+void read_json(std::string_view text, const std::string& subject, const JsonLimits& limits,
+               JsonEvents& events) {
+  Reader reader(subject, limits, events);
+  if (text.size() > limits.max_bytes)
+    reader.refuse("is larger than " + std::to_string(limits.max_bytes) +
+                  " bytes, the most that is read");
+  // nlohmann takes the first NUL for the end.
+  const std::size_t nul = text.find('\0');
+  if (nul != std::string_view::npos)
+    reader.refuse("is not JSON: byte " + std::to_string(nul + 1) + " is NUL");
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,77 @@
+// What parse_json reads, and what it refuses before it costs memory.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "errors.h"
+#include "json/parse.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using nlohmann::json;
+
+std::string refusal_of(const std::string& text, const JsonLimits& limits = {}) {
+  try {
+    parse_json(text, "file.json", limits);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), limits.status);
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+std::string nested(std::size_t levels) {
+  return std::string(levels, '[') + std::string(levels, ']');
+}
+
+TEST(ParseJson, GivesTheTreeOfTheText) {
+  const std::string text =
+      R"({"a": [1, -2, 1.5, true, null, "\u00e9\ud83d\ude00"], "b": {"a": []}, "": 18446744073709551615})";
+  EXPECT_EQ(parse_json(text, "x"), json::parse(text));
+  EXPECT_EQ(parse_json("\xEF\xBB\xBF 7 ", "x"), json(7));
+}
+
+TEST(ParseJson, RefusesWhatIsNotJson) {
+  for (const std::string text :
+       {"", "{", "[1,]", "{\"a\" 1}", "nul", "1 2", "\"a", "[NaN]", "\"\xC3(\"", "\"\xED\xA0\x80\"",
+        "\"\\ud800\"", "\"\xF5\x80\x80\x80\"", "// no\n1", "'a'", "\"\n\""})
+    EXPECT_NE(refusal_of(text).find("file.json: is not JSON"), std::string::npos) << text;
+  EXPECT_NE(refusal_of(std::string("{}\0x", 4)).find("byte 3 is NUL"), std::string::npos);
+}
+
+TEST(ParseJson, RefusesNumbersThatDoNotFit) {
+  EXPECT_NE(refusal_of("[18446744073709551616]").find("18446744073709551616"), std::string::npos);
+  EXPECT_NE(refusal_of("-9223372036854775809").find("64 bits"), std::string::npos);
+  EXPECT_NE(refusal_of("1e999").find("range of a double"), std::string::npos);
+}
+
+TEST(ParseJson, RefusesAKeyThatComesTwice) {
+  EXPECT_NE(refusal_of(R"({"b": {"key": 1, "key": 1}})").find("key twice in one object: key"),
+            std::string::npos);
+  EXPECT_EQ(parse_json(R"([{"a": 1}, {"a": {"a": 1}}])", "x").size(), 2U);
+}
+
+TEST(ParseJson, NestsAsDeepAsItsLimitAndNoDeeper) {
+  JsonLimits shallow;
+  shallow.max_nesting = 2;
+  EXPECT_NO_THROW(parse_json(nested(100), "x"));
+  EXPECT_NE(refusal_of(nested(101)).find("deeper than 100 levels"), std::string::npos);
+  EXPECT_NE(refusal_of(std::string(1 << 20, '[')).find("deeper"), std::string::npos);
+  EXPECT_NE(refusal_of("[[1]]", shallow).find("deeper than 2"), std::string::npos);
+}
+
+TEST(ParseJson, StopsAtItsLimits) {
+  JsonLimits limits;
+  limits.max_values = 4;
+  limits.status = Status::kSchedule;
+  EXPECT_NO_THROW(parse_json("[1,2,3]", "x", limits));
+  EXPECT_NE(refusal_of("[1,2,3,4]", limits).find("more than 4 values"), std::string::npos);
+  limits.max_bytes = 6;
+  EXPECT_NE(refusal_of("[1,2,3]", limits).find("larger than 6 bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime
