@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace skipdec::runtime {
 
@@ -23,15 +24,26 @@ enum class Status : int {
   kInternal = 12,    // a bug
 };
 
+// In the form of Python's (engines/errors.py): "subject | problem", or the number of problems and
+// each on a line of its own.
 class Error : public std::runtime_error {
  public:
-  // "subject: problem"
   Error(Status status, const std::string& subject, const std::string& problem)
-      : std::runtime_error(subject + ": " + problem), status_(status) {}
+      : std::runtime_error(subject + " | " + problem), status_(status) {}
+  // Of one ``subject``, found together; at least one.
+  Error(Status status, const std::string& subject, const std::vector<std::string>& problems)
+      : std::runtime_error(subject + " | " + listed(problems)), status_(status) {}
 
   Status status() const noexcept { return status_; }
 
  private:
+  static std::string listed(const std::vector<std::string>& problems) {
+    if (problems.size() == 1) return problems.front();
+    std::string text = std::to_string(problems.size()) + " problems:";
+    for (const std::string& problem : problems) text += "\n  - " + problem;
+    return text;
+  }
+
   Status status_;
 };
 
