@@ -1,0 +1,49 @@
+// The key and value buffers of one layer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kv/layout.h"
+#include "kv/pool.h"
+
+namespace skipdec::runtime {
+
+// Where a layer writes: key and value [rows, N, capacity, W]; somebody else owns the memory.
+struct CacheView {
+  std::byte* key = nullptr;
+  std::byte* value = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t capacity = 0;
+};
+
+// Copies the first ``length`` positions of a row of one cache over a row of another, whose capacity
+// may differ; of keys and values.
+void copy_positions(const KVLayout& layout, const CacheView& source, std::int64_t source_row,
+                    const CacheView& target, std::int64_t target_row, std::int64_t length);
+
+// Owns both, taken from ``pool``, and gives them back.
+class CachePair {
+ public:
+  // Throws Error (kCapacity, kMemory); then nothing is taken.
+  CachePair(BufferPool& pool, const KVLayout& layout, std::int64_t rows, std::int64_t capacity);
+  ~CachePair();
+  CachePair(const CachePair&) = delete;
+  CachePair& operator=(const CachePair&) = delete;
+
+  // Exchanges what two pairs of one pool own.
+  void swap(CachePair& other) noexcept;
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t capacity() const { return capacity_; }
+  // Rows ``start`` ... ``start + rows`` - 1.
+  CacheView view(std::int64_t start, std::int64_t rows) const;
+
+ private:
+  BufferPool& pool_;
+  KVLayout layout_;
+  std::int64_t rows_, capacity_;
+  Buffer key_, value_;
+};
+
+}  // namespace skipdec::runtime

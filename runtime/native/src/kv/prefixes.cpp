@@ -1,0 +1,169 @@
+#include "kv/prefixes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+namespace skipdec::runtime {
+
+struct PrefixCache::Block {
+  BlockPointer parent;
+  Tokens tokens{};
+  Buffer memory;  // [L, 2, N, kBlockTokens, W], keys and values
+  std::int64_t children = 0;
+};
+
+PrefixCache::PrefixCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_layers)
+    : pool_(pool),
+      layout_(layout),
+      num_layers_(num_layers),
+      block_bytes_(pooled_size(2 * num_layers * layout.nbytes(1, kBlockTokens))) {}
+
+PrefixCache::~PrefixCache() { clear(); }
+
+void PrefixCache::set_limit(std::int64_t nbytes) {
+  limit_ = nbytes;
+  make_room(0, {});
+}
+
+std::vector<PrefixCache::BlockPointer> PrefixCache::find(const std::vector<std::int64_t>& tokens) {
+  std::vector<BlockPointer> found = known(tokens, tokens.size() - 1);
+  touch(found);
+  return found;
+}
+
+std::int64_t PrefixCache::kept_tokens(const std::vector<std::int64_t>& tokens) const {
+  return static_cast<std::int64_t>(known(tokens, tokens.size() - 1).size()) * kBlockTokens;
+}
+
+// The kept blocks among the first ``end`` tokens.
+std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std::int64_t>& tokens,
+                                                          std::size_t end) const {
+  std::vector<BlockPointer> found;
+  const Block* parent = nullptr;
+  for (std::size_t start = 0; start + kBlockTokens <= end; start += kBlockTokens) {
+    Key key{parent, {}};
+    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(start), kBlockTokens,
+                key.tokens.begin());
+    const auto place = places_.find(key);
+    if (place == places_.end()) break;
+    found.push_back(*place->second);
+    parent = found.back().get();
+  }
+  return found;
+}
+
+// A block is used as recently as what lies behind it.
+void PrefixCache::touch(const std::vector<BlockPointer>& blocks) {
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    const auto place = places_.at(Key{(*block)->parent.get(), (*block)->tokens});
+    blocks_.splice(blocks_.end(), blocks_, place);
+  }
+}
+
+PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& tokens) {
+  Recording recording;
+  recording.cache_ = this;
+  const std::vector<BlockPointer> kept = known(tokens, tokens.size());
+  touch(kept);
+  recording.start_ = static_cast<std::int64_t>(kept.size()) * kBlockTokens;
+  BlockPointer parent = kept.empty() ? nullptr : kept.back();
+  for (std::size_t start = kept.size() * kBlockTokens; start + kBlockTokens <= tokens.size();
+       start += kBlockTokens) {
+    if (!make_room(block_bytes_, kept)) break;
+    auto block = std::make_shared<Block>();
+    block->memory = pool_.acquire(block_bytes_);
+    ++num_held_;
+    block->parent = parent;
+    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(start), kBlockTokens,
+                block->tokens.begin());
+    recording.blocks_.push_back(block);
+    parent = std::move(block);
+  }
+  return recording;
+}
+
+PrefixCache::Recording::~Recording() {
+  for (const BlockPointer& block : blocks_) cache_->free(block);
+}
+
+void PrefixCache::Recording::copy(std::int64_t layer, const CacheView& written, std::int64_t row) {
+  for (std::size_t index = 0; index < blocks_.size(); ++index) {
+    const std::int64_t start = start_ + static_cast<std::int64_t>(index) * kBlockTokens;
+    const std::int64_t offset = start * cache_->layout_.position_bytes();
+    const CacheView shifted{written.key + offset, written.value + offset, written.rows,
+                            written.capacity};
+    copy_positions(cache_->layout_, shifted, row, cache_->view(*blocks_[index], layer), 0,
+                   kBlockTokens);
+  }
+}
+
+void PrefixCache::Recording::commit() {
+  bool is_known = false;
+  for (const BlockPointer& block : blocks_) {
+    const Key key{block->parent.get(), block->tokens};
+    is_known = is_known || cache_->places_.count(key) > 0;
+    if (is_known) {  // another prompt of the same call has kept it meanwhile
+      cache_->free(block);
+      continue;
+    }
+    cache_->places_[key] = cache_->blocks_.insert(cache_->blocks_.end(), block);
+    if (block->parent) ++block->parent->children;
+  }
+  blocks_.clear();
+}
+
+void PrefixCache::restore(const std::vector<BlockPointer>& blocks, std::int64_t layer,
+                          const CacheView& target) const {
+  for (std::size_t index = 0; index < blocks.size(); ++index) {
+    const std::int64_t offset =
+        static_cast<std::int64_t>(index) * kBlockTokens * layout_.position_bytes();
+    const CacheView shifted{target.key + offset, target.value + offset, 1, target.capacity};
+    copy_positions(layout_, view(*blocks[index], layer), 0, shifted, 0, kBlockTokens);
+  }
+}
+
+void PrefixCache::clear() {
+  for (const BlockPointer& block : blocks_) free(block);
+  places_.clear();
+  blocks_.clear();
+}
+
+// Drops what was used least recently, but ``spare``, until ``nbytes`` more are allowed.
+bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>& spare) {
+  while (this->nbytes() + nbytes > limit_) {
+    const auto oldest = std::find_if(blocks_.begin(), blocks_.end(), [&](const BlockPointer& each) {
+      return each->children == 0 && std::find(spare.begin(), spare.end(), each) == spare.end();
+    });
+    if (oldest == blocks_.end()) return false;
+    const BlockPointer block = *oldest;
+    places_.erase(Key{block->parent.get(), block->tokens});
+    blocks_.erase(oldest);
+    if (block->parent) --block->parent->children;
+    free(block);
+  }
+  return true;
+}
+
+void PrefixCache::free(const BlockPointer& block) {
+  pool_.release(std::move(block->memory));
+  --num_held_;
+}
+
+CacheView PrefixCache::view(const Block& block, std::int64_t layer) const {
+  const std::int64_t half = layout_.nbytes(1, kBlockTokens);
+  std::byte* const key = block.memory.data() + 2 * layer * half;
+  return {key, key + half, 1, kBlockTokens};
+}
+
+std::size_t PrefixCache::Hash::operator()(const Key& key) const {
+  std::size_t hash = std::hash<const void*>{}(key.parent);
+  for (const std::int64_t token : key.tokens) {
+    hash = (hash ^ static_cast<std::size_t>(token)) * 0x9E3779B97F4A7C15ULL;
+    hash ^= hash >> 29U;
+  }
+  return hash;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,99 @@
+// Slots: rows that come and go on their own, each in the layers that it still runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/cache_pair.h"
+#include "kv/reservation.h"
+
+namespace skipdec::runtime {
+
+// What the slots of a running batch hold at most.
+struct SlotLimits {
+  std::int64_t max_rows = 0;
+  std::int64_t max_positions = 0;  // of a row, prompt and text
+  std::int64_t kv_bytes = 0;
+};
+
+// Keys and values of all rows that run, layer by layer.
+//
+// A layer's residents lie in its slots 0 ... n-1, so that the first n of one buffer are what the layer
+// is bound to. A row enters at the tail; when it leaves a layer, the last resident's positions move
+// into the gap, in that layer alone. Rows reserve all that they will need when they are admitted.
+// Buffers grow in classes, one layer at a time, and are given back when a layer has no reservation.
+//
+// Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in slots
+// 0, 1.
+class SlotCache {
+ public:
+  using Row = std::int64_t;
+
+  SlotCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_layers,
+            const SlotLimits& limits);
+
+  const KVLayout& layout() const { return layout_; }
+  const SlotLimits& limits() const { return limits_; }
+  std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
+
+  // Grows whenever a row enters or leaves a layer, or a buffer is another.
+  std::uint64_t version() const { return version_; }
+  // Changes when the layer's buffers do: bindings of before are void.
+  std::uint64_t generation(std::int64_t layer) const { return at(layer).generation; }
+  // The rows in the layer's slots, in order.
+  const std::vector<Row>& residents(std::int64_t layer) const { return at(layer).residents; }
+  // The layer's first slots.
+  CacheView first(std::int64_t layer, std::int64_t rows) const;
+
+  // Most bytes that rows which reserve so much take beside those there, growing included.
+  // ``prompt_bytes``: what else their prompts take while they run.
+  std::int64_t bytes_with(const std::vector<const Reservation*>& reservations,
+                          std::int64_t prompt_bytes) const;
+  // Bytes that these rows take if there are no others. Any thread.
+  std::int64_t bytes_alone(const Reservation& reservation, std::int64_t rows) const;
+
+  // Reserves for rows what `bytes_with` found room for.
+  void reserve(const std::vector<Row>& rows, const std::vector<const Reservation*>& reservations);
+  // Gives rows that have reserved there the layer's next slots.
+  CacheView enter(std::int64_t layer, const std::vector<Row>& rows);
+  // Says how many positions of a row hold something, in each layer where it resides.
+  void set_length(Row row, std::int64_t length) { lengths_[row] = length; }
+  // Takes the row out of a layer, where it may or may not be, for good.
+  void leave(Row row, std::int64_t layer);
+  // Takes the row out of all layers: it has ended.
+  void release(Row row);
+  // Lets rows that have reserved as much enter where ``row`` resides, with what it holds.
+  void fork(Row row, const std::vector<Row>& copies);
+  // Gives all buffers back.
+  void clear();
+
+ private:
+  struct Layer {
+    std::map<Row, std::int64_t> reserved;  // positions
+    std::vector<Row> residents;            // by slot
+    std::optional<CachePair> pair;
+    std::uint64_t generation = 0;
+  };
+  struct Size {
+    std::int64_t rows = 0, positions = 0;
+  };
+
+  Layer& at(std::int64_t layer) { return layers_[static_cast<std::size_t>(layer)]; }
+  const Layer& at(std::int64_t layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+  Size size_for(std::int64_t rows, std::int64_t positions) const;
+  std::int64_t pair_bytes(Size size) const;
+  void grow(Layer& layer);
+  void give_back(Layer& layer);
+
+  BufferPool& pool_;
+  KVLayout layout_;
+  SlotLimits limits_;
+  std::uint64_t version_ = 0;
+  std::vector<Layer> layers_;
+  std::unordered_map<Row, std::int64_t> lengths_;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,131 @@
+#include "scheduling/scheduler.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace skipdec::runtime {
+
+namespace {
+
+// Tokens that a row may be padded by whatever its length: running them costs less than reading the
+// weights for another call (12 tokens of OPT-1.3b in int8 on two cores).
+constexpr std::int64_t kCheapPadding = 16;
+
+}  // namespace
+
+Scheduler::Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens,
+                     std::unique_ptr<const Admission> admission, Fits fits, KeptTokens kept_tokens)
+    : slots_(slots),
+      max_prefill_tokens_(max_prefill_tokens),
+      admission_(std::move(admission)),
+      fits_(std::move(fits)),
+      kept_tokens_(std::move(kept_tokens)) {}
+
+std::int64_t Scheduler::running_rows() const {
+  return std::accumulate(running_.begin(), running_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& each) { return sum + each.second; });
+}
+
+void Scheduler::cancel(std::int64_t number) {
+  waiting_.erase(number);
+  running_.erase(number);
+  if (chunked_ && chunked_->first.number == number) chunked_.reset();
+}
+
+void Scheduler::row_ended(std::int64_t number) {
+  const auto found = running_.find(number);
+  if (--found->second == 0) running_.erase(found);
+}
+
+Action Scheduler::next_action(double now) {
+  if (owes_step_ && !running_.empty()) {
+    owes_step_ = false;
+    return Decode{};
+  }
+  owes_step_ = false;
+  if (chunked_) {
+    const auto [job, done] = *chunked_;
+    return next_chunk(job, done);
+  }
+  const std::vector<Job> next = group();
+  const std::optional<double> until = held_until(next, now);
+  if (!next.empty() && !until) return let_in(next);
+  if (!running_.empty()) return Decode{};
+  return Wait{until};
+}
+
+// The first that waits, if it fits, and others of like length that do, too.
+std::vector<Job> Scheduler::group() const {
+  std::vector<Job> found;
+  std::int64_t free_slots = free();
+  std::int64_t shortest = 0;
+  std::int64_t longest = 0;
+  for (const auto& [number, job] : waiting_) {
+    const std::int64_t low = std::min(found.empty() ? job.prompt_length : shortest, job.prompt_length);
+    const std::int64_t high = std::max(longest, job.prompt_length);
+    const auto calls = static_cast<std::int64_t>(found.size()) + 1;
+    const bool is_alike = high <= std::max(2 * low, low + kCheapPadding) &&
+                          high * calls <= max_prefill_tokens_;
+    if (!found.empty() && !is_alike) continue;
+    if (job.rows > free_slots) break;  // whoever comes later must not pass it
+    const bool runs_alone = runs_in_chunks(job);
+    if (!found.empty() && runs_alone) continue;
+    found.push_back(job);
+    if (!fits_(found)) {
+      found.pop_back();
+      break;
+    }
+    free_slots -= job.rows;
+    shortest = low;
+    longest = high;
+    if (runs_alone) break;
+  }
+  return found;
+}
+
+bool Scheduler::runs_in_chunks(const Job& job) const {
+  return job.prompt_length > max_prefill_tokens_ || kept_tokens_(job) > 0;
+}
+
+std::optional<double> Scheduler::held_until(const std::vector<Job>& group, double now) {
+  if (group.empty()) {
+    since_.reset();
+    return std::nullopt;
+  }
+  since_ = since_.value_or(now);
+  Situation situation;
+  for (const auto& [number, job] : waiting_) situation.waiting += job.rows;
+  situation.free = free();
+  situation.running = running_rows();
+  situation.since = *since_;
+  situation.now = now;
+  return admission_->wait_until(situation);
+}
+
+Action Scheduler::let_in(const std::vector<Job>& group) {
+  since_.reset();
+  for (const Job& job : group) waiting_.erase(job.number);
+  const Job& first = group.front();
+  if (runs_in_chunks(first)) return next_chunk(first, kept_tokens_(first));
+  Prefill prefill;
+  for (const Job& job : group) {
+    running_[job.number] = job.rows;
+    prefill.numbers.push_back(job.number);
+  }
+  owes_step_ = true;
+  return prefill;
+}
+
+Chunk Scheduler::next_chunk(const Job& job, std::int64_t start) {
+  const std::int64_t stop = std::min(start + max_prefill_tokens_, job.prompt_length);
+  owes_step_ = true;
+  if (stop < job.prompt_length) {
+    chunked_.emplace(job, stop);
+  } else {
+    chunked_.reset();
+    running_[job.number] = job.rows;
+  }
+  return {job.number, start, stop};
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,29 @@
+// The loaded engines of a bundle: embed, layers, head.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kv/cache_pair.h"
+#include "sessions/session.h"
+
+namespace skipdec::runtime {
+
+// Bypassing a layer is not calling it. Sessions are used by one thread at a time.
+struct Engines {
+  std::unique_ptr<Session> embed, head;
+  std::vector<std::unique_ptr<Session>> layers;  // lowest first
+
+  // Throws what `Backend::load` does.
+  static Engines load(const Manifest& manifest, Backend& backend);
+
+  std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
+};
+
+// Binds what the engine asks for and runs it once.
+void run_once(Session& session, const std::vector<BoundTensor>& tensors);
+
+// One buffer as past and present: the engine appends in place.
+void add_cache(std::vector<BoundTensor>& tensors, const KVLayout& layout, const CacheView& cache);
+
+}  // namespace skipdec::runtime

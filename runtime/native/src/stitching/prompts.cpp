@@ -1,0 +1,169 @@
+#include "stitching/prompts.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace skipdec::runtime {
+
+namespace {
+
+constexpr std::int64_t kScoreRows = 64;  // logits at a time: of OPT's vocabulary 13 MB
+
+// int64 [rows, length]: start, start + 1, start + 2 ... in each row.
+std::vector<std::int64_t> positions(std::int64_t rows, std::int64_t length, std::int64_t start) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(rows * length));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto first = ids.begin() + row * length;
+    std::iota(first, first + length, start);
+  }
+  return ids;
+}
+
+}  // namespace
+
+Prompts::Prompts(const Engines& engines, const Manifest& manifest)
+    : engines_(engines),
+      layout_(KVLayout::of(manifest)),
+      hidden_size_(manifest.model.hidden_size),
+      vocab_size_(manifest.model.vocab_size),
+      token_bytes_(hidden_size_ * static_cast<std::int64_t>(item_bytes(manifest.hidden_dtype))) {}
+
+Logits Prompts::prefill(const std::vector<const TokenSpan*>& prompts,
+                        const ActiveLengths& active_lengths, const LayerCaches& caches,
+                        const AfterLayer& after) {
+  std::vector<std::int64_t> lengths;
+  lengths.reserve(prompts.size());
+  for (const TokenSpan* prompt : prompts) {
+    lengths.push_back(static_cast<std::int64_t>(prompt->size()));
+  }
+  Hidden hidden = embed(prompts, 0);
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
+    const std::vector<std::int64_t> active = active_lengths(layer);
+    if (active == lengths) {
+      run_layer(layer, hidden.memory.data(), hidden.length, caches(layer), lengths, 0);
+    } else {
+      run_prefixes(layer, hidden, caches(layer), active, 0);
+    }
+    after(layer);
+  }
+  std::vector<std::int64_t> last;
+  last.reserve(lengths.size());
+  for (std::size_t row = 0; row < lengths.size(); ++row) {
+    last.push_back(static_cast<std::int64_t>(row) * hidden.length + lengths[row] - 1);
+  }
+  return gather_logits(hidden, std::move(last));
+}
+
+Logits Prompts::chunk(const TokenSpan& tokens, std::int64_t start,
+                      const ActiveLengths& active_lengths, const LayerCaches& caches,
+                      bool is_last) {
+  Hidden hidden = embed({&tokens}, start);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
+    const std::int64_t active = std::min(active_lengths(layer).front() - start, count);
+    if (active > 0) run_prefixes(layer, hidden, caches(layer), {active}, start);
+  }
+  if (!is_last) return {0, vocab_size_};
+  return gather_logits(hidden, {count - 1});
+}
+
+void Prompts::score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
+                    std::int64_t first, std::int64_t count, const CacheView& scratch,
+                    const std::function<void(const Logits&)>& take) {
+  Hidden hidden = embed({&tokens}, 0);
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
+    run_prefixes(layer, hidden, scratch, {active_lengths[static_cast<std::size_t>(layer)]}, 0);
+  }
+  for (std::int64_t done = 0; done < count; done += kScoreRows) {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(std::min(kScoreRows, count - done)));
+    std::iota(rows.begin(), rows.end(), first + done);
+    take(gather_logits(hidden, std::move(rows)));
+  }
+}
+
+Prompts::Hidden Prompts::embed(const std::vector<const TokenSpan*>& rows, std::int64_t start) {
+  std::size_t longest = 0;
+  for (const TokenSpan* row : rows) longest = std::max(longest, row->size());
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const auto length = static_cast<std::int64_t>(longest);
+  std::vector<std::int64_t> input_ids(rows.size() * longest);
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    std::copy(rows[row]->begin(), rows[row]->end(),
+              input_ids.begin() + static_cast<std::ptrdiff_t>(row * longest));
+  }
+  std::vector<std::int64_t> position_ids = positions(count, length, start);
+  Hidden hidden{count, length, Buffer(count * length * token_bytes_)};
+  run_once(*engines_.embed, {
+                                {Role::kInputIds, input_ids.data(), {count, length}},
+                                {Role::kPositionIds, position_ids.data(), {count, length}},
+                                {Role::kHiddenStatesOut,
+                                 hidden.memory.data(),
+                                 {count, length, hidden_size_}},
+                            });
+  return hidden;
+}
+
+// Of ``hidden_states`` [rows, padded, E], row r's first ``lengths[r]`` tokens count.
+void Prompts::run_layer(std::int64_t layer, std::byte* hidden_states, std::int64_t padded,
+                        const CacheView& cache, const std::vector<std::int64_t>& lengths,
+                        std::int64_t start) {
+  const auto rows = static_cast<std::int64_t>(lengths.size());
+  const std::vector<std::int64_t> shape{rows, padded, hidden_size_};
+  std::vector<std::int64_t> position_ids = positions(rows, padded, start);
+  std::vector<std::int64_t> write_indices(lengths.size(), start);
+  std::vector<std::int32_t> seqlens_k;
+  seqlens_k.reserve(lengths.size());
+  for (const std::int64_t length : lengths) {
+    seqlens_k.push_back(static_cast<std::int32_t>(start + length - 1));
+  }
+  auto total = static_cast<std::int32_t>(start + padded);
+  std::vector<BoundTensor> tensors{
+      {Role::kHiddenStates, hidden_states, shape},
+      {Role::kHiddenStatesOut, hidden_states, shape},
+      {Role::kPositionIds, position_ids.data(), {rows, padded}},
+      {Role::kSeqlensK, seqlens_k.data(), {rows}},
+      {Role::kTotalSequenceLength, &total, {}},
+      {Role::kWriteIndices, write_indices.data(), {rows}},
+  };
+  add_cache(tensors, layout_, cache);
+  run_once(*engines_.layers[static_cast<std::size_t>(layer)], tensors);
+}
+
+// Runs the first ``active[r]`` tokens of each row; the others bypass the layer.
+void Prompts::run_prefixes(std::int64_t layer, Hidden& hidden, const CacheView& cache,
+                           const std::vector<std::int64_t>& active, std::int64_t start) {
+  const std::int64_t longest = *std::max_element(active.begin(), active.end());
+  if (hidden.rows == 1) {  // its first tokens lie together
+    run_layer(layer, hidden.memory.data(), longest, cache, active, start);
+    return;
+  }
+  const Buffer prefixes(hidden.rows * longest * token_bytes_);
+  const auto row_bytes = static_cast<std::size_t>(longest * token_bytes_);
+  const auto held_at = [&](std::size_t row) {
+    return hidden.memory.data() + static_cast<std::int64_t>(row) * hidden.length * token_bytes_;
+  };
+  for (std::size_t row = 0; row < active.size(); ++row) {
+    std::memcpy(prefixes.data() + row * row_bytes, held_at(row), row_bytes);
+  }
+  run_layer(layer, prefixes.data(), longest, cache, active, start);
+  for (std::size_t row = 0; row < active.size(); ++row) {
+    std::memcpy(held_at(row), prefixes.data() + row * row_bytes,
+                static_cast<std::size_t>(active[row] * token_bytes_));
+  }
+}
+
+Logits Prompts::gather_logits(const Hidden& hidden, std::vector<std::int64_t> row_positions) {
+  const auto rows = static_cast<std::int64_t>(row_positions.size());
+  Logits logits(rows, vocab_size_);
+  run_once(*engines_.head,
+           {
+               {Role::kHiddenStates, hidden.memory.data(), {hidden.rows, hidden.length, hidden_size_}},
+               {Role::kRowPositions, row_positions.data(), {rows}},
+               {Role::kLogits, logits.row(0), {rows, vocab_size_}},
+           });
+  return logits;
+}
+
+}  // namespace skipdec::runtime

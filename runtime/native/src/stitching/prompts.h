@@ -1,0 +1,83 @@
+// Prompts: many tokens of a row in one call of each engine, whole or in chunks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "stitching/engines.h"
+
+namespace skipdec::runtime {
+
+using TokenSpan = std::vector<std::int64_t>;
+// How many of each row's first tokens run a layer: [rows].
+using ActiveLengths = std::function<std::vector<std::int64_t>(std::int64_t layer)>;
+// Where a layer writes; asked for before it runs.
+using LayerCaches = std::function<CacheView(std::int64_t layer)>;
+// Told when a layer has written.
+using AfterLayer = std::function<void(std::int64_t layer)>;
+
+// float32 [rows, V], owned.
+class Logits {
+ public:
+  Logits(std::int64_t rows, std::int64_t vocab_size)
+      : rows_(rows),
+        vocab_size_(vocab_size),
+        memory_(rows * vocab_size * static_cast<std::int64_t>(sizeof(float))) {}
+
+  std::int64_t rows() const { return rows_; }
+  float* row(std::int64_t index) const {
+    void* const first = memory_.data();
+    return static_cast<float*>(first) + index * vocab_size_;
+  }
+
+ private:
+  std::int64_t rows_, vocab_size_;
+  Buffer memory_;
+};
+
+// Calls the engines of ``engines`` with more than one token a row.
+class Prompts {
+ public:
+  Prompts(const Engines& engines, const Manifest& manifest);
+
+  // Runs prompts into empty caches. Ragged prompts are padded on the right and prefixes cut at the
+  // longest; what is computed beyond a row's own length is dropped: hidden states stay as the layer
+  // below left them, keys and values are never read.
+  // Returns logits [rows, V] of each prompt's last token.
+  Logits prefill(const std::vector<const TokenSpan*>& prompts, const ActiveLengths& active_lengths,
+                 const LayerCaches& caches, const AfterLayer& after);
+
+  // Runs ``tokens`` of one prompt, which stand at ``start`` and behind it, on their caches;
+  // ``active_lengths`` counts the prompt's tokens from its first on. The same bits as the whole
+  // prompt at once, with int8 products. Returns logits [1, V] if this is the prompt's last chunk, else
+  // [0, V].
+  Logits chunk(const TokenSpan& tokens, std::int64_t start, const ActiveLengths& active_lengths,
+               const LayerCaches& caches, bool is_last);
+
+  // Teacher-forces one row, each layer on its active prefix; all layers write ``scratch``. Gives
+  // logits [<= 64, V] of positions ``first`` ... ``first + count`` - 1 to ``take``, in order.
+  void score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
+             std::int64_t first, std::int64_t count, const CacheView& scratch,
+             const std::function<void(const Logits&)>& take);
+
+ private:
+  struct Hidden {  // [rows, length, E], dense
+    std::int64_t rows, length;
+    Buffer memory;
+  };
+
+  Hidden embed(const std::vector<const TokenSpan*>& rows, std::int64_t start);
+  void run_layer(std::int64_t layer, std::byte* hidden_states, std::int64_t padded,
+                 const CacheView& cache, const std::vector<std::int64_t>& lengths,
+                 std::int64_t start);
+  void run_prefixes(std::int64_t layer, Hidden& hidden, const CacheView& cache,
+                    const std::vector<std::int64_t>& active, std::int64_t start);
+  Logits gather_logits(const Hidden& hidden, std::vector<std::int64_t> row_positions);
+
+  const Engines& engines_;
+  KVLayout layout_;
+  std::int64_t hidden_size_, vocab_size_, token_bytes_;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,230 @@
+// The part of SlotStitcher that runs prompts: what they reserve, where they write, what is kept.
+#include <algorithm>
+#include <utility>
+
+#include "stitching/slot_stitcher.h"
+
+namespace skipdec::runtime {
+
+namespace {
+
+constexpr std::int64_t kPrefixShare = 4;  // of KV memory, beginnings are kept in a quarter at most
+
+// Fewer save less than it costs to read the weights for one prompt alone, not for several together:
+// 12 tokens of OPT-1.3b in int8 on two cores.
+constexpr std::int64_t kLeastKeptTokens = 32;
+
+bool keeps(const PromptRow& row, std::int64_t layer) {
+  return row.reservation[static_cast<std::size_t>(layer)] > 0;
+}
+
+// How many of the rows run ``layer`` after their prompts.
+std::size_t num_keeping(const std::vector<const PromptRow*>& rows, std::int64_t layer) {
+  return static_cast<std::size_t>(std::count_if(
+      rows.begin(), rows.end(), [&](const PromptRow* row) { return keeps(*row, layer); }));
+}
+
+// One for each row and copy.
+std::vector<const Reservation*> reservations(const std::vector<const PromptRow*>& rows) {
+  std::vector<const Reservation*> all;
+  for (const PromptRow* row : rows) all.insert(all.end(), row->copies.size() + 1, &row->reservation);
+  return all;
+}
+
+}  // namespace
+
+bool PromptRow::runs_whole() const {
+  for (std::int64_t layer = 0; layer < schedule->num_layers(); ++layer) {
+    if (active_length(layer) != static_cast<std::int64_t>(tokens.size())) return false;
+  }
+  return true;
+}
+
+bool SlotStitcher::fits(const std::vector<const PromptRow*>& rows) const {
+  return cache_.bytes_with(reservations(rows), scratch_bytes(rows)) <= cache_.limits().kv_bytes;
+}
+
+bool SlotStitcher::fits_in_chunks(const PromptRow& row) const {
+  return cache_.bytes_with(reservations({&row}), chunk_bytes(row)) <= cache_.limits().kv_bytes;
+}
+
+std::int64_t SlotStitcher::bytes_alone(const PromptRow& row, bool in_chunks) const {
+  const auto rows = static_cast<std::int64_t>(row.copies.size()) + 1;
+  return cache_.bytes_alone(row.reservation, rows) +
+         (in_chunks ? chunk_bytes(row) : scratch_bytes({&row}));
+}
+
+std::int64_t SlotStitcher::kept_tokens(const PromptRow& row) const {
+  if (!prefixes_ || !row.runs_whole()) return 0;
+  const std::int64_t kept = prefixes_->kept_tokens(row.tokens);
+  if (kept < kLeastKeptTokens) return 0;
+  // In chunks it may never fit.
+  return bytes_alone(row, true) > cache_.limits().kv_bytes ? 0 : kept;
+}
+
+// Of the layers that not all rows keep; 0 if there is none.
+std::int64_t SlotStitcher::scratch_capacity(const std::vector<const PromptRow*>& rows) const {
+  std::int64_t longest = 0;
+  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+    if (num_keeping(rows, layer) == rows.size()) continue;
+    for (const PromptRow* row : rows) longest = std::max(longest, row->active_length(layer));
+  }
+  return longest;
+}
+
+std::int64_t SlotStitcher::scratch_bytes(const std::vector<const PromptRow*>& rows) const {
+  const std::int64_t capacity = scratch_capacity(rows);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  return capacity == 0 ? 0 : 2 * pooled_size(cache_.layout().nbytes(count, capacity));
+}
+
+// Every layer needs what it has seen of a prompt that comes in chunks.
+std::int64_t SlotStitcher::chunk_bytes(const PromptRow& row) const {
+  std::int64_t total = 0;
+  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+    total += 2 * pooled_size(cache_.layout().nbytes(1, row.active_length(layer)));
+  }
+  return total;
+}
+
+Logits SlotStitcher::prefill(const std::vector<const PromptRow*>& rows) {
+  reserve(rows, scratch_bytes(rows));
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const std::int64_t capacity = scratch_capacity(rows);
+  std::optional<CachePair> scratch;
+  if (capacity > 0) scratch.emplace(pool_, cache_.layout(), count, capacity);
+  std::vector<std::pair<std::int64_t, PrefixCache::Recording>> recordings;  // by index of the row
+  std::vector<const TokenSpan*> prompts;
+  Rows numbers;
+  for (const PromptRow* row : rows) {
+    if (prefixes_ && row->runs_whole()) {
+      const auto index = static_cast<std::int64_t>(prompts.size());
+      recordings.emplace_back(index, prefixes_->record(row->tokens));
+    }
+    prompts.push_back(&row->tokens);
+    numbers.push_back(row->row);
+  }
+  CacheView written;
+  const auto active = [&](std::int64_t layer) {
+    std::vector<std::int64_t> lengths;
+    for (const PromptRow* row : rows) lengths.push_back(row->active_length(layer));
+    return lengths;
+  };
+  const auto caches = [&](std::int64_t layer) {
+    const bool all_keep = num_keeping(rows, layer) == rows.size();
+    written = all_keep ? cache_.enter(layer, numbers) : scratch->view(0, count);
+    return written;
+  };
+  const auto after = [&](std::int64_t layer) {
+    if (num_keeping(rows, layer) < rows.size()) copy_kept(rows, layer, written);
+    for (auto& [index, recording] : recordings) recording.copy(layer, written, index);
+  };
+  Logits logits = prompts_.prefill(prompts, active, caches, after);
+  for (auto& [index, recording] : recordings) recording.commit();
+  begin(rows);
+  return logits;
+}
+
+std::int64_t SlotStitcher::begin_chunks(const PromptRow& row) {
+  reserve({&row}, chunk_bytes(row));
+  Chunked chunked;
+  chunked.row = &row;
+  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+    chunked.caches.push_back(
+        std::make_unique<CachePair>(pool_, cache_.layout(), 1, row.active_length(layer)));
+  }
+  if (prefixes_ && row.runs_whole()) {
+    const auto blocks = prefixes_->find(row.tokens);
+    for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+      const CacheView target = chunked.caches[static_cast<std::size_t>(layer)]->view(0, 1);
+      prefixes_->restore(blocks, layer, target);
+    }
+    chunked.done = static_cast<std::int64_t>(blocks.size()) * kBlockTokens;
+  }
+  chunked_ = std::move(chunked);
+  return chunked_->done;
+}
+
+Logits SlotStitcher::chunk(std::int64_t stop) {
+  Chunked& chunked = *chunked_;
+  const PromptRow& row = *chunked.row;
+  const auto cache_of = [&](std::int64_t layer) {
+    return chunked.caches[static_cast<std::size_t>(layer)]->view(0, 1);
+  };
+  const TokenSpan tokens(row.tokens.begin() + chunked.done, row.tokens.begin() + stop);
+  const auto active = [&](std::int64_t layer) {
+    return std::vector<std::int64_t>{row.active_length(layer)};
+  };
+  const bool is_last = stop == static_cast<std::int64_t>(row.tokens.size());
+  Logits logits = prompts_.chunk(tokens, chunked.done, active, cache_of, is_last);
+  chunked.done = stop;
+  if (!is_last) return logits;
+  std::optional<PrefixCache::Recording> recording;
+  if (prefixes_ && row.runs_whole()) recording.emplace(prefixes_->record(row.tokens));
+  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+    copy_kept({&row}, layer, cache_of(layer));
+    if (recording) recording->copy(layer, cache_of(layer), 0);
+  }
+  if (recording) recording->commit();
+  chunked_.reset();
+  begin({&row});
+  return logits;
+}
+
+void SlotStitcher::score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
+                         std::int64_t first, std::int64_t count,
+                         const std::function<void(const Logits&)>& take) {
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (prefixes_) {
+    const std::int64_t others = pool_.in_use_bytes() - prefixes_->nbytes();
+    const std::int64_t free = cache_.limits().kv_bytes - others - score_bytes(length);
+    prefixes_->set_limit(std::clamp<std::int64_t>(free, 0, prefixes_->nbytes()));
+  }
+  const CachePair scratch(pool_, cache_.layout(), 1, length);
+  prompts_.score(tokens, active_lengths, first, count, scratch.view(0, 1), take);
+}
+
+std::int64_t SlotStitcher::score_bytes(std::int64_t tokens) const {
+  return 2 * pooled_size(cache_.layout().nbytes(1, tokens));
+}
+
+bool SlotStitcher::fits_score(std::int64_t tokens) const {
+  return reserved_bytes() + score_bytes(tokens) <= cache_.limits().kv_bytes;
+}
+
+void SlotStitcher::reserve(const std::vector<const PromptRow*>& rows, std::int64_t prompt_bytes) {
+  const std::vector<const Reservation*> reserved = reservations(rows);
+  if (prefixes_) {
+    const std::int64_t limit = cache_.limits().kv_bytes;
+    const std::int64_t planned = cache_.bytes_with(reserved, prompt_bytes);
+    prefixes_->set_limit(std::min(limit / kPrefixShare, limit - planned));
+  }
+  Rows numbers;
+  for (const PromptRow* row : rows) {
+    numbers.push_back(row->row);
+    numbers.insert(numbers.end(), row->copies.begin(), row->copies.end());
+  }
+  cache_.reserve(numbers, reserved);
+}
+
+void SlotStitcher::begin(const std::vector<const PromptRow*>& rows) {
+  for (const PromptRow* row : rows) {
+    cache_.set_length(row->row, static_cast<std::int64_t>(row->tokens.size()));
+  }
+  for (const PromptRow* row : rows) {
+    if (!row->copies.empty()) cache_.fork(row->row, row->copies);
+  }
+}
+
+// Lets the rows that keep ``layer`` enter it, with what ``written`` [rows, N, T, W] holds.
+void SlotStitcher::copy_kept(const std::vector<const PromptRow*>& rows, std::int64_t layer,
+                             const CacheView& written) {
+  for (std::size_t index = 0; index < rows.size(); ++index) {
+    if (!keeps(*rows[index], layer)) continue;
+    const CacheView slot = cache_.enter(layer, {rows[index]->row});
+    copy_positions(cache_.layout(), written, static_cast<std::int64_t>(index), slot, 0,
+                   static_cast<std::int64_t>(rows[index]->tokens.size()));
+  }
+}
+
+}  // namespace skipdec::runtime

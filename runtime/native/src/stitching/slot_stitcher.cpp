@@ -1,0 +1,165 @@
+#include "stitching/slot_stitcher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace skipdec::runtime {
+
+SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest,
+                           const SlotLimits& limits, bool keeps_prefixes)
+    : engines_(engines),
+      pool_(limits.kv_bytes),
+      cache_(pool_, KVLayout::of(manifest), engines.num_layers(), limits),
+      prompts_(engines, manifest),
+      all_(manifest, limits.max_rows),
+      part_(manifest, limits.max_rows) {
+  if (keeps_prefixes) prefixes_.emplace(pool_, cache_.layout(), engines.num_layers());
+}
+
+const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& rows) {
+  for (const StepRow& row : rows) leave_bypassed(row);
+  if (!is_current(rows)) find_route(rows);
+  Route& route = *route_;
+  for (std::size_t place = 0; place < rows.size(); ++place) {
+    const StepRow& row = rows[route.order[place]];
+    all_.input_ids()[place] = row.token;
+    all_.set_position(place, row.position);
+  }
+  all_.set_total(rows.size());
+  route.embed->run();
+  run_layers(rows);
+  route.head->run();
+  for (const StepRow& row : rows) cache_.set_length(row.row, row.position + 1);
+  return route.logits;
+}
+
+// Frees the row's slots in the layers that it bypasses from now on.
+void SlotStitcher::leave_bypassed(const StepRow& row) {
+  const auto found = plans_.find(row.row);
+  const LayerPlan* const before = found == plans_.end() ? nullptr : found->second;
+  if (before == row.plan) return;
+  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+    const auto runs = [&](const LayerPlan& plan) {
+      return std::binary_search(plan.begin(), plan.end(), layer);
+    };
+    if ((before == nullptr || runs(*before)) && !runs(*row.plan)) cache_.leave(row.row, layer);
+  }
+  plans_[row.row] = row.plan;
+}
+
+bool SlotStitcher::is_current(const std::vector<StepRow>& rows) const {
+  return route_ && route_->version == cache_.version() &&
+         std::equal(rows.begin(), rows.end(), route_->numbers.begin(), route_->numbers.end(),
+                    [](const StepRow& row, SlotCache::Row number) { return row.row == number; });
+}
+
+// How the rows go through the layers that they reside in, lowest first.
+void SlotStitcher::find_route(const std::vector<StepRow>& rows) {
+  Route route;
+  route.version = cache_.version();
+  for (const StepRow& row : rows) route.numbers.push_back(row.row);
+  const Rows& top = cache_.residents(cache_.num_layers() - 1);
+  const Rows order = top.size() == rows.size() ? top : route.numbers;
+  std::unordered_map<SlotCache::Row, std::size_t> place_of;  // in the buffers
+  for (std::size_t place = 0; place < order.size(); ++place) place_of[order[place]] = place;
+  const Rows* now = &order;
+  std::size_t gathered = Stop::kAll;
+  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+    const Rows& inside = cache_.residents(layer);
+    if (inside.empty()) continue;
+    if (inside != *now) {
+      now = &inside;
+      gathered = Stop::kAll;
+      if (inside != order) {
+        gathered = route.gathers.size();
+        std::vector<std::size_t>& places = route.gathers.emplace_back();
+        for (const SlotCache::Row row : inside) places.push_back(place_of.at(row));
+      }
+    }
+    const auto count = static_cast<std::int64_t>(inside.size());
+    route.stops.push_back({gathered, layer_binding(layer, count, gathered != Stop::kAll)});
+  }
+  std::unordered_map<SlotCache::Row, std::size_t> index_of;  // in ``numbers``
+  for (std::size_t index = 0; index < rows.size(); ++index) index_of[rows[index].row] = index;
+  for (const SlotCache::Row row : order) route.order.push_back(index_of.at(row));
+  for (const SlotCache::Row row : route.numbers) {
+    route.logits.push_back(all_.logits(static_cast<std::int64_t>(place_of.at(row))));
+  }
+  const auto count = static_cast<std::int64_t>(rows.size());
+  route.embed = end_binding(*engines_.embed, count);
+  route.head = end_binding(*engines_.head, count);
+  route_ = std::move(route);
+}
+
+void SlotStitcher::run_layers(const std::vector<StepRow>& rows) {
+  const Route& route = *route_;
+  std::size_t gathered = Stop::kAll;
+  for (const Stop& stop : route.stops) {
+    if (stop.gather != gathered) {
+      if (gathered != Stop::kAll) scatter(route.gathers[gathered]);
+      gathered = stop.gather;
+      if (gathered != Stop::kAll) gather(route.gathers[gathered], rows);
+    }
+    stop.binding->run();
+  }
+  if (gathered != Stop::kAll) scatter(route.gathers[gathered]);
+}
+
+// Brings rows of the step, and where they stand, to the second buffers.
+void SlotStitcher::gather(const std::vector<std::size_t>& places,
+                          const std::vector<StepRow>& rows) {
+  for (std::size_t index = 0; index < places.size(); ++index) {
+    std::memcpy(part_.hidden_state(static_cast<std::int64_t>(index)),
+                all_.hidden_state(static_cast<std::int64_t>(places[index])), all_.row_bytes());
+    part_.set_position(index, rows[route_->order[places[index]]].position);
+  }
+  part_.set_total(places.size());
+}
+
+void SlotStitcher::scatter(const std::vector<std::size_t>& places) {
+  for (std::size_t index = 0; index < places.size(); ++index) {
+    std::memcpy(all_.hidden_state(static_cast<std::int64_t>(places[index])),
+                part_.hidden_state(static_cast<std::int64_t>(index)), all_.row_bytes());
+  }
+}
+
+Binding* SlotStitcher::layer_binding(std::int64_t layer, std::int64_t rows, bool is_part) {
+  const std::uint64_t generation = cache_.generation(layer);
+  Bound& bound = bound_[{layer, rows, is_part}];
+  if (!bound.binding || bound.generation != generation) {
+    bound.binding.reset();
+    std::vector<BoundTensor> tensors = (is_part ? part_ : all_).tensors(rows);
+    add_cache(tensors, cache_.layout(), cache_.first(layer, rows));
+    bound.binding = engines_.layers[static_cast<std::size_t>(layer)]->bind(tensors);
+    bound.generation = generation;
+  }
+  return bound.binding.get();
+}
+
+Binding* SlotStitcher::end_binding(Session& session, std::int64_t rows) {
+  std::unique_ptr<Binding>& binding = ends_[{&session, rows}];
+  if (!binding) binding = session.bind(all_.tensors(rows));
+  return binding.get();
+}
+
+void SlotStitcher::release(SlotCache::Row row) {
+  if (chunked_ && (chunked_->row->row == row ||
+                   std::find(chunked_->row->copies.begin(), chunked_->row->copies.end(), row) !=
+                       chunked_->row->copies.end())) {
+    chunked_.reset();
+  }
+  plans_.erase(row);
+  cache_.release(row);
+}
+
+void SlotStitcher::reset() {
+  chunked_.reset();
+  route_.reset();
+  bound_.clear();
+  plans_.clear();
+  cache_.clear();
+  if (prefixes_) prefixes_->clear();
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,55 @@
+#include "stitching/step_buffers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace skipdec::runtime {
+
+StepBuffers::StepBuffers(const Manifest& manifest, std::int64_t max_rows)
+    : hidden_size_(manifest.model.hidden_size),
+      vocab_size_(manifest.model.vocab_size),
+      row_bytes_(hidden_size_ * static_cast<std::int64_t>(item_bytes(manifest.hidden_dtype))),
+      input_ids_(static_cast<std::size_t>(max_rows)),
+      position_ids_(input_ids_),
+      write_indices_(input_ids_),
+      row_positions_(input_ids_),
+      seqlens_k_(static_cast<std::size_t>(max_rows)),
+      hidden_states_(max_rows * row_bytes_),
+      logits_(max_rows * vocab_size_ * static_cast<std::int64_t>(sizeof(float))) {
+  std::iota(row_positions_.begin(), row_positions_.end(), 0);
+}
+
+void StepBuffers::set_position(std::size_t row, std::int64_t position) {
+  position_ids_[row] = position;
+  write_indices_[row] = position;
+  seqlens_k_[row] = static_cast<std::int32_t>(position);
+}
+
+void StepBuffers::set_total(std::size_t rows) {
+  const auto end = seqlens_k_.begin() + static_cast<std::ptrdiff_t>(rows);
+  total_sequence_length_ = *std::max_element(seqlens_k_.begin(), end) + 1;
+}
+
+const float* StepBuffers::logits(std::int64_t row) const {
+  const void* const first = logits_.data();
+  return static_cast<const float*>(first) + row * vocab_size_;
+}
+
+std::vector<BoundTensor> StepBuffers::tensors(std::int64_t rows) {
+  const std::vector<std::int64_t> ids{rows, 1};
+  const std::vector<std::int64_t> hidden{rows, 1, hidden_size_};
+  return {
+      {Role::kInputIds, input_ids_.data(), ids},
+      {Role::kPositionIds, position_ids_.data(), ids},
+      {Role::kHiddenStates, hidden_states_.data(), hidden},
+      {Role::kHiddenStatesOut, hidden_states_.data(), hidden},
+      {Role::kSeqlensK, seqlens_k_.data(), {rows}},
+      {Role::kTotalSequenceLength, &total_sequence_length_, {}},
+      {Role::kWriteIndices, write_indices_.data(), {rows}},
+      {Role::kRowPositions, row_positions_.data(), {rows}},
+      {Role::kLogits, logits_.data(), {rows, vocab_size_}},
+  };
+}
+
+}  // namespace skipdec::runtime
