@@ -70,6 +70,13 @@ Outcome drawing(InstructionSet set) {
       });
       outcome.add(results, wanted, 0);
     }
+    const std::vector<float> logits = numbers.values(size);
+    const float best = *std::max_element(logits.begin(), logits.end());
+    double total = 0;
+    for (const float logit : logits) total += std::exp(static_cast<double>(logit - best));
+    const double sum = sum_weights_on(set)(logits.data(), size, best);
+    outcome.add({static_cast<float>(sum)}, {static_cast<float>(total)},
+                static_cast<float>(total * 1e-6));
   }
   return outcome;
 }

@@ -26,7 +26,7 @@
 // clang-format on
 
 namespace skipdec {
-DrawToken avx2_draw_token() { return draw_token; }
+Drawing avx2_drawing() { return {draw_token, sum_weights}; }
 }  // namespace skipdec
 
 #if defined(__clang__)

@@ -28,7 +28,7 @@
 // clang-format on
 
 namespace skipdec {
-DrawToken avx512_draw_token() { return draw_token; }
+Drawing avx512_drawing() { return {draw_token, sum_weights}; }
 }  // namespace skipdec
 
 #if defined(__clang__)

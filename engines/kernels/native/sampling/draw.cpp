@@ -4,22 +4,30 @@
 
 namespace skipdec {
 
-DrawToken draw_token_on(InstructionSet set) {
+namespace {
+
+Drawing drawing_on(InstructionSet set) {
   switch (set) {
 #if defined(__x86_64__)
     case InstructionSet::kAmx:
     case InstructionSet::kAvx512Vnni:
-      return avx512_draw_token();
+      return avx512_drawing();
     case InstructionSet::kAvxVnni:
     case InstructionSet::kAvx2:
-      return avx2_draw_token();
+      return avx2_drawing();
 #elif defined(__aarch64__)
     case InstructionSet::kNeon:
-      return neon_draw_token();
+      return neon_drawing();
 #endif
     default:
-      return portable_draw_token();
+      return portable_drawing();
   }
 }
+
+}  // namespace
+
+DrawToken draw_token_on(InstructionSet set) { return drawing_on(set).draw_token; }
+
+SumWeights sum_weights_on(InstructionSet set) { return drawing_on(set).sum_weights; }
 
 }  // namespace skipdec

@@ -34,7 +34,12 @@ struct DrawScratch {
 using DrawToken = std::int64_t (*)(const Draw&, const float* logits, std::int64_t size,
                                    DrawScratch& scratch);
 
+// The sum of e^(logit − best) over logits [size], of which ``best`` is the largest: what
+// log-softmax needs.
+using SumWeights = double (*)(const float* logits, std::int64_t size, float best);
+
 // How ``set``, or the next plainer one that has a way, does it.
 DrawToken draw_token_on(InstructionSet set);
+SumWeights sum_weights_on(InstructionSet set);
 
 }  // namespace skipdec

@@ -103,6 +103,18 @@ void weigh(const Draw& draw, float best, const float* values, std::int64_t size,
   }
 }
 
+// See SumWeights.
+double sum_weights(const float* logits, std::int64_t size, float best) {
+  float weights[kBlock];
+  double total = 0;
+  for (std::int64_t start = 0; start < size; start += kBlock) {
+    const std::int64_t count = std::min(kBlock, size - start);
+    weigh(Draw{}, best, logits + start, count, weights);
+    total += sum_of(weights, count);
+  }
+  return total;
+}
+
 // Calls visit(start, count) for each block of weights of which one may be ``least`` or more.
 template <class Visit>
 void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {

@@ -18,7 +18,7 @@
 // clang-format on
 
 namespace skipdec {
-DrawToken neon_draw_token() { return draw_token; }
+Drawing neon_drawing() { return {draw_token, sum_weights}; }
 }  // namespace skipdec
 
 #endif  // __aarch64__

@@ -15,5 +15,5 @@
 // clang-format on
 
 namespace skipdec {
-DrawToken portable_draw_token() { return draw_token; }
+Drawing portable_drawing() { return {draw_token, sum_weights}; }
 }  // namespace skipdec

@@ -5,12 +5,17 @@
 
 namespace skipdec {
 
-DrawToken portable_draw_token();
+struct Drawing {
+  DrawToken draw_token;
+  SumWeights sum_weights;
+};
+
+Drawing portable_drawing();
 #if defined(__x86_64__)
-DrawToken avx2_draw_token();
-DrawToken avx512_draw_token();
+Drawing avx2_drawing();
+Drawing avx512_drawing();
 #elif defined(__aarch64__)
-DrawToken neon_draw_token();
+Drawing neon_drawing();
 #endif
 
 }  // namespace skipdec

@@ -8,6 +8,10 @@
 
 namespace skipdec::runtime {
 
+// Log-probabilities that one request may ask for, over all tokens of all its completions. What it
+// asks for is known with its prompt: the request's check, not that of its parameters.
+inline constexpr std::int64_t kMaxLogprobs = std::int64_t{1} << 20;
+
 // The rules and limits of skipdec's Python SamplingParams.
 struct SamplingParams {
   std::int64_t max_tokens = 16;  // 0: as many as the bundle's positions allow

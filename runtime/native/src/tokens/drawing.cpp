@@ -1,0 +1,59 @@
+#include "tokens/drawing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "errors.h"
+#include "operators/context.h"
+#include "processor/instruction_set.h"
+
+namespace skipdec::runtime {
+namespace {
+
+// A margin of 0 leaves none but the largest, of which the number 0 draws the first.
+constexpr Draw kGreedy{1.0F, 0.0F, 0, 1.0, 0.0};
+
+InstructionSet instruction_set() {
+  try {
+    return chosen_instruction_set();
+  } catch (const OperatorError& error) {
+    throw Error(Status::kEnvironment, "kernels", error.what());
+  }
+}
+
+// What min_p keeps: p ≥ min_p · p_best.
+float min_p_margin(const SamplingParams& params) {
+  if (params.min_p <= 0) return -std::numeric_limits<float>::infinity();
+  return static_cast<float>(params.temperature * std::log(params.min_p));
+}
+
+Draw draw_of(const SamplingParams& params) {
+  if (params.greedy()) return kGreedy;
+  Draw draw;
+  draw.inverse_temperature = static_cast<float>(1.0 / params.temperature);
+  draw.margin = min_p_margin(params);
+  draw.top_k = std::max<std::int64_t>(0, params.top_k);
+  draw.top_p = params.top_p;
+  return draw;
+}
+
+}  // namespace
+
+Drawer::Drawer(const Draw& draw)
+    : draw_(draw),
+      draw_token_(draw_token_on(instruction_set())),
+      sum_weights_(sum_weights_on(instruction_set())) {}
+
+Drawer::Drawer(const SamplingParams& params) : Drawer(draw_of(params)) {}
+
+Drawer Drawer::greedy() { return Drawer(kGreedy); }
+
+std::int64_t Drawer::draw(const float* logits, std::int64_t size, double uniform) const {
+  static thread_local DrawScratch scratch;  // megabytes, which no sequence needs for itself
+  Draw draw = draw_;
+  draw.uniform = uniform;
+  return draw_token_(draw, logits, size, scratch);
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,86 @@
+#include "tokens/sampler.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "tokens/drawing.h"
+#include "tokens/penalties.h"
+#include "tokens/philox.h"
+
+namespace skipdec::runtime {
+namespace {
+
+std::optional<Philox> random_stream(const SamplingParams& params, std::int64_t output_index) {
+  if (params.greedy()) return std::nullopt;
+  if (!params.seed) return Philox::of_entropy();
+  return Philox({*params.seed, static_cast<std::uint64_t>(output_index)});
+}
+
+}  // namespace
+
+class Sampler::State {
+ public:
+  State(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
+        std::int64_t vocab_size, std::int64_t output_index,
+        std::optional<std::int64_t> eos_token_id)
+      : vocab_size_(vocab_size),
+        min_tokens_(params.min_tokens),
+        logprobs_(params.logprobs),
+        drawer_(params),
+        random_(random_stream(params, output_index)) {
+    if (Penalties::needed_by(params)) penalties_.emplace(params, prompt);
+    if (min_tokens_ > 0) ending_token_ids_ = params.ending_token_ids(eos_token_id);
+  }
+
+  SampledToken sample(const float* logits) {
+    const float* const adjusted = adjust(logits);
+    SampledToken token;
+    token.token_id = drawer_.draw(adjusted, vocab_size_, random_ ? random_->next_number() : 0.0);
+    if (token.token_id < 0) throw not_finite(logits, vocab_size_, subject());
+    if (logprobs_) {
+      token.logprobs = row_logprobs(logits, vocab_size_, token.token_id, *logprobs_, subject());
+    }
+    ++num_sampled_;
+    if (penalties_) penalties_->add(token.token_id);
+    return token;
+  }
+
+ private:
+  // ``logits`` with what can change the greedy choice; a copy only if there is such.
+  const float* adjust(const float* logits) const {
+    const bool is_masked = num_sampled_ < min_tokens_ && !ending_token_ids_.empty();
+    if (!penalties_ && !is_masked) return logits;
+    static thread_local std::vector<float> adjusted;
+    adjusted.assign(logits, logits + vocab_size_);
+    if (penalties_) penalties_->apply(adjusted.data());
+    if (is_masked) {
+      for (const std::int64_t token_id : ending_token_ids_) {
+        adjusted[static_cast<std::size_t>(token_id)] = -std::numeric_limits<float>::infinity();
+      }
+    }
+    return adjusted.data();
+  }
+
+  std::string subject() const { return "logits of output token " + std::to_string(num_sampled_); }
+
+  std::int64_t vocab_size_, min_tokens_;
+  std::optional<std::int64_t> logprobs_;
+  Drawer drawer_;
+  std::optional<Philox> random_;  // none: greedy
+  std::optional<Penalties> penalties_;
+  std::vector<std::int64_t> ending_token_ids_;
+  std::int64_t num_sampled_ = 0;
+};
+
+Sampler::Sampler(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
+                 std::int64_t vocab_size, std::int64_t output_index,
+                 std::optional<std::int64_t> eos_token_id)
+    : state_(std::make_unique<State>(params, prompt, vocab_size, output_index, eos_token_id)) {}
+Sampler::~Sampler() = default;
+Sampler::Sampler(Sampler&&) noexcept = default;
+Sampler& Sampler::operator=(Sampler&&) noexcept = default;
+
+SampledToken Sampler::sample(const float* logits) { return state_->sample(logits); }
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,146 @@
+#include "tokens/sampling_params.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "errors.h"
+#include "tokens/shown.h"
+
+namespace skipdec::runtime {
+namespace {
+
+constexpr std::int64_t kMaxCompletions = 1024;  // of one prompt
+constexpr std::size_t kMaxStopStrings = 64, kMaxStopLength = 1024;
+constexpr int kMaxOutside = 10;  // token ids in one message
+
+// Everything that is wrong with one value of parameters, in the order of its fields.
+class Problems {
+ public:
+  explicit Problems(const SamplingParams& params) : params_(params) {}
+
+  void check_numbers();
+  void check_stopping();
+  // What fields that are right one by one get wrong together.
+  void check_together();
+  void check_vocabulary(std::int64_t vocab_size, std::optional<std::int64_t> eos_token_id);
+
+  const std::vector<std::string>& found() const { return found_; }
+
+ private:
+  void require(bool is_allowed, const char* field, const std::string& value, const char* allowed) {
+    if (is_allowed) return;
+    found_.push_back(std::string(field) + " is " + value + "; allowed: " + allowed);
+    refused_.insert(field);
+  }
+  void require_integer(const char* field, std::int64_t value, std::int64_t least, std::int64_t most,
+                       const char* allowed) {
+    require(value >= least && value <= most, field, std::to_string(value), allowed);
+  }
+  void require_number(const char* field, double value, double least, double most,
+                      const char* allowed) {
+    require(value >= least && value <= most, field, shown(value), allowed);  // false for NaN
+  }
+  bool is_right(const char* field) const { return refused_.count(field) == 0; }
+
+  const SamplingParams& params_;
+  std::vector<std::string> found_;
+  std::set<std::string_view> refused_;
+};
+
+void Problems::check_numbers() {
+  require_integer("max_tokens", params_.max_tokens, 0, INT64_MAX,
+                  "an integer from 1, or 0: up to the model's limit");
+  require_number("temperature", params_.temperature, 0, 1e6,
+                 "a number from 0 to 1000000; 0 is greedy: the most probable token");
+  require_integer("top_k", params_.top_k, -1, INT64_MAX,
+                  "an integer from 1: only the k most probable tokens; 0 and -1 are off");
+  require(params_.top_p > 0 && params_.top_p <= 1, "top_p", shown(params_.top_p),
+          "a number above 0 and up to 1: only the most probable tokens with this sum; 1 is off");
+  require_number("min_p", params_.min_p, 0, 1,
+                 "a number from 0 to 1: least probability relative to the best token's");
+  require_number("repetition_penalty", params_.repetition_penalty, 0.01, 100,
+                 "a number from 0.01 to 100; above 1 makes tokens of prompt and output less "
+                 "likely");
+  require_number("presence_penalty", params_.presence_penalty, -2, 2,
+                 "a number from -2 to 2, subtracted once from every token in the output");
+  require_number("frequency_penalty", params_.frequency_penalty, -2, 2,
+                 "a number from -2 to 2, subtracted once per occurrence in the output");
+  require_integer("n", params_.n, 1, kMaxCompletions,
+                  "an integer from 1 to 1024: completions per prompt");
+}
+
+void Problems::check_stopping() {
+  require_integer("min_tokens", params_.min_tokens, 0, INT64_MAX,
+                  "an integer from 0 to max_tokens");
+  const auto& stop = params_.stop;
+  const bool is_short = std::all_of(stop.begin(), stop.end(), [](const std::string& text) {
+    const std::size_t size =
+        text.size() <= 4 * kMaxStopLength ? num_characters(text).value_or(0) : 0;
+    return size > 0 && size <= kMaxStopLength;
+  });
+  require(is_short && stop.size() <= kMaxStopStrings, "stop", shown(stop),
+          "non-empty strings of UTF-8 of up to 1024 characters, up to 64 of them");
+  const auto& ids = params_.stop_token_ids;
+  const bool is_natural = std::all_of(ids.begin(), ids.end(), [](auto id) { return id >= 0; });
+  require(is_natural, "stop_token_ids", shown(ids), "a list of token ids from 0");
+  require_integer("logprobs", params_.logprobs.value_or(0), 0, INT64_MAX,
+                  "an integer from 0: most probable tokens reported beside the chosen one");
+}
+
+void Problems::check_together() {
+  if (is_right("max_tokens") && is_right("min_tokens") && params_.max_tokens > 0 &&
+      params_.min_tokens > params_.max_tokens) {
+    found_.push_back("min_tokens is " + std::to_string(params_.min_tokens) +
+                     "; allowed: 0 to max_tokens, which is " + std::to_string(params_.max_tokens));
+  }
+  if (is_right("n") && is_right("temperature") && params_.n > 1 && params_.greedy()) {
+    found_.push_back("n is " + std::to_string(params_.n) + " with temperature " +
+                     shown(params_.temperature) +
+                     "; greedy completions are all alike: set n to 1 or the temperature above 0");
+  }
+}
+
+void Problems::check_vocabulary(std::int64_t vocab_size, std::optional<std::int64_t> eos_token_id) {
+  const std::string size = std::to_string(vocab_size);
+  int outside = 0;
+  for (const std::int64_t id : params_.stop_token_ids) {
+    if (id < vocab_size || outside++ >= kMaxOutside) continue;
+    found_.push_back("stop_token_ids has " + std::to_string(id) + "; allowed: 0 to " +
+                     std::to_string(vocab_size - 1) + ", the model's vocabulary");
+  }
+  const std::int64_t logprobs = params_.logprobs.value_or(0);
+  if (logprobs > vocab_size) {
+    found_.push_back("logprobs is " + std::to_string(logprobs) + "; the vocabulary has " + size +
+                     " tokens");
+  }
+  const auto num_ending = static_cast<std::int64_t>(params_.ending_token_ids(eos_token_id).size());
+  if (params_.min_tokens > 0 && is_right("stop_token_ids") && num_ending >= vocab_size) {
+    found_.push_back("min_tokens is " + std::to_string(params_.min_tokens) + ", but all " + size +
+                     " tokens end the text; leave some out of stop_token_ids, or set min_tokens "
+                     "to 0");
+  }
+}
+
+}  // namespace
+
+void SamplingParams::check(std::int64_t vocab_size,
+                           std::optional<std::int64_t> eos_token_id) const {
+  Problems problems(*this);
+  problems.check_numbers();
+  problems.check_stopping();
+  problems.check_together();
+  problems.check_vocabulary(vocab_size, eos_token_id);
+  if (!problems.found().empty()) throw Error(Status::kUsage, "SamplingParams", problems.found());
+}
+
+std::vector<std::int64_t> SamplingParams::ending_token_ids(
+    std::optional<std::int64_t> eos_token_id) const {
+  std::vector<std::int64_t> ids = stop_token_ids;
+  if (eos_token_id && !ignore_eos) ids.push_back(*eos_token_id);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+}  // namespace skipdec::runtime

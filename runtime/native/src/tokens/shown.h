@@ -1,0 +1,19 @@
+// Values in messages, as Python's repr writes them, up to 80 characters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skipdec::runtime {
+
+std::string shown(double value);                             // 0.1, 1e-05, -1.0, nan
+std::string shown(const std::vector<std::int64_t>& values);  // [3, -1]
+std::string shown(const std::vector<std::string>& values);   // ['.', 'it\'s\n', '\xff']
+
+// Characters of UTF-8 text; none if it isn't.
+std::optional<std::size_t> num_characters(const std::string& text);
+
+}  // namespace skipdec::runtime

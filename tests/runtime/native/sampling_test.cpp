@@ -1,0 +1,191 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "errors.h"
+#include "tokens/philox.h"
+#include "tokens/sampler.h"
+#include "tokens/shown.h"
+
+namespace skipdec::runtime {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::string problem_of(const SamplingParams& params, std::int64_t vocab_size = 100) {
+  try {
+    params.check(vocab_size, 2);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+SamplingParams greedy() {
+  SamplingParams params;
+  params.temperature = 0;
+  return params;
+}
+
+std::vector<std::int64_t> tokens(Sampler& sampler, const std::vector<float>& logits, int count) {
+  std::vector<std::int64_t> ids;
+  for (int i = 0; i < count; ++i) ids.push_back(sampler.sample(logits.data()).token_id);
+  return ids;
+}
+
+Sampler sampler_of(const SamplingParams& params, const std::vector<float>& logits,
+                   std::int64_t output_index = 0) {
+  return {params, {}, static_cast<std::int64_t>(logits.size()), output_index, std::nullopt};
+}
+
+TEST(Philox, ItsFirstBlocksAreNumpys) {
+  Philox of_zero({0, 0}), of_largest({UINT64_MAX, 3});
+  // Generator(Philox(key=[seed, output_index])).random(5)
+  const std::vector<double> zero = {0.011546754286331562, 0.24154919656271812, 0.11142585551493822,
+                                    0.5644146216071337, 0.5023796042735054};
+  const std::vector<double> largest = {0.417400659863032, 0.4376835332408562, 0.3069802962572027,
+                                       0.16079182186793972, 0.7526004874655514};
+  for (std::size_t i = 0; i < zero.size(); ++i) {
+    EXPECT_EQ(of_zero.next_number(), zero[i]);
+    EXPECT_EQ(of_largest.next_number(), largest[i]);
+  }
+}
+
+TEST(Philox, TwoStreamsOfEntropyDiffer) {
+  EXPECT_NE(Philox::of_entropy().next_word(), Philox::of_entropy().next_word());
+}
+
+TEST(SamplingParams, DefaultsAreAllowed) { EXPECT_EQ(problem_of({}), ""); }
+
+TEST(SamplingParams, AllProblemsComeAtOnce) {
+  SamplingParams params = greedy();
+  params.top_p = std::nan("");
+  params.n = 2;
+  params.stop = {"", "it's\n"};
+  params.stop_token_ids = {100, 7};
+  params.min_tokens = 20;
+  EXPECT_EQ(
+      problem_of(params),
+      "SamplingParams | 5 problems:\n"
+      "  - top_p is nan; allowed: a number above 0 and up to 1: only the most probable tokens "
+      "with this sum; 1 is off\n"
+      "  - stop is ['', 'it\\'s\\n']; allowed: non-empty strings of UTF-8 of up to 1024 "
+      "characters, up to 64 of them\n"
+      "  - min_tokens is 20; allowed: 0 to max_tokens, which is 16\n"
+      "  - n is 2 with temperature 0.0; greedy completions are all alike: set n to 1 or the "
+      "temperature above 0\n"
+      "  - stop_token_ids has 100; allowed: 0 to 99, the model's vocabulary");
+}
+
+TEST(SamplingParams, StopStringsAreLimitedInCharactersNotBytes) {
+  SamplingParams params;
+  params.stop.assign(1, "");
+  for (int i = 0; i < 1024; ++i) params.stop[0] += "\xf0\x9f\x99\x82";
+  EXPECT_EQ(problem_of(params), "");
+  params.stop[0] += "x";
+  EXPECT_NE(problem_of(params), "");
+  params.stop.assign(65, "x");
+  EXPECT_NE(problem_of(params), "");
+}
+
+TEST(SamplingParams, WhatIsNoTextIsNoStopString) {
+  for (const char* text : {"\xff", "\xc0\xaf", "\xed\xa0\x80", "a\xe2\x82", "\xf4\x90\x80\x80"}) {
+    SamplingParams params;
+    params.stop = {text};
+    EXPECT_NE(problem_of(params), "") << shown(params.stop);
+  }
+}
+
+TEST(SamplingParams, EndingTokensComeOnceInOrder) {
+  SamplingParams params;
+  params.stop_token_ids = {9, 2, 9, 5};
+  EXPECT_EQ(params.ending_token_ids(2), (std::vector<std::int64_t>{2, 5, 9}));
+  EXPECT_EQ(params.ending_token_ids(1), (std::vector<std::int64_t>{1, 2, 5, 9}));
+  params.ignore_eos = true;
+  EXPECT_EQ(params.ending_token_ids(1), (std::vector<std::int64_t>{2, 5, 9}));
+}
+
+TEST(Shown, NumbersAreWrittenAsInPython) {
+  EXPECT_EQ(shown(0.1), "0.1");
+  EXPECT_EQ(shown(-1.0), "-1.0");
+  EXPECT_EQ(shown(1e16), "1e+16");
+  EXPECT_EQ(shown(123456789012345.5), "123456789012345.5");
+  EXPECT_EQ(shown(9.5e-5), "9.5e-05");
+  EXPECT_EQ(shown(-INFINITY), "-inf");
+}
+
+TEST(Shown, LongValuesEndAfterEightyCharacters) {
+  const std::vector<std::string> long_text = {std::string(100, '\xff'), "more"};
+  EXPECT_EQ(shown(long_text).size(), 80U);
+  EXPECT_EQ(shown(std::vector<std::int64_t>(1000, 7)).size(), 80U);
+}
+
+TEST(Sampler, GreedyTakesTheFirstOfEqualLogits) {
+  std::vector<float> logits(1000, -1);
+  logits[17] = logits[18] = logits[999] = 3;
+  Sampler sampler = sampler_of(greedy(), logits);
+  EXPECT_EQ(tokens(sampler, logits, 2), (std::vector<std::int64_t>{17, 17}));
+}
+
+TEST(Sampler, LogitsThatAllowNoTokenAreNamed) {
+  const auto message = [](const SamplingParams& params, const std::vector<float>& logits) {
+    try {
+      sampler_of(params, logits).sample(logits.data());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::kEngine);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const SamplingParams& params : {greedy(), SamplingParams()}) {
+    EXPECT_EQ(message(params, {0, kInfinity, kNan, kNan}).substr(0, 76),
+              "logits of output token 0 | 2 of 4 are NaN, the first at token id 2; the engi");
+    EXPECT_EQ(message(params, {0, kInfinity}).substr(0, 77),
+              "logits of output token 0 | 1 of 2 are +inf, the first at token id 1; the engi");
+    EXPECT_EQ(message(params, {-kInfinity, -kInfinity}),
+              "logits of output token 0 | no token can be chosen: all are -inf or stop tokens");
+  }
+}
+
+TEST(Sampler, SequencesDoNotDependOnWhatElseRuns) {
+  SamplingParams params;
+  params.seed = 5;
+  const std::vector<float> logits(64, 0);
+  Sampler alone = sampler_of(params, logits), first = sampler_of(params, logits),
+          second = sampler_of(params, logits, 1);
+  const std::vector<std::int64_t> expected = tokens(alone, logits, 20);
+  std::vector<std::int64_t> firsts, seconds;
+  for (int i = 0; i < 20; ++i) {
+    firsts.push_back(first.sample(logits.data()).token_id);
+    seconds.push_back(second.sample(logits.data()).token_id);
+  }
+  EXPECT_EQ(firsts, expected);
+  EXPECT_NE(seconds, expected);
+}
+
+TEST(Sampler, MaskedTokensMayHaveAnyLogit) {
+  SamplingParams params = greedy();
+  params.min_tokens = 1;
+  params.stop_token_ids = {1};
+  const std::vector<float> logits = {0, kNan, 1};
+  Sampler sampler = sampler_of(params, logits);
+  EXPECT_EQ(sampler.sample(logits.data()).token_id, 2);
+  EXPECT_THROW(sampler.sample(logits.data()), Error);
+}
+
+TEST(Logprobs, OfAScoredTokenIsTheLogSoftmax) {
+  const std::vector<float> logits = {1, 2, 3, -kInfinity};
+  const double total = std::log(std::exp(1.0) + std::exp(2.0) + std::exp(3.0));
+  EXPECT_NEAR(chosen_logprob(logits.data(), 4, 0, "text 0"), 1 - total, 1e-6);
+  EXPECT_EQ(chosen_logprob(logits.data(), 4, 3, "text 0"), -INFINITY);
+  const std::vector<float> invalid = {1, kNan};
+  EXPECT_THROW(chosen_logprob(invalid.data(), 2, 0, "text 0"), Error);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime
