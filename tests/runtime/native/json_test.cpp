@@ -38,7 +38,7 @@ TEST(ParseJson, RefusesWhatIsNotJson) {
   for (const std::string text :
        {"", "{", "[1,]", "{\"a\" 1}", "nul", "1 2", "\"a", "[NaN]", "\"\xC3(\"", "\"\xED\xA0\x80\"",
         "\"\\ud800\"", "\"\xF5\x80\x80\x80\"", "// no\n1", "'a'", "\"\n\""})
-    EXPECT_NE(refusal_of(text).find("file.json: is not JSON"), std::string::npos) << text;
+    EXPECT_NE(refusal_of(text).find("file.json | is not JSON"), std::string::npos) << text;
   EXPECT_NE(refusal_of(std::string("{}\0x", 4)).find("byte 3 is NUL"), std::string::npos);
 }
 
