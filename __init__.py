@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .runtime.measuring.config import BenchConfig
     from .runtime.measuring.doctor import examine_machine
     from .runtime.measuring.inspection import Workload, inspect_bundle
+    from .runtime.native_library import NativePaths, native_paths
     from .runtime.schedule import ExitSchedule
     from .runtime.schedule.default import write_schedule
     from .runtime.schedule.plot import plot_schedule
@@ -107,6 +108,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "Generator": ".runtime.generator",
     "LogitsError": ".engines.errors",
     "MissingExtraError": ".engines.errors",
+    "NativePaths": ".runtime.native_library",
     "OverloadedError": ".engines.errors",
     "ProcessEngine": ".runtime.serving.process.engine",
     "RequestOutput": ".runtime.tokens.outputs",
@@ -127,6 +129,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "examine_machine": ".runtime.measuring.doctor",
     "format_schedule": ".runtime.schedule.text",
     "inspect_bundle": ".runtime.measuring.inspection",
+    "native_paths": ".runtime.native_library",
     "parse_schedule": ".runtime.schedule.text",
     "plot_schedule": ".runtime.schedule.plot",
     "run_benchmark": ".runtime.measuring.bench",
@@ -190,6 +193,7 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "Generator",
     "LogitsError",
     "MissingExtraError",
+    "NativePaths",
     "OverloadedError",
     "ProcessEngine",
     "RequestOutput",
@@ -210,6 +214,7 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "examine_machine",
     "format_schedule",
     "inspect_bundle",
+    "native_paths",
     "parse_schedule",
     "plot_schedule",
     "run_benchmark",

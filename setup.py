@@ -1,11 +1,15 @@
-"""Compiles engines/kernels/native where there is a C++ compiler; pyproject.toml says the rest."""
+"""Compiles kernels and libskipdec where there is a C++ compiler; pyproject.toml says the rest."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -13,68 +17,65 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
-NATIVE = Path("engines/kernels/native")
+KERNEL_SOURCES = Path("engines/kernels/native")
+RUNTIME = Path("runtime/native")  # in the tree and in the package, where lib/ and bin/ come beside
+SONAME = "libskipdec.so.1"
 
+CXXFLAGS = os.environ.get("CXXFLAGS", "")
+# Files of one instruction set say so themselves, so that one set of flags does. Warnings are errors
+# only where CXXFLAGS says so: another compiler's new warning must not cost a user the kernels.
+COMPILE = [
+    "-std=c++17",
+    *(() if "-O" in CXXFLAGS else ("-O3",)),
+    *(() if "-g" in CXXFLAGS else ("-g0",)),  # Python's own flags say -g
+    "-ffp-contract=off",  # a product and a sum round twice, as ONNX Runtime's own nodes do
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-MMD",
+]
 KERNELS = Extension(
     # A library for ONNX Runtime, loaded by path and never imported.
     "skipdec.engines.kernels._native",
-    sources=sorted(map(str, NATIVE.rglob("*.cpp"))),
-    depends=sorted(map(str, NATIVE.rglob("*.h"))),
-    include_dirs=[str(NATIVE)],
+    sources=sorted(map(str, KERNEL_SOURCES.rglob("*.cpp"))),
+    depends=sorted(map(str, KERNEL_SOURCES.rglob("*.h"))),
     language="c++",
     py_limited_api=True,
     optional=True,
-    # Files of one instruction set say so themselves, so that one set of flags does. Warnings are
-    # errors only where CXXFLAGS says so: another compiler's new warning must not cost a user the
-    # kernels.
-    extra_compile_args=[
-        "-std=c++17",
-        *(() if "-O" in os.environ.get("CXXFLAGS", "") else ("-O3",)),
-        "-ffp-contract=off",  # a product and a sum round twice, as ONNX Runtime's own nodes do
-        "-fvisibility=hidden",
-        "-Wall",
-        "-Wextra",
-        "-MMD",
-    ],
 )
 
 
-class BuildKernels(build_ext):
-    """Compiles only what changed, side by side; without a compiler, says what follows."""
+class BuildNative(build_ext):
+    """Compiles only what changed, side by side; says what follows where something is missing."""
+
+    def run(self) -> None:
+        """Build the kernels, then libskipdec, which holds them too."""
+        super().run()
+        self._build_runtime(RUNTIME if self.inplace else self._packaged_runtime())
+
+    def get_source_files(self) -> list[str]:
+        """What an sdist holds of C++."""
+        made = (RUNTIME / "bin", RUNTIME / "lib")
+        files = [file for file in RUNTIME.rglob("*") if file.is_file()]
+        kept = [str(file) for file in files if not any(map(file.is_relative_to, made))]
+        return [*super().get_source_files(), *sorted(kept)]
 
     def build_extension(self, ext: Extension) -> None:
         """Compile the sources, each into an object that later builds use again, and link them."""
         library = Path(self.get_ext_fullpath(ext.name))
         library.unlink(missing_ok=True)  # an older one must not pass for this one
-        compiler = self.compiler.compiler_so_cxx
-        command = repr([*compiler, *ext.extra_compile_args])
-        folder = Path("build", "kernels", sha256(command.encode()).hexdigest()[:12])
         sources, ext.sources = ext.sources, []
         try:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                ext.extra_objects = list(pool.map(partial(self._object, ext, folder), sources))
+            ext.extra_objects = self._kernel_objects(sources)
             super().build_extension(ext)
         except (BaseError, CCompilerError):
             self.warn(
-                f"skipdec's kernels are left out: {compiler[0]} is missing or failed, see above; "
-                "ONNX Runtime's operators do their work, slower. For the kernels, install g++ or "
-                "clang++, or name one by CXX, and install skipdec again"
+                f"skipdec's kernels are left out: {self._compiler()} is missing or failed, see "
+                "above; ONNX Runtime's operators do their work, slower. For the kernels, install "
+                "g++ or clang++, or name one by CXX, and install skipdec again"
             )
         finally:
             ext.sources = sources
-
-    def _object(self, ext: Extension, folder: Path, source: str) -> str:
-        """The object of one source, compiled if it is older than what it was compiled from."""
-        found = folder / Path(source).with_suffix(".o")
-        if not _is_current(found):
-            found.unlink(missing_ok=True)
-            self.compiler.compile(
-                [source],
-                output_dir=str(folder),
-                include_dirs=ext.include_dirs,
-                extra_postargs=ext.extra_compile_args,
-            )
-        return str(found)
 
     def copy_extensions_to_source(self) -> None:
         """Beside the sources, too, no older library must pass for one that failed to compile."""
@@ -85,14 +86,122 @@ class BuildKernels(build_ext):
                 Path(copy).unlink(missing_ok=True)
         super().copy_extensions_to_source()
 
+    def has_native(self) -> bool:
+        """Whether the package that was built holds anything compiled."""
+        built = (
+            Path(self.get_ext_fullpath(KERNELS.name)),
+            self._packaged_runtime() / "lib" / SONAME,
+        )
+        return any(file.exists() for file in built)
 
-class KernelWheel(bdist_wheel):
-    """Named after what is inside: the kernels need no certain Python, and without them, nothing."""
+    def _packaged_runtime(self) -> Path:
+        return Path(self.build_lib, "skipdec", RUNTIME)
+
+    def _build_runtime(self, prefix: Path) -> None:
+        """libskipdec with all that C++ programs need, below ``prefix``; nothing where it can't."""
+        for folder in ("bin", "lib"):
+            shutil.rmtree(prefix / folder, ignore_errors=True)
+        if not sys.platform.startswith("linux"):
+            return
+        json = _include_json()
+        if json is None:
+            self.warn(
+                "libskipdec, the runtime for C++ programs, is left out: nlohmann/json.hpp was not "
+                "found; Python does without. For libskipdec, run `pip install nlohmann_json`, or "
+                "name its folder by NLOHMANN_JSON_INCLUDE_DIR, and install skipdec again"
+            )
+            return
+        try:
+            self._link_runtime(prefix, json)
+        except (BaseError, CCompilerError):
+            shutil.rmtree(prefix / "lib", ignore_errors=True)
+            self.warn(
+                f"libskipdec, the runtime for C++ programs, is left out: {self._compiler()} is "
+                "missing or failed, see above; Python does without. For libskipdec, install g++ or "
+                "clang++, or name one by CXX, and install skipdec again"
+            )
+        else:
+            _copy_interface(prefix, self.distribution.get_version())
+
+    def _link_runtime(self, prefix: Path, json: list[str]) -> None:
+        version = f'-DSKIPDEC_VERSION="{self.distribution.get_version()}"'
+        public = [f"-I{RUNTIME / 'include'}"]
+        private = [*public, f"-I{RUNTIME / 'src'}", f"-I{KERNEL_SOURCES}", *json]
+        sources = map(str, sorted(RUNTIME.glob("src/**/*.cpp")))
+        objects = self._kernel_objects(KERNELS.sources)
+        objects += self._objects(sources, [*COMPILE, version], private)
+        library = str(prefix / "lib" / SONAME)
+        exports = f"-Wl,--version-script={RUNTIME / 'skipdec.map'},-soname,{SONAME},-z,defs"
+        self.compiler.link_shared_object(
+            objects,
+            library,
+            libraries=["dl"],
+            extra_postargs=["-pthread", exports],
+            target_lang="c++",
+        )
+        for source in sorted(RUNTIME.glob("apps/*.cpp")):
+            self.compiler.link_executable(
+                self._objects([str(source)], [*COMPILE, version], public),
+                source.stem.replace("_", "-"),
+                output_dir=str(prefix / "bin"),
+                extra_postargs=[library, "-pthread", "-Wl,-rpath,$ORIGIN/../lib"],
+                target_lang="c++",
+            )
+
+    def _kernel_objects(self, sources: Iterable[str]) -> list[str]:
+        return self._objects(sources, COMPILE, [f"-I{KERNEL_SOURCES}"])
+
+    def _objects(self, sources: Iterable[str], flags: list[str], include: list[str]) -> list[str]:
+        """An object of each source; ``include`` may change without a change of the objects."""
+        command = repr([*self.compiler.compiler_so_cxx, *flags])
+        folder = Path("build", "kernels", sha256(command.encode()).hexdigest()[:12])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(partial(self._object, folder, [*flags, *include]), sources))
+
+    def _object(self, folder: Path, flags: list[str], source: str) -> str:
+        """The object of one source, compiled if it is older than what it was compiled from."""
+        found = folder / Path(source).with_suffix(".o")
+        if not _is_current(found):
+            found.unlink(missing_ok=True)
+            self.compiler.compile([source], output_dir=str(folder), extra_postargs=flags)
+        return str(found)
+
+    def _compiler(self) -> str:
+        return str(self.compiler.compiler_so_cxx[0])
+
+
+class NativeWheel(bdist_wheel):
+    """Named after what is inside: the libraries need no certain Python; without them, nothing."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """The wheel's tags for interpreter, its ABI, and platform."""
-        library = self.get_finalized_command("build_ext").get_ext_fullpath(KERNELS.name)
-        return "py3", "none", super().get_tag()[2] if Path(library).exists() else "any"
+        has_native = self.get_finalized_command("build_ext").has_native()
+        return "py3", "none", super().get_tag()[2] if has_native else "any"
+
+
+def _include_json() -> list[str] | None:
+    """The compiler's arguments for nlohmann/json.hpp; None if there is none."""
+    named = os.environ.get("NLOHMANN_JSON_INCLUDE_DIR")
+    package = None if named else find_spec("nlohmann_json")  # PyPI's wheel of the headers
+    packaged = (package.submodule_search_locations if package else None) or ()
+    searched = [Path(named)] if named else [Path(each, "include") for each in packaged]
+    for folder in searched:
+        if (folder / "nlohmann" / "json.hpp").exists():
+            return ["-isystem", str(folder)]
+    system = () if named else (Path("/usr/include"), Path("/usr/local/include"))
+    return [] if any((each / "nlohmann" / "json.hpp").exists() for each in system) else None
+
+
+def _copy_interface(prefix: Path, version: str) -> None:
+    """Headers and what tells CMake and pkg-config of them, below ``prefix``."""
+    if prefix != RUNTIME:
+        shutil.copytree(RUNTIME / "include", prefix / "include", dirs_exist_ok=True)
+    for template in sorted(RUNTIME.glob("cmake/*.in")):
+        name = template.name.removesuffix(".in")
+        folder = prefix / "lib" / ("pkgconfig" if name.endswith(".pc") else "cmake/skipdec")
+        folder.mkdir(parents=True, exist_ok=True)
+        text = template.read_text().replace("@SKIPDEC_VERSION@", version)
+        (folder / name).write_text(text.replace("@SKIPDEC_INCLUDE@", "../include"))
 
 
 def _is_current(found: Path) -> bool:
@@ -109,5 +218,5 @@ if __name__ == "__main__":
     setup(
         script_name="setup.py",  # so named, it is no module of the package around it
         ext_modules=[KERNELS],
-        cmdclass={"build_ext": BuildKernels, "bdist_wheel": KernelWheel},
+        cmdclass={"build_ext": BuildNative, "bdist_wheel": NativeWheel},
     )

@@ -17,8 +17,9 @@ if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
     echo "making $environment (a few minutes, once)" >&2
     "$python" -m venv --clear "$environment"
     install=("$environment/bin/python" -m pip install --quiet --constraint "$constraints")
-    # torch alone and first, so that pip takes a CPU build of it wherever one is configured
-    "${install[@]}" setuptools "$(grep '^torch==' "$constraints")"
+    # torch alone and first, so that pip takes a CPU build of it wherever one is configured; with it
+    # what building skipdec needs
+    "${install[@]}" setuptools nlohmann_json "$(grep '^torch==' "$constraints")"
     # Type checkers can't follow this import hook: CONTRIBUTING.md says what to do for one's own scripts.
     "${install[@]}" --no-build-isolation --editable '.[cpu,export,calib,plot,serve,dev,docs]'
     # NVIDIA's builder, under its own licence, works without a GPU; there are wheels for Linux on
@@ -29,11 +30,13 @@ if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
 fi
 export PATH="$environment/bin:$PATH"
 
-# The kernels, again after an edit; without a C++ compiler this only warns, each time.
-kernels="$({ find engines/kernels/native setup.py -type f -exec sha256sum {} + | sort
+# The kernels and libskipdec, again after an edit; without a C++ compiler this only warns, each time.
+native="$({ find engines/kernels/native runtime/native setup.py -type f \
+    -not -path 'runtime/native/bin/*' -not -path 'runtime/native/lib/*' -exec sha256sum {} + | sort
     echo "${CXX:-} ${CXXFLAGS:-}"; } | sha256sum)"
-if [[ "$(cat "$environment/kernels" 2>/dev/null)" != "$kernels" ]] ||
+if [[ "$(cat "$environment/native" 2>/dev/null)" != "$native" ||
+    ! -f runtime/native/lib/libskipdec.so.1 ]] ||
     ! compgen -G 'engines/kernels/_native*.so' >/dev/null; then
     python setup.py --quiet build_ext --inplace
-    echo "$kernels" >"$environment/kernels"
+    echo "$native" >"$environment/native"
 fi

@@ -60,6 +60,12 @@ def _print_report(report: dict[str, Any]) -> None:
         if kernels["problem"]
         else ("CPU kernels", chosen, "")
     )
+    native = report["libskipdec"]
+    facts.append(
+        ("libskipdec", native["problem"], "yellow")
+        if native["problem"]
+        else ("libskipdec", f"ABI version {native['abi_version']}, {native['path']}", "")
+    )
     if bandwidth := report["bandwidth"]:
         speed = bandwidth["bytes_per_second"] / 1e9
         facts.append(("memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads", ""))

@@ -18,6 +18,7 @@ from ...engines.host.processor import (
     thread_problems,
 )
 from ...engines.kernels.library import find_library
+from ..native_library import native_abi_version, native_paths
 from .bandwidth import measure_bandwidth
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         "cores": available_cores(),
         "instruction_sets": [flag for flag in _RELEVANT_FLAGS if flag in flags],
         "kernels": _kernels(),
+        "libskipdec": _libskipdec(),
         "gpu": asdict(gpus),
         "gpu_backends": {
             "onnxruntime-cuda": _cuda_provider(providers, packages),
@@ -126,6 +128,16 @@ def _kernels() -> dict[str, str | None]:
     except EnvironmentMismatchError as error:
         problem = f"{error.subject} {'; '.join(error.problems)}"
     return {"instruction_set": None, "problem": problem}
+
+
+def _libskipdec() -> dict[str, str | int | None]:
+    """``path`` of the runtime for C++ programs and its ``abi_version``, or the ``problem``."""
+    try:
+        path, version = str(native_paths().library), native_abi_version()
+    except EnvironmentMismatchError as error:
+        problem = f"{error.subject} {'; '.join(error.problems)}"
+        return {"path": None, "abi_version": None, "problem": problem}
+    return {"path": path, "abi_version": version, "problem": None}
 
 
 def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dict[str, str | None]:
