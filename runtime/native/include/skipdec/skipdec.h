@@ -11,8 +11,8 @@
  *   params.max_tokens = 32;
  *   skipdec_request* request;
  *   skipdec_submit_text(engine, "The capital of France is", &params, &request);
- *   skipdec_delta delta;
- *   while (skipdec_request_next(request, -1, &delta) == SKIPDEC_OK) fputs(delta.text, stdout);
+ *   const skipdec_delta* delta;
+ *   while (skipdec_request_next(request, -1, &delta) == SKIPDEC_OK) fputs(delta->text, stdout);
  *   skipdec_request_release(request);
  *   skipdec_engine_close(engine);
  *
@@ -20,8 +20,9 @@
  * are skipdec_last_error() of the same thread. Strings are UTF-8, ended by a zero byte; whatever a
  * function hands out belongs to the library and lives as long as the object that it says.
  *
- * Structs that a caller fills begin with their size: a library that knows more fields than the
- * caller takes their defaults for the rest. The *_init functions write size and defaults.
+ * Structs that a caller owns begin with their size: a library that knows more fields than the
+ * caller takes their defaults for the rest. The *_init functions write size and defaults. Structs
+ * that the library owns may grow at their end.
  */
 #ifndef SKIPDEC_H
 #define SKIPDEC_H
@@ -95,10 +96,10 @@ typedef struct skipdec_options {
   skipdec_weights weights; /* default SKIPDEC_WEIGHTS_MAPPED */
   int32_t max_waiting;     /* requests that wait at most; default 256 */
   int32_t max_prefill_tokens; /* of one call for prompts; default 2048 */
-  int64_t max_model_len;   /* positions of a request, prompt and text; 0: as many as there are */
-  const char* admission;   /* "fcfs" or "gang:min_free=2,hold_ms=8"; NULL: fcfs */
-  int32_t prefix_cache;    /* keep beginnings of prompts; default 1 */
-  const char* onnxruntime; /* path of libonnxruntime; NULL: searched for */
+  int64_t max_model_len;      /* positions of a request, prompt and text; 0: as many as there are */
+  const char* admission;      /* "fcfs" or "gang:min_free=2,hold_ms=8"; NULL: fcfs */
+  int32_t prefix_cache;       /* keep beginnings of prompts; default 1 */
+  const char* onnxruntime;    /* path of libonnxruntime; NULL: searched for */
 } skipdec_options;
 
 SKIPDEC_API void skipdec_options_init(skipdec_options* options, size_t size);
@@ -111,16 +112,16 @@ SKIPDEC_API skipdec_status skipdec_engine_open(const char* path, const skipdec_o
  * (negative: for ever); SKIPDEC_TIMEOUT if some have not. */
 SKIPDEC_API skipdec_status skipdec_engine_drain(skipdec_engine* engine, double timeout);
 
-/* Waits for the step that runs, ends all requests (their next call says SKIPDEC_CLOSED) and frees the
- * engine; requests stay readable until they are released. NULL is allowed. Refused, as SKIPDEC_USAGE,
- * within a callback. */
+/* Waits for the step that runs, ends all requests (their next call says SKIPDEC_CLOSED) and frees
+ * the engine; requests stay readable until they are released. NULL is allowed. Refused, as
+ * SKIPDEC_USAGE, within a callback. */
 SKIPDEC_API skipdec_status skipdec_engine_close(skipdec_engine* engine);
 
+/* Lives as long as the engine. */
 typedef struct skipdec_info {
-  size_t size;
-  const char* model;        /* its name; strings live as long as the engine */
-  const char* description;  /* what runs it, e.g. "ONNX Runtime 1.31.0, skipdec avx512vnni" */
-  const char* schedule;     /* the default one, in full */
+  const char* model;       /* its name */
+  const char* description; /* what runs it, e.g. "ONNX Runtime 1.31.0, skipdec avx512vnni" */
+  const char* schedule;    /* the default one, in full */
   int64_t num_layers, hidden_size, vocab_size, max_model_len;
   int64_t eos_token_id;     /* -1: none */
   int32_t has_tokenizer;    /* 0: prompts are token ids only, and why: */
@@ -128,12 +129,12 @@ typedef struct skipdec_info {
   const char* warning;      /* e.g. that the model was not tuned to skip layers; "" if none */
 } skipdec_info;
 
-SKIPDEC_API skipdec_status skipdec_engine_info(skipdec_engine* engine, skipdec_info* info);
+SKIPDEC_API skipdec_status skipdec_engine_info(skipdec_engine* engine, const skipdec_info** info);
 
 typedef struct skipdec_stats {
-  size_t size;
-  int64_t running, waiting;                     /* rows that run; requests that wait */
-  int64_t submitted, finished, aborted, failed; /* requests */
+  size_t size;                                       /* the caller's sizeof(skipdec_stats) */
+  int64_t running, waiting;                          /* rows that run; requests that wait */
+  int64_t submitted, finished, aborted, failed;      /* requests */
   int64_t reserved_bytes, prefix_bytes, limit_bytes; /* of KV memory */
   int64_t prompt_tokens, prefix_tokens, generated_tokens;
   int64_t steps, step_rows, layer_calls, layer_rows; /* of decode steps */
@@ -145,16 +146,16 @@ SKIPDEC_API skipdec_status skipdec_engine_stats(skipdec_engine* engine, skipdec_
 /* ---- requests ---- */
 
 typedef struct skipdec_delta {
-  size_t size;
-  int64_t index;               /* of the completion within its request, 0 … n-1 */
-  const int64_t* token_ids;    /* [num_tokens], 0 or 1 of them */
+  int64_t index;            /* of the completion within its request, 0 … n-1 */
+  const int64_t* token_ids; /* [num_tokens], 0 or 1 of them */
   size_t num_tokens;
-  const char* text;            /* whole characters; "" while one, or a stop string, is incomplete */
-  const char* finish_reason;   /* NULL while it runs; "stop", "length", "abort" or "error" */
-  const char* stop_reason;     /* the stop string, or what went wrong; NULL: none */
-  int64_t stop_token_id;       /* the stop token that ended it; -1: none */
-  int64_t layers;              /* decoder layers that made the token */
-  const struct skipdec_logprob* logprobs; /* [num_logprobs] the chosen one first; NULL unless asked */
+  const char* text;          /* whole characters; "" while one, or a stop string, is incomplete */
+  const char* finish_reason; /* NULL while it runs; "stop", "length", "abort" or "error" */
+  const char* stop_reason;   /* the stop string, or what went wrong; NULL: none */
+  int64_t stop_token_id;     /* the stop token that ended it; -1: none */
+  int64_t layers;            /* decoder layers that made the token */
+  const struct skipdec_logprob*
+      logprobs; /* [num_logprobs] the chosen one first; NULL unless asked */
   size_t num_logprobs;
 } skipdec_delta;
 
@@ -171,19 +172,19 @@ typedef int (*skipdec_callback)(void* user_data, const skipdec_delta* delta);
 
 typedef struct skipdec_params {
   size_t size;
-  int64_t max_tokens;         /* default 16; 0: as many as there are positions */
-  double temperature;         /* default 1; 0: the most probable token */
-  int64_t top_k;              /* default 0: off */
-  double top_p;               /* default 1: off */
-  double min_p;               /* default 0: off */
-  double repetition_penalty;  /* default 1: off */
-  double presence_penalty;    /* default 0: off */
-  double frequency_penalty;   /* default 0: off */
-  int32_t has_seed;           /* 1: `seed` is one; 0: fresh entropy */
-  uint64_t seed;              /* equal seeds give equal texts */
-  int64_t n;                  /* completions; default 1 */
-  int64_t min_tokens;         /* before anything stops the text; default 0 */
-  const char* const* stop;    /* [num_stop] strings that end the text */
+  int64_t max_tokens;        /* default 16; 0: as many as there are positions */
+  double temperature;        /* default 1; 0: the most probable token */
+  int64_t top_k;             /* default 0: off */
+  double top_p;              /* default 1: off */
+  double min_p;              /* default 0: off */
+  double repetition_penalty; /* default 1: off */
+  double presence_penalty;   /* default 0: off */
+  double frequency_penalty;  /* default 0: off */
+  int32_t has_seed;          /* 1: `seed` is one; 0: fresh entropy */
+  uint64_t seed;             /* equal seeds give equal texts */
+  int64_t n;                 /* completions; default 1 */
+  int64_t min_tokens;        /* before anything stops the text; default 0 */
+  const char* const* stop;   /* [num_stop] strings that end the text */
   size_t num_stop;
   const int64_t* stop_token_ids; /* [num_stop_token_ids] */
   size_t num_stop_token_ids;
@@ -191,18 +192,18 @@ typedef struct skipdec_params {
   int32_t include_stop_str_in_output;
   int32_t skip_special_tokens; /* default 1 */
   int64_t logprobs;            /* best tokens reported beside the chosen one; default -1: none */
-  /* "full", "2x", "4x:horizon=64", or JSON with a plan, as `skipdec schedule show --json` prints, or a
-   * path that ends in .json; NULL: the engine's default. */
+  /* "full", "2x", "4x:horizon=64", or JSON with a plan, as `skipdec schedule show --json` prints,
+   * or a path that ends in .json; NULL: the engine's default. */
   const char* schedule;
-  double deadline;             /* seconds from now after which it ends, "abort"; 0: none */
-  skipdec_callback callback;   /* NULL: deltas are asked for by skipdec_request_next */
+  double deadline;           /* seconds from now after which it ends, "abort"; 0: none */
+  skipdec_callback callback; /* NULL: deltas are asked for by skipdec_request_next */
   void* user_data;
 } skipdec_params;
 
 SKIPDEC_API void skipdec_params_init(skipdec_params* params, size_t size);
 
-/* Lets a request wait; all of it is checked before. ``params``: NULL for defaults; everything that it
- * points to is copied. The caller releases ``request``. */
+/* Lets a request wait; all of it is checked before. ``params``: NULL for defaults; everything that
+ * it points to is copied. The caller releases ``request``. */
 SKIPDEC_API skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
                                                const skipdec_params* params,
                                                skipdec_request** request);
@@ -210,9 +211,10 @@ SKIPDEC_API skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const i
                                                  size_t num_tokens, const skipdec_params* params,
                                                  skipdec_request** request);
 
-/* The next delta of any of its completions, waiting at most ``timeout`` seconds (negative: for ever,
- * 0: not at all: a poll). SKIPDEC_END behind the last; SKIPDEC_TIMEOUT if none came; SKIPDEC_CLOSED if
- * the engine was closed. What ``delta`` points to lives until this request's next call. */
+/* The next delta of any of its completions, waiting at most ``timeout`` seconds (negative: for
+ * ever, 0: not at all: a poll). SKIPDEC_END behind the last; SKIPDEC_TIMEOUT if none came;
+ * SKIPDEC_CLOSED if the engine was closed. ``delta`` and what it points to live until the next call
+ * for this request; one thread at a time asks. */
 SKIPDEC_API skipdec_status skipdec_request_next(skipdec_request* request, double timeout,
                                                 skipdec_delta* delta);
 
@@ -223,10 +225,9 @@ SKIPDEC_API skipdec_status skipdec_request_wait(skipdec_request* request, double
 SKIPDEC_API skipdec_status skipdec_request_cancel(skipdec_request* request);
 
 typedef struct skipdec_completion {
-  size_t size;
-  const char* text;          /* all of it; pointers live until the request is released */
-  const int64_t* token_ids;  /* [num_tokens] */
-  const int64_t* layers;     /* [num_tokens] decoder layers that made each token */
+  const char* text;         /* all of it; pointers live until the request is released */
+  const int64_t* token_ids; /* [num_tokens] */
+  const int64_t* layers;    /* [num_tokens] decoder layers that made each token */
   size_t num_tokens;
   const char* finish_reason; /* NULL: it runs still */
   const char* stop_reason;   /* see skipdec_delta */
@@ -239,19 +240,21 @@ typedef struct skipdec_completion {
 
 /* Completion ``index`` of a request that has ended (SKIPDEC_USAGE before). */
 SKIPDEC_API skipdec_status skipdec_request_completion(skipdec_request* request, int64_t index,
-                                                      skipdec_completion* completion);
+                                                      const skipdec_completion** completion);
 SKIPDEC_API skipdec_status skipdec_request_prompt(skipdec_request* request,
                                                   const int64_t** token_ids, size_t* num_tokens);
 /* The schedule that it runs, in full; lives as long as the request. */
-SKIPDEC_API skipdec_status skipdec_request_schedule(skipdec_request* request, const char** schedule);
+SKIPDEC_API skipdec_status skipdec_request_schedule(skipdec_request* request,
+                                                    const char** schedule);
 
-/* Cancels it if it runs, and frees it. NULL is allowed. */
+/* Cancels it if it runs, and frees it: its callback is not called any more. Waits for one that
+ * runs, but within it. NULL is allowed. */
 SKIPDEC_API void skipdec_request_release(skipdec_request* request);
 
 /* ---- given texts ---- */
 
-/* Log-probabilities of ``continuation`` behind ``prompt``, each token at the depth that generating it
- * has; waits for its turn between two steps. ``schedule`` as in skipdec_params. */
+/* Log-probabilities of ``continuation`` behind ``prompt``, each token at the depth that generating
+ * it has; waits for its turn between two steps. ``schedule`` as in skipdec_params. */
 SKIPDEC_API skipdec_status skipdec_score_tokens(skipdec_engine* engine, const int64_t* prompt,
                                                 size_t prompt_tokens, const int64_t* continuation,
                                                 size_t continuation_tokens, const char* schedule,
@@ -261,14 +264,13 @@ SKIPDEC_API skipdec_status skipdec_score_text(skipdec_engine* engine, const char
                                               skipdec_score** score);
 
 typedef struct skipdec_score_values {
-  size_t size;
   const int64_t* token_ids; /* [num_tokens] of the continuation; live until it is released */
   const double* logprobs;   /* [num_tokens] */
   const int64_t* layers;    /* [num_tokens] */
   size_t num_tokens;
 } skipdec_score_values;
 
-SKIPDEC_API skipdec_status skipdec_score_get(skipdec_score* score, skipdec_score_values* values);
+SKIPDEC_API const skipdec_score_values* skipdec_score_get(const skipdec_score* score);
 SKIPDEC_API void skipdec_score_release(skipdec_score* score);
 
 /* ---- text and tokens ---- */
@@ -279,7 +281,8 @@ SKIPDEC_API void skipdec_score_release(skipdec_score* score);
 SKIPDEC_API skipdec_status skipdec_encode(skipdec_engine* engine, const char* text,
                                           int32_t is_prompt, int64_t* token_ids, size_t capacity,
                                           size_t* num_tokens);
-/* The text of token ids, zero-ended; ``num_bytes`` gets its length without the zero (as snprintf). */
+/* The text of token ids, zero-ended; ``num_bytes`` gets its length without the zero (as snprintf).
+ */
 SKIPDEC_API skipdec_status skipdec_decode(skipdec_engine* engine, const int64_t* token_ids,
                                           size_t num_tokens, int32_t skip_special_tokens,
                                           char* text, size_t capacity, size_t* num_bytes);
