@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from enum import StrEnum
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,21 +21,23 @@ from pydantic import (
 from .checking import FrozenModel
 from .documents import parse_json
 from .errors import BundleError
+from .sealing import canonical_text, document_digest
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+UPGRADED_VERSION = 2  # what `skipdec upgrade` makes the present one of
 
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"]
 FloatType = Literal["float32", "float16", "bfloat16"]
 KVType = Literal["float32", "float16", "bfloat16", "int8"]
 Kernels = Literal["skipdec"]
 Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
+UnusedCache = Literal["any", "finite"]
 
 # Far above any model's, far below what would eat memory before the first check of it.
 MAX_LAYERS = 4096
 MAX_WIDTH = 2**20
 MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
 _MAX_BYTES = 2**63 - 1
-_DROPPED_FIELD = "int8_weight_bits"  # of `PrecisionSpec` once: what the weights hold says it too
 
 TUNED_SCHEDULE = "tuned_schedule"  # key of `Manifest.source`: what the weights were tuned to skip
 PROMPT_PLACEHOLDER = "{prompt}"  # what the prompt's text stands for in a template
@@ -229,6 +231,18 @@ class PrecisionSpec(FrozenModel):
         return _without(serialize(self), "kv_dtype")
 
 
+class KVCacheSpec(FrozenModel):
+    """What the layers do with the memory of their KV caches."""
+
+    shares_buffer: Literal[True] = Field(
+        default=True, description="past and present are one buffer, to which a layer appends"
+    )
+    unused: UnusedCache = Field(
+        description="what positions may hold that no token has written: any bytes, as they are "
+        "never read; or finite numbers, as they are read and multiplied by 0"
+    )
+
+
 class BuildSpec(FrozenModel):
     """How TensorRT compiled the engines, and so what they run on and what fits into them."""
 
@@ -265,6 +279,7 @@ class Manifest(FrozenModel):
     )
     model: ModelSpec
     precision: PrecisionSpec
+    kv_cache: KVCacheSpec
     engines: tuple[EngineSpec, ...]
     candidates: EngineSpec | None = Field(
         default=None, description="picks the most probable tokens on a device"
@@ -362,12 +377,12 @@ class Manifest(FrozenModel):
         return self.model_copy(update={"digest": self.content_digest()})
 
     def content_digest(self) -> str:
-        """SHA-256 of the canonical JSON without the ``digest`` field."""
-        return json_digest(self.model_dump(mode="json", exclude={"digest"}))
+        """SHA-256 of manifest.json with 64 zeros in place of the ``digest``."""
+        return document_digest(self.model_dump(mode="json"))
 
     def to_json(self) -> str:
         """The text of manifest.json."""
-        return manifest_text(self.model_dump(mode="json"))
+        return canonical_text(self.model_dump(mode="json"))
 
     @classmethod
     def from_json(cls, text: str | bytes, subject: str) -> Manifest:
@@ -380,20 +395,28 @@ class Manifest(FrozenModel):
         document = parse_json(text, BundleError, subject=subject, remedy="export the model again")
         version = document.get("format_version") if isinstance(document, dict) else None
         if version != FORMAT_VERSION:
+            remedy = (
+                f"run: skipdec upgrade {PurePath(subject).parent}"
+                if version == UPGRADED_VERSION
+                else "export the model again or install the skipdec that wrote it"
+            )
             raise BundleError(
                 subject,
-                f"has format version {version!r}; this skipdec reads {FORMAT_VERSION}; "
-                "export the model again or install the skipdec that wrote it",
+                f"has format version {version!r:.40}; this skipdec reads {FORMAT_VERSION}; "
+                f"{remedy}",
             )
-        expected = json_digest({key: document[key] for key in document if key != "digest"})
+        expected = document_digest(document)
         if document.get("digest") != expected:
             raise BundleError(
                 subject,
                 f"digest is {str(document.get('digest'))[:12]}…, its content has "
                 f"{expected[:12]}…; the file was changed, export again",
             )
-        if isinstance(precision := document.get("precision"), dict):
-            precision.pop(_DROPPED_FIELD, None)
+        return cls.from_document(document, subject)
+
+    @classmethod
+    def from_document(cls, document: Any, subject: str) -> Manifest:  # noqa: ANN401  (JSON)
+        """Check the JSON value of a manifest, but for its digest; errors as `from_json`'s."""
         try:
             return cls.model_validate(document)
         except ValidationError as error:
@@ -408,11 +431,6 @@ class Manifest(FrozenModel):
 def kv_width(dtype: KVType, model: ModelSpec) -> int:
     """Elements that a cache of ``dtype`` holds of a token and head: D, and 4 more in int8."""
     return model.head_dim + (KV_SCALE_BYTES if dtype == "int8" else 0)
-
-
-def manifest_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)
-    """Canonical key order, two spaces a level, a final newline."""
-    return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:

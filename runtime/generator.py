@@ -18,6 +18,7 @@ from .batches.scoring import make_score_requests
 from .batches.step import gather_outputs
 from .kv.pool import KVMemory
 from .schedule import ExitSchedule
+from .schedule.resolved import bundle_schedule
 from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import UntunedWarning
 from .scheduling.engine import Engine
@@ -70,7 +71,7 @@ class Generator:
             self._untuned = UntunedWarning(bundle)
             self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
-            self.bundle_schedule = ExitSchedule.from_document(bundle.schedule_document)
+            self.bundle_schedule = bundle_schedule(bundle)
             self._schedules = ScheduleResolver(
                 self.model.num_layers, self.bundle_schedule, schedule
             )

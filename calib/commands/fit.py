@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +13,13 @@ from ...engines.errors import UsageError
 from ...engines.host.console import print_json, result_console, stderr_console
 from ...engines.host.options import AsJson, Given, from_options
 from ...engines.host.processor import available_cores
+from ...engines.sealing import sealed_text
 from ...runtime.commands.options import EngineOptions
 from ..fitting.inputs import FitConfig
 from ..fitting.options import ModelOptions, choose_goal, choose_source, choose_space
+
+if TYPE_CHECKING:
+    from ...runtime.schedule import ExitSchedule
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -106,7 +109,7 @@ def fit(
     with ConsoleProgress() as progress:
         found = run(config, partial(engines.open, max_batch_size=config.rows), progress)
     if output is not None:
-        _write_schedule(output, found.chosen.schedule.to_document())
+        _write_schedule(output, found.chosen.schedule)
     if plot is not None:
         from ..fitting.plot import plot_fit
 
@@ -138,6 +141,8 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
         check_picture(plot)
 
 
-def _write_schedule(path: Path, document: dict[str, Any]) -> None:
-    replace_file(path, (json.dumps(document, indent=2) + "\n").encode())
+def _write_schedule(path: Path, schedule: ExitSchedule) -> None:
+    from ...runtime.schedule.resolved import schedule_file
+
+    replace_file(path, sealed_text(schedule_file(schedule)).encode())
     stderr_console().print(f"wrote {path}", markup=False)

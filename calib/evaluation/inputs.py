@@ -11,6 +11,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
 from ...engines.errors import ScheduleError, UsageError
 from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.resolved import bundle_schedule
 from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
 from ..data.rows import raise_problems
 from ..data.templates import PromptTemplate
@@ -139,7 +140,7 @@ def _schedules(
 ) -> tuple[dict[ExitSchedule, str], list[str]]:
     """Full depth, then those asked for, each once; and why others are refused."""
     num_layers = bundle.manifest.model.num_layers
-    own = ExitSchedule.from_document(bundle.schedule_document)
+    own = bundle_schedule(bundle)
     schedules = {ExitSchedule.full(num_layers): "full"}
     if not texts:
         schedules.setdefault(own, format_schedule(own))

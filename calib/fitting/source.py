@@ -17,6 +17,7 @@ from ...engines.host.extras import require_extra
 from ...engines.manifest import ModelSpec
 from ...exporter.config import ExportConfig
 from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.resolved import bundle_schedule, schedule_file
 from ...runtime.tokens.tokenizer import Tokenizer
 
 _PREFIX = ".skipdec-fit-"
@@ -66,7 +67,7 @@ class BundleSource:
         return SourceFacts(
             model=bundle.manifest.model,
             tokenizer=Tokenizer.of(bundle),
-            schedule=ExitSchedule.from_document(bundle.schedule_document),
+            schedule=bundle_schedule(bundle),
             prompt_template=bundle.manifest.prompt_template,
         )
 
@@ -142,7 +143,7 @@ class ModelSource:
         if self.config.output is None:
             return None
         place = bundle_place(self.config.output)
-        write_schedule(bundle, schedule.to_document())
+        write_schedule(bundle, schedule_file(schedule))
         with place.locked(force=self.config.force):
             place.take(bundle)
         return place.target

@@ -10,14 +10,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...engines.bundle import schedule_text
 from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec
+from ...engines.sealing import sealed_text
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
+from ...runtime.schedule.resolved import schedule_file
 from ..layerwise.engines import load_engine
 from ..layerwise.plan import LayerwisePlan, open_texts
 from ..layerwise.texts import HiddenStates, PackedTexts
@@ -65,7 +66,7 @@ def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
         if (tokenizer := plan.checkpoint.tokenizer_json) is not None:
             others[TOKENIZER_NAME] = tokenizer
         if plan.has_schedule:
-            others[SCHEDULE_NAME] = schedule_text(plan.schedule.to_document()).encode()
+            others[SCHEDULE_NAME] = sealed_text(schedule_file(plan.schedule)).encode()
         files.finish(source, document, others)
     return report
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ...engines.bundle import schedule_text
 from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
 from ...engines.host.events import Events
 from ...engines.host.extras import missing_modules
+from ...engines.sealing import sealed_text
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.resolved import schedule_file
 from .card import tuned_card
 from .config import TuneConfig
 from .family import load_skip_model
@@ -146,4 +147,4 @@ def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path)
     share_weights(directory)
     for name, content in (plan.start.files | template_files(plan.data.template.text)).items():
         (directory / name).write_bytes(content)
-    (directory / SCHEDULE_NAME).write_text(schedule_text(plan.schedule.to_document()))
+    (directory / SCHEDULE_NAME).write_text(sealed_text(schedule_file(plan.schedule)))

@@ -1,7 +1,7 @@
 """A bundle on disk: read, written, and put in its place."""
 
 from .bundle import EngineBundle, Verify, WeightsPlace
-from .files import file_record, replace_file, schedule_text, write_schedule
+from .files import file_record, replace_file, write_schedule
 
 __all__ = [
     "EngineBundle",
@@ -9,6 +9,5 @@ __all__ = [
     "WeightsPlace",
     "file_record",
     "replace_file",
-    "schedule_text",
     "write_schedule",
 ]

@@ -38,20 +38,26 @@ class EngineBundle:
     """A directory of engines, as ``manifest.json`` describes it.
 
     The directory is held open: what ``locate`` leads to is of the one that was checked, whatever
-    takes its name. ``schedule_document`` is the JSON object of the bundle's ExitSchedule, digest
-    checked. ``hashes_weights``: whoever loads the engines hashes their weights meanwhile
-    (``weights_checked``).
+    takes its name. ``schedule_file`` is what schedule.json holds, its digest checked, and
+    ``runtime.schedule.resolved`` reads. ``hashes_weights``: whoever loads the engines hashes their
+    weights meanwhile (``weights_checked``).
     """
 
     directory: HeldDirectory = field(repr=False, compare=False)
     manifest: Manifest
-    schedule_document: dict[str, Any]
+    schedule_file: dict[str, Any]
     hashes_weights: bool = field(default=False, compare=False)
 
     @property
     def path(self) -> Path:
         """The directory's absolute path when it was opened, symbolic links resolved."""
         return self.directory.path
+
+    @property
+    def schedule_document(self) -> dict[str, Any]:
+        """The JSON object of the bundle's ExitSchedule."""
+        document: dict[str, Any] = self.schedule_file["schedule"]
+        return document
 
     def __repr__(self) -> str:
         model, manifest = self.manifest.model, self.manifest

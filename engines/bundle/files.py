@@ -6,18 +6,21 @@ import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..documents import open_regular, parse_json, read_file
 from ..errors import BundleError
-from ..manifest import FileRecord, Manifest, json_digest, manifest_text
+from ..manifest import FileRecord, Manifest
+from ..sealing import canonical_text, sealed_text
 from .directory import HeldDirectory
 from .ownership import is_at, open_own
 from .place import MANIFEST_NAME, SCHEDULE_NAME, sync_directory
 
 EXPORT_AGAIN = "export the model again"
+_SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
 
 
 def file_record(directory: Path, relative: str) -> FileRecord:
@@ -27,19 +30,13 @@ def file_record(directory: Path, relative: str) -> FileRecord:
         return FileRecord(path=relative, size=path.stat().st_size, sha256=_sha256(file))
 
 
-def schedule_text(document: dict[str, Any]) -> str:
-    """Return the text of schedule.json for an ExitSchedule's JSON object."""
-    content = {"digest": json_digest(document), "schedule": document}
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
-
-
-def write_schedule(path: Path, document: dict[str, Any]) -> None:
+def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
     """Replace the schedule of the bundle directory ``path`` by ``document``, in one step.
 
-    ``document`` is an ExitSchedule's JSON object; the caller has checked that it fits the model.
-    A reader sees the old file or the new one, never a part, and no engine is touched.
+    ``document`` is that of ``runtime.schedule.resolved``; the caller has checked that it fits the
+    model. A reader sees the old file or the new one, never a part, and no engine is touched.
     """
-    replace_file(path / SCHEDULE_NAME, schedule_text(document).encode())
+    replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -78,25 +75,33 @@ def read_manifest(root: HeldDirectory) -> Manifest:
     path = root.locate(MANIFEST_NAME)
     content = read_file(path, BundleError, subject=subject, remedy=EXPORT_AGAIN)
     manifest = Manifest.from_json(content, subject)
-    if content != manifest_text(json.loads(content)).encode():
+    if content != canonical_text(json.loads(content)).encode():
         raise BundleError(subject, f"was reformatted or damaged; {EXPORT_AGAIN}")
     return manifest
 
 
 def read_schedule(root: HeldDirectory) -> dict[str, Any]:
-    """Read ``root``'s schedule.json and return its ExitSchedule JSON object, digest checked."""
+    """Read ``root``'s schedule.json, digest checked: its plan, its presets and its schedule.
+
+    Raises BundleError. Whether the plan and the presets are those of the schedule is the runtime's
+    to say (``runtime.schedule.resolved``).
+    """
     path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)
     remedy = "write it with 'skipdec schedule set'"
     if not os.path.lexists(path):
         raise BundleError(subject, f"is missing; {remedy}")
     content = read_file(path, BundleError, subject=subject, remedy=remedy)
     document = parse_json(content, BundleError, subject=subject, remedy=remedy)
-    schedule = document.get("schedule") if isinstance(document, dict) else None
-    if not isinstance(schedule, dict):
+    if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
         raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
-    if content != schedule_text(schedule).encode():
+    if document.keys() == {"digest", "schedule"}:
+        raise BundleError(
+            subject, f"is of format 2, the manifest of 3; run: skipdec upgrade {root.path}"
+        )
+    if document.keys() != _SCHEDULE_KEYS or content != sealed_text(document).encode():
         raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
-    return schedule
+    del document["digest"]
+    return document
 
 
 def record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str | None:

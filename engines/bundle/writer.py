@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +10,7 @@ from typing import Any, Self
 from ..errors import BundleError
 from ..manifest import Manifest
 from .bundle import EngineBundle
-from .files import replace_file, schedule_text
+from .files import replace_file, write_schedule
 from .ownership import make_own_directory
 from .place import (
     CARD_NAME,
@@ -66,30 +67,31 @@ class BundleWriter:
         self._stack.close()
 
     def stage(
-        self, manifest: Manifest, schedule_document: dict[str, Any], tokenizer: bytes | None
+        self, manifest: Manifest, schedule_file: Mapping[str, Any], tokenizer: bytes | None
     ) -> EngineBundle:
         """Write manifest, schedule and tokenizer, so that ``directory`` opens as a bundle.
 
-        The manifest lists every other file, the tokenizer's record included; its digest is
-        computed here. Returns the opened, still unpublished bundle; BundleError if a file is
-        missing or is not what the manifest says (weights by size only).
+        ``schedule_file``: see ``write_schedule``. The manifest lists every other file, the
+        tokenizer's record included; its digest is computed here. Returns the opened, still
+        unpublished bundle; BundleError if a file is missing or is not what the manifest says
+        (weights by size only).
         """
         if (manifest.tokenizer is None) != (tokenizer is None):
             raise BundleError(str(self.target), "the manifest and the writer differ on a tokenizer")
         if tokenizer is not None:
             replace_file(self.directory / TOKENIZER_NAME, tokenizer)
-        replace_file(self.directory / SCHEDULE_NAME, schedule_text(schedule_document).encode())
+        write_schedule(self.directory, schedule_file)
         replace_file(self.directory / MANIFEST_NAME, manifest.with_digest().to_json().encode())
         return EngineBundle.open(self.directory)
 
     def publish(
-        self, manifest: Manifest, schedule_document: dict[str, Any], tokenizer: bytes | None
+        self, manifest: Manifest, schedule_file: Mapping[str, Any], tokenizer: bytes | None
     ) -> EngineBundle:
         """Stage, delete what the manifest does not list, make all durable, take the target's place.
 
         Returns the published bundle. Nothing is visible at ``target`` before the last step.
         """
-        self.stage(manifest, schedule_document, tokenizer)
+        self.stage(manifest, schedule_file, tokenizer)
         self._remove_strays({record.path for record in manifest.files})
         self._place.check(force=self._force)
         self._place.take(self.directory)

@@ -7,4 +7,5 @@ from .target import Target
 CANONICAL = Target(
     lowering="exporter.graphs.lowering:keep_canonical",
     quantizer="exporter.quantization.quantize:weight_quantizer",
+    unused_cache="finite",
 )

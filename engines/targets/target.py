@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..manifest import UnusedCache
 from ..registry import Registry
 
 TARGETS = Registry(
@@ -45,6 +46,9 @@ class Target:
 
     has_float32_activations: bool = False
     """Whether activations, and all parameters that are vectors, are float32 in any bundle."""
+
+    unused_cache: UnusedCache = "any"
+    """What unused positions of a KV cache may hold; see ``KVCacheSpec``."""
 
     widens_float16: bool = False
     """Whether float16 weights become float32 when a CPU loads them."""

@@ -11,5 +11,6 @@ TENSORRT = Target(
     quantizer="exporter.quantization.linear:weight_quantizer",
     backends={"cuda": "engines.trt.backend:TensorRtBackend"},
     is_compiled=True,
+    unused_cache="finite",
 )
 TENSORRT_RTX = replace(TENSORRT, backends={"cuda": "engines.trt.backend:TensorRtRtxBackend"})

@@ -13,7 +13,7 @@ from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.extras import require_extra
 from ...engines.manifest import Manifest
-from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.resolved import bundle_schedule
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
 from .plan import BundlePlan, bundle_path, planned_engines
@@ -70,7 +70,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         kernels=None,
         model=model,
         precision=compilation.precision,
-        schedule=ExitSchedule.from_document(source.schedule_document),
+        schedule=bundle_schedule(source),
         tokenizer=None if tokenizer is None else source.read(tokenizer),
         prompt_template=source.manifest.prompt_template,
         origin={"source": str(source.path)},
@@ -106,7 +106,7 @@ def _plan_rewriting(config: BuildConfig) -> BundlePlan:
         kernels=None,
         model=manifest.model,
         precision=precision,
-        schedule=ExitSchedule.from_document(source.schedule_document),
+        schedule=bundle_schedule(source),
         tokenizer=None if manifest.tokenizer is None else source.read(manifest.tokenizer),
         prompt_template=manifest.prompt_template,
         origin={"source": str(source.path)},

@@ -17,7 +17,9 @@ from ...engines.bundle.writer import BundleWriter
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
-from ...engines.manifest import EngineKind, FileRecord, Manifest, PrecisionSpec
+from ...engines.manifest import EngineKind, FileRecord, KVCacheSpec, Manifest, PrecisionSpec
+from ...engines.targets import target_of
+from ...runtime.schedule.resolved import schedule_file
 from ...runtime.schedule.text import format_schedule
 from ..building.compile import Compiler, OnPlanProgress
 from ..building.engine import BuiltEngine
@@ -44,7 +46,7 @@ def run(
             plan = make_plan()
             plan.check_space()
         stages.events.planned("", plan.warnings)
-        schedule = plan.schedule.to_document()
+        schedule = schedule_file(plan.schedule)
         with (
             BundleWriter(plan.output, force=config.force, resume=config.resume) as writer,
             _verifier(plan) as verifier,
@@ -155,6 +157,7 @@ class _Building:
             kernels=plan.kernels,
             model=plan.model,
             precision=plan.precision,
+            kv_cache=KVCacheSpec(unused=target_of(plan.form).unused_cache),
             engines=tuple(stitched),
             candidates=candidates,
             canonical=tuple(engine.spec for engine in kept),

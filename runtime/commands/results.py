@@ -13,7 +13,7 @@ from ...engines.bundle import EngineBundle, replace_file
 from ...engines.bundle.place import WriterLock
 from ...engines.documents import read_json
 from ...engines.errors import BundleError, SkipDecError, UsageError
-from ..schedule import ExitSchedule
+from ..schedule.resolved import bundle_schedule
 from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.sampling import SamplingParams
 from .jsonl import RecordId, json_object, to_bytes
@@ -30,7 +30,7 @@ def run_parameters(options: GenerateOptions) -> dict[str, Any]:
     num_layers = bundle.manifest.model.num_layers
     schedule = options.schedule
     if schedule is None:
-        schedule = format_schedule(ExitSchedule.from_document(bundle.schedule_document))
+        schedule = format_schedule(bundle_schedule(bundle))
     elif schedule.strip().endswith(".json"):
         schedule = format_schedule(parse_schedule(schedule, num_layers=num_layers))
     return {

@@ -9,8 +9,9 @@ import typer
 
 from ...engines.errors import UsageError
 from ...engines.host.application import Application
-from ...engines.host.console import print_json, print_table, reports_errors, result_console
+from ...engines.host.console import print_table, reports_errors, result_console
 from ...engines.host.options import AsJson, BundlePath
+from ...engines.sealing import sealed_text
 
 if TYPE_CHECKING:
     from ..schedule import ExitSchedule, LayerPlan
@@ -65,7 +66,7 @@ def show(
     """Print how many layers, and which, each generated token runs."""
     parsed = _named_schedule(schedule, layers, horizon)
     if as_json:
-        print_json(_describe(parsed))
+        typer.echo(sealed_text(_describe(parsed)), nl=False)
     else:
         _print_table(parsed)
 
@@ -96,7 +97,7 @@ def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) ->
 
 def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitSchedule:
     """The schedule that ``text`` is, or the own one of the bundle there."""
-    from ..schedule import ExitSchedule
+    from ..schedule.resolved import bundle_schedule
     from ..schedule.text import parse_schedule
 
     if not Path(text).expanduser().is_dir():
@@ -108,16 +109,17 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
     given = {"--layers": layers, "--horizon": horizon}
     if unused := [name for name, value in given.items() if value is not None]:
         raise UsageError(text, f"is a bundle, with a schedule; leave out {', '.join(unused)}")
-    return ExitSchedule.from_document(EngineBundle.open(text).schedule_document)
+    return bundle_schedule(EngineBundle.open(text))
 
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:
-    """The JSON of ``schedule show``."""
+    """The JSON of ``schedule show``: a file of it is a schedule, in Python and elsewhere."""
+    from ..schedule.resolved import schedule_file
     from ..schedule.text import format_schedule
 
     return {
         "text": format_schedule(schedule),
-        "schedule": schedule.to_document(),
+        **schedule_file(schedule),
         "average_budget": schedule.average_budget(),
         "segments": [
             {

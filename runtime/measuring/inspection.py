@@ -14,6 +14,7 @@ from ..kv.cache import plan_kv_cache
 from ..kv.layout import KVLayout
 from ..schedule import ExitSchedule
 from ..schedule.presets import fitting_presets
+from ..schedule.resolved import bundle_schedule
 from ..schedule.text import default_horizon, format_schedule, parse_schedule
 from .cost import CostModel
 
@@ -71,7 +72,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "model": dict(manifest.model),
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
         "prompt_template": manifest.prompt_template,
-        "bundle_schedule": format_schedule(ExitSchedule.from_document(bundle.schedule_document)),
+        "bundle_schedule": format_schedule(bundle_schedule(bundle)),
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
         "digest": manifest.digest,
@@ -179,7 +180,7 @@ def schedules_of_interest(
 ) -> list[ExitSchedule]:
     """Full depth, the bundle's own schedule, then ``texts``, or the common presets if none."""
     num_layers = bundle.manifest.model.num_layers
-    own = ExitSchedule.from_document(bundle.schedule_document)
+    own = bundle_schedule(bundle)
     horizon = default_horizon(own, num_tokens)
     named = [
         parse_schedule(text, num_layers=num_layers, horizon=horizon)

@@ -10,6 +10,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.bundle import write_schedule as write_document
 from ...engines.bundle.place import bundle_place
 from ...engines.errors import BundleError, ScheduleError
+from .resolved import bundle_schedule, schedule_file
 from .schedule import ExitSchedule
 
 
@@ -37,14 +38,13 @@ def write_schedule(
         raise ScheduleError(
             "schedule", f"is for {schedule.num_layers} layers; the model has {num_layers}"
         )
-    write_document(bundle_place(Path(bundle)).target, schedule.to_document())
+    write_document(bundle_place(Path(bundle)).target, schedule_file(schedule))
     return schedule
 
 
 def _horizon_before(bundle: str | Path) -> int | None:
     try:
-        opened = EngineBundle.open(bundle)
-    except BundleError:
+        before = bundle_schedule(EngineBundle.open(bundle))
+    except (BundleError, ScheduleError):
         return None
-    before = ExitSchedule.from_document(opened.schedule_document)
     return None if before.decay == "constant" else before.horizon

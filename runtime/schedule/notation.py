@@ -12,6 +12,7 @@ from ...engines.documents import read_json
 from ...engines.errors import ScheduleError, did_you_mean
 from ...engines.manifest import json_digest
 from ...engines.registry import Registry
+from ...engines.sealing import document_digest
 from .decays import DECAYS
 from .placements import PLACEMENTS
 from .presets import preset_budgets
@@ -95,7 +96,7 @@ def read_document(path: Path, *, num_layers: int) -> dict[str, Any]:
     """Read a JSON file: an ExitSchedule's object, or one that holds it under "schedule".
 
     A bundle's schedule.json is such a file, with a digest that is checked; so is what
-    ``skipdec schedule show --json`` prints.
+    ``skipdec schedule show --json`` prints. What else they hold follows from the schedule.
 
     Raises ScheduleError for a file that can't be read, a digest that does not match, or a
     schedule of another depth.
@@ -103,13 +104,7 @@ def read_document(path: Path, *, num_layers: int) -> dict[str, Any]:
     subject = f"schedule {path}"
     document = read_json(path, ScheduleError, subject=subject)
     if isinstance(document, dict) and "schedule" in document:
-        digest = json_digest(document["schedule"])
-        if document.get("digest", digest) != digest:
-            raise ScheduleError(
-                subject,
-                f"digest is {document['digest']!r}, its schedule has {digest!r}; the file was "
-                "changed; keep only the inner object, or run skipdec schedule set",
-            )
+        _check_digest(document, subject)
         document = document["schedule"]
     if not isinstance(document, dict):
         raise ScheduleError(subject, f"is a JSON {type(document).__name__}; allowed: an object")
@@ -117,6 +112,23 @@ def read_document(path: Path, *, num_layers: int) -> dict[str, Any]:
     if depth != num_layers:
         raise ScheduleError(subject, f"is for {depth!r:.40} layers; the model has {num_layers}")
     return document
+
+
+def _check_digest(document: dict[str, Any], subject: str) -> None:
+    """Raise ScheduleError where a document has a digest that is not its own.
+
+    Without a plan it is of bundle format 2, whose digest was that of the schedule alone.
+    """
+    if "digest" not in document:
+        return
+    is_old = "plan" not in document
+    digest = json_digest(document["schedule"]) if is_old else document_digest(document)
+    if document["digest"] != digest:
+        raise ScheduleError(
+            subject,
+            f"digest is {document['digest']!r:.80}, its content has {digest!r}; the file was "
+            "changed; keep only the inner object, or run skipdec schedule set",
+        )
 
 
 def _notations(fields: tuple[str, ...], *registries: Registry) -> dict[str, Notation]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ...engines.bundle import EngineBundle
 from ...engines.manifest import TUNED_SCHEDULE
+from .resolved import bundle_schedule
 from .schedule import ExitSchedule
 from .text import format_schedule
 
@@ -36,7 +37,7 @@ def untuned_warning(bundle: EngineBundle, schedules: Iterable[ExitSchedule]) -> 
 
 
 def _skips_by_intent(bundle: EngineBundle) -> bool:
-    own = ExitSchedule.from_document(bundle.schedule_document)
+    own = bundle_schedule(bundle)
     return own.is_reduced or TUNED_SCHEDULE in bundle.manifest.source
 
 

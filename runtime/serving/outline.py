@@ -14,6 +14,7 @@ from ..batches.requests import Request, make_request
 from ..batches.scoring import ScoreRequest, make_score_request
 from ..generator import Generator
 from ..schedule import ExitSchedule
+from ..schedule.resolved import bundle_schedule
 from ..schedule.resolver import ScheduleResolver
 from ..tokens.sampling import SamplingParams
 from ..tokens.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ class BundleOutline:
         """
         manifest = bundle.manifest
         check_contract(manifest)
-        own = ExitSchedule.from_document(bundle.schedule_document)
+        own = bundle_schedule(bundle)
         schedules = ScheduleResolver(manifest.model.num_layers, own, schedule)
         schedules.resolve(None, 1)
         template = None if raw_prompts else manifest.prompt_template

@@ -30,8 +30,8 @@ from tiny import tiny_bundle
 
 import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
 from skipdec import Generator, SamplingParams
-from skipdec.engines.bundle import file_record, schedule_text
-from skipdec.engines.manifest import json_digest
+from skipdec.engines.bundle import file_record, write_schedule
+from skipdec.engines.sealing import sealed_text
 
 SECONDS = 20
 MEMORY = 3 * 2**29
@@ -74,10 +74,10 @@ class Tampering:
 
     def schedule(self) -> str:
         """The same, of the exit schedule."""
-        path = self.directory / "schedule.json"
-        document = json.loads(path.read_bytes())["schedule"]
-        did = self._edit(document)
-        self._replace(path, schedule_text(document).encode())
+        document = json.loads((self.directory / "schedule.json").read_bytes())
+        part = self.random.choice([document["schedule"], document["plan"], document["presets"]])
+        did = self._edit(part)
+        write_schedule(self.directory, document)
         return did
 
     def graph(self) -> str:
@@ -130,10 +130,7 @@ class Tampering:
         for record in document["files"] if isinstance(document.get("files"), list) else ():
             if isinstance(record, dict) and str(record.get("path")) in present:
                 record.update(file_record(self.directory, record["path"]).model_dump())
-        document.pop("digest", None)
-        sealed = document | {"digest": json_digest(document)}
-        text = json.dumps(sealed, indent=2, sort_keys=True) + "\n"
-        self._replace(self.directory / "manifest.json", text.encode())
+        self._replace(self.directory / "manifest.json", sealed_text(document).encode())
 
     def _edit(self, document: Any) -> str:  # noqa: ANN401  (a JSON object or array)
         """Change one value somewhere in ``document``; the deeper, the rarer."""

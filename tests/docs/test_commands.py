@@ -34,7 +34,7 @@ def test_commands_run_and_print_what_the_pages_say(tmp_path: Path) -> None:
     for page, page_commands in zip(pages, commands, strict=False):
         texts = [printed[command] for command in page_commands if command[0] == "generate"]
         assert "".join(texts) == blocks(page, "text")[0]
-    fitted = json.loads((tmp_path / "fitted.json").read_text())
+    fitted = json.loads((tmp_path / "fitted.json").read_text())["schedule"]
     assert EngineBundle.open(tmp_path / "places-int8").schedule_document == fitted
     # What 36 steps of training make of the name differs between processors; a sentence it is.
     tuned = json.loads((tmp_path / "places" / "tuning_report.json").read_text())["validation"]

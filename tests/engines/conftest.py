@@ -10,10 +10,21 @@ import pytest
 
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.bundle.writer import BundleWriter
-from skipdec.engines.manifest import EngineKind, EngineSpec, Manifest, ModelSpec, PrecisionSpec
+from skipdec.engines.manifest import (
+    EngineKind,
+    EngineSpec,
+    KVCacheSpec,
+    Manifest,
+    ModelSpec,
+    PrecisionSpec,
+)
 
 TOKENIZER = b'{"version": "1.0"}'
-SCHEDULE: dict[str, Any] = {"num_layers": 2, "max_exit_layer": 2, "min_exit_layer": 2}
+SCHEDULE: dict[str, Any] = {
+    "schedule": {"num_layers": 2, "max_exit_layer": 2, "min_exit_layer": 2},
+    "plan": {},
+    "presets": {},
+}
 
 TINY_MODEL = ModelSpec(
     name="tiny",
@@ -57,6 +68,7 @@ def write_engine_files(directory: Path, seed: int) -> Manifest:
         target="onnxruntime",
         model=TINY_MODEL,
         precision=PrecisionSpec(),
+        kv_cache=KVCacheSpec(unused="any"),
         engines=tuple(engines),
         tokenizer="tokenizer.json",
         files=tuple(file_record(directory, path) for path in sorted([*paths, "tokenizer.json"])),

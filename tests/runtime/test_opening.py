@@ -17,7 +17,8 @@ from skipdec.engines.backends.session import EngineSession
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle.place import bundle_place
 from skipdec.engines.errors import BundleError
-from skipdec.engines.manifest import EngineSpec, KVBucket, Manifest, json_digest
+from skipdec.engines.manifest import EngineSpec, KVBucket, Manifest
+from skipdec.engines.sealing import document_digest
 
 STRUCTURE = "pre_norm"
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -122,7 +123,7 @@ def seal(bundle: Path, edit: Callable[[dict], object]) -> None:
     path = bundle / "manifest.json"
     document = Manifest.from_json(path.read_bytes(), "").model_dump(mode="json", exclude={"digest"})
     edit(document)
-    document["digest"] = json_digest(document)
+    document["digest"] = document_digest(document)
     path.write_text(Manifest.model_validate(document).to_json())
 
 

@@ -11,7 +11,7 @@ from ....engines.bundle import EngineBundle
 from ....engines.checking import Problems, expanded
 from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import target_of
-from ...schedule import ExitSchedule
+from ...schedule.resolved import bundle_schedule
 from ...schedule.resolver import ScheduleResolver
 from ...scheduling.admission import parse_admission
 from .request import input_types
@@ -86,7 +86,7 @@ def _quoted(text: str) -> str:
 def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     """The bundle there, if it is whole and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
-    own = ExitSchedule.from_document(bundle.schedule_document)
+    own = bundle_schedule(bundle)
     ScheduleResolver(bundle.manifest.model.num_layers, own, config.schedule).resolve(None, 1)
     target, device = bundle.manifest.target, config.device
     backends = target_of(target).backends

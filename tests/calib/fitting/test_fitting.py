@@ -324,7 +324,7 @@ def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
     with (
         patch(
             "skipdec.calib.fitting.source.EngineBundle.open",
-            return_value=Mock(manifest=untold, schedule_document=bundle.schedule_document),
+            return_value=replace(bundle, manifest=untold),
         ),
         pytest.raises(UsageError, match="has no tokenizer"),
     ):

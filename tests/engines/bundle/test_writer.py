@@ -18,6 +18,7 @@ from skipdec.engines.bundle.writer import BundleWriter, check_target
 from skipdec.engines.errors import BundleError, UsageError
 
 MakeBundle = Callable[..., EngineBundle]
+EMPTY: dict[str, Any] = {"plan": {}, "presets": {}, "schedule": {}}
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -43,7 +44,7 @@ def test_strays_and_siblings_are_gone_after_publishing(
         (writer.directory / "journal.json").touch()
         (writer.directory / "engines/work/deep").mkdir(parents=True)
         (writer.directory / "engines/work/deep/half.weights").touch()
-        writer.publish(manifest, {}, b'{"version": "1.0"}')
+        writer.publish(manifest, EMPTY, b'{"version": "1.0"}')
     assert len(contents(tmp_path / "bundle")) == len(manifest.files) + 2
     assert not (tmp_path / "bundle/engines/work").exists()
     assert hidden_names(tmp_path) == []
@@ -56,7 +57,7 @@ def test_nothing_is_published_if_a_file_is_not_as_listed(
         manifest = make_engine_files(writer.directory, 0)
         (writer.directory / "engines/onnxruntime/head.onnx").write_bytes(b"another graph")
         with pytest.raises(BundleError, match=r"head\.onnx"):
-            writer.publish(manifest, {}, b'{"version": "1.0"}')
+            writer.publish(manifest, EMPTY, b'{"version": "1.0"}')
     assert not (tmp_path / "bundle").exists()
 
 

@@ -36,9 +36,15 @@ def test_show_json_describes_every_segment() -> None:
 
 def test_what_show_prints_as_json_is_a_schedule_file(tmp_path: Path) -> None:
     file = tmp_path / "s.json"
-    file.write_text(run("show", "2x:horizon=24", "--layers", "12", "--json").stdout)
+    text = run("show", "2x:horizon=24", "--layers", "12", "--json").stdout
+    file.write_text(text)
     again = run("show", str(file), "--layers", "12", "--json")
-    assert json.loads(again.stdout)["text"] == "linear:max=8,min=4,warmup=1,horizon=24"
+    assert again.stdout == text
+    shown = json.loads(text)
+    assert shown["text"] == shown["plan"]["text"] == "linear:max=8,min=4,warmup=1,horizon=24"
+    assert len(shown["plan"]["segments"]) == 5
+    file.write_text(text.replace('"start": 0', '"start": 1'))  # Python would run 0, others not
+    assert "the file was changed" in run("show", str(file), "--layers", "12").stderr
 
 
 def test_show_prints_a_table() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.engines.manifest import json_digest
+from skipdec.engines.sealing import sealed_text
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.presets import preset_budgets
+from skipdec.runtime.schedule.resolved import schedule_file
 from skipdec.runtime.schedule.text import default_horizon, format_schedule, parse_schedule
 
 
@@ -132,13 +135,20 @@ def test_what_is_no_text_is_refused(text: Any) -> None:  # noqa: ANN401
         parse_schedule(text, num_layers=24)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_files(tmp_path: Path, wrapped: bool) -> None:
+FILES: dict[str, Callable[[ExitSchedule], str]] = {
+    "the object alone": lambda schedule: json.dumps(schedule.to_document()),
+    "of a bundle": lambda schedule: sealed_text(schedule_file(schedule)),
+    "of a bundle of format 2": lambda schedule: json.dumps(
+        {"schedule": schedule.to_document(), "digest": json_digest(schedule.to_document())}
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_files(tmp_path: Path, form: str) -> None:
     schedule = parse_schedule("4x", num_layers=24, horizon=10)
-    document = schedule.to_document()
-    content = {"schedule": document, "digest": json_digest(document)} if wrapped else document
     path = tmp_path / "schedule.json"
-    path.write_text(json.dumps(content))
+    path.write_text(FILES[form](schedule))
     assert parse_schedule(str(path), num_layers=24) == schedule
     with pytest.raises(ScheduleError, match="for 24 layers; the model has 12"):
         parse_schedule(str(path), num_layers=12)

@@ -11,6 +11,7 @@ from skipdec.engines.manifest import (
     EngineKind,
     EngineSpec,
     FileRecord,
+    KVCacheSpec,
     Manifest,
     ModelSpec,
     PrecisionSpec,
@@ -18,6 +19,7 @@ from skipdec.engines.manifest import (
     TensorSpec,
 )
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.resolved import schedule_file
 
 NUM_HEADS, HEAD_DIM = 2, 4
 EMBED_BYTES, LAYER_BYTES, HEAD_BYTES = 10, 1000, 2000
@@ -48,6 +50,7 @@ def hollow_manifest(num_layers: int, **precision: Any) -> Manifest:  # noqa: ANN
             max_seq_len=256,
         ),
         precision=PrecisionSpec(**precision),
+        kv_cache=KVCacheSpec(unused="any"),
         engines=tuple(engines),
         files=tuple(FileRecord(path=path, size=0, sha256="0" * 64) for path in paths),
     )
@@ -63,7 +66,7 @@ def write_hollow_bundle(target: Path, schedule: ExitSchedule) -> EngineBundle:
             path.write_bytes(record.path.encode())
         files = tuple(file_record(writer.directory, record.path) for record in manifest.files)
         manifest = manifest.model_copy(update={"files": files})
-        return writer.publish(manifest, schedule.to_document(), None)
+        return writer.publish(manifest, schedule_file(schedule), None)
 
 
 def _engine(name: str, kind: EngineKind, layer_index: int | None, step_bytes: int) -> EngineSpec:

@@ -1,0 +1,115 @@
+"""A schedule resolved into lists of layers: what a runtime needs that knows no decay or placement.
+
+``docs/bundle-format.md`` specifies it. The plan follows from the schedule, the presets from the
+number of layers; both are written beside it and never read here but to be compared.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from ...engines.bundle import EngineBundle
+from ...engines.bundle.place import SCHEDULE_NAME
+from ...engines.errors import BundleError, ScheduleError
+from ...engines.sealing import canonical_text
+from .presets import fitting_presets, preset_budgets
+from .schedule import ExitSchedule
+from .text import format_schedule
+
+MAX_ENTRIES = 2**19  # of all lists of layers of a plan; 16 MiB of JSON are read, see documents.py
+MAX_PRESET_LAYERS = 256  # of deeper models only "full" is resolved
+
+
+def schedule_file(schedule: ExitSchedule) -> dict[str, Any]:
+    """Return what schedule.json holds, but for the digest.
+
+    Raises ScheduleError for a plan of more than ``MAX_ENTRIES``: over 1,000 layers, in many steps.
+    """
+    return {
+        "plan": plan_document(schedule),
+        "presets": preset_documents(schedule.num_layers),
+        "schedule": schedule.to_document(),
+    }
+
+
+def bundle_schedule(bundle: EngineBundle) -> ExitSchedule:
+    """Return the schedule that ``bundle`` runs by default.
+
+    Raises ScheduleError for one that is none, and BundleError for a plan or presets that are not
+    its own: another runtime would run other layers.
+    """
+    schedule = ExitSchedule.from_document(bundle.schedule_document)
+    expected = schedule_file(schedule)
+    for key in ("plan", "presets"):
+        if canonical_text(bundle.schedule_file[key]) != canonical_text(expected[key]):
+            raise BundleError(
+                str(bundle.path / SCHEDULE_NAME),
+                f"{key}: is not what its schedule, {format_schedule(schedule)}, stands for; "
+                "write it with 'skipdec schedule set'",
+            )
+    return schedule
+
+
+def plan_document(schedule: ExitSchedule) -> dict[str, Any]:
+    """Return the JSON object of the plan: which layers each generated and prompt token runs."""
+    entries = sum(len(segment.plan) for segment in schedule.segments)
+    if entries > MAX_ENTRIES:
+        raise ScheduleError(
+            f"schedule {format_schedule(schedule):.80}",
+            f"its plans list {entries:,} layers altogether; allowed: {MAX_ENTRIES:,}; choose one "
+            "that falls in fewer steps, e.g. step:max=64,min=16,horizon=64,steps=4",
+        )
+    return {
+        "horizon": None if schedule.decay == "constant" else schedule.horizon,
+        "num_layers": schedule.num_layers,
+        "prompt": _prompt_document(schedule),
+        "segments": [
+            {"layers": list(segment.plan.layers), "start": segment.start}
+            for segment in schedule.segments
+        ],
+        "text": format_schedule(schedule),
+    }
+
+
+def preset_documents(num_layers: int) -> dict[str, Any]:
+    """Return the JSON objects, by name, of full depth and of all presets that fit the model."""
+    full: dict[str, Any] = {
+        "prompt": None,
+        "segments": [{"layers": list(range(num_layers)), "start": 0}],
+        "text": "full",
+    }
+    names = fitting_presets(num_layers) if num_layers <= MAX_PRESET_LAYERS else ()
+    return {"full": full, **{name: _preset_document(name, num_layers) for name in names}}
+
+
+def _prompt_document(schedule: ExitSchedule) -> dict[str, Any] | None:
+    fractions = [schedule.prompt_fraction(layer) for layer in range(schedule.num_layers)]
+    denominators = {denominator for _, denominator in filter(None, fractions)}
+    if not denominators:
+        return None
+    (denominator,) = denominators
+    return {
+        "denominator": denominator,
+        "numerators": [None if fraction is None else fraction[0] for fraction in fractions],
+    }
+
+
+def _preset_document(name: str, num_layers: int) -> dict[str, Any]:
+    """Each budget from the largest down, and after which part of the horizon it begins."""
+    largest, smallest = preset_budgets(Fraction(name.removesuffix("x")), num_layers)
+    fall = largest - smallest
+    horizon = f"horizon={fall + 1}"  # one token a budget
+    falling = ExitSchedule.parse(f"{name}:{horizon}", num_layers=num_layers)
+    first, *others = (list(segment.plan.layers) for segment in falling.segments)
+    return {
+        "prompt": None,
+        "segments": [
+            {"layers": first, "start": 0},
+            *(
+                {"after": [2 * step - 1, 2 * fall], "layers": layers}
+                for step, layers in enumerate(others, 1)
+            ),
+        ],
+        "text": format_schedule(falling).replace(horizon, "horizon={horizon}"),
+    }

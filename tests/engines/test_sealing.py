@@ -1,0 +1,26 @@
+"""A document's digest is of the very bytes that are written, so that no other form is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from skipdec.engines.sealing import document_digest, sealed_text
+
+DOCUMENT = {"a": [1, {"digest": "0" * 64}], "name": '\n  "digest": "', "é": 0.5}
+
+
+def test_the_digest_is_of_the_bytes_with_zeros_in_its_place() -> None:
+    lines = sealed_text(DOCUMENT).encode().splitlines(keepends=True)
+    (place,) = (at for at, line in enumerate(lines) if line.startswith(b'  "digest": "'))
+    found = re.fullmatch(rb'  "digest": "([0-9a-f]{64})",?\n', lines[place])
+    assert found is not None
+    lines[place] = lines[place].replace(found[1], b"0" * 64)
+    assert hashlib.sha256(b"".join(lines)).hexdigest() == found[1].decode()
+    assert document_digest(DOCUMENT) == found[1].decode()
+
+
+def test_what_is_sealed_again_stays_as_it_is() -> None:
+    text = sealed_text(DOCUMENT)
+    assert sealed_text(json.loads(text)) == text
