@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .runtime.schedule.default import write_schedule
     from .runtime.schedule.plot import plot_schedule
     from .runtime.schedule.text import format_schedule, parse_schedule
+    from .runtime.schedule.upgrade import upgrade_bundle
     from .runtime.scheduling.engine import Engine
     from .runtime.scheduling.stats import EngineStats
     from .runtime.serving.async_engine import AsyncEngine
@@ -133,6 +134,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "parse_schedule": ".runtime.schedule.text",
     "plot_schedule": ".runtime.schedule.plot",
     "run_benchmark": ".runtime.measuring.bench",
+    "upgrade_bundle": ".runtime.schedule.upgrade",
     "use_shared_thread_pool": ".engines.backends.ort",
     "write_schedule": ".runtime.schedule.default",
     "write_triton_repository": ".runtime.serving.triton.repository",
@@ -218,6 +220,7 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "parse_schedule",
     "plot_schedule",
     "run_benchmark",
+    "upgrade_bundle",
     "use_shared_thread_pool",
     "write_schedule",
     "write_triton_repository",

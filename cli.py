@@ -31,6 +31,7 @@ _COMMANDS = {  # name → the module whose `register` adds it, and what it is fo
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
     "serve": ("runtime.commands.serve", "Serve bundles over HTTP, as OpenAI's completions."),
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
+    "upgrade": ("runtime.commands.upgrade", "Bring bundles to the present format."),
     "triton": ("runtime.commands.triton", "Make bundles models of Triton Inference Server."),
     "calibrate": ("calib.commands.calibrate", "Measure activations, for int8 and fp8 products."),
     "round": ("calib.commands.round", "Round weights to int4 by what that does to outputs."),

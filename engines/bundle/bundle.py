@@ -15,14 +15,20 @@ from ..host.processor import available_cores
 from ..manifest import EngineSpec, FileRecord, Manifest
 from .copies import copy_files, push_files
 from .directory import HeldDirectory
-from .files import EXPORT_AGAIN, read_manifest, read_schedule, record_problem
+from .files import (
+    EXPORT_AGAIN,
+    file_problems,
+    read_manifest,
+    read_schedule,
+    require_bundle,
+    weights_files,
+)
 from .place import (
     CARD_NAME,
     MANIFEST_NAME,
     SCHEDULE_NAME,
     WriterLock,
     bundle_place,
-    partial_path,
 )
 
 _ATTEMPTS = 10  # to read a bundle that is replaced again and again
@@ -110,7 +116,7 @@ class EngineBundle:
                 if place.is_interrupted:
                     with WriterLock(place.target):
                         place.repair()
-                _require_bundle(place.target)
+                require_bundle(place.target)
             except (OSError, ValueError) as error:  # no permission; no name: too long, a null
                 reason = getattr(error, "strerror", None) or error
                 raise BundleError(f"{str(path)!r:.200}", f"can't be opened ({reason})") from error
@@ -142,7 +148,7 @@ class EngineBundle:
         if not self.hashes_weights:
             yield
             return
-        loaded = _weights(engines)
+        loaded = weights_files(engines)
         weights = [record for record in self.manifest.files if record.path in loaded]
         weights.sort(key=lambda record: -record.size)
         with ThreadPoolExecutor(min(available_cores(), _MOST_HASHERS)) as pool:
@@ -260,37 +266,10 @@ class EngineBundle:
         return [*names, *([CARD_NAME] if (self.path / CARD_NAME).is_file() else [])]
 
     def _problems(self, records: Iterable[FileRecord], hash_weights: bool) -> list[str]:
-        engines = () if hash_weights else (*self.manifest.all_engines, *self.manifest.canonical)
-        unhashed = _weights(engines)
-        return [
-            f"{record.path}: {problem}"
-            for record in records
-            if (problem := record_problem(self.directory, record, record.path not in unhashed))
-        ]
+        return file_problems(self.directory, self.manifest, records, hash_weights=hash_weights)
 
 
 def _hashes_weights(verify: Verify) -> bool:
     if verify not in get_args(Verify):
         raise UsageError("verify", f"is {verify!r}; allowed: 'graphs', 'full'")
     return verify == "full"
-
-
-def _weights(engines: Iterable[EngineSpec]) -> frozenset[str]:
-    """The weights files of ``engines``, as the manifest names them."""
-    return frozenset(path for engine in engines for path in engine.weights)
-
-
-def _require_bundle(root: Path) -> None:
-    """Raise BundleError, saying what lies there instead, unless ``root`` holds a manifest."""
-    if (root / MANIFEST_NAME).is_file():
-        return
-    unfinished = root if root.name.endswith(".partial") else partial_path(root)
-    if unfinished.is_dir() and (unfinished == root or not root.exists()):
-        problem = f"is an unfinished export ({unfinished.name}); run the export command again"
-    elif not root.exists():
-        problem = "does not exist; allowed: a directory made by 'skipdec export'"
-    elif (root / "config.json").is_file():
-        problem = f"is a checkpoint, not a bundle; run: skipdec export {root}"
-    else:
-        problem = f"is not a bundle: it has no {MANIFEST_NAME}; make one with 'skipdec export'"
-    raise BundleError(str(root), problem)

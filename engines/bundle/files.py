@@ -6,18 +6,18 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..documents import open_regular, parse_json, read_file
 from ..errors import BundleError
-from ..manifest import FileRecord, Manifest
+from ..manifest import EngineSpec, FileRecord, Manifest
 from ..sealing import canonical_text, sealed_text
 from .directory import HeldDirectory
 from .ownership import is_at, open_own
-from .place import MANIFEST_NAME, SCHEDULE_NAME, sync_directory
+from .place import MANIFEST_NAME, SCHEDULE_NAME, partial_path, sync_directory
 
 EXPORT_AGAIN = "export the model again"
 _SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
@@ -69,6 +69,22 @@ def _locked(path: Path) -> BinaryIO:
         file.close()  # another process has renamed it
 
 
+def require_bundle(root: Path) -> None:
+    """Raise BundleError, saying what lies there instead, unless ``root`` holds a manifest."""
+    if (root / MANIFEST_NAME).is_file():
+        return
+    unfinished = root if root.name.endswith(".partial") else partial_path(root)
+    if unfinished.is_dir() and (unfinished == root or not root.exists()):
+        problem = f"is an unfinished export ({unfinished.name}); run the export command again"
+    elif not root.exists():
+        problem = "does not exist; allowed: a directory made by 'skipdec export'"
+    elif (root / "config.json").is_file():
+        problem = f"is a checkpoint, not a bundle; run: skipdec export {root}"
+    else:
+        problem = f"is not a bundle: it has no {MANIFEST_NAME}; make one with 'skipdec export'"
+    raise BundleError(str(root), problem)
+
+
 def read_manifest(root: HeldDirectory) -> Manifest:
     """Read ``root``'s manifest.json; BundleError unless it is, byte for byte, what was written."""
     subject = str(root.path / MANIFEST_NAME)
@@ -104,7 +120,25 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     return document
 
 
-def record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str | None:
+def file_problems(
+    root: HeldDirectory, manifest: Manifest, records: Iterable[FileRecord], *, hash_weights: bool
+) -> list[str]:
+    """Say of each file that is not as its record says how it differs, its name first."""
+    engines = () if hash_weights else (*manifest.all_engines, *manifest.canonical)
+    unhashed = weights_files(engines)
+    return [
+        f"{record.path}: {problem}"
+        for record in records
+        if (problem := _record_problem(root, record, record.path not in unhashed))
+    ]
+
+
+def weights_files(engines: Iterable[EngineSpec]) -> frozenset[str]:
+    """The weights files of ``engines``, as the manifest names them."""
+    return frozenset(path for engine in engines for path in engine.weights)
+
+
+def _record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str | None:
     """Say how the file differs from its record, or None."""
     if outside := root.leaves(record.path):
         return f"is a link to {outside}, outside the bundle; copy the file into the bundle"

@@ -41,6 +41,7 @@ def test_what_does_not_follow_from_the_heads_is_written(bundle: EngineBundle) ->
     ("edit", "text"),
     [
         (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 3"),
+        (lambda d: d.update(format_version=2), r"reads 3; run: skipdec upgrade "),
         (lambda d: d.update(colour="red"), "colour: Extra inputs are not permitted"),
         (lambda d: d["model"].update(sizes=[1]), "model.sizes.*: Input should be"),
         (lambda d: d.pop("model"), "model: Field required"),

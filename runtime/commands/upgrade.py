@@ -1,0 +1,38 @@
+"""``skipdec upgrade``: bundles of an older format are brought to the present one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...engines.host.console import reports_errors
+
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+skipdec upgrade opt-1.3b.skipdec
+
+skipdec upgrade bundles/*
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``upgrade`` to ``app``."""
+    app.command("upgrade", epilog=_EXAMPLES)(upgrade)
+
+
+@reports_errors
+def upgrade(
+    bundles: Annotated[
+        list[Path], typer.Argument(metavar="BUNDLE...", help="directories of bundles")
+    ],
+) -> None:
+    """Bring bundles to the present format: two small files are written, no engine is touched."""
+    from ...engines.manifest import FORMAT_VERSION
+    from ..schedule.upgrade import upgrade_bundle
+
+    for bundle in bundles:
+        did = "upgraded to" if upgrade_bundle(bundle) else "has"
+        typer.echo(f"{bundle}: {did} format {FORMAT_VERSION}")
