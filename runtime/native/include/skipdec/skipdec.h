@@ -216,7 +216,7 @@ SKIPDEC_API skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const i
  * SKIPDEC_CLOSED if the engine was closed. ``delta`` and what it points to live until the next call
  * for this request; one thread at a time asks. */
 SKIPDEC_API skipdec_status skipdec_request_next(skipdec_request* request, double timeout,
-                                                skipdec_delta* delta);
+                                                const skipdec_delta** delta);
 
 /* Waits until all completions have ended: SKIPDEC_OK, SKIPDEC_TIMEOUT or SKIPDEC_CLOSED. */
 SKIPDEC_API skipdec_status skipdec_request_wait(skipdec_request* request, double timeout);

@@ -1,0 +1,555 @@
+// libskipdec from C++17: handles that free themselves, exceptions, ranges of deltas.
+//
+//   skipdec::Engine engine("opt-1.3b-int8", skipdec::Options().schedule("4x"));
+//   skipdec::Request request = engine.submit("The capital of France is",
+//                                            skipdec::Params().max_tokens(32).temperature(0));
+//   for (const skipdec::Delta& delta : request) std::cout << delta.text << std::flush;
+//
+// What each field and call means stands in skipdec.h; here its structs become values that own what
+// they hold, and a status that is not SKIPDEC_OK becomes an Error. Texts are UTF-8. Engines and
+// requests are moved, not copied; one that was moved from refuses every call. An engine may be used
+// from all threads, a request from one at a time (and cancelled from any).
+#ifndef SKIPDEC_HPP
+#define SKIPDEC_HPP
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "skipdec.h"
+
+namespace skipdec {
+
+using Seconds = std::chrono::duration<double>;
+inline constexpr Seconds kForever{-1};
+
+class Error : public std::runtime_error {
+ public:
+  Error(skipdec_status status, const std::string& message)
+      : std::runtime_error(message), status_(status) {}
+
+  skipdec_status status() const noexcept { return status_; }
+
+ private:
+  skipdec_status status_;
+};
+
+namespace detail {
+
+inline void check(skipdec_status status) {
+  if (status != SKIPDEC_OK) throw Error(status, skipdec_last_error());
+}
+
+// ``text`` for C, where a zero byte would end it early.
+inline const char* zero_ended(const std::string& text, const char* name) {
+  if (text.find('\0') != std::string::npos) {
+    throw Error(SKIPDEC_USAGE, std::string(name) + " | has a zero byte; allowed: text without one");
+  }
+  return text.c_str();
+}
+
+inline std::optional<std::string> optional_text(const char* text) {
+  return text == nullptr ? std::nullopt : std::optional<std::string>(text);
+}
+
+inline std::optional<std::int64_t> optional_token(std::int64_t token_id) {
+  return token_id < 0 ? std::nullopt : std::optional<std::int64_t>(token_id);
+}
+
+template <class Value>
+std::vector<Value> copied(const Value* values, std::size_t count) {
+  return count == 0 ? std::vector<Value>() : std::vector<Value>(values, values + count);
+}
+
+}  // namespace detail
+
+using Logprob = skipdec_logprob;
+using Stats = skipdec_stats;
+
+// What came of one completion since the last one: up to one token, whole characters of text.
+struct Delta {
+  explicit Delta(const skipdec_delta& delta)
+      : index(delta.index),
+        token_ids(detail::copied(delta.token_ids, delta.num_tokens)),
+        text(delta.text == nullptr ? "" : delta.text),
+        finish_reason(detail::optional_text(delta.finish_reason)),
+        stop_reason(detail::optional_text(delta.stop_reason)),
+        stop_token_id(detail::optional_token(delta.stop_token_id)),
+        layers(delta.layers),
+        logprobs(detail::copied(delta.logprobs, delta.num_logprobs)) {}
+
+  std::int64_t index;  // of the completion within its request, 0 … n-1
+  std::vector<std::int64_t> token_ids;
+  std::string text;
+  std::optional<std::string> finish_reason;  // none while it runs
+  std::optional<std::string> stop_reason;
+  std::optional<std::int64_t> stop_token_id;
+  std::int64_t layers;            // decoder layers that made the token
+  std::vector<Logprob> logprobs;  // the chosen token's first; empty unless asked for
+};
+
+// All of one completion.
+struct Completion {
+  explicit Completion(const skipdec_completion& completion)
+      : text(completion.text),
+        token_ids(detail::copied(completion.token_ids, completion.num_tokens)),
+        layers(detail::copied(completion.layers, completion.num_tokens)),
+        finish_reason(detail::optional_text(completion.finish_reason)),
+        stop_reason(detail::optional_text(completion.stop_reason)),
+        stop_token_id(detail::optional_token(completion.stop_token_id)),
+        time_to_first_token(completion.time_to_first_token),
+        seconds(completion.seconds) {
+    if (completion.logprobs == nullptr) return;
+    const Logprob* begin = completion.logprobs;
+    for (std::size_t token = 0; token < completion.num_tokens; ++token) {
+      const Logprob* end = completion.logprobs + completion.logprobs_ends[token];
+      logprobs.emplace_back(begin, end);
+      begin = end;
+    }
+  }
+
+  std::string text;
+  std::vector<std::int64_t> token_ids, layers;  // layers that made each token
+  std::optional<std::string> finish_reason, stop_reason;
+  std::optional<std::int64_t> stop_token_id;
+  std::vector<std::vector<Logprob>> logprobs;  // of each token; empty unless asked for
+  double time_to_first_token, seconds;
+};
+
+// Log-probabilities of a given text, and the layers that each token has.
+struct Score {
+  std::vector<std::int64_t> token_ids;
+  std::vector<double> logprobs;
+  std::vector<std::int64_t> layers;
+};
+
+struct Info {
+  std::string model, description, schedule;
+  std::int64_t num_layers, hidden_size, vocab_size, max_model_len;
+  std::optional<std::int64_t> eos_token_id;
+  bool has_tokenizer;
+  std::string no_tokenizer, warning;
+};
+
+// How a bundle is opened; each setter has the name of the field of skipdec_options.
+class Options {
+ public:
+  Options() { skipdec_options_init(&options_, sizeof options_); }
+
+  Options& schedule(std::string text) { return set(schedule_, std::move(text)); }
+  Options& threads(std::int32_t count) { return set(options_.threads, count); }
+  Options& max_batch_size(std::int32_t rows) { return set(options_.max_batch_size, rows); }
+  Options& kv_memory(std::uint64_t bytes) { return set(options_.kv_memory, bytes); }
+  Options& raw_prompts(bool on = true) { return set(options_.raw_prompts, on ? 1 : 0); }
+  Options& verify(skipdec_verify what) { return set(options_.verify, what); }
+  Options& weights(skipdec_weights where) { return set(options_.weights, where); }
+  Options& max_waiting(std::int32_t requests) { return set(options_.max_waiting, requests); }
+  Options& max_prefill_tokens(std::int32_t count) {
+    return set(options_.max_prefill_tokens, count);
+  }
+  Options& max_model_len(std::int64_t positions) { return set(options_.max_model_len, positions); }
+  Options& admission(std::string text) { return set(admission_, std::move(text)); }
+  Options& prefix_cache(bool on) { return set(options_.prefix_cache, on ? 1 : 0); }
+  Options& onnxruntime(std::string path) { return set(onnxruntime_, std::move(path)); }
+
+  // For C; valid while this lives and stays as it is.
+  skipdec_options view() const {
+    skipdec_options options = options_;
+    if (schedule_) options.schedule = detail::zero_ended(*schedule_, "schedule");
+    if (admission_) options.admission = detail::zero_ended(*admission_, "admission");
+    if (onnxruntime_) options.onnxruntime = detail::zero_ended(*onnxruntime_, "onnxruntime");
+    return options;
+  }
+
+ private:
+  template <class Field, class Value>
+  Options& set(Field& field, Value&& value) {
+    field = std::forward<Value>(value);
+    return *this;
+  }
+
+  skipdec_options options_;
+  std::optional<std::string> schedule_, admission_, onnxruntime_;
+};
+
+// Called on the engine's thread, which waits; returns whether the request goes on. It may submit
+// and cancel, but wait for nothing. What it throws ends the request and comes out of
+// `Request::wait`.
+using OnDelta = std::function<bool(const Delta&)>;
+
+// How tokens are chosen and when a request ends; each setter has the name of the field of
+// skipdec_params.
+class Params {
+ public:
+  Params() { skipdec_params_init(&params_, sizeof params_); }
+
+  Params& max_tokens(std::int64_t count) { return set(params_.max_tokens, count); }
+  Params& temperature(double value) { return set(params_.temperature, value); }
+  Params& top_k(std::int64_t count) { return set(params_.top_k, count); }
+  Params& top_p(double share) { return set(params_.top_p, share); }
+  Params& min_p(double share) { return set(params_.min_p, share); }
+  Params& repetition_penalty(double value) { return set(params_.repetition_penalty, value); }
+  Params& presence_penalty(double value) { return set(params_.presence_penalty, value); }
+  Params& frequency_penalty(double value) { return set(params_.frequency_penalty, value); }
+  Params& seed(std::optional<std::uint64_t> value) {
+    params_.has_seed = value ? 1 : 0;
+    return set(params_.seed, value.value_or(0));
+  }
+  Params& n(std::int64_t completions) { return set(params_.n, completions); }
+  Params& min_tokens(std::int64_t count) { return set(params_.min_tokens, count); }
+  Params& stop(std::vector<std::string> texts) { return set(stop_, std::move(texts)); }
+  Params& stop_token_ids(std::vector<std::int64_t> token_ids) {
+    return set(stop_token_ids_, std::move(token_ids));
+  }
+  Params& ignore_eos(bool on = true) { return set(params_.ignore_eos, on ? 1 : 0); }
+  Params& include_stop_str_in_output(bool on = true) {
+    return set(params_.include_stop_str_in_output, on ? 1 : 0);
+  }
+  Params& skip_special_tokens(bool on) { return set(params_.skip_special_tokens, on ? 1 : 0); }
+  Params& logprobs(std::optional<std::int64_t> count) {
+    return set(params_.logprobs, count.value_or(-1));
+  }
+  Params& schedule(std::string text) { return set(schedule_, std::move(text)); }
+  Params& deadline(Seconds from_now) { return set(params_.deadline, from_now.count()); }
+  Params& on_delta(OnDelta function) { return set(on_delta_, std::move(function)); }
+
+  std::int64_t num_completions() const { return params_.n; }
+  const OnDelta& callback() const { return on_delta_; }
+
+  // For C, without the callback; ``stop`` gets what its field points to. Valid while both live and
+  // stay as they are.
+  skipdec_params view(std::vector<const char*>& stop) const {
+    skipdec_params params = params_;
+    stop.clear();
+    for (const std::string& text : stop_) stop.push_back(detail::zero_ended(text, "stop"));
+    params.stop = stop.data();
+    params.num_stop = stop.size();
+    params.stop_token_ids = stop_token_ids_.data();
+    params.num_stop_token_ids = stop_token_ids_.size();
+    if (schedule_) params.schedule = detail::zero_ended(*schedule_, "schedule");
+    return params;
+  }
+
+ private:
+  template <class Field, class Value>
+  Params& set(Field& field, Value&& value) {
+    field = std::forward<Value>(value);
+    return *this;
+  }
+
+  skipdec_params params_;
+  std::vector<std::string> stop_;
+  std::vector<std::int64_t> stop_token_ids_;
+  std::optional<std::string> schedule_;
+  OnDelta on_delta_;
+};
+
+namespace detail {
+
+// Keeps itself while it is called: a callback may destroy its own request.
+struct Callback : std::enable_shared_from_this<Callback> {
+  explicit Callback(OnDelta on_delta) : function(std::move(on_delta)) {}
+
+  static int call(void* user_data, const skipdec_delta* delta) noexcept {
+    const auto self = static_cast<Callback*>(user_data)->weak_from_this().lock();
+    try {
+      return self->function(Delta(*delta)) ? 0 : 1;
+    } catch (...) {
+      self->failure = std::current_exception();
+      return 1;
+    }
+  }
+
+  OnDelta function;
+  std::exception_ptr failure;
+};
+
+}  // namespace detail
+
+// One prompt's completions, as they come. Its end cancels it.
+class Request {
+ public:
+  // The next delta of any completion. None behind the last one, and where none came within
+  // ``timeout``: `has_ended` tells which. Throws Error (SKIPDEC_CLOSED) if the engine was closed.
+  std::optional<Delta> next(Seconds timeout = kForever) {
+    const skipdec_delta* delta = nullptr;
+    const skipdec_status status = skipdec_request_next(handle_.get(), timeout.count(), &delta);
+    has_ended_ = status == SKIPDEC_END;
+    if (has_ended_ || status == SKIPDEC_TIMEOUT) return std::nullopt;
+    detail::check(status);
+    return Delta(*delta);
+  }
+
+  // Whether `next` has said so.
+  bool has_ended() const { return has_ended_; }
+
+  // Whether all completions have ended, within ``timeout``.
+  bool wait(Seconds timeout = kForever) {
+    const skipdec_status status = skipdec_request_wait(handle_.get(), timeout.count());
+    if (status == SKIPDEC_TIMEOUT) return false;
+    if (callback_ && callback_->failure) std::rethrow_exception(callback_->failure);
+    detail::check(status);
+    return true;
+  }
+
+  void cancel() { detail::check(skipdec_request_cancel(handle_.get())); }
+
+  // Of a request that has ended.
+  Completion completion(std::int64_t index = 0) const {
+    const skipdec_completion* completion = nullptr;
+    detail::check(skipdec_request_completion(handle_.get(), index, &completion));
+    return Completion(*completion);
+  }
+  std::vector<Completion> completions() const {
+    std::vector<Completion> all;
+    all.reserve(static_cast<std::size_t>(num_completions_));
+    for (std::int64_t index = 0; index < num_completions_; ++index) {
+      all.push_back(completion(index));
+    }
+    return all;
+  }
+
+  std::vector<std::int64_t> prompt_token_ids() const {
+    const std::int64_t* token_ids = nullptr;
+    std::size_t count = 0;
+    detail::check(skipdec_request_prompt(handle_.get(), &token_ids, &count));
+    return detail::copied(token_ids, count);
+  }
+
+  // The schedule that it runs, in full.
+  std::string schedule() const {
+    const char* schedule = nullptr;
+    detail::check(skipdec_request_schedule(handle_.get(), &schedule));
+    return schedule;
+  }
+
+  // Passes once over the deltas that are still to come, waiting for each.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Delta;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const Delta*;
+    using reference = const Delta&;
+
+    Iterator() = default;
+    explicit Iterator(Request& request) : request_(&request), delta_(request.next()) {}
+
+    // Not at the end: std::bad_optional_access.
+    // NOLINTBEGIN(bugprone-unchecked-optional-access)
+    reference operator*() const { return delta_.value(); }
+    pointer operator->() const { return &delta_.value(); }
+    // NOLINTEND(bugprone-unchecked-optional-access)
+    Iterator& operator++() {
+      delta_ = request_->next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+
+    // Equal are those at the end alone.
+    friend bool operator==(const Iterator& a, const Iterator& b) { return !a.delta_ && !b.delta_; }
+    friend bool operator!=(const Iterator& a, const Iterator& b) { return !(a == b); }
+
+   private:
+    Request* request_ = nullptr;
+    std::optional<Delta> delta_;
+  };
+  Iterator begin() { return Iterator(*this); }
+  static Iterator end() { return {}; }
+
+  skipdec_request* get() const { return handle_.get(); }
+
+ private:
+  friend class Engine;
+
+  struct Release {
+    void operator()(skipdec_request* request) const { skipdec_request_release(request); }
+  };
+
+  Request(skipdec_request* handle, std::shared_ptr<detail::Callback> callback,
+          std::int64_t num_completions)
+      : callback_(std::move(callback)), handle_(handle), num_completions_(num_completions) {}
+
+  std::shared_ptr<detail::Callback> callback_;  // lives longer than the handle
+  std::unique_ptr<skipdec_request, Release> handle_;
+  std::int64_t num_completions_;
+  bool has_ended_ = false;
+};
+
+// A bundle and the thread that runs its requests.
+class Engine {
+ public:
+  // Throws Error: what is wrong with the bundle at ``path``, the options or this machine.
+  explicit Engine(const std::string& path, const Options& options = {}) {
+    if (skipdec_abi_version() < SKIPDEC_ABI_VERSION) {
+      throw Error(SKIPDEC_ENVIRONMENT,
+                  "libskipdec | is older than the header that this program "
+                  "was compiled with; install the newer library");
+    }
+    const skipdec_options view = options.view();
+    skipdec_engine* engine = nullptr;
+    detail::check(skipdec_engine_open(detail::zero_ended(path, "bundle"), &view, &engine));
+    handle_.reset(engine);
+  }
+
+  Request submit(const std::string& prompt, const Params& params = {}) {
+    const char* text = detail::zero_ended(prompt, "prompt");
+    return start(params, [&](const skipdec_params* view, skipdec_request** request) {
+      return skipdec_submit_text(handle_.get(), text, view, request);
+    });
+  }
+  Request submit(const std::vector<std::int64_t>& token_ids, const Params& params = {}) {
+    return start(params, [&](const skipdec_params* view, skipdec_request** request) {
+      return skipdec_submit_tokens(handle_.get(), token_ids.data(), token_ids.size(), view,
+                                   request);
+    });
+  }
+
+  Request submit(std::initializer_list<std::int64_t> token_ids, const Params& params = {}) {
+    return submit(std::vector<std::int64_t>(token_ids), params);
+  }
+
+  // Waits for all completions of one prompt, a text or token ids.
+  template <class Prompt>
+  std::vector<Completion> generate(const Prompt& prompt, const Params& params = {}) {
+    Request request = submit(prompt, params);
+    request.wait();
+    return request.completions();
+  }
+
+  Score score(const std::string& prompt, const std::string& continuation,
+              const std::optional<std::string>& schedule = std::nullopt) {
+    skipdec_score* score = nullptr;
+    detail::check(skipdec_score_text(handle_.get(), detail::zero_ended(prompt, "prompt"),
+                                     detail::zero_ended(continuation, "continuation"),
+                                     optional_schedule(schedule), &score));
+    return taken(score);
+  }
+  Score score(const std::vector<std::int64_t>& prompt,
+              const std::vector<std::int64_t>& continuation,
+              const std::optional<std::string>& schedule = std::nullopt) {
+    skipdec_score* score = nullptr;
+    detail::check(skipdec_score_tokens(handle_.get(), prompt.data(), prompt.size(),
+                                       continuation.data(), continuation.size(),
+                                       optional_schedule(schedule), &score));
+    return taken(score);
+  }
+
+  // ``is_prompt``: with the prompt template and special tokens.
+  std::vector<std::int64_t> encode(const std::string& text, bool is_prompt = true) const {
+    std::vector<std::int64_t> token_ids(text.size() + 16);
+    const char* zero_ended = detail::zero_ended(text, "text");
+    for (;;) {
+      std::size_t count = 0;
+      detail::check(skipdec_encode(handle_.get(), zero_ended, is_prompt ? 1 : 0, token_ids.data(),
+                                   token_ids.size(), &count));
+      const bool has_all = count <= token_ids.size();
+      token_ids.resize(count);
+      if (has_all) return token_ids;
+    }
+  }
+  std::string decode(const std::vector<std::int64_t>& token_ids,
+                     bool skip_special_tokens = true) const {
+    std::string text(8 * token_ids.size() + 1, '\0');
+    for (;;) {
+      std::size_t num_bytes = 0;
+      detail::check(skipdec_decode(handle_.get(), token_ids.data(), token_ids.size(),
+                                   skip_special_tokens ? 1 : 0, text.data(), text.size(),
+                                   &num_bytes));
+      const bool has_all = num_bytes < text.size();
+      text.resize(has_all ? num_bytes : num_bytes + 1);
+      if (has_all) return text;
+    }
+  }
+
+  Info info() const {
+    const skipdec_info* info = nullptr;
+    detail::check(skipdec_engine_info(handle_.get(), &info));
+    return {info->model,
+            info->description,
+            info->schedule,
+            info->num_layers,
+            info->hidden_size,
+            info->vocab_size,
+            info->max_model_len,
+            detail::optional_token(info->eos_token_id),
+            info->has_tokenizer != 0,
+            info->no_tokenizer,
+            info->warning};
+  }
+  Stats stats() const {
+    Stats stats{};
+    stats.size = sizeof stats;
+    detail::check(skipdec_engine_stats(handle_.get(), &stats));
+    return stats;
+  }
+
+  // Refuses new requests; whether those there have ended within ``timeout``.
+  bool drain(Seconds timeout = kForever) {
+    const skipdec_status status = skipdec_engine_drain(handle_.get(), timeout.count());
+    if (status == SKIPDEC_TIMEOUT) return false;
+    detail::check(status);
+    return true;
+  }
+
+  // What the destructor does, but for the Error if it is refused, within a callback.
+  void close() {
+    skipdec_engine* const engine = handle_.release();
+    const skipdec_status status = skipdec_engine_close(engine);
+    if (status != SKIPDEC_OK) handle_.reset(engine);
+    detail::check(status);
+  }
+
+  skipdec_engine* get() const { return handle_.get(); }
+
+ private:
+  struct Close {
+    void operator()(skipdec_engine* engine) const { skipdec_engine_close(engine); }
+  };
+  struct ReleaseScore {
+    void operator()(skipdec_score* score) const { skipdec_score_release(score); }
+  };
+
+  template <class Submit>
+  static Request start(const Params& params, const Submit& submit) {
+    std::vector<const char*> stop;
+    skipdec_params view = params.view(stop);
+    std::shared_ptr<detail::Callback> callback;
+    if (params.callback()) {
+      callback = std::make_shared<detail::Callback>(params.callback());
+      view.callback = detail::Callback::call;
+      view.user_data = callback.get();
+    }
+    skipdec_request* request = nullptr;
+    detail::check(submit(&view, &request));
+    return {request, std::move(callback), params.num_completions()};
+  }
+
+  static const char* optional_schedule(const std::optional<std::string>& schedule) {
+    return schedule ? detail::zero_ended(*schedule, "schedule") : nullptr;
+  }
+
+  static Score taken(skipdec_score* score) {
+    const std::unique_ptr<skipdec_score, ReleaseScore> handle(score);
+    const skipdec_score_values& values = *skipdec_score_get(score);
+    return {detail::copied(values.token_ids, values.num_tokens),
+            detail::copied(values.logprobs, values.num_tokens),
+            detail::copied(values.layers, values.num_tokens)};
+  }
+
+  std::unique_ptr<skipdec_engine, Close> handle_;
+};
+
+}  // namespace skipdec
+
+#endif
