@@ -7,7 +7,6 @@ import struct
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,24 +19,6 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.tokens.logprobs import row_logprobs
 from skipdec.runtime.tokens.sampler import Sampler
 from skipdec.runtime.tokens.sampling import SamplingParams
-
-KERNELS = Path(__file__).parents[3] / "engines/kernels/native"
-SOURCES = (
-    *(f"tokens/{name}.cpp" for name in ("drawing", "logprobs", "penalties", "philox", "sampler")),
-    *(f"tokens/{name}.cpp" for name in ("sampling_params", "shown")),
-    *(str(path) for path in sorted((KERNELS / "sampling").glob("*.cpp"))),
-    str(KERNELS / "processor/instruction_set.cpp"),
-)
-
-
-def program(name: str, *libraries: str) -> Path:
-    return built_program(name, SOURCES, flags=(f"-I{KERNELS}",), libraries=libraries)
-
-
-def test_cases_of_googletest() -> None:
-    executable = program("sampling_test.cpp", "-lgtest", "-lgtest_main", "-pthread")
-    result = subprocess.run([executable], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout
 
 
 @dataclass(frozen=True)
@@ -87,7 +68,9 @@ class Case:
 
 def sampled_in_cpp(cases: Sequence[Case]) -> list[str]:
     records = b"".join(case.packed() for case in cases)
-    result = subprocess.run([program("sample.cpp")], input=records, capture_output=True, check=True)
+    result = subprocess.run(
+        [built_program("sample")], input=records, capture_output=True, check=True
+    )
     return result.stdout.decode().split("\0")[:-1]
 
 

@@ -1,81 +1,70 @@
-"""Compiles C++ programs of the tests from sources of runtime/native, once each."""
+"""The C++ programs of tests/runtime/native, built by CMake, once for all tests that run them."""
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SOURCES = ROOT / "runtime/native/src"
-TESTS = ROOT / "tests/runtime/native"
-_OUTPUT = ROOT / "build/native-tests"
-_FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
+PRESET = os.environ.get("SKIPDEC_NATIVE_PRESET", "tests")  # of runtime/native/CMakePresets.json
+FOLDER = ROOT / "build" / "native" / PRESET
+_COMPILER = os.environ.get("CXX", "c++")
 
 
-def built_program(
-    name: str,
-    sources: Iterable[str],
-    *,
-    flags: tuple[str, ...] = (),
-    libraries: tuple[str, ...] = (),
-) -> Path:
-    """Return the program of tests/runtime/native/``name`` and of ``sources`` below SOURCES.
+@cache
+def built_program(name: str) -> Path:
+    """The program of tests/runtime/native/``name``.cpp, or ``skipdec-tests`` of all ``*_test.cpp``.
 
-    Skips the test, with the reason, where there is no g++ or no nlohmann/json.hpp.
+    Skips the test, with the reason, where there is no CMake, C++ compiler, nlohmann/json.hpp or
+    GoogleTest. Environment variable SKIPDEC_NATIVE_PRESET: ``asan`` or ``tsan`` for programs that
+    are compiled with sanitizers.
     """
-    compiler = _compiler()
-    flags = (*_FLAGS, *flags)
-    objects = [_object(compiler, TESTS / name, flags)]
-    objects += [_object(compiler, SOURCES / source, flags) for source in sources]
-    program = _OUTPUT / f"{Path(name).stem}-{_digest(*map(str, objects), *flags, *libraries)}"
-    if not program.exists():
-        _run(["g++", *flags, *map(str, objects), *libraries], program)
-    return program
+    with _alone():
+        _configure()
+        built = _cmake("--build", str(FOLDER), "--parallel", str(os.cpu_count()), "--target", name)
+    assert built.returncode == 0, built.stdout[-10_000:]
+    return FOLDER / "tests" / name
 
 
 @cache
-def _compiler() -> tuple[str, ...]:
-    if shutil.which("g++") is None:
-        pytest.skip("no g++")
-    probe = ["g++", "-fsyntax-only", "-x", "c++", "-include", "nlohmann/json_fwd.hpp", os.devnull]
-    if subprocess.run(probe, capture_output=True, check=False).returncode:
-        pytest.skip("no nlohmann/json.hpp (Debian: nlohmann-json3-dev)")
-    return ("ccache", "g++") if shutil.which("ccache") else ("g++",)
+def _configure() -> None:
+    for tool in ("cmake", _COMPILER):
+        if (
+            shutil.which(tool) is None
+            or subprocess.run([tool, "--version"], capture_output=True).returncode
+        ):
+            pytest.skip(f"C++ programs can't be built here: no {tool}")
+    options = ["-S", str(ROOT / "runtime" / "native"), "--preset", PRESET]
+    configured = _cmake(*options, f"-DPython3_EXECUTABLE={sys.executable}")
+    if configured.returncode and (lack := re.search(r".* is missing: .*", configured.stdout)):
+        pytest.skip(f"C++ programs can't be built here: {lack[0].strip()}")
+    assert configured.returncode == 0, configured.stdout
 
 
-def _object(compiler: tuple[str, ...], source: Path, flags: tuple[str, ...]) -> Path:
-    digest = _digest(_headers(), source.read_text(encoding="utf-8"), *flags)
-    path = _OUTPUT / f"{source.stem}-{digest}.o"
-    if not path.exists():
-        _run([*compiler, *flags, f"-I{SOURCES}", f"-I{TESTS}", "-c", str(source)], path)
-    return path
+@contextmanager
+def _alone() -> Iterator[None]:
+    """While no other worker builds."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
-@cache
-def _headers() -> str:
-    """Digest of every header: a change of one compiles all again."""
-    files = sorted(
-        path for folder in (SOURCES, TESTS) for path in folder.rglob("*") if path.suffix != ".cpp"
+def _cmake(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["cmake", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT / "runtime" / "native",
+        text=True,
     )
-    return _digest(*(path.read_text(encoding="utf-8") for path in files if path.is_file()))
-
-
-def _digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-
-
-def _run(command: list[str], output: Path) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = output.with_name(f"{output.name}.{os.getpid()}")
-    result = subprocess.run(
-        [*command, "-o", str(unfinished)], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    unfinished.replace(output)  # whole, or not there
