@@ -1,0 +1,70 @@
+// Tokens that stand for a text of their own wherever it occurs, before any piece is encoded.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/pair_table.h"
+
+namespace skipdec::runtime {
+
+// One of `added_tokens` in tokenizer.json.
+struct AddedToken {
+  std::string content;
+  std::uint32_t id = 0;
+  bool single_word = false;  // not beside a letter, digit or underscore
+  bool lstrip = false;       // takes in the spaces before it
+  bool rstrip = false;       // takes in the spaces behind it
+  bool normalized = false;   // looked for in what the others leave
+  bool special = false;      // left out of decoded text if asked for
+};
+
+// A part of a text: an added token, or what lies between.
+struct Segment {
+  std::size_t start = 0, end = 0;
+  std::optional<std::uint32_t> token_id;
+};
+
+class AddedTokens {
+ public:
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+
+  // The parts of `text`, valid UTF-8; none for "".
+  std::vector<Segment> segments(std::string_view text) const;
+
+ private:
+  // Finds the longest of some texts that starts at a place.
+  class Trie {
+   public:
+    void add(std::string_view text, std::uint32_t value);
+    // Length and value; length 0 if there is none.
+    struct Match {
+      std::size_t length = 0;
+      std::uint32_t value = 0;
+    };
+    Match longest(std::string_view text, std::size_t at) const;
+    bool may_start(char byte) const { return starts_[static_cast<std::uint8_t>(byte)]; }
+    bool empty() const { return num_nodes_ == 1; }
+
+   private:
+    PairTable children_;  // node, byte -> node
+    PairTable values_;    // node, 0 -> value
+    std::uint32_t num_nodes_ = 1;
+    std::array<bool, 256> starts_{};
+  };
+
+  void find(std::string_view text, Segment part, const Trie& trie,
+            std::vector<Segment>& found) const;
+
+  std::vector<AddedToken> tokens_;
+  Trie first_, second_;  // places in tokens_; not normalized, normalized
+};
+
+}  // namespace skipdec::runtime

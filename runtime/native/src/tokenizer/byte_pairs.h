@@ -1,0 +1,69 @@
+// Byte-pair encoding of one piece of text.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/pair_table.h"
+#include "tokenizer/vocabulary.h"
+
+namespace skipdec::runtime {
+
+// What a tokenizer.json says of its BPE model.
+struct BytePairModel {
+  Vocabulary vocabulary;  // finished
+  PairTable merges;       // ids of two tokens -> rank and id of what they make
+  std::optional<std::string> unknown_token;
+  bool fuse_unknown = false;
+  bool ignore_merges = false;  // a piece that is a token is that token
+};
+
+// Merges neighbours, the pair of the lowest rank first and of equal ones the leftmost: n log n for
+// n bytes. Immutable, any thread.
+class BytePairs {
+ public:
+  // Memory that `encode` reuses; one per thread.
+  struct Workspace {
+    struct Symbol {
+      std::uint32_t id;
+      std::uint32_t previous, next;  // places; kNone at the ends
+      bool merged;                   // into the one before
+    };
+    struct Merge {
+      std::uint64_t order;  // rank, then place
+      std::uint32_t id;
+    };
+    std::vector<Symbol> symbols;
+    std::vector<Merge> queue;
+    std::string text;
+  };
+
+  explicit BytePairs(BytePairModel model);
+
+  const Vocabulary& vocabulary() const { return model_.vocabulary; }
+  // Whether each byte is a token.
+  bool has_all_bytes() const;
+
+  // Appends the tokens of `piece`, any bytes of less than 4 GiB. Throws Error (kBundle) for a byte
+  // without a token if the model's unknown token is none either.
+  void encode(std::string_view piece, std::vector<std::int64_t>& token_ids,
+              Workspace& workspace) const;
+
+ private:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+
+  void split(std::string_view piece, Workspace& workspace) const;
+  void consider(std::uint32_t left, Workspace& workspace) const;
+  void merge_all(Workspace& workspace) const;
+
+  BytePairModel model_;
+  std::array<std::uint32_t, 256> byte_ids_{};  // kNone: no token
+  std::uint32_t unknown_id_ = kNone;
+};
+
+}  // namespace skipdec::runtime

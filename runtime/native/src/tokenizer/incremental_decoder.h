@@ -1,0 +1,41 @@
+// Text of one sequence, token by token.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8.h"
+
+namespace skipdec::runtime {
+
+// What `push` and the final `flush` return, joined, is `Tokenizer::decode` of all tokens. `push`
+// returns whole characters only: "é" as bytes C3, A9 in two tokens gives "", then "é".
+class IncrementalDecoder {
+ public:
+  // `tokenizer` must outlive this.
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true)
+      : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens) {}
+
+  // Takes the next token and returns the text that is certain by now; may be "".
+  std::string push(std::int64_t token_id) {
+    std::string text;
+    if (!(skip_special_tokens_ && tokenizer_->is_special(token_id)))
+      repair_.push(tokenizer_->token_bytes(token_id), text);
+    return text;
+  }
+
+  // Ends the sequence and returns what was held back: U+FFFD for an incomplete character.
+  std::string flush() {
+    std::string text;
+    repair_.flush(text);
+    return text;
+  }
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_tokens_;
+  Utf8Repair repair_;
+};
+
+}  // namespace skipdec::runtime

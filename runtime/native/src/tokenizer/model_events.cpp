@@ -1,0 +1,139 @@
+#include "tokenizer/model_events.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "tokenizer/parts.h"
+
+namespace skipdec::runtime {
+namespace {
+
+constexpr std::size_t kMaxTreeValues = std::size_t{1} << 20;
+
+}  // namespace
+
+ModelEvents::ModelEvents(const std::string& subject, const JsonLimits& limits)
+    : subject_(subject), limits_(limits), tree_(subject, limits) {}
+
+nlohmann::json ModelEvents::take_tree() { return tree_.take(); }
+
+void ModelEvents::refuse(const std::string& problem) const {
+  throw Error(limits_.status, subject_, problem + "; " + limits_.remedy);
+}
+
+JsonEvents& ModelEvents::tree() {
+  if (place_ == Place::kTree) {
+    if (++tree_values_ > kMaxTreeValues)
+      refuse("holds more than " + std::to_string(kMaxTreeValues) + " values beside the model's");
+    return tree_;
+  }
+  const bool tokens = place_ == Place::kBeforeVocabulary || place_ == Place::kVocabulary;
+  refuse(tokens ? "model.vocab is no object of ids by token"
+                : "model.merges is no list of pairs of tokens");
+}
+
+void ModelEvents::on_null() { tree().on_null(); }
+void ModelEvents::on_boolean(bool value) { tree().on_boolean(value); }
+void ModelEvents::on_integer(std::int64_t value) { tree().on_integer(value); }
+void ModelEvents::on_number(double value) { tree().on_number(value); }
+
+void ModelEvents::on_unsigned(std::uint64_t value) {
+  if (place_ != Place::kVocabulary) {
+    tree().on_unsigned(value);
+    return;
+  }
+  if (value >= kMaxTokens)
+    refuse("model.vocab has the id " + std::to_string(value) + "; allowed: below " +
+           std::to_string(kMaxTokens));
+  if (token_.size() > kMaxTokenBytes)
+    refuse("model.vocab has a token of " + std::to_string(token_.size()) +
+           " bytes; allowed: " + std::to_string(kMaxTokenBytes));
+  vocabulary_.add(token_, static_cast<std::uint32_t>(value));
+}
+
+void ModelEvents::on_string(std::string& value) {
+  if (place_ == Place::kPair) {
+    if (++in_pair_ > 2) refuse("model.merges has more than two tokens in a pair");
+    merges_.add(value);
+  } else if (place_ == Place::kMerges) {
+    add_merge(value);
+  } else {
+    tree().on_string(value);
+  }
+}
+
+void ModelEvents::add_merge(std::string& value) {
+  if (merges_are_pairs_) refuse("model.merges has pairs and strings");
+  if (value.rfind("#version", 0) == 0) return;
+  const std::size_t blank = value.find(' ');
+  if (blank == std::string::npos || value.find(' ', blank + 1) != std::string::npos)
+    refuse("model.merges has an entry that is not two tokens with a blank between: " + value);
+  merges_.add(std::string_view(value).substr(0, blank));
+  merges_.add(std::string_view(value).substr(blank + 1));
+}
+
+void ModelEvents::on_key(std::string& value) {
+  if (place_ == Place::kVocabulary) {
+    token_.swap(value);
+    return;
+  }
+  if (depth_ == 1) in_model_ = value == "model";
+  if (depth_ == 2 && in_model_) {
+    if (value == "vocab") place_ = Place::kBeforeVocabulary;
+    if (value == "merges") place_ = Place::kBeforeMerges;
+  }
+  tree_.on_key(value);
+}
+
+void ModelEvents::on_object_start() {
+  if (place_ == Place::kBeforeVocabulary) {
+    place_ = Place::kVocabulary;
+    has_vocabulary_ = true;
+    return;
+  }
+  tree().on_object_start();
+  ++depth_;
+}
+
+void ModelEvents::on_object_end() {
+  if (place_ == Place::kVocabulary) {
+    place_ = Place::kTree;
+    tree_.on_null();
+    return;
+  }
+  --depth_;
+  tree_.on_object_end();
+}
+
+void ModelEvents::on_array_start() {
+  if (place_ == Place::kBeforeMerges) {
+    place_ = Place::kMerges;
+    has_merges_ = true;
+  } else if (place_ == Place::kMerges) {
+    if (merges_.size() > 0 && !merges_are_pairs_) refuse("model.merges has pairs and strings");
+    merges_are_pairs_ = true;
+    place_ = Place::kPair;
+    in_pair_ = 0;
+  } else {
+    tree().on_array_start();
+    ++depth_;
+  }
+}
+
+void ModelEvents::on_array_end() {
+  if (place_ == Place::kPair) {
+    if (in_pair_ != 2) refuse("model.merges has a pair of one token or none");
+    if (merges_.size() > 2 * kMaxMerges)
+      refuse("model.merges has more than " + std::to_string(kMaxMerges) + " pairs");
+    place_ = Place::kMerges;
+  } else if (place_ == Place::kMerges) {
+    place_ = Place::kTree;
+    tree_.on_null();
+  } else {
+    --depth_;
+    tree_.on_array_end();
+  }
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,63 @@
+// Takes the long parts of a tokenizer.json, tokens and merges, out of its tree.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "json/events.h"
+#include "json/tree.h"
+#include "tokenizer/vocabulary.h"
+
+namespace skipdec::runtime {
+
+// In the tree, `model.vocab` and `model.merges` are null. What they hold is checked, but not
+// whether merges are of tokens.
+class ModelEvents final : public JsonEvents {
+ public:
+  ModelEvents(const std::string& subject, const JsonLimits& limits);
+
+  nlohmann::json take_tree();
+  bool has_model() const { return has_vocabulary_ && has_merges_; }
+  Vocabulary& vocabulary() { return vocabulary_; }  // not finished
+  // Two texts a merge, in the order of their ranks.
+  const TextList& merges() const { return merges_; }
+
+  void on_null() override;
+  void on_boolean(bool value) override;
+  void on_integer(std::int64_t value) override;
+  void on_unsigned(std::uint64_t value) override;
+  void on_number(double value) override;
+  void on_string(std::string& value) override;
+  void on_key(std::string& value) override;
+  void on_object_start() override;
+  void on_object_end() override;
+  void on_array_start() override;
+  void on_array_end() override;
+
+ private:
+  enum class Place { kTree, kBeforeVocabulary, kVocabulary, kBeforeMerges, kMerges, kPair };
+
+  [[noreturn]] void refuse(const std::string& problem) const;
+  // The tree, which gets a value that must not be one of the long parts.
+  JsonEvents& tree();
+  void add_merge(std::string& value);
+
+  const std::string& subject_;
+  const JsonLimits& limits_;
+  JsonTree tree_;
+  Place place_ = Place::kTree;
+  std::size_t depth_ = 0;  // of the tree
+  std::size_t tree_values_ = 0;
+  bool in_model_ = false;
+  std::string token_;  // the key that came last
+  Vocabulary vocabulary_;
+  bool has_vocabulary_ = false;
+  TextList merges_;
+  bool has_merges_ = false;
+  bool merges_are_pairs_ = false;
+  std::size_t in_pair_ = 0;
+};
+
+}  // namespace skipdec::runtime

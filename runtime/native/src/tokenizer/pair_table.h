@@ -1,0 +1,56 @@
+// A hash table of pairs of numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace skipdec::runtime {
+
+class PairTable {
+ public:
+  struct Value {
+    std::uint32_t rank;
+    std::uint32_t id;
+  };
+
+  // Memory for `pairs` of them; more grow it.
+  explicit PairTable(std::size_t pairs = 0);
+
+  // A pair that is there already gets the new value. `value.rank` is below 2^32 - 1.
+  void put(std::uint32_t first, std::uint32_t second, Value value);
+
+  // Null if there is none; valid until the next put.
+  const Value* find(std::uint32_t first, std::uint32_t second) const {
+    const Slot& slot = slots_[place_of(key_of(first, second))];
+    return slot.value.rank == kEmpty ? nullptr : &slot.value;
+  }
+
+ private:
+  static constexpr std::uint32_t kEmpty = 0xFFFFFFFF;
+
+  struct Slot {
+    std::uint64_t key = 0;
+    Value value = {kEmpty, 0};
+  };
+
+  static std::uint64_t key_of(std::uint32_t first, std::uint32_t second) {
+    return (std::uint64_t{first} << 32U) | second;
+  }
+
+  std::size_t place_of(std::uint64_t key) const {
+    // The upper half of a product depends on all bits of the key.
+    const std::uint64_t mixed = (key ^ (key >> 29U)) * 0x9E3779B97F4A7C15U;
+    std::size_t place = (mixed >> 32U) & (slots_.size() - 1);
+    while (slots_[place].value.rank != kEmpty && slots_[place].key != key)
+      place = (place + 1) & (slots_.size() - 1);
+    return place;
+  }
+
+  void resize(std::size_t slots);
+
+  std::vector<Slot> slots_;  // a power of two of them, at most half of them in use
+  std::size_t used_ = 0;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,61 @@
+// Text to token ids and back, by a tokenizer.json of byte-level BPE.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skipdec::runtime {
+
+// The same tokens and texts as the `tokenizers` package's. Immutable, any thread.
+class Tokenizer {
+ public:
+  // Reads the content of a tokenizer.json, of at most 64 MiB; ``subject`` names it in errors.
+  // ``prompt_template`` is what `encode_prompt` puts a prompt into, in place of {prompt}.
+  // Throws UnsupportedTokenizer for another kind than byte-level BPE, Error (kBundle) for what is
+  // malformed.
+  static std::unique_ptr<Tokenizer> parse(std::string_view json, const std::string& subject,
+                                          std::optional<std::string> prompt_template);
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // Throws Error (kUsage) for text that is not UTF-8, naming the byte.
+  std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
+
+  // The tokens that the model reads for `prompt`, the template's included.
+  std::vector<std::int64_t> encode_prompt(std::string_view prompt) const;
+
+  // How many tokens `text` has in any case, from its length alone; 0 if nothing is known.
+  std::int64_t least_tokens(std::string_view text) const;
+
+  // UTF-8; U+FFFD for what is none. Ids that are no token are left out.
+  std::string decode(const std::vector<std::int64_t>& token_ids,
+                     bool skip_special_tokens = true) const;
+
+  // The text of one token alone, also a special one.
+  std::string token_text(std::int64_t token_id) const;
+
+  // Whether ``skip_special_tokens`` leaves this token out.
+  bool is_special(std::int64_t token_id) const;
+
+  // What a token stands for, as long as this object; "" if it is no token.
+  std::string_view token_bytes(std::int64_t token_id) const;
+
+  // Number of tokens, added ones included; a model's vocabulary may be padded beyond.
+  std::size_t vocab_size() const;
+
+ private:
+  class State;
+
+  Tokenizer(std::unique_ptr<State> state, std::optional<std::string> prompt_template);
+
+  std::unique_ptr<const State> state_;
+  std::optional<std::string> prompt_template_;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,19 @@
+// The refusal of tokenizers of another kind.
+#pragma once
+
+#include <string>
+
+#include "errors.h"
+
+namespace skipdec::runtime {
+
+// A tokenizer.json that is whole, but of a kind that this library doesn't implement: its bundle
+// runs on token ids only.
+class UnsupportedTokenizer : public Error {
+ public:
+  UnsupportedTokenizer(const std::string& subject, const std::string& problem)
+      : Error(Status::kBundle, subject,
+              problem + "; this library encodes byte-level BPE only: give token ids, not text") {}
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,36 @@
+// UTF-8 that may be broken.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace skipdec::runtime {
+
+// Passes whole characters on, U+FFFD for each maximal part of one that can't go on: the rule of
+// Python's decoder with errors="replace".
+class Utf8Repair {
+ public:
+  // Takes the next bytes; what is certain by now is appended to `text`.
+  void push(std::string_view bytes, std::string& text);
+
+  // Ends the text: U+FFFD for an incomplete character.
+  void flush(std::string& text);
+
+ private:
+  void begin(std::uint8_t byte, std::string& text);
+
+  std::array<char, 4> held_{};  // bytes of the incomplete character
+  int count_ = 0;
+  int missing_ = 0;
+  std::uint8_t least_ = 0x80, most_ = 0xBF;  // the next byte
+  bool half_surrogate_ =
+      false;  // ED A0 to BF came last: two errors, but Python awaits a third byte
+};
+
+// Bytes from the start of `text` that are valid UTF-8.
+std::size_t valid_utf8_length(std::string_view text);
+
+}  // namespace skipdec::runtime

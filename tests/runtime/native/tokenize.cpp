@@ -1,0 +1,120 @@
+// Encodes and decodes what comes on standard input, for comparison with the `tokenizers` package.
+//
+//   tokenize TOKENIZER_JSON
+//
+// Reads records: a letter, the number of bytes in decimal, a newline, the bytes. Answers a line
+// each:
+//   e TEXT  tokens with special ones, "|", without them, "|", least_tokens
+//   d IDS   (in decimal, a blank between) all text without special tokens, with them, then the
+//   pieces
+//           of an incremental decoder without and with them: hexadecimal, a blank between
+//   p TEXT  ends of the pieces that are encoded one by one, in bytes
+//   m TEXT  seconds that encoding takes, and the number of tokens
+//   v       number of tokens
+// The first line is the number of seconds that reading the file took.
+// Where the file or a text is refused, the line is "error ", the status and the message.
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "errors.h"
+#include "tokenizer/incremental_decoder.h"
+#include "tokenizer/pieces.h"
+#include "tokenizer/tokenizer.h"
+
+namespace skipdec::runtime {
+namespace {
+
+std::string hexadecimal(const std::string& text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string written = "x";
+  for (const char byte : text) {
+    written += kDigits[static_cast<std::uint8_t>(byte) >> 4U];
+    written += kDigits[static_cast<std::uint8_t>(byte) & 0xFU];
+  }
+  return written;
+}
+
+void encode(const Tokenizer& tokenizer, const std::string& text) {
+  for (const bool special : {true, false}) {
+    for (const std::int64_t token_id : tokenizer.encode(text, special))
+      std::cout << token_id << ' ';
+    std::cout << "| ";
+  }
+  std::cout << tokenizer.least_tokens(text);
+}
+
+void decode(const Tokenizer& tokenizer, const std::string& text) {
+  std::istringstream numbers(text);
+  const std::vector<std::int64_t> token_ids{std::istream_iterator<std::int64_t>(numbers), {}};
+  for (const bool skip : {true, false})
+    std::cout << hexadecimal(tokenizer.decode(token_ids, skip)) << ' ';
+  for (const bool skip : {true, false}) {
+    IncrementalDecoder decoder(tokenizer, skip);
+    for (const std::int64_t token_id : token_ids)
+      std::cout << hexadecimal(decoder.push(token_id)) << ' ';
+    std::cout << hexadecimal(decoder.flush()) << ' ';
+  }
+}
+
+void pieces(const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) std::cout << (at = end_of_piece(text, at)) << ' ';
+}
+
+// Bytes encoded in a second, all special tokens left out.
+void measure(const Tokenizer& tokenizer, const std::string& text) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const std::size_t num_tokens = tokenizer.encode(text, false).size();
+  const std::chrono::duration<double> seconds = Clock::now() - start;
+  std::cout << seconds.count() << ' ' << num_tokens;
+}
+
+void answer(const Tokenizer& tokenizer, char what, const std::string& content) {
+  if (what == 'e') encode(tokenizer, content);
+  if (what == 'd') decode(tokenizer, content);
+  if (what == 'p') pieces(content);
+  if (what == 'm') measure(tokenizer, content);
+  if (what == 'v') std::cout << tokenizer.vocab_size();
+}
+
+int run(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string json{std::istreambuf_iterator<char>(file), {}};
+  const auto start = std::chrono::steady_clock::now();
+  const auto tokenizer = Tokenizer::parse(json, "tokenizer.json", std::nullopt);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  std::cout << seconds.count() << '\n';
+  char what = 0;
+  std::size_t size = 0;
+  while (std::cin >> what >> size && std::cin.get() == '\n') {
+    std::string content(size, '\0');
+    std::cin.read(content.data(), static_cast<std::streamsize>(size));
+    try {
+      answer(*tokenizer, what, content);
+    } catch (const Error& error) {
+      std::cout << "error " << static_cast<int>(error.status()) << ' ' << error.what();
+    }
+    std::cout << '\n';
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace skipdec::runtime
+
+int main(int count, char** arguments) {
+  std::ios::sync_with_stdio(false);
+  try {
+    return count == 2 ? skipdec::runtime::run(arguments[1]) : 2;
+  } catch (const skipdec::runtime::Error& error) {
+    std::cout << "error " << static_cast<int>(error.status()) << ' ' << error.what() << '\n';
+    return 1;
+  }
+}
