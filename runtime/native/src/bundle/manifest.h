@@ -12,10 +12,13 @@ namespace skipdec::runtime {
 
 constexpr std::int64_t kFormatVersion = 3;
 
-enum class DType { kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8, kInt8, kBool };
+// Far above any model's, far below what would eat memory before the first check of it.
+constexpr std::int64_t kMaxLayers = 4096;
+constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;  // of a vocabulary; positions of a row
+constexpr std::int64_t kNumCandidates = 64;                 // K, or the vocabulary if smaller
 
-std::size_t item_bytes(DType dtype);
-std::string_view name_of(DType dtype);
+enum class DType { kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8, kInt8, kBool };
 
 enum class EngineKind { kEmbed, kLayer, kHead, kCandidates };
 
@@ -40,6 +43,11 @@ enum class Role {
   kTopLogits,            // float32 [R, K]
   kTopTokenIds,          // int64 [R, K]
 };
+
+std::size_t item_bytes(DType dtype);
+std::string_view name_of(DType dtype);
+std::string_view name_of(EngineKind kind);
+std::string_view name_of(Role role);
 
 constexpr std::int64_t kSymbol = -1;  // of a dimension that a call decides
 
@@ -99,6 +107,7 @@ struct Manifest {
   EngineSpec embed, head;
   std::vector<EngineSpec> layers;
   std::optional<EngineSpec> candidates;
+  std::vector<EngineSpec> canonical;  // of --keep-canonical: kept to be compiled later, never run
   std::optional<BuildSpec> build;
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once

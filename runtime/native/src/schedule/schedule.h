@@ -22,6 +22,7 @@ struct Segment {
 // holds kAll, else min(length, numerator * (length - 1) / denominator + 1).
 struct PromptRule {
   static constexpr std::int64_t kAll = -1;
+  static constexpr std::int64_t kMost = std::int64_t{1} << 31;  // of either part of a fraction
   std::vector<std::int64_t> numerators;
   std::int64_t denominator = 1;
 };
@@ -34,9 +35,12 @@ struct PromptRule {
 class Schedule {
  public:
   static constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+  static constexpr std::int64_t kMaxLayers = 4096;
+  static constexpr std::int64_t kMaxHorizon = std::int64_t{1} << 20;
 
-  // Throws Error (kSchedule) for segments that are empty, don't ascend from 0, name layers that
-  // don't exist or don't ascend, or whose sets are not nested; the same for the prompt.
+  // Throws Error (kSchedule), with the token and the layer, for segments that are empty, don't
+  // ascend from 0, name layers that don't exist or don't ascend, or whose sets are not nested; the
+  // same for the prompt, whose last token runs what the first generated one does.
   Schedule(std::int64_t num_layers, std::vector<Segment> segments, PromptRule prompt,
            std::string text);
 

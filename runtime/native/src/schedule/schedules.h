@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,8 @@ struct Preset {
 // What schedule.json holds. Immutable, any thread.
 class Schedules {
  public:
+  Schedules();
+
   // Parses and checks schedule.json (docs/bundle-format.md). Throws Error (kBundle).
   static Schedules parse(std::string_view text, std::int64_t num_layers,
                          const std::string& subject);
@@ -35,11 +38,10 @@ class Schedules {
   //   ""                        the bundle's own
   //   "full", "2x", "4x"        a preset; its horizon is the own schedule's, or max_tokens
   //   "2x:horizon=64"           the same with a horizon
-  //   "{…}" or a path *.json    JSON with a resolved "plan", as `skipdec schedule show --json`
-  //   prints
+  //   "{…}", a path *.json      JSON with a "plan", as `skipdec schedule show --json` prints it
   //                             (a path is read where ``may_read_files``)
   // Throws Error (kSchedule), naming what is allowed and the command that makes a plan of any other
-  // schedule.
+  // schedule. Two requests that run the same preset share one schedule while either holds it.
   SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens,
                           bool may_read_files = true) const;
 
@@ -51,6 +53,9 @@ class Schedules {
   SchedulePointer own_;
   std::optional<std::int64_t> own_horizon_;
   std::map<std::string, Preset> presets_;
+
+  class Shared;  // the schedules of presets that are in use
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace skipdec::runtime

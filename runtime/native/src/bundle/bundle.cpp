@@ -1,0 +1,158 @@
+#include "bundle/bundle.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "bundle/directory.h"
+#include "bundle/records.h"
+#include "errors.h"
+#include "json/limits.h"
+#include "sealing/sha256.h"
+
+namespace skipdec::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kExportAgain = "the bundle is damaged; export the model again";
+
+std::string document_of(const HeldDirectory& directory, const std::string& name,
+                        const std::string& remedy) {
+  const Document blame{Status::kBundle, directory.path() + "/" + name, remedy};
+  return read_file(directory.locate(name), JsonLimits{}.max_bytes, blame);
+}
+
+struct Weights {
+  std::set<std::string> used, kept;  // by the engines that run; by canonical ones
+};
+
+Weights weights_of(const Manifest& manifest) {
+  Weights weights;
+  const auto add = [](std::set<std::string>& paths, const EngineSpec& spec) {
+    paths.insert(spec.weights.begin(), spec.weights.end());
+  };
+  add(weights.used, manifest.embed);
+  add(weights.used, manifest.head);
+  for (const EngineSpec& layer : manifest.layers) add(weights.used, layer);
+  if (manifest.candidates) add(weights.used, *manifest.candidates);
+  for (const EngineSpec& engine : manifest.canonical) add(weights.kept, engine);
+  return weights;
+}
+
+class OpenBundle final : public Bundle {
+ public:
+  OpenBundle(std::string path, Verify verify)
+      : directory_(std::move(path)),
+        manifest_(
+            Manifest::parse(document_of(directory_, "manifest.json", "export the model again"),
+                            directory_.path() + "/manifest.json")),
+        schedules_(Schedules::parse(
+            document_of(directory_, "schedule.json", "write it with 'skipdec schedule set'"),
+            manifest_.model.num_layers, directory_.path() + "/schedule.json")) {
+    const Weights weights = weights_of(manifest_);
+    const std::atomic<bool> is_stopped{false};
+    std::vector<std::string> problems;
+    std::vector<FileRecord> unhashed;
+    for (const FileRecord& record : manifest_.files) {
+      const bool is_used = weights.used.count(record.path) != 0;
+      const bool is_hashed = !is_used && weights.kept.count(record.path) == 0;
+      const std::string problem = record_problem(directory_, record, is_hashed, is_stopped);
+      if (!problem.empty()) problems.push_back(record.path + ": " + problem);
+      if (is_used) unhashed.push_back(record);
+    }
+    require_none(std::move(problems));
+    if (verify == Verify::kFull)
+      hashes_ = std::make_unique<FileHashes>(directory_, std::move(unhashed));
+  }
+
+  const std::string& path() const override { return directory_.path(); }
+  const Manifest& manifest() const override { return manifest_; }
+  const Schedules& schedules() const override { return schedules_; }
+
+  std::string locate(const std::string& relative) const override {
+    return directory_.locate(listed(relative).path);
+  }
+
+  std::string read(const std::string& relative) const override {
+    const FileRecord& record = listed(relative);
+    const Document blame{Status::kBundle, path() + "/" + relative,
+                         "if the bundle was replaced since it was opened, open it again"};
+    std::string content = read_file(directory_.locate(relative), record.size, blame);
+    if (content.size() != record.size || sha256_hex(content) != record.sha256)
+      blame.refuse("", "is not the file that was checked");
+    return content;
+  }
+
+  void await_weights() const override {
+    if (hashes_ != nullptr) require_none(hashes_->problems());
+  }
+
+ private:
+  const FileRecord& listed(const std::string& relative) const {
+    const auto& files = manifest_.files;
+    const auto found = std::find_if(files.begin(), files.end(), [&](const FileRecord& record) {
+      return record.path == relative;
+    });
+    if (found == files.end())
+      throw Error(Status::kBundle, path(), "lists no file " + relative + " in manifest.json");
+    return *found;
+  }
+
+  void require_none(std::vector<std::string> problems) const {
+    if (problems.empty()) return;
+    problems.emplace_back(kExportAgain);
+    throw Error(Status::kBundle, path(), problems);
+  }
+
+  HeldDirectory directory_;
+  Manifest manifest_;
+  Schedules schedules_;
+  std::unique_ptr<FileHashes> hashes_;
+};
+
+// What lies there instead of a bundle.
+std::string otherwise(const fs::path& root) {
+  std::error_code ignored;
+  const std::string name = root.filename().string();
+  const fs::path beside = root.parent_path();
+  const bool is_partial = name.size() > 8 && name.compare(name.size() - 8, 8, ".partial") == 0;
+  const fs::path unfinished = is_partial ? root : beside / ("." + name + ".partial");
+  const bool exists = fs::exists(root, ignored);
+  if (fs::is_directory(unfinished, ignored) && (is_partial || !exists))
+    return "is an unfinished export (" + unfinished.filename().string() +
+           "); run the export command again";
+  if (!exists && fs::is_regular_file(beside / ("." + name + ".old") / "manifest.json", ignored))
+    return "was being replaced when its writer was stopped; put it back by: skipdec inspect " +
+           root.string();
+  if (!exists) return "does not exist; allowed: a directory made by 'skipdec export'";
+  if (fs::is_regular_file(root / "config.json", ignored))
+    return "is a checkpoint, not a bundle; run: skipdec export " + root.string();
+  return "is not a bundle: it has no manifest.json; make one with 'skipdec export'";
+}
+
+}  // namespace
+
+std::shared_ptr<const Bundle> Bundle::open(const std::string& path, Verify verify) {
+  constexpr int kAttempts = 10;  // to read a bundle that is replaced again and again
+  if (path.empty() || path.find('\0') != std::string::npos)
+    throw Error(Status::kBundle, "bundle", "is not a path; allowed: a bundle's directory");
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const std::string root = without_links(path);
+    std::error_code ignored;
+    if (!fs::is_regular_file(root + "/manifest.json", ignored))
+      throw Error(Status::kBundle, root, otherwise(root));
+    const HeldDirectory before(root);
+    try {
+      return std::make_shared<const OpenBundle>(root, verify);
+    } catch (const Error& error) {
+      if (error.status() != Status::kBundle || !before.was_touched()) throw;
+    }
+  }
+  throw Error(Status::kBundle, path,
+              "was replaced " + std::to_string(kAttempts) +
+                  " times while it was opened; try again once its writer rests");
+}
+
+}  // namespace skipdec::runtime

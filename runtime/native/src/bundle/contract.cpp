@@ -1,0 +1,188 @@
+#include "bundle/contract.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+#include "errors.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using Roles = std::vector<Role>;
+
+struct KindContract {
+  Roles inputs;  // each once
+  Roles also;    // inputs that a target or a family may need
+  Roles outputs;
+};
+
+// In the order of EngineKind.
+const std::array<KindContract, 4>& kind_contracts() {
+  static const std::array<KindContract, 4> contracts{{
+      {{Role::kInputIds}, {Role::kPositionIds}, {Role::kHiddenStatesOut}},
+      {{Role::kHiddenStates, Role::kPastKey, Role::kPastValue},
+       {Role::kPositionIds, Role::kWriteIndices, Role::kAttentionMask, Role::kSeqlensK,
+        Role::kTotalSequenceLength},
+       {Role::kHiddenStatesOut, Role::kPresentKey, Role::kPresentValue}},
+      {{Role::kHiddenStates, Role::kRowPositions}, {}, {Role::kLogits}},
+      {{Role::kLogits}, {}, {Role::kTopLogits, Role::kTopTokenIds}},
+  }};
+  return contracts;
+}
+
+enum class Elements { kInt64, kInt32, kBool, kFloat32, kHidden, kCache };
+
+struct TensorContract {
+  Elements elements;
+  std::string_view symbols;
+};
+
+// In the order of Role.
+constexpr std::array<TensorContract, 16> kTensors{{{Elements::kInt64, "BS"},
+                                                   {Elements::kInt64, "BS"},
+                                                   {Elements::kHidden, "BSE"},
+                                                   {Elements::kHidden, "BSE"},
+                                                   {Elements::kCache, "BNTW"},
+                                                   {Elements::kCache, "BNTW"},
+                                                   {Elements::kCache, "BNTW"},
+                                                   {Elements::kCache, "BNTW"},
+                                                   {Elements::kInt64, "B"},
+                                                   {Elements::kBool, "B1ST"},
+                                                   {Elements::kInt32, "B"},
+                                                   {Elements::kInt32, ""},
+                                                   {Elements::kInt64, "R"},
+                                                   {Elements::kFloat32, "RV"},
+                                                   {Elements::kFloat32, "RK"},
+                                                   {Elements::kInt64, "RK"}}};
+
+DType dtype_of(Elements elements, const Manifest& manifest) {
+  switch (elements) {
+    case Elements::kInt64:
+      return DType::kInt64;
+    case Elements::kInt32:
+      return DType::kInt32;
+    case Elements::kBool:
+      return DType::kBool;
+    case Elements::kFloat32:
+      return DType::kFloat32;
+    case Elements::kHidden:
+      return manifest.hidden_dtype;
+    case Elements::kCache:
+      return manifest.kv_dtype;
+  }
+  return DType::kFloat32;
+}
+
+std::int64_t size_of(char symbol, const Manifest& manifest) {
+  const ModelSpec& model = manifest.model;
+  switch (symbol) {
+    case '1':
+      return 1;
+    case 'E':
+      return model.hidden_size;
+    case 'N':
+      return model.num_kv_heads;
+    case 'W':
+      return manifest.kv_width;
+    case 'V':
+      return model.vocab_size;
+    case 'K':
+      return std::min(kNumCandidates, model.vocab_size);
+    default:
+      return kSymbol;
+  }
+}
+
+std::string listed(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t size : shape)
+    text += (text.empty() ? "" : ", ") + (size == kSymbol ? "a symbol" : std::to_string(size));
+  return "(" + text + ")";
+}
+
+std::string listed(const Roles& roles) {
+  std::string text;
+  for (const Role role : roles) text += (text.empty() ? "" : ", ") + std::string(name_of(role));
+  return text.empty() ? "none" : text;
+}
+
+bool holds(const Roles& roles, Role role) {
+  return std::find(roles.begin(), roles.end(), role) != roles.end();
+}
+
+class Contract {
+ public:
+  explicit Contract(const Manifest& manifest) : manifest_(manifest) {}
+
+  std::vector<std::string> problems;
+
+  void check(const EngineSpec& spec) {
+    const KindContract& kind = kind_contracts()[static_cast<std::size_t>(spec.kind)];
+    check_roles(spec, "inputs", spec.inputs, kind.inputs, kind.also);
+    check_roles(spec, "outputs", spec.outputs, kind.outputs, {});
+    for (const TensorSpec& tensor : spec.inputs) check_tensor(spec, tensor);
+    for (const TensorSpec& tensor : spec.outputs) check_tensor(spec, tensor);
+  }
+
+  void check_buckets(const EngineSpec& layer) {
+    if (layer.buckets.empty()) return;
+    std::vector<std::int64_t> capacities;
+    for (const KVBucket& bucket : layer.buckets) capacities.push_back(bucket.capacity);
+    const std::vector<std::int64_t> built =
+        manifest_.build ? manifest_.build->kv_buckets : std::vector<std::int64_t>();
+    if (capacities != built)
+      problems.push_back("engine " + layer.name + " has plans for KV capacities " +
+                         listed(capacities) + "; built: " + listed(built));
+  }
+
+ private:
+  void check_roles(const EngineSpec& spec, const std::string& direction,
+                   const std::vector<TensorSpec>& tensors, const Roles& needed, const Roles& also) {
+    Roles roles;
+    std::set<std::string_view> names;
+    bool fits = true;
+    for (const TensorSpec& tensor : tensors) {
+      fits = fits && !holds(roles, tensor.role) &&
+             (holds(needed, tensor.role) || holds(also, tensor.role)) &&
+             names.insert(tensor.name).second;
+      roles.push_back(tensor.role);
+    }
+    for (const Role role : needed) fits = fits && holds(roles, role);
+    if (!fits)
+      problems.push_back("engine " + spec.name + " has the " + direction + " " + listed(roles) +
+                         "; expected " + listed(needed) + ", each once");
+  }
+
+  void check_tensor(const EngineSpec& spec, const TensorSpec& tensor) {
+    const TensorContract& contract = kTensors[static_cast<std::size_t>(tensor.role)];
+    const std::string start = "engine " + spec.name + ": " + tensor.name + " is ";
+    const DType dtype = dtype_of(contract.elements, manifest_);
+    if (tensor.dtype != dtype)
+      problems.push_back(start + std::string(name_of(tensor.dtype)) + "; expected " +
+                         std::string(name_of(dtype)));
+    std::vector<std::int64_t> expected;
+    for (const char symbol : contract.symbols) expected.push_back(size_of(symbol, manifest_));
+    if (tensor.shape != expected)
+      problems.push_back(start + listed(tensor.shape) + "; expected " + listed(expected));
+  }
+
+  const Manifest& manifest_;
+};
+
+}  // namespace
+
+void check_contract(const Manifest& manifest, const std::string& subject) {
+  Contract contract(manifest);
+  contract.check(manifest.embed);
+  for (const EngineSpec& layer : manifest.layers) contract.check(layer);
+  contract.check(manifest.head);
+  if (manifest.candidates) contract.check(*manifest.candidates);
+  for (const EngineSpec& layer : manifest.layers) contract.check_buckets(layer);
+  if (contract.problems.empty()) return;
+  contract.problems.emplace_back("export the model again");
+  throw Error(Status::kBundle, subject, contract.problems);
+}
+
+}  // namespace skipdec::runtime

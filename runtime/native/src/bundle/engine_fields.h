@@ -1,0 +1,29 @@
+// The engines and paths of manifest.json, read from its JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "bundle/manifest.h"
+#include "json/fields.h"
+
+namespace skipdec::runtime {
+
+// An engine, and what its file says of its place among the layers.
+struct EngineEntry {
+  EngineSpec spec;
+  std::optional<std::int64_t> layer_index;
+};
+
+EngineEntry engine_of(const nlohmann::json& value, const std::string& place,
+                      const Document& document);
+
+// A relative path that stays in the bundle, written in the one way that it can be.
+const std::string& path_of(const nlohmann::json& value, const std::string& place,
+                           const Document& document);
+
+const std::string& sha256_of(const nlohmann::json& value, const std::string& place,
+                             const Document& document);
+
+}  // namespace skipdec::runtime

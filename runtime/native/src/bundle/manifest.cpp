@@ -1,0 +1,273 @@
+#include "bundle/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "bundle/contract.h"
+#include "bundle/engine_fields.h"
+#include "bundle/names.h"
+#include "json/fields.h"
+#include "json/parse.h"
+#include "sealing/digest.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kUpgradedVersion = 2;
+constexpr std::int64_t kMostBytes = INT64_MAX;
+constexpr std::int64_t kAnyInteger = INT64_MIN;
+constexpr std::size_t kMostEngines = kMaxLayers + 2;
+constexpr std::size_t kMostFiles = std::size_t{1} << 17;
+constexpr std::string_view kPromptPlaceholder = "{prompt}";
+constexpr std::int64_t kScaleBytes = 4;  // behind a token's and head's codes in an int8 cache
+
+// The text of one of ``allowed``.
+template <std::size_t size>
+std::string choice(Fields& fields, const char* name,
+                   const std::array<std::string_view, size>& allowed, const std::string& text) {
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
+  std::string names;
+  for (const std::string_view each : allowed)
+    names += (names.empty() ? "" : ", ") + std::string(each);
+  fields.refuse(name, "is " + shown(fields.value(name)) + "; allowed: " + names);
+}
+
+void check_version(const json& document, const Document& blame) {
+  const auto found = document.is_object() ? document.find("format_version") : document.end();
+  const std::string seen = found == document.end() ? "missing" : shown(*found);
+  if (seen == std::to_string(kFormatVersion)) return;
+  const std::string folder = blame.subject.substr(0, blame.subject.find_last_of('/'));
+  throw Error(Status::kBundle, blame.subject,
+              "has format version " + seen + "; this library reads " +
+                  std::to_string(kFormatVersion) + "; " +
+                  (seen == std::to_string(kUpgradedVersion)
+                       ? "run: skipdec upgrade " + folder
+                       : "export the model again or install the skipdec that wrote it"));
+}
+
+ModelSpec model_of(const json& value, const Document& document) {
+  Fields fields(value, "model", document);
+  ModelSpec model;
+  model.family = fields.optional_text("family").value_or("opt");
+  model.name = fields.text("name");
+  model.num_layers = fields.integer("num_layers", 1, kMaxLayers);
+  model.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
+  model.num_heads = fields.integer("num_heads", 1, kMaxWidth);
+  model.num_kv_heads =
+      fields.optional_integer("num_kv_heads", 1, kMaxWidth).value_or(model.num_heads);
+  model.head_dim = fields.optional_integer("head_dim", 1, kMaxWidth)
+                       .value_or(model.hidden_size / model.num_heads);
+  if (model.head_dim < 1) fields.refuse("num_heads", "is above hidden_size");
+  model.vocab_size = fields.integer("vocab_size", 1, kMaxTokens);
+  model.max_position_embeddings = fields.integer("max_position_embeddings", 1, kMaxTokens);
+  model.max_seq_len = fields.integer("max_seq_len", 1, kMaxTokens);
+  fields.boolean("tie_word_embeddings", true);
+  model.bos_token_id = fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
+  model.eos_token_id = fields.optional_integer("eos_token_id", kAnyInteger, INT64_MAX);
+  model.pad_token_id = fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
+  for (const auto& member : value.items())  // a family's own facts stand beside these
+    if (member.value().is_structured())
+      fields.refuse(member.key().c_str(), "is " + shown(member.value()) +
+                                              "; allowed: a number, a text, true, false, null");
+  return model;
+}
+
+void read_precision(const json& value, Manifest& manifest, const Document& document) {
+  constexpr std::array<std::string_view, 3> kFloats{"float32", "float16", "bfloat16"};
+  constexpr std::array<std::string_view, 4> kCaches{"float32", "float16", "bfloat16", "int8"};
+  constexpr std::array<std::string_view, 5> kWeights{"none", "int8", "int8-block", "int4", "fp8"};
+  Fields fields(value, "precision", document);
+  const std::string dtype =
+      choice(fields, "dtype", kFloats, fields.optional_text("dtype").value_or("float32"));
+  for (const char* name : {"quantize", "head_quantize"})
+    choice(fields, name, kWeights, fields.optional_text(name).value_or("none"));
+  fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
+  fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
+  if (const json* ranges = fields.find("activation_ranges"))
+    sha256_of(*ranges, fields.place_of("activation_ranges"), document);
+  const std::optional<std::string> kv_dtype = fields.optional_text("kv_dtype");
+  if (kv_dtype) choice(fields, "kv_dtype", kCaches, *kv_dtype);
+  if (kv_dtype && !manifest.uses_skipdec_kernels)
+    fields.refuse("kv_dtype", "is " + *kv_dtype +
+                                  " without kernels that know other types than the activations'; "
+                                  "allowed with the kernels skipdec");
+  fields.require_no_others();
+  manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : *dtype_called(dtype);
+  manifest.kv_dtype = *dtype_called(kv_dtype.value_or(dtype));
+  manifest.kv_width =
+      manifest.model.head_dim + (manifest.kv_dtype == DType::kInt8 ? kScaleBytes : 0);
+}
+
+void read_kv_cache(const json& value, Manifest& manifest, const Document& document) {
+  constexpr std::array<std::string_view, 2> kUnused{"any", "finite"};
+  Fields fields(value, "kv_cache", document);
+  if (!fields.boolean("shares_buffer", false))
+    fields.refuse("shares_buffer", "is not true; past and present must be one buffer");
+  manifest.cache_must_be_finite =
+      choice(fields, "unused", kUnused, fields.text("unused")) == "finite";
+  fields.require_no_others();
+}
+
+BuildSpec build_of(const json& value, const Document& document) {
+  constexpr std::size_t kMostBuckets = 4096;
+  constexpr std::int64_t kHighestLevel = 5;
+  Fields fields(value, "build", document);
+  BuildSpec build;
+  build.version = fields.text("version");
+  build.compute_capability = fields.text("compute_capability");
+  fields.optional_text("driver");
+  build.max_batch_size = fields.integer("max_batch_size", 1, kMaxWidth);
+  build.max_prompt_len = fields.integer("max_prompt_len", 1, kMaxTokens);
+  build.max_prefill_rows = fields.integer("max_prefill_rows", 1, kMaxWidth);
+  std::int64_t least = 1;
+  for (const json& capacity : fields.array("kv_buckets", kMostBuckets)) {
+    build.kv_buckets.push_back(
+        integer_of(capacity, fields.place_of("kv_buckets"), least, kMaxTokens, document));
+    least = build.kv_buckets.back() + 1;
+  }
+  if (build.kv_buckets.empty()) fields.refuse("kv_buckets", "is empty; allowed: 1 or more");
+  fields.integer("optimization_level", 0, kHighestLevel);
+  fields.optional_integer("workspace", 0, kMostBytes);
+  fields.boolean("hardware_compatible", false);
+  fields.boolean("version_compatible", false);
+  fields.require_no_others();
+  return build;
+}
+
+void read_files(const json& array, Manifest& manifest, const Document& document) {
+  for (const json& entry : array) {
+    Fields fields(entry, "files." + std::to_string(manifest.files.size()), document);
+    FileRecord& record = manifest.files.emplace_back();
+    record.path = path_of(fields.value("path"), fields.place_of("path"), document);
+    record.size = static_cast<std::uint64_t>(fields.integer("size", 0, kMostBytes));
+    record.sha256 = sha256_of(fields.value("sha256"), fields.place_of("sha256"), document);
+    fields.require_no_others();
+  }
+}
+
+// "embed", "layer_000", …, "head": one of each, in this order.
+void read_engines(const json& array, Manifest& manifest, const Document& document) {
+  const auto count = static_cast<std::size_t>(manifest.model.num_layers) + 2;
+  if (array.size() != count)
+    document.refuse("engines", "has " + std::to_string(array.size()) +
+                                   " entries; expected: " + std::to_string(count));
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string place = "engines." + std::to_string(i);
+    EngineEntry entry = engine_of(array[i], place, document);
+    const bool is_layer = i != 0 && i + 1 != count;
+    std::string digits = is_layer ? std::to_string(i - 1) : "";
+    if (is_layer) digits.insert(0, std::max<std::size_t>(digits.size(), 3) - digits.size(), '0');
+    const std::string name = is_layer ? "layer_" + digits : i == 0 ? "embed" : "head";
+    const EngineKind kind = is_layer ? EngineKind::kLayer
+                            : i == 0 ? EngineKind::kEmbed
+                                     : EngineKind::kHead;
+    const bool has_index = is_layer ? entry.layer_index == static_cast<std::int64_t>(i) - 1
+                                    : !entry.layer_index.has_value();
+    if (entry.spec.name != name || entry.spec.kind != kind || !has_index)
+      document.refuse(place, "is not the engine that stands there; expected: " + name);
+    (is_layer ? manifest.layers.emplace_back()
+     : i == 0 ? manifest.embed
+              : manifest.head) = std::move(entry.spec);
+  }
+}
+
+void require_listed(const EngineSpec& spec, const std::set<std::string_view>& known,
+                    const Document& document) {
+  const auto check = [&](const std::string& path) {
+    if (known.count(path) == 0)
+      document.refuse("engine " + spec.name, "names " + path + ", not listed in files");
+  };
+  check(spec.graph);
+  for (const std::string& path : spec.weights) check(path);
+  for (const KVBucket& bucket : spec.buckets) check(bucket.graph);
+}
+
+// What texts an object of texts holds under ``key``.
+bool has_text(Fields& fields, const char* name, const std::string& key, const Document& document) {
+  const json* found = fields.find(name);
+  if (found == nullptr) return false;
+  if (!found->is_object()) fields.refuse(name, "is " + shown(*found) + "; allowed: an object");
+  for (const auto& member : found->items())
+    text_of(member.value(), fields.place_of(name) + "." + member.key(), document);
+  return found->contains(key);
+}
+
+void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
+  if (const json* path = fields.find("tokenizer"))
+    manifest.tokenizer = path_of(*path, "tokenizer", document);
+  manifest.prompt_template = fields.optional_text("prompt_template");
+  if (const auto& text = manifest.prompt_template) {
+    const std::size_t first = text->find(kPromptPlaceholder);
+    if (first == std::string::npos ||
+        text->find(kPromptPlaceholder, first + 1) != std::string::npos)
+      fields.refuse("prompt_template", "is no template; allowed: a text with {prompt} once");
+  }
+  has_text(fields, "tool_versions", "", document);
+  manifest.is_tuned = has_text(fields, "source", "tuned_schedule", document);
+}
+
+}  // namespace
+
+const TensorSpec* EngineSpec::find(Role role) const {
+  for (const auto* tensors : {&inputs, &outputs})
+    for (const TensorSpec& tensor : *tensors)
+      if (tensor.role == role) return &tensor;
+  return nullptr;
+}
+
+const TensorSpec& EngineSpec::tensor(Role role) const {
+  if (const TensorSpec* found = find(role)) return *found;
+  throw Error(Status::kBundle, "engine " + name, "has no tensor for " + std::string(name_of(role)));
+}
+
+Manifest Manifest::parse(std::string_view text, const std::string& subject) {
+  const Document document{Status::kBundle, subject, "export the model again"};
+  const json value = parse_json(text, subject);
+  check_version(value, document);
+  Manifest manifest;
+  manifest.digest = checked_digest(text, document);
+
+  Fields fields(value, "", document);
+  if (fields.text("digest") != manifest.digest) fields.refuse("digest", "is not the file's own");
+  fields.ignore("format_version");
+  manifest.target = fields.text("target");
+  const std::optional<std::string> kernels = fields.optional_text("kernels");
+  if (kernels && *kernels != "skipdec")
+    fields.refuse("kernels", "is " + shown(fields.value("kernels")) + "; allowed: skipdec");
+  manifest.uses_skipdec_kernels = kernels.has_value();
+  manifest.model = model_of(fields.value("model"), document);
+  read_precision(fields.value("precision"), manifest, document);
+  read_kv_cache(fields.value("kv_cache"), manifest, document);
+  read_engines(fields.array("engines", kMostEngines), manifest, document);
+  if (const json* candidates = fields.find("candidates"))
+    manifest.candidates = engine_of(*candidates, "candidates", document).spec;
+  if (const json* build = fields.find("build")) manifest.build = build_of(*build, document);
+  read_files(fields.array("files", kMostFiles), manifest, document);
+  read_texts(fields, manifest, document);
+
+  std::set<std::string_view> known;
+  for (const FileRecord& record : manifest.files)
+    if (!known.insert(record.path).second)
+      fields.refuse("files", "lists " + record.path + " twice");
+  require_listed(manifest.embed, known, document);
+  for (const EngineSpec& layer : manifest.layers) require_listed(layer, known, document);
+  require_listed(manifest.head, known, document);
+  if (manifest.candidates) require_listed(*manifest.candidates, known, document);
+  if (const json* canonical = fields.find("canonical"))
+    for (const json& entry : array_of(*canonical, "canonical", kMostEngines + 1, document))
+      manifest.canonical.push_back(engine_of(entry, "canonical", document).spec);
+  for (const EngineSpec& spec : manifest.canonical) require_listed(spec, known, document);
+  if (manifest.tokenizer && known.count(*manifest.tokenizer) == 0)
+    fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
+  fields.require_no_others();
+  check_contract(manifest, subject);
+  return manifest;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,46 @@
+// Whether files are as their records say.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bundle/directory.h"
+#include "bundle/manifest.h"
+
+namespace skipdec::runtime {
+
+// How the file differs from its record; empty: it doesn't. Its content is read where ``is_hashed``,
+// until ``is_stopped``.
+std::string record_problem(const HeldDirectory& directory, const FileRecord& record, bool is_hashed,
+                           const std::atomic<bool>& is_stopped);
+
+// Hashes files on threads of its own, which end with it.
+class FileHashes {
+ public:
+  // Begins at once. The directory outlives it.
+  FileHashes(const HeldDirectory& directory, std::vector<FileRecord> records);
+  ~FileHashes();
+  FileHashes(const FileHashes&) = delete;
+  FileHashes& operator=(const FileHashes&) = delete;
+
+  // Waits for all; returns one text per file that is wrong, its name first. Any thread.
+  std::vector<std::string> problems();
+
+ private:
+  void hash();
+  void join();
+
+  const HeldDirectory& directory_;
+  std::vector<FileRecord> records_;  // largest first
+  std::vector<std::string> found_;   // of each record
+  std::atomic<std::size_t> next_{0};
+  std::atomic<bool> is_stopped_{false};
+  std::mutex joining_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace skipdec::runtime

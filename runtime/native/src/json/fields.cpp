@@ -1,0 +1,119 @@
+#include "json/fields.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace skipdec::runtime {
+
+using nlohmann::json;
+
+std::string shown(const json& value) {
+  constexpr std::size_t kMost = 60;
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() <= kMost) return text;
+  std::size_t end = kMost;  // between two characters
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "…";
+}
+
+void Document::refuse(const std::string& place, const std::string& problem) const {
+  const std::string text = place.empty() ? problem : place + ": " + problem;
+  throw Error(status, subject, remedy.empty() ? text : text + "; " + remedy);
+}
+
+std::string range_text(std::int64_t low, std::int64_t high) {
+  return std::to_string(low) + " to " + std::to_string(high);
+}
+
+std::int64_t integer_of(const json& value, const std::string& place, std::int64_t low,
+                        std::int64_t high, const Document& document) {
+  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= INT64_MAX
+                                               : value.is_number_integer();
+  if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high)
+    document.refuse(place, "is " + shown(value) + "; allowed: " + range_text(low, high));
+  return value.get<std::int64_t>();
+}
+
+const std::string& text_of(const json& value, const std::string& place, const Document& document) {
+  if (!value.is_string()) document.refuse(place, "is " + shown(value) + "; allowed: a text");
+  return value.get_ref<const std::string&>();
+}
+
+const json& array_of(const json& value, const std::string& place, std::size_t most,
+                     const Document& document) {
+  if (!value.is_array()) document.refuse(place, "is " + shown(value) + "; allowed: an array");
+  if (value.size() > most)
+    document.refuse(place, "has " + std::to_string(value.size()) +
+                               " entries; allowed: " + std::to_string(most) + " or fewer");
+  return value;
+}
+
+Fields::Fields(const json& value, std::string place, const Document& document)
+    : object_(value), place_(std::move(place)), document_(document) {
+  if (!value.is_object()) document.refuse(place_, "is " + shown(value) + "; allowed: an object");
+}
+
+const json* Fields::find(const char* name) {
+  asked_.emplace_back(name);
+  const auto found = object_.find(name);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+const json& Fields::value(const char* name) {
+  const json* found = find(name);
+  if (found == nullptr) refuse(name, "is missing");
+  return *found;
+}
+
+std::int64_t Fields::integer(const char* name, std::int64_t low, std::int64_t high) {
+  return integer_of(value(name), place_of(name), low, high, document_);
+}
+
+std::optional<std::int64_t> Fields::optional_integer(const char* name, std::int64_t low,
+                                                     std::int64_t high) {
+  const json* found = find(name);
+  if (found == nullptr) return std::nullopt;
+  return integer_of(*found, place_of(name), low, high, document_);
+}
+
+const std::string& Fields::text(const char* name) {
+  return text_of(value(name), place_of(name), document_);
+}
+
+std::optional<std::string> Fields::optional_text(const char* name) {
+  const json* found = find(name);
+  if (found == nullptr) return std::nullopt;
+  return text_of(*found, place_of(name), document_);
+}
+
+bool Fields::boolean(const char* name, bool otherwise) {
+  const json* found = find(name);
+  if (found == nullptr) return otherwise;
+  if (!found->is_boolean()) refuse(name, "is " + shown(*found) + "; allowed: true, false");
+  return found->get<bool>();
+}
+
+const json& Fields::array(const char* name, std::size_t most) {
+  return array_of(value(name), place_of(name), most, document_);
+}
+
+void Fields::ignore(const char* name) { asked_.emplace_back(name); }
+
+void Fields::require_no_others() const {
+  for (const auto& member : object_.items())
+    if (std::find(asked_.begin(), asked_.end(), member.key()) == asked_.end())
+      refuse(member.key().c_str(), "is unknown");
+}
+
+std::string Fields::place_of(const char* name) const {
+  return place_.empty() ? name : place_ + "." + name;
+}
+
+void Fields::refuse(const char* name, const std::string& problem) const {
+  document_.refuse(place_of(name), problem);
+}
+
+}  // namespace skipdec::runtime

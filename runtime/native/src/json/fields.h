@@ -1,0 +1,70 @@
+// The members of a JSON object, taken by name, type and bounds.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "errors.h"
+
+namespace skipdec::runtime {
+
+// Who is to blame for a value that is not allowed, and what to do.
+struct Document {
+  Status status = Status::kBundle;
+  std::string subject;
+  std::string remedy;
+
+  // Throws Error (status): "subject | place: problem; remedy".
+  [[noreturn]] void refuse(const std::string& place, const std::string& problem) const;
+};
+
+// "0 to 4096"
+std::string range_text(std::int64_t low, std::int64_t high);
+
+// A value for a message, shortened.
+std::string shown(const nlohmann::json& value);
+
+// Any value, at ``place``, e.g. "engines.3.shape".
+std::int64_t integer_of(const nlohmann::json& value, const std::string& place, std::int64_t low,
+                        std::int64_t high, const Document& document);
+const std::string& text_of(const nlohmann::json& value, const std::string& place,
+                           const Document& document);
+const nlohmann::json& array_of(const nlohmann::json& value, const std::string& place,
+                               std::size_t most, const Document& document);
+
+// Each method throws, by ``document``, for a member that is missing or not of its type. Absent and
+// null are the same. The value and ``document`` outlive it.
+class Fields {
+ public:
+  Fields(const nlohmann::json& value, std::string place, const Document& document);
+
+  std::int64_t integer(const char* name, std::int64_t low, std::int64_t high);
+  std::optional<std::int64_t> optional_integer(const char* name, std::int64_t low,
+                                               std::int64_t high);
+  const std::string& text(const char* name);
+  std::optional<std::string> optional_text(const char* name);
+  bool boolean(const char* name, bool otherwise);
+  const nlohmann::json& array(const char* name, std::size_t most);
+  // Any value; nullptr if it is absent or null.
+  const nlohmann::json* find(const char* name);
+  const nlohmann::json& value(const char* name);
+  // What is allowed and means nothing here.
+  void ignore(const char* name);
+  // Refuses members that no method has asked for.
+  void require_no_others() const;
+
+  std::string place_of(const char* name) const;
+  [[noreturn]] void refuse(const char* name, const std::string& problem) const;
+
+ private:
+  const nlohmann::json& object_;
+  std::string place_;
+  const Document& document_;
+  std::vector<std::string_view> asked_;
+};
+
+}  // namespace skipdec::runtime

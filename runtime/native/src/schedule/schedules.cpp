@@ -1,0 +1,146 @@
+#include "schedule/schedules.h"
+
+#include <algorithm>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "errors.h"
+#include "files/read.h"
+#include "json/parse.h"
+#include "schedule/plan_fields.h"
+#include "sealing/digest.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostPresets = 4096;
+constexpr std::string_view kSpaces = " \t\n\r\f\v";
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(kSpaces);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+}
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// The plan of what ``skipdec schedule show --json`` prints.
+SchedulePointer given_plan(std::string_view text, const std::string& subject,
+                           std::int64_t num_layers) {
+  const Document document{Status::kSchedule, subject,
+                          "make it anew: skipdec schedule show SCHEDULE --layers " +
+                              std::to_string(num_layers) + " --json"};
+  JsonLimits limits;
+  limits.status = document.status;
+  limits.remedy = document.remedy;
+  const json value = parse_json(text, subject, limits);
+  Fields fields(value, "", document);
+  if (fields.find("digest") != nullptr) checked_digest(text, document);
+  return plan_of(fields.value("plan"), num_layers, document).schedule;
+}
+
+// "64" of "2x:horizon=64"; nothing if it has other options.
+std::optional<std::int64_t> horizon_of(std::string_view options) {
+  constexpr std::string_view kKey = "horizon=";
+  constexpr std::size_t kMostDigits = 9;
+  if (options.substr(0, kKey.size()) != kKey) return std::nullopt;
+  const std::string digits(options.substr(kKey.size()));
+  const bool is_number = !digits.empty() && digits.size() <= kMostDigits &&
+                         digits.find_first_not_of("0123456789") == std::string::npos;
+  return is_number ? std::optional(std::stoll(digits)) : std::nullopt;
+}
+
+}  // namespace
+
+class Schedules::Shared {
+ public:
+  template <class Make>
+  SchedulePointer get(const std::string& key, const Make& make) {
+    const std::scoped_lock lock(mutex_);
+    if (SchedulePointer found = in_use_[key].lock()) return found;
+    for (auto entry = in_use_.begin(); entry != in_use_.end();)
+      entry = entry->second.expired() ? in_use_.erase(entry) : std::next(entry);
+    SchedulePointer made = make();
+    in_use_[key] = made;
+    return made;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<const Schedule>> in_use_;
+};
+
+Schedules::Schedules() : shared_(std::make_shared<Shared>()) {}
+
+Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
+                           const std::string& subject) {
+  const Document document{Status::kBundle, subject, "write it with 'skipdec schedule set'"};
+  JsonLimits limits;
+  limits.remedy = document.remedy;
+  const json value = parse_json(text, subject, limits);
+  Fields fields(value, "", document);
+  if (fields.find("plan") == nullptr && fields.find("schedule") != nullptr)
+    throw Error(Status::kBundle, subject,
+                "is of format 2, the manifest of 3; run: skipdec upgrade " +
+                    subject.substr(0, subject.find_last_of('/')));
+  if (fields.text("digest") != checked_digest(text, document))
+    fields.refuse("digest", "is not the file's own");
+
+  Schedules schedules;
+  schedules.num_layers_ = num_layers;
+  PlanEntry own = plan_of(fields.value("plan"), num_layers, document);
+  schedules.own_ = std::move(own.schedule);
+  schedules.own_horizon_ = own.horizon;
+  const json& presets = fields.value("presets");
+  if (!presets.is_object() || presets.size() > kMostPresets)
+    fields.refuse("presets", "is " + shown(presets) + "; allowed: an object of up to " +
+                                 std::to_string(kMostPresets) + " presets");
+  for (const auto& member : presets.items())
+    schedules.presets_.emplace(member.key(),
+                               preset_of(member.value(), member.key(), num_layers, document));
+  fields.value("schedule");  // what the plan was made of
+  fields.require_no_others();
+  return schedules;
+}
+
+SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_tokens,
+                                   bool may_read_files) const {
+  const std::string_view whole = asked;  // a digest is that of every byte
+  asked = trimmed(asked);
+  if (asked.empty()) return own_;
+  if (asked.front() == '{') return given_plan(whole, "schedule", num_layers_);
+  if (ends_with(asked, ".json") && may_read_files) {
+    const std::string path(asked);
+    const Document document{Status::kSchedule, "schedule " + path, ""};
+    const std::string content = read_file(path, JsonLimits{}.max_bytes, document);
+    return given_plan(content, document.subject, num_layers_);
+  }
+  const std::size_t colon = std::min(asked.find(':'), asked.size());
+  const auto preset = presets_.find(std::string(asked.substr(0, colon)));
+  const std::string_view options = asked.substr(std::min(colon + 1, asked.size()));
+  const std::optional<std::int64_t> named = horizon_of(options);
+  const bool is_known = preset != presets_.end();
+  const bool has_horizon =
+      is_known && preset->second.text.find(kHorizonPlaceholder) != std::string::npos;
+  if (!is_known || (!options.empty() && !(named && has_horizon))) {
+    std::string names;
+    for (const auto& each : presets_) names += each.first + ", ";
+    throw Error(Status::kSchedule, "schedule " + shown(json(asked)),
+                "is unknown here; allowed: " + names +
+                    "2x:horizon=64 or JSON with a plan; of any other, make it by: skipdec schedule "
+                    "show SCHEDULE --layers " +
+                    std::to_string(num_layers_) + " --horizon 64 --json");
+  }
+  const std::int64_t horizon = !has_horizon ? 1
+                               : named      ? *named
+                                            : own_horizon_.value_or(max_tokens);
+  return shared_->get(preset->first + ":" + std::to_string(horizon),
+                      [&] { return schedule_of(preset->second, horizon, num_layers_); });
+}
+
+}  // namespace skipdec::runtime

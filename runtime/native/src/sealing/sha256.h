@@ -1,0 +1,40 @@
+// SHA-256 (FIPS 180-4), on the processor's SHA extensions where it has them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace skipdec::runtime {
+
+class Sha256 {
+ public:
+  // Where the extensions are missing, or are not to be used, portable code does the work.
+  explicit Sha256(bool may_use_extensions = true);
+
+  void update(const void* data, std::size_t size);
+  // 64 digits, lower case; nothing may be added afterwards.
+  std::string hex_digest();
+
+  // Whether this processor has SHA extensions that are known here.
+  static bool has_extensions();
+
+ private:
+  static constexpr std::size_t kBlockBytes = 64;
+  using State = std::array<std::uint32_t, 8>;
+  using Compress = void (*)(State& state, const std::uint8_t* blocks, std::size_t count);
+
+  static void compress_portable(State& state, const std::uint8_t* blocks, std::size_t count);
+  static void compress_extended(State& state, const std::uint8_t* blocks, std::size_t count);
+
+  Compress compress_;
+  State state_;
+  std::array<std::uint8_t, kBlockBytes> rest_{};  // what came since the last whole block
+  std::uint64_t total_ = 0;                       // bytes
+};
+
+std::string sha256_hex(std::string_view content);
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,161 @@
+// The part of ONNX Runtime's C API that runs sessions, declared by ourselves: no wheel ships its
+// header. Functions have positions in a table that is only ever appended to;
+// scripts/kernels/abi.cpp compares positions and parameters with the real header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "abi/onnxruntime.h"
+
+namespace skipdec::runtime::onnxruntime {
+
+using abi::SessionOptions;
+using abi::TensorTypeAndShapeInfo;
+using abi::Value;
+
+struct Allocator;
+struct ArenaConfiguration;
+struct Environment;
+struct IoBinding;
+struct MemoryInfo;
+struct RunOptions;
+struct NativeSession;
+struct ThreadingOptions;
+struct TypeInfo;
+
+// A function that returns a status, by its position.
+template <class... Parameters>
+struct Function {
+  std::size_t position;
+};
+
+inline constexpr Function<const Environment*, const char*, const SessionOptions*, NativeSession**>
+    kCreateSession{7};
+inline constexpr Function<SessionOptions**> kCreateSessionOptions{10};
+inline constexpr Function<SessionOptions*, int> kSetSessionExecutionMode{13};
+inline constexpr Function<SessionOptions*, int> kSetSessionLogSeverityLevel{22};
+inline constexpr Function<const NativeSession*, std::size_t*> kSessionGetInputCount{30};
+inline constexpr Function<const NativeSession*, std::size_t*> kSessionGetOutputCount{31};
+inline constexpr Function<const NativeSession*, std::size_t, TypeInfo**> kSessionGetInputTypeInfo{
+    33};
+inline constexpr Function<const NativeSession*, std::size_t, TypeInfo**> kSessionGetOutputTypeInfo{
+    34};
+inline constexpr Function<const NativeSession*, std::size_t, Allocator*, char**>
+    kSessionGetInputName{36};
+inline constexpr Function<const NativeSession*, std::size_t, Allocator*, char**>
+    kSessionGetOutputName{37};
+inline constexpr Function<RunOptions**> kCreateRunOptions{39};
+inline constexpr Function<const MemoryInfo*, void*, std::size_t, const std::int64_t*, std::size_t,
+                          int, Value**>
+    kCreateTensorWithDataAsOrtValue{49};
+inline constexpr Function<const TypeInfo*, const TensorTypeAndShapeInfo**>
+    kCastTypeInfoToTensorInfo{55};
+inline constexpr Function<const TensorTypeAndShapeInfo*, int*> kGetTensorElementType{60};
+inline constexpr Function<const TensorTypeAndShapeInfo*, std::size_t*> kGetDimensionsCount{61};
+inline constexpr Function<const TensorTypeAndShapeInfo*, std::int64_t*, std::size_t> kGetDimensions{
+    62};
+inline constexpr Function<int, int, MemoryInfo**> kCreateCpuMemoryInfo{69};
+inline constexpr Function<Allocator*, void*> kAllocatorFree{76};
+inline constexpr Function<Allocator**> kGetAllocatorWithDefaultOptions{78};
+inline constexpr Function<int, const char*, const ThreadingOptions*, Environment**>
+    kCreateEnvWithGlobalThreadPools{119};
+inline constexpr Function<SessionOptions*> kDisablePerSessionThreads{120};
+inline constexpr Function<ThreadingOptions**> kCreateThreadingOptions{121};
+inline constexpr Function<SessionOptions*, const char*, const char*> kAddSessionConfigEntry{130};
+inline constexpr Function<NativeSession*, const RunOptions*, const IoBinding*> kRunWithBinding{133};
+inline constexpr Function<NativeSession*, IoBinding**> kCreateIoBinding{134};
+inline constexpr Function<IoBinding*, const char*, const Value*> kBindInput{136};
+inline constexpr Function<IoBinding*, const char*, const Value*> kBindOutput{137};
+inline constexpr Function<Environment*, const MemoryInfo*, const ArenaConfiguration*>
+    kCreateAndRegisterAllocator{144};
+inline constexpr Function<ThreadingOptions*, int> kSetGlobalIntraOpNumThreads{147};
+inline constexpr Function<ThreadingOptions*, int> kSetGlobalInterOpNumThreads{148};
+inline constexpr Function<SessionOptions*, const char*, const Value*> kAddInitializer{150};
+inline constexpr Function<std::size_t, int, int, int, ArenaConfiguration**> kCreateArenaCfg{156};
+
+// Where the function stands that frees a handle.
+template <class Handle>
+inline constexpr std::size_t kRelease = 0;
+template <>
+inline constexpr std::size_t kRelease<Environment> = 92;
+template <>
+inline constexpr std::size_t kRelease<abi::Status> = 93;
+template <>
+inline constexpr std::size_t kRelease<MemoryInfo> = 94;
+template <>
+inline constexpr std::size_t kRelease<NativeSession> = 95;
+template <>
+inline constexpr std::size_t kRelease<Value> = 96;
+template <>
+inline constexpr std::size_t kRelease<RunOptions> = 97;
+template <>
+inline constexpr std::size_t kRelease<TypeInfo> = 98;
+template <>
+inline constexpr std::size_t kRelease<SessionOptions> = 100;
+template <>
+inline constexpr std::size_t kRelease<ThreadingOptions> = 122;
+template <>
+inline constexpr std::size_t kRelease<IoBinding> = 135;
+template <>
+inline constexpr std::size_t kRelease<ArenaConfiguration> = 157;
+
+// What ONNX Runtime answers that it can't do, in its words.
+class Refusal : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+template <class Handle>
+struct Releaser {
+  abi::ApiTable table;
+  void operator()(Handle* handle) const {
+    static_assert(kRelease<Handle> != 0);
+    auto* release = reinterpret_cast<void (*)(Handle*)>(const_cast<void*>(table[kRelease<Handle>]));
+    release(handle);
+  }
+};
+
+template <class Handle>
+using Owned = std::unique_ptr<Handle, Releaser<Handle>>;
+
+// A table of the version that abi::kVersion names, or newer.
+class Api {
+ public:
+  explicit Api(abi::ApiTable table) : table_(table) {}
+
+  // Throws Refusal.
+  template <class... Parameters, class... Arguments>
+  void call(Function<Parameters...> function, Arguments... arguments) const {
+    using Pointer = abi::Status* (*)(Parameters...);
+    auto* pointer = reinterpret_cast<Pointer>(const_cast<void*>(table_[function.position]));
+    check(pointer(arguments...));
+  }
+
+  // What ``function`` gives by its last parameter.
+  template <class Handle, class... Parameters, class... Arguments>
+  Owned<Handle> make(Function<Parameters...> function, Arguments... arguments) const {
+    Handle* made = nullptr;
+    call(function, arguments..., &made);
+    return Owned<Handle>(made, Releaser<Handle>{table_});
+  }
+
+  // Throws Refusal for a status; nullptr is success.
+  void check(abi::Status* status) const {
+    if (status != nullptr) refuse(status);
+  }
+
+ private:
+  [[noreturn]] void refuse(abi::Status* status) const {
+    const Owned<abi::Status> owned(status, Releaser<abi::Status>{table_});
+    throw Refusal(abi::call<const char*>(table_, abi::Slot::kGetErrorMessage,
+                                         static_cast<const abi::Status*>(status)));
+  }
+
+  abi::ApiTable table_;
+};
+
+}  // namespace skipdec::runtime::onnxruntime

@@ -1,0 +1,24 @@
+// Which initialisers of an ONNX graph lie in other files, read without protobuf.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skipdec::runtime::onnxruntime {
+
+// An initialiser whose bytes lie in a file beside the graph.
+struct ExternalTensor {
+  std::string name;
+  int element_type = 0;  // ONNX's number
+  std::vector<std::int64_t> shape;
+  std::string file;                    // relative to the graph's folder
+  std::uint64_t offset = 0, size = 0;  // in bytes
+};
+
+// Throws std::invalid_argument for what is no serialised ONNX model, or has weights of a type or
+// size that no bundle has.
+std::vector<ExternalTensor> external_tensors(std::string_view graph);
+
+}  // namespace skipdec::runtime::onnxruntime

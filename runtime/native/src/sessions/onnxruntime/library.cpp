@@ -1,0 +1,153 @@
+#include "sessions/onnxruntime/library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <system_error>
+
+#include "errors.h"
+
+namespace skipdec::runtime::onnxruntime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kVariable = "SKIPDEC_ONNXRUNTIME";
+constexpr const char* kSystemName = "libonnxruntime.so.1";
+constexpr const char* kAdvice =
+    "install ONNX Runtime 1.18 or newer (pip install onnxruntime; Debian: libonnxruntime1.21), or "
+    "name its libonnxruntime.so by SKIPDEC_ONNXRUNTIME";
+
+struct Attempt {
+  void* handle = nullptr;
+  std::string name;
+  std::string problem;  // if handle is nullptr
+};
+
+Attempt opened(const std::string& name, int flags = 0) {
+  Attempt attempt;
+  attempt.name = name;
+  attempt.handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
+  if (attempt.handle == nullptr) {
+    const char* words = ::dlerror();
+    attempt.problem = words == nullptr ? "is not loaded" : words;
+  }
+  return attempt;
+}
+
+// Files of ``folder`` that are the library.
+std::vector<std::string> libraries_in(const fs::path& folder) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().rfind("libonnxruntime.so", 0) == 0)
+      found.push_back(entry.path().string());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+fs::path own_folder() {
+  Dl_info about{};
+  const auto* here = reinterpret_cast<const void*>(&load_library);
+  if (::dladdr(here, &about) == 0 || about.dli_fname == nullptr) return {};
+  std::error_code ignored;
+  return fs::weakly_canonical(fs::absolute(about.dli_fname, ignored), ignored).parent_path();
+}
+
+void add(std::vector<std::string>& names, const std::vector<std::string>& more) {
+  names.insert(names.end(), more.begin(), more.end());
+}
+
+// Beside this code, and in the Python package of a folder around it.
+std::vector<std::string> nearby() {
+  std::vector<std::string> names;
+  const fs::path own = own_folder();
+  if (own.empty()) return names;
+  add(names, libraries_in(own));
+  for (fs::path folder = own; folder.has_relative_path(); folder = folder.parent_path())
+    add(names, libraries_in(folder / "onnxruntime" / "capi"));
+  return names;
+}
+
+std::vector<std::string> in_virtual_environment() {
+  std::vector<std::string> names;
+  const char* root = std::getenv("VIRTUAL_ENV");
+  if (root == nullptr) return names;
+  std::error_code ignored;
+  for (const auto& python : fs::directory_iterator(fs::path(root) / "lib", ignored))
+    add(names, libraries_in(python.path() / "site-packages" / "onnxruntime" / "capi"));
+  return names;
+}
+
+// The first that can be loaded; all that was tried.
+std::vector<Attempt> search(const std::string& asked) {
+  const char* variable = std::getenv(kVariable);
+  if (!asked.empty()) return {opened(asked)};
+  if (variable != nullptr && *variable != '\0') return {opened(variable)};
+  std::vector<Attempt> attempts;
+  const auto try_all = [&attempts](const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      attempts.push_back(opened(name));
+      if (attempts.back().handle != nullptr) return true;
+    }
+    return false;
+  };
+  if (try_all(nearby())) return attempts;
+  Attempt loaded = opened(kSystemName, RTLD_NOLOAD);
+  if (loaded.handle != nullptr) {
+    attempts.push_back(loaded);
+    return attempts;
+  }
+  if (!try_all(in_virtual_environment())) try_all({kSystemName});
+  return attempts;
+}
+
+[[noreturn]] void refuse(const std::vector<std::string>& problems) {
+  std::vector<std::string> all = problems;
+  all.emplace_back(kAdvice);
+  throw Error(Status::kEnvironment, "ONNX Runtime", all);
+}
+
+std::string file_of(const void* symbol) {
+  Dl_info about{};
+  return ::dladdr(symbol, &about) != 0 && about.dli_fname != nullptr ? about.dli_fname : "";
+}
+
+Library loaded(const std::string& asked) {
+  const std::vector<Attempt> attempts = search(asked);
+  const Attempt& last = attempts.back();
+  if (last.handle == nullptr) {
+    std::vector<std::string> problems;
+    for (const Attempt& attempt : attempts)
+      problems.push_back(attempt.name + " can't be loaded (" + attempt.problem + ")");
+    refuse(problems);
+  }
+  using GetBase = const abi::ApiBase* (*)();
+  void* symbol = ::dlsym(last.handle, "OrtGetApiBase");
+  if (symbol == nullptr) refuse({last.name + " has no OrtGetApiBase: it is another library"});
+  const abi::ApiBase* base = reinterpret_cast<GetBase>(symbol)();
+  const std::string version = base->GetVersionString();
+  abi::ApiTable table = base->GetApi(abi::kVersion);
+  if (table == nullptr) refuse({last.name + " is of version " + version});
+  return Library{base, Api(table), file_of(symbol), version, last.handle};
+}
+
+}  // namespace
+
+const Library& load_library(const std::string& asked) {
+  static std::mutex mutex;
+  static std::optional<Library> library;
+  const std::scoped_lock lock(mutex);
+  if (!library) return library.emplace(loaded(asked));
+  if (!asked.empty() && opened(asked, RTLD_NOLOAD).handle != library->handle)
+    throw Error(Status::kUsage, "onnxruntime",
+                "is " + asked + ", but this process has loaded " + library->path +
+                    "; a process has one ONNX Runtime, leave the path out or give that one");
+  return *library;
+}
+
+}  // namespace skipdec::runtime::onnxruntime

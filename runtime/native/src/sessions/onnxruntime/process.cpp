@@ -1,0 +1,77 @@
+#include "sessions/onnxruntime/process.h"
+
+#include <mutex>
+#include <string>
+
+#include "errors.h"
+#include "host/processor.h"
+
+namespace skipdec::runtime::onnxruntime {
+namespace {
+
+constexpr int kErrorsOnly = 3;      // ORT_LOGGING_LEVEL_ERROR
+constexpr int kArenaAllocator = 1;  // OrtArenaAllocator
+constexpr int kDefaultMemory = 0;   // OrtMemTypeDefault
+
+Owned<Environment> made_environment(const Api& api, int threads) {
+  const auto options = api.make<ThreadingOptions>(kCreateThreadingOptions);
+  api.call(kSetGlobalIntraOpNumThreads, options.get(), threads);
+  api.call(kSetGlobalInterOpNumThreads, options.get(), 1);
+  return api.make<Environment>(kCreateEnvWithGlobalThreadPools, kErrorsOnly, "skipdec",
+                               options.get());
+}
+
+// Each engine of a step takes its activations from where the last one's were.
+void share_arena(const Api& api, Environment* environment) {
+  const auto memory = api.make<MemoryInfo>(kCreateCpuMemoryInfo, kArenaAllocator, kDefaultMemory);
+  const auto defaults = api.make<ArenaConfiguration>(kCreateArenaCfg, std::size_t{0}, -1, -1, -1);
+  try {
+    api.call(kCreateAndRegisterAllocator, environment, memory.get(), defaults.get());
+  } catch (const Refusal&) {
+    // Who made this process's environment before us has one, which serves as well.
+  }
+}
+
+void check_threads(int threads) {
+  const int most = available_processors();
+  if (threads < 0 || threads > most)
+    throw Error(Status::kUsage, "threads",
+                "is " + std::to_string(threads) + "; allowed: 1 to " + std::to_string(most) +
+                    ", the processors that this process may use, or 0 for all of them");
+}
+
+}  // namespace
+
+SharedProcess::SharedProcess(const Library& library, int threads)
+    : library_(library), threads_(threads), environment_(made_environment(library.api, threads)) {
+  share_arena(library.api, environment_.get());
+}
+
+std::shared_ptr<const SharedProcess> SharedProcess::get(const Library& library, int threads) {
+  static std::mutex mutex;  // held while one is made or freed, so that there are never two
+  static std::weak_ptr<const SharedProcess> current;
+  check_threads(threads);
+  std::shared_ptr<const SharedProcess> found;  // let go, if it is the last one, without the lock
+  const std::scoped_lock lock(mutex);
+  found = current.lock();
+  if (found != nullptr && threads != 0 && threads != found->threads_)
+    throw Error(Status::kUsage, "threads",
+                "is " + std::to_string(threads) + ", but this process shares a pool of " +
+                    std::to_string(found->threads_) + "; leave it out or use the same number");
+  if (found != nullptr) return found;
+  try {
+    const auto release = [](const SharedProcess* process) {
+      const std::scoped_lock freeing(mutex);
+      const std::unique_ptr<const SharedProcess> freed(process);
+    };
+    const int count = threads == 0 ? available_processors() : threads;
+    found = {std::make_unique<const SharedProcess>(library, count).release(), release};
+    current = found;
+    return found;
+  } catch (const Refusal& error) {
+    throw Error(Status::kEnvironment, "ONNX Runtime " + library.version,
+                std::string("refused a shared pool of threads (") + error.what() + ")");
+  }
+}
+
+}  // namespace skipdec::runtime::onnxruntime

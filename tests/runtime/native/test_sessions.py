@@ -1,0 +1,105 @@
+"""Engines that C++ runs hold the same bytes afterwards as those that Python runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from programs import built_program
+
+from skipdec.engines.backends.session import EngineBackend, open_backend
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.manifest import EngineSpec, TensorRole
+from skipdec.engines.memory import Array, numpy_dtype
+
+ROWS, TOKENS = 2, 5
+LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+
+
+def run_engines(bundle: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    program = built_program("run_engines")
+    environment = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY)} | variables
+    command = [program, bundle, str(ROWS), str(TOKENS), *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("structure", "options", "weights"),
+    [
+        ("pre_norm", {}, "mapped"),
+        ("post_norm", {"quantize": "int8"}, "mapped"),
+        ("pre_norm", {"kernels": "auto", "quantize": "int8"}, "mapped"),
+        ("pre_norm", {"kernels": "auto", "quantize": "int8"}, "copied"),
+        ("post_norm", {"kernels": "auto", "quantize": "int8", "kv_dtype": "int8"}, "mapped"),
+        ("pre_norm", {"kernels": "auto", "dtype": "bfloat16"}, "copied"),
+    ],
+)
+def test_engines_compute_the_same_bits(
+    exported: Callable[..., Path],
+    tmp_path: Path,
+    structure: str,
+    options: dict[str, str],
+    weights: str,
+) -> None:
+    path = exported(structure, **options)
+    done = run_engines(path, weights, str(tmp_path / "output"))
+    assert done.returncode == 0, done.stderr
+    bundle = EngineBundle.open(path)
+    assert done.stdout.startswith(f"ONNX Runtime {onnxruntime.__version__}")
+    assert ("skipdec" in done.stdout) == (bundle.manifest.kernels is not None)
+    assert (tmp_path / "output").read_bytes() == computed_in_python(bundle)
+
+
+def computed_in_python(bundle: EngineBundle) -> bytes:
+    """What run_engines.cpp writes."""
+    manifest, model = bundle.manifest, bundle.manifest.model
+    backend = open_backend(manifest.target)
+    rows, tokens = np.arange(ROWS)[:, None], np.arange(TOKENS)
+    values: dict[TensorRole, Array] = {
+        TensorRole.INPUT_IDS: (7 * rows + 3 * tokens + 5) % model.vocab_size,
+        TensorRole.POSITION_IDS: np.tile(tokens, (ROWS, 1)),
+        TensorRole.ROW_POSITIONS: np.arange(1, ROWS + 1) * TOKENS - 1,
+        TensorRole.WRITE_INDICES: np.zeros(ROWS, np.int64),
+        TensorRole.SEQLENS_K: np.full(ROWS, TOKENS - 1, np.int32),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(TOKENS, np.int32),
+        TensorRole.LOGITS: np.zeros((ROWS, model.vocab_size), np.float32),
+    }
+    hidden = np.zeros((ROWS, TOKENS, model.hidden_size), numpy_dtype(manifest.hidden_dtype))
+    values[TensorRole.HIDDEN_STATES] = values[TensorRole.HIDDEN_STATES_OUT] = hidden
+    run(backend, bundle, manifest.embed, values)
+    written = [hidden.tobytes()]
+    for layer in manifest.layers:
+        shape = (ROWS, model.num_kv_heads, TOKENS, manifest.kv_width)
+        keys, cached = (np.zeros(shape, numpy_dtype(manifest.kv_dtype)) for _ in range(2))
+        values[TensorRole.PAST_KEY] = values[TensorRole.PRESENT_KEY] = keys
+        values[TensorRole.PAST_VALUE] = values[TensorRole.PRESENT_VALUE] = cached
+        run(backend, bundle, layer, values)
+        written += [array.tobytes() for array in (hidden, keys, cached)]
+    run(backend, bundle, manifest.head, values)
+    return b"".join([*written, values[TensorRole.LOGITS].tobytes()])
+
+
+def run(
+    backend: EngineBackend,
+    bundle: EngineBundle,
+    spec: EngineSpec,
+    values: Mapping[TensorRole, Array],
+) -> None:
+    backend.load(bundle, spec).bind({role: values[role] for role in spec.roles}).run()
+
+
+def test_what_was_tried_to_find_onnx_runtime_is_told(
+    exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "libonnxruntime.so")
+    done = run_engines(
+        exported("pre_norm"), "mapped", str(tmp_path / "output"), SKIPDEC_ONNXRUNTIME=missing
+    )
+    assert done.returncode == 1
+    assert f"{missing} can't be loaded" in done.stderr
+    assert "pip install onnxruntime" in done.stderr
