@@ -30,9 +30,15 @@ def upgrade(
     ],
 ) -> None:
     """Bring bundles to the present format: two small files are written, no engine is touched."""
+    from ...engines.checking import Problems
     from ...engines.manifest import FORMAT_VERSION
     from ..schedule.upgrade import upgrade_bundle
 
+    problems = Problems("upgrade")
     for bundle in bundles:
-        did = "upgraded to" if upgrade_bundle(bundle) else "has"
-        typer.echo(f"{bundle}: {did} format {FORMAT_VERSION}")
+        upgraded = problems.attempt(upgrade_bundle, bundle)
+        if upgraded is not None:
+            did = "upgraded to" if upgraded else "has"
+            typer.echo(f"{bundle}: {did} format {FORMAT_VERSION}")
+    if problems.errors:
+        raise problems.error()

@@ -66,7 +66,7 @@ class Sampler:
         self._vocab_size = vocab_size
         self._token_text = token_text
         self._num_sampled = 0
-        self._random = None if params.greedy else _random_stream(params.seed, output_index)
+        self._random = None if params.greedy else random_stream(params.seed, output_index)
         self._drawer = None if params.greedy else drawer_of(params)
         self._penalties = _Penalties.of(params, prompt_token_ids)
         ending = sorted(params.ending_token_ids(eos_token_id))
@@ -201,7 +201,10 @@ def not_finite(logits: Logits, subject: str) -> LogitsError:
     return LogitsError(subject, "no token can be chosen: all are -inf or stop tokens")
 
 
-def _random_stream(seed: int | None, output_index: int) -> np.random.Generator:
-    """Philox 4x64-10, keyed (seed, output index): number t is the first 53 bits of its word t."""
+def random_stream(seed: int | None, output_index: int) -> np.random.Generator:
+    """Philox 4x64-10, keyed (seed, output index): number t is the first 53 bits of its word t.
+
+    docs/bundle-format.md specifies it. Without a seed the key is fresh entropy.
+    """
     key = None if seed is None else np.array([seed, output_index], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

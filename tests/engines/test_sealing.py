@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 from skipdec.engines.sealing import document_digest, sealed_text
 
@@ -19,6 +21,16 @@ def test_the_digest_is_of_the_bytes_with_zeros_in_its_place() -> None:
     lines[place] = lines[place].replace(found[1], b"0" * 64)
     assert hashlib.sha256(b"".join(lines)).hexdigest() == found[1].decode()
     assert document_digest(DOCUMENT) == found[1].decode()
+
+
+def test_the_specifications_program_agrees() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bundle-format.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program, names)
+    content = sealed_text(DOCUMENT).encode()
+    assert names["digest_is_right"](content)
+    assert not names["digest_is_right"](content.replace(b"0.5", b"0.6"))
 
 
 def test_what_is_sealed_again_stays_as_it_is() -> None:

@@ -127,6 +127,26 @@ def test_a_worked_preset() -> None:
     }
 
 
+def test_a_worked_preset_and_its_starts() -> None:
+    starts = [start for start, _ in resolved_preset(preset_documents(12)["3x"], 9)]
+    assert starts == [0, 2, 4, 6, 8]
+    everything, last = resolved_preset(preset_documents(12)["3x"], 2)
+    assert (len(everything[1]), last) == (6, (1, [0, 11]))
+
+
+def test_a_worked_plan() -> None:
+    """As the specification has it."""
+    text = "linear:max=8,min=4,warmup=1,horizon=5,prompt=decay"
+    plan = plan_document(parse_schedule(text, num_layers=12))
+    numerators = [None, 1, 3, 5, 7, *[None] * 7]
+    assert plan["prompt"] == {"denominator": 8, "numerators": numerators}
+    assert plan["segments"] == [
+        {"layers": [0, *range(first, 12)], "start": start}
+        for start, first in enumerate((5, 6, 7, 8, 9))
+    ]
+    assert [prefix_at(plan, layer, 5) for layer in range(12)] == [5, 1, 2, 3, 4, *[5] * 7]
+
+
 def test_deep_models_have_fewer_presets_and_a_bounded_plan() -> None:
     assert len(preset_documents(MAX_PRESET_LAYERS)) > 2
     assert list(preset_documents(MAX_PRESET_LAYERS + 1)) == ["full"]

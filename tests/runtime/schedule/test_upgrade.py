@@ -190,6 +190,15 @@ def test_a_bundle_that_is_being_written_is_left_alone(path: Path, tmp_path: Path
         upgrade_bundle(tmp_path)
 
 
+def test_of_several_those_that_can_be_are_upgraded(path: Path, tmp_path: Path) -> None:
+    make_old(path)
+    result = upgrade(tmp_path / "none", path, tmp_path)
+    assert result.stdout == f"{path}: upgraded to format 3\n"
+    assert result.exit_code != 0
+    assert "none: does not exist" in result.stderr
+    assert "is not a bundle" in result.stderr
+
+
 def test_a_swap_that_was_interrupted_is_repaired_first(path: Path) -> None:
     make_old(path)
     path.rename(path.with_name(f".{path.name}.old"))

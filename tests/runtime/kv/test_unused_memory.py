@@ -1,0 +1,49 @@
+"""What the manifest says unused positions of a cache may hold: anything, on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_requests import draw, texts, together
+
+from skipdec import Generator
+from skipdec.runtime.kv.pool import BufferPool
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernels": "onnxruntime"},
+        {"kernels": "onnxruntime", "quantize": "int8"},
+        {"kernels": "onnxruntime", "dtype": "float16"},
+        {"kernels": "auto"},
+        {"kernels": "auto", "quantize": "int8"},
+        {"kernels": "auto", "quantize": "int8", "kv_dtype": "bfloat16"},
+        {"kernels": "auto", "quantize": "int8", "kv_dtype": "int8"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_unused_memory_of_any_bytes_is_never_read(
+    exported: Callable[..., Path], options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN in every type of cache: ragged prompts, chunks, prefixes, rows that come and leave."""
+    wanted = draw(17, 30)
+    with Generator.open(exported("pre_norm", **options), threads=1, max_batch_size=4) as generator:
+        assert generator.bundle.manifest.kv_cache.unused == "any"
+        expected = [texts(output) for output in together(generator, wanted)]
+        generator.trim()
+        acquire = BufferPool.acquire
+        poisoned = []
+
+        def poison(self: BufferPool, nbytes: int, user: str = "") -> object:
+            buffer = acquire(self, nbytes, user)
+            np.asarray(buffer)[...] = 0xFF
+            poisoned.append(user)
+            return buffer
+
+        monkeypatch.setattr(BufferPool, "acquire", poison)
+        assert [texts(output) for output in together(generator, wanted)] == expected
+        assert len(poisoned) > 3
