@@ -36,8 +36,10 @@ fetch_headers() {
     HEADERS="$work/usr/include/onnxruntime"
 }
 if [[ -n "${HEADERS:-}" ]] || fetch_headers 2>"$work/apt"; then
-    g++ -std=c++17 -fsyntax-only -I"$native" -isystem "$HEADERS" scripts/kernels/abi.cpp
-    echo "kernels: the ABI is that of onnxruntime_c_api.h"
+    for abi in scripts/kernels/abi.cpp scripts/native/abi.cpp; do
+        g++ -std=c++17 -fsyntax-only -I"$native" -Iruntime/native/src -isystem "$HEADERS" "$abi"
+    done
+    echo "kernels and libskipdec: the ABI is that of onnxruntime_c_api.h"
 else
     echo "skipped: no onnxruntime_c_api.h ($(tail -n 1 "$work/apt")); HEADERS may name its folder"
 fi

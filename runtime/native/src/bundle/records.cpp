@@ -8,7 +8,7 @@
 #include <exception>
 #include <utility>
 
-#include "host/processor.h"
+#include "host/control_groups.h"
 #include "sealing/sha256.h"
 
 namespace skipdec::runtime {
@@ -58,7 +58,7 @@ FileHashes::FileHashes(const HeldDirectory& directory, std::vector<FileRecord> r
   std::stable_sort(records_.begin(), records_.end(),
                    [](const auto& first, const auto& second) { return first.size > second.size; });
   const std::size_t count =
-      std::min({records_.size(), kMostThreads, static_cast<std::size_t>(available_processors())});
+      std::min({records_.size(), kMostThreads, static_cast<std::size_t>(usable_processors())});
   try {
     while (threads_.size() < count) threads_.emplace_back([this] { hash(); });
   } catch (const std::exception&) {  // no more threads than these

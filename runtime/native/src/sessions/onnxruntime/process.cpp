@@ -4,7 +4,7 @@
 #include <string>
 
 #include "errors.h"
-#include "host/processor.h"
+#include "host/control_groups.h"
 
 namespace skipdec::runtime::onnxruntime {
 namespace {
@@ -33,7 +33,7 @@ void share_arena(const Api& api, Environment* environment) {
 }
 
 void check_threads(int threads) {
-  const int most = available_processors();
+  const int most = usable_processors();
   if (threads < 0 || threads > most)
     throw Error(Status::kUsage, "threads",
                 "is " + std::to_string(threads) + "; allowed: 1 to " + std::to_string(most) +
@@ -64,7 +64,7 @@ std::shared_ptr<const SharedProcess> SharedProcess::get(const Library& library, 
       const std::scoped_lock freeing(mutex);
       const std::unique_ptr<const SharedProcess> freed(process);
     };
-    const int count = threads == 0 ? available_processors() : threads;
+    const int count = threads == 0 ? usable_processors() : threads;
     found = {std::make_unique<const SharedProcess>(library, count).release(), release};
     current = found;
     return found;
