@@ -24,7 +24,7 @@ def answers(path: Path, records: Iterable[Record]) -> list[str]:
     request = b"".join(b"%b%d\n%b" % (kind.encode(), len(text), text) for kind, text in records)
     result = subprocess.run([program, path], input=request, capture_output=True, check=False)
     assert result.returncode in (0, 1), result.stderr
-    return result.stdout.decode().splitlines()
+    return result.stdout.decode().split("\n")[:-1]
 
 
 def expected_encoding(tokenizer: Tokenizer, text: str) -> str:

@@ -1,0 +1,125 @@
+#include "tokens/stopping.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "errors.h"
+#include "tokens/shown.h"
+
+namespace skipdec::runtime {
+
+// All of it counts in bytes where Python counts characters. In UTF-8 no character begins inside
+// another, so texts contain, begin and end alike either way.
+
+const char* name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "";
+}
+
+StopChecker::StopChecker(StopRules rules, const Tokenizer* tokenizer) : rules_(std::move(rules)) {
+  if (tokenizer != nullptr) {
+    decoder_.emplace(*tokenizer, rules_.skip_special_tokens);
+  } else if (!rules_.stop.empty()) {
+    throw Error(
+        Status::kUsage, "SamplingParams",
+        "stop is " + shown(rules_.stop) + ", but the bundle has no tokenizer; use stop_token_ids");
+  }
+  for (const std::string& stop : rules_.stop) longest_stop_ = std::max(longest_stop_, stop.size());
+}
+
+std::string StopChecker::push(std::int64_t token_id) {
+  if (finish_reason_) throw Error(Status::kInternal, "StopChecker", "the sequence has ended");
+  ++num_tokens_;
+  const bool may_stop = num_tokens_ > rules_.min_tokens;
+  end_at(token_id, may_stop);
+  std::string piece;
+  if (decoder_) {
+    if (finish_reason_ != FinishReason::kStop || rules_.include_stop_str_in_output)
+      piece = decoder_->push(token_id);
+    if (finish_reason_) piece += decoder_->flush();
+  }
+  return finish(std::move(piece), may_stop);
+}
+
+void StopChecker::end_at(std::int64_t token_id, bool may_stop) {
+  const auto& ids = rules_.stop_token_ids;
+  if (may_stop && !rules_.ignore_eos && rules_.eos_token_id == token_id) {
+    finish_reason_ = FinishReason::kStop;
+  } else if (may_stop && std::find(ids.begin(), ids.end(), token_id) != ids.end()) {
+    finish_reason_ = FinishReason::kStop;
+    stop_reason_ = token_id;
+  } else if (num_tokens_ >= rules_.max_tokens) {
+    finish_reason_ = FinishReason::kLength;
+  }
+}
+
+std::string StopChecker::abort(StopReason reason) {
+  if (finish_reason_) return "";
+  finish_reason_ = FinishReason::kAbort;
+  stop_reason_ = std::move(reason);
+  return finish(decoder_ ? decoder_->flush() : "", false);
+}
+
+void StopChecker::fail(std::string reason) {
+  finish_reason_ = FinishReason::kError;
+  stop_reason_ = std::move(reason);
+}
+
+std::string StopChecker::finish(std::string piece, bool may_stop) {
+  if (!rules_.stop.empty()) piece = up_to_stop_string(piece, may_stop);
+  text_ += piece;
+  return piece;
+}
+
+std::string StopChecker::up_to_stop_string(const std::string& piece, bool may_stop) {
+  const bool included = rules_.include_stop_str_in_output;
+  const std::string text = tail_ + piece;  // any stop string that ends in piece begins in here
+  const std::size_t returned = included ? tail_.size() : 0;
+  const auto found = may_stop ? find_stop_string(text, tail_.size()) : std::nullopt;
+  if (found) {
+    finish_reason_ = FinishReason::kStop;
+    stop_reason_ = *found->stop;
+    tail_.clear();
+    return text.substr(returned, (included ? found->end : found->start) - returned);
+  }
+  const std::size_t held = finish_reason_ ? 0 : length_of_beginning(text);
+  tail_ = text.substr(text.size() - held);
+  return text.substr(returned, (included ? text.size() : text.size() - held) - returned);
+}
+
+std::optional<StopChecker::Found> StopChecker::find_stop_string(std::string_view text,
+                                                                std::size_t num_old) const {
+  std::optional<Found> first;
+  for (const std::string& stop : rules_.stop) {
+    const std::size_t from = num_old >= stop.size() ? num_old - stop.size() + 1 : 0;
+    const std::size_t start = text.find(stop, from);
+    if (start == std::string_view::npos) continue;
+    const Found found{start + stop.size(), start, &stop};
+    if (!first || std::tie(found.end, found.start) < std::tie(first->end, first->start))
+      first = found;
+  }
+  return first;
+}
+
+std::size_t StopChecker::length_of_beginning(std::string_view text) const {
+  for (std::size_t length = std::min(longest_stop_ - 1, text.size()); length > 0; --length) {
+    const std::string_view ending = text.substr(text.size() - length);
+    for (const std::string& stop : rules_.stop)
+      if (stop.size() > length && stop.compare(0, length, ending) == 0) return length;
+  }
+  return 0;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,91 @@
+// When a completion ends, and which of its text may be shown.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tokenizer/incremental_decoder.h"
+
+namespace skipdec::runtime {
+
+enum class FinishReason {
+  kStop,    // end of text, a stop token or a stop string
+  kLength,  // max_tokens
+  kAbort,
+  kError,
+};
+
+// "stop", "length", "abort" or "error".
+const char* name_of(FinishReason reason);
+
+// The stop token or string, or what happened; none for end of text.
+using StopReason = std::variant<std::monostate, std::int64_t, std::string>;
+
+// The fields of SamplingParams that end a completion, checked.
+struct StopRules {
+  std::vector<std::string> stop;  // UTF-8, not empty
+  std::vector<std::int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  std::int64_t min_tokens = 0;  // these tokens stop nothing; a stop string must end after them
+  std::int64_t max_tokens = 0;  // once the model's own limit has been applied
+  std::optional<std::int64_t> eos_token_id;
+};
+
+// Follows the output tokens of one sequence. Text that may be the beginning of a stop string is
+// held back: stop string "END", tokens "an E", "N", "g END it": `push` returns "an ", "", "ENg "
+// and the text ends there; with `include_stop_str_in_output` it returns "an E", "N", "g END".
+// A stop token's own text is left out, unless `include_stop_str_in_output`. Of several stop strings
+// the one that is complete first counts, of those the longest.
+class StopChecker {
+ public:
+  // Without a `tokenizer`, which must outlive this, text stays empty and stop strings are refused
+  // with an Error (kUsage).
+  StopChecker(StopRules rules, const Tokenizer* tokenizer);
+
+  // Takes the next output token and returns the text that it adds for good; may be "". The sequence
+  // must not have ended.
+  std::string push(std::int64_t token_id);
+
+  // Ends the sequence as cancelled and returns the text held back; nothing happens if it has ended.
+  std::string abort(StopReason reason = {});
+
+  // Ends the sequence because of an error; text that is held back is lost.
+  void fail(std::string reason);
+
+  // None: it goes on.
+  std::optional<FinishReason> finish_reason() const { return finish_reason_; }
+  const StopReason& stop_reason() const { return stop_reason_; }
+
+  // All text returned so far.
+  const std::string& text() const { return text_; }
+
+ private:
+  struct Found {
+    std::size_t end, start;
+    const std::string* stop;
+  };
+
+  void end_at(std::int64_t token_id, bool may_stop);
+  std::string finish(std::string piece, bool may_stop);
+  std::string up_to_stop_string(const std::string& piece, bool may_stop);
+  std::optional<Found> find_stop_string(std::string_view text, std::size_t num_old) const;
+  std::size_t length_of_beginning(std::string_view text) const;
+
+  StopRules rules_;
+  std::optional<IncrementalDecoder> decoder_;
+  std::int64_t num_tokens_ = 0;
+  std::string text_;
+  std::string tail_;  // the end of the text that may begin a stop string
+  std::size_t longest_stop_ = 0;
+  std::optional<FinishReason> finish_reason_;
+  StopReason stop_reason_;
+};
+
+}  // namespace skipdec::runtime

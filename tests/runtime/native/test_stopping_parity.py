@@ -1,0 +1,96 @@
+"""The C++ StopChecker ends each sequence where the Python one does, with the same pieces."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from programs import built_program
+from token_texts import KINDS, random_text
+
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.tokens.sampling import SamplingParams
+from skipdec.runtime.tokens.stopping import StopChecker
+from skipdec.runtime.tokens.tokenizer import Tokenizer
+
+_WORDS = ["a", "ab", "aba", "abab", "b", " ", "é", "ét", "東", "東京", "\ufffd", "\n\n", "END"]
+
+
+def random_case(source: random.Random, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Short texts of few words, of which the stop strings are made too."""
+    text = "".join(source.choices(_WORDS, k=source.randint(1, 12)))
+    token_ids = tokenizer.encode(text + random_text(source, ("</s>",)) * source.randint(0, 1))[1:]
+    max_tokens = source.choice((1, 2, 5, 100))
+    stop = ["".join(source.choices(_WORDS, k=source.choice((1, 1, 2, 3)))) for _ in range(4)]
+    return {
+        "tokens": [*token_ids, *source.choices(range(tokenizer.vocab_size + 3), k=3)],
+        "abort": source.choice((None, None, "gone")),
+        "fail": source.choice((None, None, None, "broken")),
+        "stop": stop[: source.choice((0, 1, 1, 2, 4))],
+        "stop_token_ids": source.sample(token_ids, k=1) if source.random() < 0.2 else [],
+        "eos_token_id": source.choice((None, 2)),
+        "ignore_eos": source.random() < 0.2,
+        "include_stop_str_in_output": source.random() < 0.4,
+        "skip_special_tokens": source.random() < 0.7,
+        "min_tokens": source.choice((0, 0, 0, 1, min(4, max_tokens))),
+        "max_tokens": max_tokens,
+        "tokenizer": source.random() < 0.95,
+    }
+
+
+def expected(case: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    rest = ("tokens", "abort", "fail", "eos_token_id", "tokenizer")
+    params = SamplingParams(**{name: case[name] for name in case if name not in rest})
+    decoder = tokenizer.incremental_decoder(params.skip_special_tokens)
+    try:
+        checker = StopChecker(
+            params,
+            max_tokens=case["max_tokens"],
+            eos_token_id=case["eos_token_id"],
+            decoder=decoder if case["tokenizer"] else None,
+        )
+    except UsageError as error:
+        return {"error": str(error)}
+    pieces = []
+    for token_id in case["tokens"]:
+        pieces.append(checker.push(token_id))
+        if checker.finish_reason:
+            break
+    if case["abort"] is not None:
+        pieces.append(checker.abort(case["abort"]))
+    if case["fail"] is not None:
+        checker.fail(case["fail"])
+    return {
+        "pieces": pieces,
+        "text": checker.text,
+        "finish_reason": checker.finish_reason,
+        "stop_reason": checker.stop_reason,
+    }
+
+
+def test_random_sequences_end_as_in_python(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(KINDS["opt_like"]().to_str(), encoding="utf-8")
+    tokenizer = Tokenizer.load(path)
+    source = random.Random(0)
+    cases = [random_case(source, tokenizer) for _ in range(5000)]
+    request = "".join(json.dumps(case) + "\n" for case in cases)
+    result = subprocess.run(
+        [built_program("stop"), path], input=request, capture_output=True, text=True, check=True
+    )
+    answers = [json.loads(line) for line in result.stdout.split("\n")[:-1]]
+    rights = [expected(case, tokenizer) for case in cases]
+    wrong = [row for row in zip(cases, answers, rights, strict=True) if row[1] != row[2]]
+    assert not wrong[:2]
+    ends = {str(right.get("finish_reason")) for right in rights}
+    assert ends == {
+        "stop",
+        "length",
+        "abort",
+        "error",
+        "None",
+    }  # and those without a tokenizer, refused
+    assert sum(isinstance(right.get("stop_reason"), str) for right in rights) > 500
