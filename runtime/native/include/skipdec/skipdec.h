@@ -150,6 +150,7 @@ typedef struct skipdec_delta {
   const int64_t* token_ids; /* [num_tokens], 0 or 1 of them */
   size_t num_tokens;
   const char* text;          /* whole characters; "" while one, or a stop string, is incomplete */
+  size_t num_bytes;          /* of text, which may hold zero bytes */
   const char* finish_reason; /* NULL while it runs; "stop", "length", "abort" or "error" */
   const char* stop_reason;   /* the stop string, or what went wrong; NULL: none */
   int64_t stop_token_id;     /* the stop token that ended it; -1: none */
@@ -226,6 +227,7 @@ SKIPDEC_API skipdec_status skipdec_request_cancel(skipdec_request* request);
 
 typedef struct skipdec_completion {
   const char* text;         /* all of it; pointers live until the request is released */
+  size_t num_bytes;         /* of text, which may hold zero bytes */
   const int64_t* token_ids; /* [num_tokens] */
   const int64_t* layers;    /* [num_tokens] decoder layers that made each token */
   size_t num_tokens;

@@ -81,7 +81,7 @@ struct Delta {
   explicit Delta(const skipdec_delta& delta)
       : index(delta.index),
         token_ids(detail::copied(delta.token_ids, delta.num_tokens)),
-        text(delta.text == nullptr ? "" : delta.text),
+        text(delta.text, delta.num_bytes),
         finish_reason(detail::optional_text(delta.finish_reason)),
         stop_reason(detail::optional_text(delta.stop_reason)),
         stop_token_id(detail::optional_token(delta.stop_token_id)),
@@ -101,7 +101,7 @@ struct Delta {
 // All of one completion.
 struct Completion {
   explicit Completion(const skipdec_completion& completion)
-      : text(completion.text),
+      : text(completion.text, completion.num_bytes),
         token_ids(detail::copied(completion.token_ids, completion.num_tokens)),
         layers(detail::copied(completion.layers, completion.num_tokens)),
         finish_reason(detail::optional_text(completion.finish_reason)),

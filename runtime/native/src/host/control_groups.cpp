@@ -57,8 +57,8 @@ std::map<std::string, std::string> own_groups(const std::string& process) {
   return groups;
 }
 
-// The folders of a group and of those above it, up to the mount; a container may see its own group at
-// the mount, under a path of the host's.
+// The folders of a group and of those above it, up to the mount; a container may see its own group
+// at the mount, under a path of the host's.
 void add_folders(const std::string& root, const std::string& place, const std::string& own,
                  std::vector<std::string>& folders) {
   std::string inside = is_below(own, root) ? own.substr(root == "/" ? 0 : root.size()) : "";
@@ -95,8 +95,8 @@ std::vector<std::string> group_folders(const std::string& controller, const std:
 std::optional<double> quota_of(const std::string& folder) {
   std::string times = first_line(folder + "/cpu.max");
   if (times.empty()) {
-    times = first_line(folder + "/cpu.cfs_quota_us") + " " +
-            first_line(folder + "/cpu.cfs_period_us");
+    times =
+        first_line(folder + "/cpu.cfs_quota_us") + " " + first_line(folder + "/cpu.cfs_period_us");
   }
   const std::vector<std::string> parts = split(times, ' ');
   if (parts.size() != 2) return std::nullopt;

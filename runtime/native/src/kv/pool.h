@@ -26,8 +26,8 @@ class Buffer {
   std::int64_t nbytes_ = 0;
 };
 
-// Released buffers serve later requests of the same size class. All that is held is at most what was
-// in use at once: an allocation beyond it first frees what has been idle longest. One thread.
+// Released buffers serve later requests of the same size class. All that is held is at most what
+// was in use at once: an allocation beyond it first frees what has been idle longest. One thread.
 class BufferPool {
  public:
   explicit BufferPool(std::int64_t limit) : limit_(limit) {}

@@ -11,9 +11,9 @@ namespace skipdec::runtime {
 
 // Positions that one row takes in each layer's cache; 0 for a layer that runs in its prompt only.
 //
-// Worked: 6 layers, budgets 6 4 3 3 2 2, warm-up 1, prompt of 10 tokens, max_tokens 8: layers 0 and 5
-// always run and hold 10 + 7 positions, since the last token is never fed back; layer 4 last runs at
-// generated index 2 and holds 10 + 3; (17, 0, 0, 11, 13, 17).
+// Worked: 6 layers, budgets 6 4 3 3 2 2, warm-up 1, prompt of 10 tokens, max_tokens 8: layers 0 and
+// 5 always run and hold 10 + 7 positions, since the last token is never fed back; layer 4 last runs
+// at generated index 2 and holds 10 + 3; (17, 0, 0, 11, 13, 17).
 using Reservation = std::vector<std::int64_t>;
 
 inline Reservation reservation_of(const Schedule& schedule, std::int64_t prompt_length,

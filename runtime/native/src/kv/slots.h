@@ -21,13 +21,14 @@ struct SlotLimits {
 
 // Keys and values of all rows that run, layer by layer.
 //
-// A layer's residents lie in its slots 0 ... n-1, so that the first n of one buffer are what the layer
-// is bound to. A row enters at the tail; when it leaves a layer, the last resident's positions move
-// into the gap, in that layer alone. Rows reserve all that they will need when they are admitted.
-// Buffers grow in classes, one layer at a time, and are given back when a layer has no reservation.
+// A layer's residents lie in its slots 0 ... n-1, so that the first n of one buffer are what the
+// layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
+// positions move into the gap, in that layer alone. Rows reserve all that they will need when they
+// are admitted. Buffers grow in classes, one layer at a time, and are given back when a layer has
+// no reservation.
 //
-// Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in slots
-// 0, 1.
+// Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
+// slots 0, 1.
 class SlotCache {
  public:
   using Row = std::int64_t;

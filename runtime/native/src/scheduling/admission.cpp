@@ -19,8 +19,8 @@ class FirstComeFirstServed : public Admission {
   std::optional<double> wait_until(const Situation&) const override { return std::nullopt; }
 };
 
-// Lets in when nothing runs, when ``min_free`` slots are free and as many rows wait, or when the first
-// could have come in ``hold_ms`` ago.
+// Lets in when nothing runs, when ``min_free`` slots are free and as many rows wait, or when the
+// first could have come in ``hold_ms`` ago.
 class Gang : public Admission {
  public:
   explicit Gang(const Parameters& parameters)
@@ -65,7 +65,8 @@ void read_parameter(const Rule& rule, std::string_view item, Parameters& paramet
   const std::string_view value = item.substr(std::min(equals + 1, item.size()));
   std::int64_t number = -1;
   const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool is_number = problem == std::errc() && end == value.data() + value.size() && number >= 0;
+  const bool is_number =
+      problem == std::errc() && end == value.data() + value.size() && number >= 0;
   if (found == parameters.end() || !is_number) {
     std::string allowed;
     for (const auto& [name, standard] : rule.defaults) {

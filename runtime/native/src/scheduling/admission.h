@@ -19,9 +19,9 @@ struct Situation {
 
 class Admission {
  public:
-  // "fcfs": whoever fits is let in at once. "gang:min_free=2,hold_ms=8": several at a time, which then
-  // stand at like depths and share their prompts' reads of weights. Empty: fcfs. Throws Error (kUsage)
-  // for an unknown name or parameter, or a value that is no whole number.
+  // "fcfs": whoever fits is let in at once. "gang:min_free=2,hold_ms=8": several at a time, which
+  // then stand at like depths and share their prompts' reads of weights. Empty: fcfs. Throws Error
+  // (kUsage) for an unknown name or parameter, or a value that is no whole number.
   static std::unique_ptr<const Admission> parse(std::string_view text);
 
   virtual ~Admission() = default;

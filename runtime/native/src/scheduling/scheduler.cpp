@@ -61,11 +61,12 @@ std::vector<Job> Scheduler::group() const {
   std::int64_t shortest = 0;
   std::int64_t longest = 0;
   for (const auto& [number, job] : waiting_) {
-    const std::int64_t low = std::min(found.empty() ? job.prompt_length : shortest, job.prompt_length);
+    const std::int64_t low =
+        std::min(found.empty() ? job.prompt_length : shortest, job.prompt_length);
     const std::int64_t high = std::max(longest, job.prompt_length);
     const auto calls = static_cast<std::int64_t>(found.size()) + 1;
-    const bool is_alike = high <= std::max(2 * low, low + kCheapPadding) &&
-                          high * calls <= max_prefill_tokens_;
+    const bool is_alike =
+        high <= std::max(2 * low, low + kCheapPadding) && high * calls <= max_prefill_tokens_;
     if (!found.empty() && !is_alike) continue;
     if (job.rows > free_slots) break;  // whoever comes later must not pass it
     const bool runs_alone = runs_in_chunks(job);

@@ -40,9 +40,9 @@ using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 // First come, first served, in ``slots`` rows; it runs nothing itself and reads no clock.
 //
 // Prompts of like length (the shortest at least half the longest) share a call of at most
-// ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that many. After a call
-// for prompts comes a step, so that the gap between two tokens of a text is at most one such call and
-// one step. Whoever waits first is in the next call for prompts, so nobody starves.
+// ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that many. After a
+// call for prompts comes a step, so that the gap between two tokens of a text is at most one such
+// call and one step. Whoever waits first is in the next call for prompts, so nobody starves.
 class Scheduler {
  public:
   // Whether jobs can be let in together, by memory; asked for what is let in next.
@@ -79,9 +79,9 @@ class Scheduler {
   std::unique_ptr<const Admission> admission_;
   Fits fits_;
   KeptTokens kept_tokens_;
-  std::map<std::int64_t, Job> waiting_;                     // in order of arrival
-  std::map<std::int64_t, std::int64_t> running_;            // number -> rows that still run
-  std::optional<std::pair<Job, std::int64_t>> chunked_;     // and its tokens that have run
+  std::map<std::int64_t, Job> waiting_;                  // in order of arrival
+  std::map<std::int64_t, std::int64_t> running_;         // number -> rows that still run
+  std::optional<std::pair<Job, std::int64_t>> chunked_;  // and its tokens that have run
   bool owes_step_ = false;
   std::optional<double> since_;  // when the first that waits could have come in
 };

@@ -95,13 +95,12 @@ Prompts::Hidden Prompts::embed(const std::vector<const TokenSpan*>& rows, std::i
   }
   std::vector<std::int64_t> position_ids = positions(count, length, start);
   Hidden hidden{count, length, Buffer(count * length * token_bytes_)};
-  run_once(*engines_.embed, {
-                                {Role::kInputIds, input_ids.data(), {count, length}},
-                                {Role::kPositionIds, position_ids.data(), {count, length}},
-                                {Role::kHiddenStatesOut,
-                                 hidden.memory.data(),
-                                 {count, length, hidden_size_}},
-                            });
+  run_once(*engines_.embed,
+           {
+               {Role::kInputIds, input_ids.data(), {count, length}},
+               {Role::kPositionIds, position_ids.data(), {count, length}},
+               {Role::kHiddenStatesOut, hidden.memory.data(), {count, length, hidden_size_}},
+           });
   return hidden;
 }
 
@@ -157,12 +156,13 @@ void Prompts::run_prefixes(std::int64_t layer, Hidden& hidden, const CacheView& 
 Logits Prompts::gather_logits(const Hidden& hidden, std::vector<std::int64_t> row_positions) {
   const auto rows = static_cast<std::int64_t>(row_positions.size());
   Logits logits(rows, vocab_size_);
-  run_once(*engines_.head,
-           {
-               {Role::kHiddenStates, hidden.memory.data(), {hidden.rows, hidden.length, hidden_size_}},
-               {Role::kRowPositions, row_positions.data(), {rows}},
-               {Role::kLogits, logits.row(0), {rows, vocab_size_}},
-           });
+  run_once(
+      *engines_.head,
+      {
+          {Role::kHiddenStates, hidden.memory.data(), {hidden.rows, hidden.length, hidden_size_}},
+          {Role::kRowPositions, row_positions.data(), {rows}},
+          {Role::kLogits, logits.row(0), {rows, vocab_size_}},
+      });
   return logits;
 }
 

@@ -50,8 +50,8 @@ class Prompts {
 
   // Runs ``tokens`` of one prompt, which stand at ``start`` and behind it, on their caches;
   // ``active_lengths`` counts the prompt's tokens from its first on. The same bits as the whole
-  // prompt at once, with int8 products. Returns logits [1, V] if this is the prompt's last chunk, else
-  // [0, V].
+  // prompt at once, with int8 products. Returns logits [1, V] if this is the prompt's last chunk,
+  // else [0, V].
   Logits chunk(const TokenSpan& tokens, std::int64_t start, const ActiveLengths& active_lengths,
                const LayerCaches& caches, bool is_last);
 

@@ -27,7 +27,8 @@ std::size_t num_keeping(const std::vector<const PromptRow*>& rows, std::int64_t 
 // One for each row and copy.
 std::vector<const Reservation*> reservations(const std::vector<const PromptRow*>& rows) {
   std::vector<const Reservation*> all;
-  for (const PromptRow* row : rows) all.insert(all.end(), row->copies.size() + 1, &row->reservation);
+  for (const PromptRow* row : rows)
+    all.insert(all.end(), row->copies.size() + 1, &row->reservation);
   return all;
 }
 

@@ -17,8 +17,8 @@
 
 namespace skipdec::runtime {
 
-// A row that begins: its number, its prompt, and what is reserved for it. ``copies``: numbers of rows
-// that go on from the same prompt (further completions of it).
+// A row that begins: its number, its prompt, and what is reserved for it. ``copies``: numbers of
+// rows that go on from the same prompt (further completions of it).
 struct PromptRow {
   SlotCache::Row row = 0;
   TokenSpan tokens;
@@ -43,12 +43,12 @@ struct StepRow {
 
 // The engines of a bundle over rows that come and go; see `SlotCache`.
 //
-// Depth never grows along a row, so what a row's plan bypasses it never runs again: its slots in these
-// layers go to others at once, and its hidden state passes them untouched.
+// Depth never grows along a row, so what a row's plan bypasses it never runs again: its slots in
+// these layers go to others at once, and its hidden state passes them untouched.
 //
-// A step's rows stand in the order of the top layer's slots, where all of them run it. A layer whose
-// slots have another order, or fewer rows, works on a second set of buffers: its rows are gathered
-// there with their positions, and scattered back behind the last layer of that order.
+// A step's rows stand in the order of the top layer's slots, where all of them run it. A layer
+// whose slots have another order, or fewer rows, works on a second set of buffers: its rows are
+// gathered there with their positions, and scattered back behind the last layer of that order.
 class SlotStitcher {
  public:
   SlotStitcher(const Engines& engines, const Manifest& manifest, const SlotLimits& limits,
@@ -67,14 +67,16 @@ class SlotStitcher {
   // Reserves for rows that `fits` said yes to and runs their prompts, together. Returns logits
   // [rows, V] of each prompt's last token.
   Logits prefill(const std::vector<const PromptRow*>& rows);
-  // Reserves for a row that `fits_in_chunks` said yes to, whose prompt `chunk` will run; it outlives
-  // that. Returns how many of its first tokens need not run.
+  // Reserves for a row that `fits_in_chunks` said yes to, whose prompt `chunk` will run; it
+  // outlives that. Returns how many of its first tokens need not run.
   std::int64_t begin_chunks(const PromptRow& row);
   // Runs the begun prompt up to token ``stop``; logits [1, V] if that is its end, else [0, V].
   Logits chunk(std::int64_t stop);
   // Runs one step of all rows: the logits [V] of each, in their order, valid until the next call.
   // Repeated with the same rows and plans, allocates nothing.
   const std::vector<const float*>& step(const std::vector<StepRow>& rows);
+  // How many layers the last step called.
+  std::int64_t layers_called() const { return static_cast<std::int64_t>(route_->stops.size()); }
   // Teacher-forces one text: see Prompts::score. Takes KV memory meanwhile.
   void score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
              std::int64_t first, std::int64_t count,
@@ -94,7 +96,8 @@ class SlotStitcher {
 
  private:
   using Rows = std::vector<SlotCache::Row>;
-  // A layer's call: on all rows as they stand, or on those of ``gather``, an index of Route::gathers.
+  // A layer's call: on all rows as they stand, or on those of ``gather``, an index of
+  // Route::gathers.
   struct Stop {
     static constexpr std::size_t kAll = SIZE_MAX;
     std::size_t gather = kAll;
@@ -103,9 +106,9 @@ class SlotStitcher {
   // How a step runs, as long as ``version`` of the cache lasts: steps repeat it.
   struct Route {
     std::uint64_t version = 0;
-    Rows numbers;                                    // rows, as they are given
-    std::vector<std::size_t> order;                  // places in ``numbers``, as buffers hold them
-    std::vector<std::vector<std::size_t>> gathers;   // places in the buffers
+    Rows numbers;                                   // rows, as they are given
+    std::vector<std::size_t> order;                 // places in ``numbers``, as buffers hold them
+    std::vector<std::vector<std::size_t>> gathers;  // places in the buffers
     std::vector<Stop> stops;
     Binding* embed = nullptr;
     Binding* head = nullptr;

@@ -20,7 +20,9 @@ class StepBuffers {
   void set_position(std::size_t row, std::int64_t position);
   // After all positions of a step of ``rows`` rows.
   void set_total(std::size_t rows);
-  std::byte* hidden_state(std::int64_t row) const { return hidden_states_.data() + row * row_bytes_; }
+  std::byte* hidden_state(std::int64_t row) const {
+    return hidden_states_.data() + row * row_bytes_;
+  }
   std::size_t row_bytes() const { return static_cast<std::size_t>(row_bytes_); }
   const float* logits(std::int64_t row) const;  // [vocab_size]
 

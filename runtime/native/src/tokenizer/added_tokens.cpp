@@ -74,12 +74,12 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     (tokens_[place].normalized ? second_ : first_).add(tokens_[place].content, place);
 }
 
-std::vector<Segment> AddedTokens::segments(std::string_view text) const {
-  std::vector<Segment> parts, found;
+std::vector<TextSegment> AddedTokens::segments(std::string_view text) const {
+  std::vector<TextSegment> parts, found;
   if (text.empty()) return parts;
   find(text, {0, text.size(), {}}, first_, parts);
   if (second_.empty()) return parts;
-  for (const Segment& part : parts) {
+  for (const TextSegment& part : parts) {
     if (part.token_id) {
       found.push_back(part);
     } else {
@@ -89,8 +89,8 @@ std::vector<Segment> AddedTokens::segments(std::string_view text) const {
   return found;
 }
 
-void AddedTokens::find(std::string_view text, Segment part, const Trie& trie,
-                       std::vector<Segment>& found) const {
+void AddedTokens::find(std::string_view text, TextSegment part, const Trie& trie,
+                       std::vector<TextSegment>& found) const {
   const std::string_view sentence = text.substr(part.start, part.end - part.start);
   std::size_t returned = 0;  // of the sentence; what an rstrip took in may match again
   std::size_t spaces = 0, spaces_end = 0;  // a run that was looked through

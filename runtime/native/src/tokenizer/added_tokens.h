@@ -25,7 +25,7 @@ struct AddedToken {
 };
 
 // A part of a text: an added token, or what lies between.
-struct Segment {
+struct TextSegment {
   std::size_t start = 0, end = 0;
   std::optional<std::uint32_t> token_id;
 };
@@ -37,7 +37,7 @@ class AddedTokens {
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
   // The parts of `text`, valid UTF-8; none for "".
-  std::vector<Segment> segments(std::string_view text) const;
+  std::vector<TextSegment> segments(std::string_view text) const;
 
  private:
   // Finds the longest of some texts that starts at a place.
@@ -60,8 +60,8 @@ class AddedTokens {
     std::array<bool, 256> starts_{};
   };
 
-  void find(std::string_view text, Segment part, const Trie& trie,
-            std::vector<Segment>& found) const;
+  void find(std::string_view text, TextSegment part, const Trie& trie,
+            std::vector<TextSegment>& found) const;
 
   std::vector<AddedToken> tokens_;
   Trie first_, second_;  // places in tokens_; not normalized, normalized

@@ -12,70 +12,70 @@ namespace skipdec::runtime {
 
 using nlohmann::json;
 
-Fields::Fields(const json& object, std::string subject, std::string path)
+TokenizerFields::TokenizerFields(const json& object, std::string subject, std::string path)
     : object_(object), subject_(std::move(subject)), path_(std::move(path)) {
   if (!object_.is_object()) refuse("is no JSON object");
 }
 
-bool Fields::has(const char* name) const {
+bool TokenizerFields::has(const char* name) const {
   const auto found = object_.find(name);
   return found != object_.end() && !found->is_null();
 }
 
-const json& Fields::at(const char* name) const {
+const json& TokenizerFields::at(const char* name) const {
   const auto found = object_.find(name);
   if (found == object_.end()) wrong(name, "a value; it is missing");
   return *found;
 }
 
-const json& Fields::array(const char* name) const {
+const json& TokenizerFields::array(const char* name) const {
   if (!at(name).is_array()) wrong(name, "a list");
   return at(name);
 }
 
-const json& Fields::object(const char* name) const {
+const json& TokenizerFields::object(const char* name) const {
   if (!at(name).is_object()) wrong(name, "an object");
   return at(name);
 }
 
-std::string Fields::text(const char* name) const {
+std::string TokenizerFields::text(const char* name) const {
   if (!at(name).is_string()) wrong(name, "a string");
   return at(name).get<std::string>();
 }
 
-std::optional<std::string> Fields::optional_text(const char* name) const {
+std::optional<std::string> TokenizerFields::optional_text(const char* name) const {
   return has(name) ? std::optional(text(name)) : std::nullopt;
 }
 
-bool Fields::boolean(const char* name) const {
+bool TokenizerFields::boolean(const char* name) const {
   if (!at(name).is_boolean()) wrong(name, "true or false");
   return at(name).get<bool>();
 }
 
-bool Fields::boolean(const char* name, bool otherwise) const {
+bool TokenizerFields::boolean(const char* name, bool otherwise) const {
   return has(name) ? boolean(name) : otherwise;
 }
 
-std::uint32_t Fields::token_id(const json& value, const char* name) const {
+std::uint32_t TokenizerFields::token_id(const json& value, const char* name) const {
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMaxTokens)
     wrong(name, "a token id below 16777216");
   return value.get<std::uint32_t>();
 }
 
-Fields Fields::inside(const json& object, const std::string& name) const {
+TokenizerFields TokenizerFields::inside(const json& object, const std::string& name) const {
   return {object, subject_, path_.empty() ? name : path_ + "." + name};
 }
 
-void Fields::wrong(const char* name, const char* allowed) const {
+void TokenizerFields::wrong(const char* name, const char* allowed) const {
   refuse("`" + std::string(name) + "` is wrong; allowed: " + allowed);
 }
 
-void Fields::refuse(const std::string& problem) const {
+void TokenizerFields::refuse(const std::string& problem) const {
   throw Error(Status::kBundle, subject_,
               (path_.empty() ? problem : path_ + ": " + problem) + "; export the model again");
 }
 
-void Fields::unsupported(const std::string& problem) const {
+void TokenizerFields::unsupported(const std::string& problem) const {
   throw UnsupportedTokenizer(subject_, path_.empty() ? problem : path_ + ": " + problem);
 }
 

@@ -1,4 +1,4 @@
-// Fields of a JSON object, checked.
+// TokenizerFields of a JSON object, checked.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace skipdec::runtime {
 
 // Reads fields of one object of a tokenizer.json. All throw Error (kBundle) for a value of another
 // type, naming it by `path`.
-class Fields {
+class TokenizerFields {
  public:
-  Fields(const nlohmann::json& object, std::string subject, std::string path);
+  TokenizerFields(const nlohmann::json& object, std::string subject, std::string path);
 
   bool has(const char* name) const;  // and it is not null
   const nlohmann::json& array(const char* name) const;
@@ -26,7 +26,7 @@ class Fields {
   std::uint32_t token_id(const nlohmann::json& value, const char* name) const;
 
   // The same for an object inside.
-  Fields inside(const nlohmann::json& object, const std::string& name) const;
+  TokenizerFields inside(const nlohmann::json& object, const std::string& name) const;
 
   [[noreturn]] void refuse(const std::string& problem) const;
   [[noreturn]] void unsupported(const std::string& problem) const;

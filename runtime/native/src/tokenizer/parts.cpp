@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary, const Fields& model) {
+PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
+                      const TokenizerFields& model) {
   const auto id_of = [&](std::string_view token) {
     const auto id = vocabulary.id_of(token);
     if (!id) model.refuse("merges need the token " + std::string(token) + ", which vocab lacks");
@@ -33,7 +34,7 @@ PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary, cons
   return table;
 }
 
-void check_kind_of_model(const Fields& model, bool has_vocabulary_and_merges) {
+void check_kind_of_model(const TokenizerFields& model, bool has_vocabulary_and_merges) {
   // Old files name no type; then this is what tells BPE from the others.
   const std::string type = model.optional_text("type").value_or(
       has_vocabulary_and_merges ? "BPE" : "of a kind that it does not name");
@@ -45,8 +46,8 @@ void check_kind_of_model(const Fields& model, bool has_vocabulary_and_merges) {
   if (model.boolean("byte_fallback", false)) model.unsupported("byte_fallback is true");
 }
 
-BytePairModel read_model(const Fields& document, const json& tree, ModelEvents& events) {
-  const Fields model = document.inside(document.object("model"), "model");
+BytePairModel read_model(const TokenizerFields& document, const json& tree, ModelEvents& events) {
+  const TokenizerFields model = document.inside(document.object("model"), "model");
   check_kind_of_model(model, events.has_model());
   const json dropout = tree["model"].value("dropout", json());
   if (!dropout.is_null() && dropout != 0) model.unsupported("dropout makes its tokens random");
@@ -61,7 +62,7 @@ BytePairModel read_model(const Fields& document, const json& tree, ModelEvents& 
   return read;
 }
 
-void read_pre_tokenizer(const Fields& document, TokenizerParts& parts) {
+void read_pre_tokenizer(const TokenizerFields& document, TokenizerParts& parts) {
   if (!document.has("pre_tokenizer")) document.unsupported("it has no pre-tokenizer");
   const json* object = &document.object("pre_tokenizer");
   if (document.inside(*object, "pre_tokenizer").text("type") == "Sequence") {
@@ -70,14 +71,14 @@ void read_pre_tokenizer(const Fields& document, TokenizerParts& parts) {
     object = &all[0];
     parts.one_pre_tokenizer = false;
   }
-  const Fields fields = document.inside(*object, "pre_tokenizer");
+  const TokenizerFields fields = document.inside(*object, "pre_tokenizer");
   if (fields.text("type") != "ByteLevel")
     fields.unsupported("the pre-tokenizer is " + fields.text("type"));
   parts.add_prefix_space = fields.boolean("add_prefix_space");
   parts.use_regex = fields.boolean("use_regex", true);
 }
 
-void check_other_kinds(const Fields& document) {
+void check_other_kinds(const TokenizerFields& document) {
   if (document.has("version") && document.text("version") != "1.0")
     document.refuse("version is " + document.text("version") + "; allowed: 1.0");
   if (document.has("normalizer"))
@@ -86,12 +87,12 @@ void check_other_kinds(const Fields& document) {
                              .optional_text("type")
                              .value_or("unnamed"));
   if (!document.has("decoder")) document.unsupported("it has no decoder");
-  const Fields decoder = document.inside(document.object("decoder"), "decoder");
+  const TokenizerFields decoder = document.inside(document.object("decoder"), "decoder");
   if (decoder.text("type") != "ByteLevel")
     decoder.unsupported("the decoder is " + decoder.text("type"));
 }
 
-AddedToken read_added_token(const Fields& fields, const json& entry) {
+AddedToken read_added_token(const TokenizerFields& fields, const json& entry) {
   fields.token_id(entry.value("id", json()), "id");
   AddedToken token;
   token.content = fields.text("content");
@@ -105,14 +106,15 @@ AddedToken read_added_token(const Fields& fields, const json& entry) {
 
 // As the `tokenizers` package does, whatever ids the file gives: the model's, where the content is
 // a token, else one after another behind the number of the model's tokens.
-std::vector<AddedToken> read_added_tokens(const Fields& document, const Vocabulary& vocabulary) {
+std::vector<AddedToken> read_added_tokens(const TokenizerFields& document,
+                                          const Vocabulary& vocabulary) {
   std::vector<AddedToken> tokens;
   if (!document.has("added_tokens")) return tokens;
   std::unordered_map<std::string, std::uint32_t> known;
   auto next_id = static_cast<std::uint32_t>(vocabulary.size());
   std::size_t num_bytes = 0;
   for (const json& entry : document.array("added_tokens")) {
-    const Fields fields = document.inside(entry, "added_tokens");
+    const TokenizerFields fields = document.inside(entry, "added_tokens");
     AddedToken token = read_added_token(fields, entry);
     if (token.content.empty()) continue;
     num_bytes += token.content.size();
@@ -136,7 +138,7 @@ TokenizerParts read_tokenizer(std::string_view json, const std::string& subject)
   ModelEvents events(subject, limits);
   read_json(json, subject, limits, events);
   const nlohmann::json tree = events.take_tree();
-  const Fields document(tree, subject, "");
+  const TokenizerFields document(tree, subject, "");
   TokenizerParts parts;
   check_other_kinds(document);
   read_pre_tokenizer(document, parts);

@@ -11,28 +11,30 @@ namespace {
 using nlohmann::json;
 
 // What one post-processor adds; nothing if it only changes offsets.
-using Reader = std::optional<SpecialTokens> (*)(const Fields& processor);
+using Reader = std::optional<SpecialTokens> (*)(const TokenizerFields& processor);
 
-std::optional<SpecialTokens> read_processor(const Fields& processor);
+std::optional<SpecialTokens> read_processor(const TokenizerFields& processor);
 
-std::optional<SpecialTokens> read_byte_level(const Fields& /*processor*/) { return std::nullopt; }
+std::optional<SpecialTokens> read_byte_level(const TokenizerFields& /*processor*/) {
+  return std::nullopt;
+}
 
-std::uint32_t second_of_pair(const Fields& processor, const char* name) {
+std::uint32_t second_of_pair(const TokenizerFields& processor, const char* name) {
   const json& pair = processor.array(name);
   if (pair.size() != 2) processor.refuse(std::string(name) + " is no pair of a token and its id");
   return processor.token_id(pair[1], name);
 }
 
-std::optional<SpecialTokens> read_sentence_pair(const Fields& processor) {
+std::optional<SpecialTokens> read_sentence_pair(const TokenizerFields& processor) {
   return SpecialTokens{{second_of_pair(processor, "cls")}, {second_of_pair(processor, "sep")}};
 }
 
-std::optional<SpecialTokens> read_template(const Fields& processor) {
+std::optional<SpecialTokens> read_template(const TokenizerFields& processor) {
   const json& tokens = processor.object("special_tokens");
   SpecialTokens read;
   std::size_t num_texts = 0;
   for (const json& piece : processor.array("single")) {
-    const Fields fields = processor.inside(piece, "single");
+    const TokenizerFields fields = processor.inside(piece, "single");
     if (fields.has("Sequence")) {
       if (fields.inside(fields.object("Sequence"), "Sequence").text("id") != "A")
         processor.refuse("the template for one text has a second one");
@@ -50,7 +52,7 @@ std::optional<SpecialTokens> read_template(const Fields& processor) {
   return read;
 }
 
-std::optional<SpecialTokens> read_sequence(const Fields& processor) {
+std::optional<SpecialTokens> read_sequence(const TokenizerFields& processor) {
   std::optional<SpecialTokens> read;
   for (const json& inner : processor.array("processors")) {
     const auto tokens = read_processor(processor.inside(inner, "processors"));
@@ -71,7 +73,7 @@ const std::map<std::string, Reader>& readers() {
   return by_type;
 }
 
-std::optional<SpecialTokens> read_processor(const Fields& processor) {
+std::optional<SpecialTokens> read_processor(const TokenizerFields& processor) {
   const std::string type = processor.text("type");
   const auto reader = readers().find(type);
   if (reader == readers().end()) processor.unsupported("the post-processor is " + type);
@@ -80,9 +82,10 @@ std::optional<SpecialTokens> read_processor(const Fields& processor) {
 
 }  // namespace
 
-SpecialTokens read_special_tokens(const Fields& document) {
+SpecialTokens read_special_tokens(const TokenizerFields& document) {
   if (!document.has("post_processor")) return {};
-  const Fields processor = document.inside(document.object("post_processor"), "post_processor");
+  const TokenizerFields processor =
+      document.inside(document.object("post_processor"), "post_processor");
   return read_processor(processor).value_or(SpecialTokens{});
 }
 

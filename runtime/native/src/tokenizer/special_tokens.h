@@ -7,6 +7,6 @@
 namespace skipdec::runtime {
 
 // Of the field `post_processor` of `document`; none if it is null.
-SpecialTokens read_special_tokens(const Fields& document);
+SpecialTokens read_special_tokens(const TokenizerFields& document);
 
 }  // namespace skipdec::runtime

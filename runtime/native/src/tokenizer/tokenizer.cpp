@@ -54,7 +54,7 @@ class Tokenizer::State {
     if (add_special_tokens)
       token_ids.insert(token_ids.end(), special_.before.begin(), special_.before.end());
     BytePairs::Workspace workspace;
-    for (const Segment& segment : added_.segments(text)) {
+    for (const TextSegment& segment : added_.segments(text)) {
       if (segment.token_id) {
         token_ids.push_back(*segment.token_id);
       } else {

@@ -1,0 +1,148 @@
+// Engines of skipdec.h.
+#include <algorithm>
+
+#include "abi/guard.h"
+#include "abi/handles.h"
+
+namespace runtime = skipdec::runtime;
+using runtime::guarded;
+using runtime::required;
+
+namespace {
+
+const skipdec_options& default_options() {
+  static const skipdec_options kDefaults = [] {
+    const runtime::ServiceOptions service;
+    skipdec_options options{};
+    options.size = sizeof options;
+    options.max_batch_size = static_cast<int32_t>(service.engine.max_batch_size);
+    options.max_waiting = static_cast<int32_t>(service.max_waiting);
+    options.max_prefill_tokens = static_cast<int32_t>(service.engine.max_prefill_tokens);
+    options.prefix_cache = service.engine.prefix_cache ? 1 : 0;
+    return options;
+  }();
+  return kDefaults;
+}
+
+// Throws Error (kUsage) for what is no enumerator of skipdec.h.
+template <class Enum>
+Enum enumerator(int value, const char* name) {
+  if (value != 0 && value != 1) {
+    throw runtime::Error(runtime::Status::kUsage, name,
+                         "is " + std::to_string(value) + "; allowed: 0 and 1, see skipdec.h");
+  }
+  return static_cast<Enum>(value);
+}
+
+runtime::ServiceOptions service_options(const skipdec_options& given) {
+  runtime::ServiceOptions options;
+  options.schedule = runtime::text_or_empty(given.schedule);
+  options.raw_prompts = given.raw_prompts != 0;
+  options.verify = enumerator<runtime::Verify>(given.verify, "verify");
+  options.max_waiting = given.max_waiting;
+  options.sessions.threads = given.threads;
+  options.sessions.weights = enumerator<runtime::WeightsPlace>(given.weights, "weights");
+  options.sessions.onnxruntime = runtime::text_or_empty(given.onnxruntime);
+  options.engine.max_batch_size = given.max_batch_size;
+  options.engine.max_model_len = given.max_model_len;
+  options.engine.kv_memory =
+      static_cast<std::int64_t>(std::min<uint64_t>(given.kv_memory, INT64_MAX));
+  options.engine.max_prefill_tokens = given.max_prefill_tokens;
+  options.engine.admission = runtime::text_or_empty(given.admission);
+  options.engine.prefix_cache = given.prefix_cache != 0;
+  return options;
+}
+
+skipdec_info info_of(const skipdec_engine& engine) {
+  const runtime::Service& service = *engine.service;
+  const runtime::ModelSpec& model = service.manifest().model;
+  skipdec_info info{};
+  info.model = model.name.c_str();
+  info.description = service.description().c_str();
+  info.schedule = service.default_schedule().c_str();
+  info.num_layers = model.num_layers;
+  info.hidden_size = model.hidden_size;
+  info.vocab_size = model.vocab_size;
+  info.max_model_len = service.max_model_len();
+  info.eos_token_id = model.eos_token_id.value_or(-1);
+  info.has_tokenizer = service.no_tokenizer().empty() ? 1 : 0;
+  info.no_tokenizer = service.no_tokenizer().c_str();
+  info.warning = engine.warning.c_str();
+  return info;
+}
+
+}  // namespace
+
+void skipdec_options_init(skipdec_options* options, size_t size) {
+  if (options == nullptr) return;
+  std::memcpy(options, &default_options(), std::min(size, sizeof *options));
+  options->size = size;
+}
+
+skipdec_status skipdec_engine_open(const char* path, const skipdec_options* options,
+                                   skipdec_engine** engine) {
+  return guarded([&] {
+    required(path, "path");
+    *required(engine, "engine") = nullptr;
+    const skipdec_options whole = runtime::with_defaults(options, default_options(), "options");
+    auto opened = std::make_unique<skipdec_engine>();
+    opened->service = runtime::Service::open(path, service_options(whole));
+    opened->warning = opened->service->warning();
+    opened->info = info_of(*opened);
+    *engine = opened.release();
+    return SKIPDEC_OK;
+  });
+}
+
+skipdec_status skipdec_engine_drain(skipdec_engine* engine, double timeout) {
+  return guarded([&] {
+    if (required(engine, "engine")->service->drain(timeout)) return SKIPDEC_OK;
+    throw runtime::Error(runtime::Status::kTimeout, "engine", "has requests that have not ended");
+  });
+}
+
+skipdec_status skipdec_engine_close(skipdec_engine* engine) {
+  return guarded([&] {
+    if (engine == nullptr) return SKIPDEC_OK;
+    engine->service->close();
+    delete engine;
+    return SKIPDEC_OK;
+  });
+}
+
+skipdec_status skipdec_engine_info(skipdec_engine* engine, const skipdec_info** info) {
+  return guarded([&] {
+    *required(info, "info") = &required(engine, "engine")->info;
+    return SKIPDEC_OK;
+  });
+}
+
+skipdec_status skipdec_engine_stats(skipdec_engine* engine, skipdec_stats* stats) {
+  return guarded([&] {
+    const runtime::EngineStats now = required(engine, "engine")->service->stats();
+    skipdec_stats whole{};
+    whole.size = runtime::with_defaults(required(stats, "stats"), whole, "stats").size;
+    whole.running = now.running;
+    whole.waiting = now.waiting;
+    whole.submitted = now.submitted;
+    whole.finished = now.finished;
+    whole.aborted = now.aborted;
+    whole.failed = now.failed;
+    whole.reserved_bytes = now.reserved_bytes;
+    whole.prefix_bytes = now.prefix_bytes;
+    whole.limit_bytes = now.limit_bytes;
+    whole.prompt_tokens = now.prompt_tokens;
+    whole.prefix_tokens = now.prefix_tokens;
+    whole.generated_tokens = now.generated_tokens;
+    whole.steps = now.steps;
+    whole.step_rows = now.step_rows;
+    whole.layer_calls = now.layer_calls;
+    whole.layer_rows = now.layer_rows;
+    whole.prefill_seconds = now.prefill_seconds;
+    whole.decode_seconds = now.decode_seconds;
+    whole.sampling_seconds = now.sampling_seconds;
+    whole.scoring_seconds = now.scoring_seconds;
+    std::memcpy(stats, &whole, whole.size);
+    return SKIPDEC_OK;
+  });
+}

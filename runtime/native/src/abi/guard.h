@@ -1,0 +1,60 @@
+// The border to C: nothing is thrown across it, and what went wrong is kept for the caller's
+// thread.
+#pragma once
+
+#include <skipdec/skipdec.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "errors.h"
+
+namespace skipdec::runtime {
+
+// Keeps ``words`` for skipdec_last_error() of this thread; as many of them as there is memory for.
+void keep_error(const char* words) noexcept;
+
+// What ``call`` returns, or the status of what it throws.
+template <class Call>
+skipdec_status guarded(const Call& call) noexcept {
+  try {
+    return call();
+  } catch (const Error& error) {
+    keep_error(error.what());
+    return static_cast<skipdec_status>(error.status());
+  } catch (const std::bad_alloc&) {
+    keep_error("memory of this machine | is used up; use a smaller batch or shorter sequences");
+    return SKIPDEC_MEMORY;
+  } catch (const std::exception& error) {
+    keep_error(error.what());
+    return SKIPDEC_INTERNAL;
+  }
+}
+
+// Throws Error (kUsage) for a null pointer.
+template <class Pointer>
+Pointer required(Pointer pointer, const char* name) {
+  if (pointer == nullptr) throw Error(Status::kUsage, name, "is NULL");
+  return pointer;
+}
+
+// ``given``, whose caller may know fewer fields than we do, or ``defaults``. Throws Error (kUsage)
+// for a size that no version had.
+template <class Struct>
+Struct with_defaults(const Struct* given, const Struct& defaults, const char* name) {
+  if (given == nullptr) return defaults;
+  if (given->size < sizeof(std::size_t) || given->size > sizeof(Struct)) {
+    throw Error(Status::kUsage, name,
+                "has the size " + std::to_string(given->size) + "; allowed: up to " +
+                    std::to_string(sizeof(Struct)) +
+                    ", as its _init function writes it; a larger one is of a newer skipdec.h");
+  }
+  Struct whole = defaults;
+  std::memcpy(&whole, given, given->size);
+  return whole;
+}
+
+inline std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }
+
+}  // namespace skipdec::runtime

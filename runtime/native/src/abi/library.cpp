@@ -1,0 +1,38 @@
+// The library itself: its versions, and what went wrong last.
+#include <array>
+
+#include "abi/guard.h"
+
+namespace {
+
+// Fixed memory: an error about missing memory needs none.
+std::array<char, 4096>& last_error() {
+  thread_local std::array<char, 4096> words{};
+  return words;
+}
+
+bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
+
+}  // namespace
+
+void skipdec::runtime::keep_error(const char* words) noexcept {
+  std::array<char, 4096>& kept = last_error();
+  std::size_t length = strnlen(words, kept.size() - 1);
+  while (length > 0 && is_inside_character(words[length])) --length;
+  std::memcpy(kept.data(), words, length);
+  kept.at(length) = 0;
+}
+
+uint32_t skipdec_abi_version(void) { return SKIPDEC_ABI_VERSION; }
+
+const char* skipdec_version(void) { return SKIPDEC_VERSION; }
+
+const char* skipdec_last_error(void) { return last_error().data(); }
+
+const char* skipdec_status_name(skipdec_status status) {
+  static constexpr std::array kNames{"ok",          "usage",   "bundle",    "schedule", "capacity",
+                                     "environment", "closed",  "cancelled", "engine",   "memory",
+                                     "busy",        "timeout", "internal",  "end"};
+  const auto place = static_cast<std::size_t>(status);
+  return place < kNames.size() ? kNames[place] : "unknown";
+}

@@ -1,0 +1,310 @@
+#include "scheduling/engine.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "errors.h"
+#include "scheduling/clock.h"
+
+namespace skipdec::runtime {
+
+namespace {
+
+constexpr int kMostFailures = 3;  // calls in a row: then engines won't recover
+constexpr std::int64_t kLeastPrefillTokens = 16;
+constexpr std::int64_t kMostRows = std::int64_t{1} << 16;
+
+SlotLimits limits_of(const Manifest& manifest, const EngineConfig& config) {
+  const std::int64_t most = manifest.model.max_seq_len;
+  const auto require = [](const char* name, std::int64_t value, std::int64_t low,
+                          std::int64_t high) {
+    if (value < low || value > high) {
+      throw Error(Status::kUsage, name,
+                  "is " + std::to_string(value) + "; allowed: " + std::to_string(low) + " to " +
+                      std::to_string(high));
+    }
+  };
+  require("max_batch_size", config.max_batch_size, 1, kMostRows);
+  require("max_model_len", config.max_model_len, 0, most);
+  require("max_prefill_tokens", config.max_prefill_tokens, kLeastPrefillTokens, INT32_MAX);
+  require("kv_memory", config.kv_memory, 1, INT64_MAX);
+  return {config.max_batch_size, config.max_model_len > 0 ? config.max_model_len : most,
+          config.kv_memory};
+}
+
+}  // namespace
+
+Engine::Engine(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
+               const EngineConfig& config)
+    : model_(manifest.model),
+      tokenizer_(tokenizer),
+      config_(config),
+      stitcher_(engines, manifest, limits_of(manifest, config), config.prefix_cache),
+      scheduler_(
+          config.max_batch_size, config.max_prefill_tokens, Admission::parse(config.admission),
+          [this](const std::vector<Job>& jobs) { return fits(jobs); },
+          [this](const Job& job) {
+            return stitcher_.kept_tokens(requests_.at(job.number)->prompt);
+          }) {
+  rows_.reserve(static_cast<std::size_t>(config.max_batch_size));
+  steps_.reserve(static_cast<std::size_t>(config.max_batch_size));
+  publish();
+}
+
+void Engine::require_possible(const Request& request) const {
+  if (request.params.n > config_.max_batch_size) {
+    throw Error(Status::kCapacity, "prompt",
+                "has n " + std::to_string(request.params.n) + "; the engine runs up to " +
+                    std::to_string(config_.max_batch_size) +
+                    " rows at once; lower n or raise max_batch_size");
+  }
+  const auto tokens = static_cast<std::int64_t>(request.prompt.size());
+  const std::string asked =
+      std::to_string(tokens) + " tokens and max_tokens " + std::to_string(request.max_tokens);
+  const SlotLimits& limits = stitcher_.limits();
+  if (tokens + request.max_tokens > limits.max_positions) {
+    throw Error(Status::kCapacity, "prompt",
+                asked + " are " + std::to_string(tokens + request.max_tokens) +
+                    " positions; max_model_len allows " + std::to_string(limits.max_positions) +
+                    "; raise it, shorten the prompt or lower max_tokens");
+  }
+  const PromptRow prompt = prompt_row(request, 0);
+  const std::int64_t needed = stitcher_.bytes_alone(prompt, tokens > config_.max_prefill_tokens);
+  if (needed > limits.kv_bytes) {
+    throw Error(Status::kCapacity, "prompt",
+                asked + " need " + std::to_string(needed) +
+                    " bytes of KV cache; kv_memory allows " + std::to_string(limits.kv_bytes) +
+                    "; raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
+                    "layers");
+  }
+}
+
+void Engine::add(std::int64_t number, Request request, double start) {
+  auto running = std::make_unique<Running>();
+  running->number = number;
+  running->request = std::move(request);
+  const Request& asked = running->request;
+  running->prompt = prompt_row(asked, next_row_);
+  running->rows_left = asked.params.n;
+  next_row_ += asked.params.n;
+  running->sequences.reserve(static_cast<std::size_t>(asked.params.n));
+  for (std::int64_t index = 0; index < asked.params.n; ++index) {
+    running->sequences.emplace_back(asked, index, model_, tokenizer_, start);
+  }
+  ++counters_.submitted;
+  scheduler_.add({number, static_cast<std::int64_t>(asked.prompt.size()), asked.params.n});
+  requests_.emplace(number, std::move(running));
+  publish();
+}
+
+// The row of a request's prompt and its copies, and what they reserve.
+PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) const {
+  PromptRow row;
+  row.row = first;
+  row.tokens = request.prompt;
+  row.schedule = request.schedule;
+  row.reservation = reservation_of(
+      *request.schedule, static_cast<std::int64_t>(request.prompt.size()), request.max_tokens);
+  for (std::int64_t copy = 1; copy < request.params.n; ++copy) row.copies.push_back(first + copy);
+  return row;
+}
+
+const std::vector<Delta>& Engine::step(double now) {
+  deltas_.clear();
+  wait_until_.reset();
+  const Action action = scheduler_.next_action(now);
+  try {
+    std::visit([this](const auto& what) { run(what); }, action);
+    failures_in_a_row_ = 0;
+  } catch (const std::exception& error) {
+    if (++failures_in_a_row_ >= kMostFailures) throw;
+    fail_all(error.what(), action);
+  }
+  publish();
+  return deltas_;
+}
+
+bool Engine::fits(const std::vector<Job>& jobs) const {
+  std::vector<const PromptRow*> rows;
+  for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);
+  const PromptRow& first = *rows.front();
+  const bool in_chunks =
+      static_cast<std::int64_t>(first.tokens.size()) > config_.max_prefill_tokens ||
+      stitcher_.kept_tokens(first) > 0;
+  return in_chunks ? stitcher_.fits_in_chunks(first) : stitcher_.fits(rows);
+}
+
+void Engine::run(const Prefill& action) {
+  const double start = seconds_now();
+  std::vector<Running*> requests;
+  std::vector<const PromptRow*> rows;
+  for (const std::int64_t number : action.numbers) {
+    requests.push_back(requests_.at(number).get());
+    rows.push_back(&requests.back()->prompt);
+  }
+  const Logits logits = stitcher_.prefill(rows);
+  counters_.prefill_seconds += seconds_now() - start;
+  begin(requests, logits);
+}
+
+void Engine::run(const Chunk& action) {
+  const double start = seconds_now();
+  Running* const running = requests_.at(action.number).get();
+  if (in_chunks_ != action.number) {
+    in_chunks_ = action.number;
+    counters_.prefix_tokens += stitcher_.begin_chunks(running->prompt);
+  }
+  const Logits logits = stitcher_.chunk(action.stop);
+  counters_.prefill_seconds += seconds_now() - start;
+  if (logits.rows() > 0) begin({running}, logits);
+}
+
+// Samples the first token of each row.
+void Engine::begin(const std::vector<Running*>& requests, const Logits& logits) {
+  const double start = seconds_now();
+  for (std::size_t index = 0; index < requests.size(); ++index) {
+    Running& running = *requests[index];
+    const auto length = static_cast<std::int64_t>(running.prompt.tokens.size());
+    const std::int64_t depth = running.request.schedule->prompt_depth(length - 1, length);
+    counters_.prompt_tokens += length;
+    for (std::size_t place = 0; place < running.sequences.size(); ++place) {
+      rows_.push_back({&running, place});
+      accept(rows_.back(), logits.row(static_cast<std::int64_t>(index)), depth);
+    }
+  }
+  remove_ended();
+  counters_.sampling_seconds += seconds_now() - start;
+}
+
+void Engine::run(const Decode& /*action*/) {
+  const double start = seconds_now();
+  steps_.clear();
+  std::int64_t layer_rows = 0;
+  for (const Row& row : rows_) {
+    const Sequence& sequence = row.sequence();
+    const LayerPlan& plan = row.running->request.schedule->plan(sequence.num_tokens() - 1);
+    const auto prompt = static_cast<std::int64_t>(row.running->prompt.tokens.size());
+    steps_.push_back(
+        {row.number(), sequence.last_token(), prompt + sequence.num_tokens() - 1, &plan});
+    layer_rows += static_cast<std::int64_t>(plan.size());
+  }
+  const std::vector<const float*>& logits = stitcher_.step(steps_);
+  const double sampling = seconds_now();
+  counters_.decode_seconds += sampling - start;
+  ++counters_.steps;
+  counters_.step_rows += static_cast<std::int64_t>(rows_.size());
+  counters_.layer_rows += layer_rows;
+  counters_.layer_calls += stitcher_.layers_called();
+  for (std::size_t place = 0; place < rows_.size(); ++place) {
+    accept(rows_[place], logits[place], static_cast<std::int64_t>(steps_[place].plan->size()));
+  }
+  remove_ended();
+  counters_.sampling_seconds += seconds_now() - sampling;
+}
+
+void Engine::accept(const Row& row, const float* logits, std::int64_t layers) {
+  Delta& delta = new_delta(row);
+  ++counters_.generated_tokens;
+  try {
+    row.sequence().accept(logits, layers, seconds_now(), delta);
+  } catch (const std::exception& error) {
+    row.sequence().fail(error.what(), delta);
+  }
+}
+
+Delta& Engine::new_delta(const Row& row) {
+  Delta& delta = deltas_.emplace_back();
+  delta.number = row.running->number;
+  return delta;
+}
+
+// Rows that have ended leave their slots; requests all of whose rows have are counted.
+void Engine::remove_ended() {
+  const auto has_ended = [](const Row& row) { return row.sequence().has_ended(); };
+  for (const Row& row : rows_) {
+    if (!has_ended(row)) continue;
+    stitcher_.release(row.number());
+    scheduler_.row_ended(row.running->number);
+    if (--row.running->rows_left > 0) continue;
+    const std::vector<Sequence>& all = row.running->sequences;
+    const bool failed = std::any_of(all.begin(), all.end(), [](const Sequence& each) {
+      return each.completion().finish_reason == FinishReason::kError;
+    });
+    ++(failed ? counters_.failed : counters_.finished);
+  }
+  rows_.erase(std::remove_if(rows_.begin(), rows_.end(), has_ended), rows_.end());
+}
+
+const std::vector<Delta>& Engine::abort(std::int64_t number, const std::string& reason) {
+  deltas_.clear();
+  const auto found = requests_.find(number);
+  if (found == requests_.end() || found->second->has_ended()) return deltas_;
+  Running& running = *found->second;
+  for (std::size_t place = 0; place < running.sequences.size(); ++place) {
+    const Row row{&running, place};
+    if (!row.sequence().has_ended()) row.sequence().abort(reason, new_delta(row));
+    stitcher_.release(row.number());
+  }
+  scheduler_.cancel(number);
+  rows_.erase(std::remove_if(rows_.begin(), rows_.end(),
+                             [&](const Row& row) { return row.running == &running; }),
+              rows_.end());
+  ++counters_.aborted;
+  publish();
+  return deltas_;
+}
+
+// Ends all rows that run, or were about to: what their slots hold may be wrong.
+void Engine::fail_all(const std::string& reason, const Action& action) {
+  std::set<std::int64_t> numbers;
+  for (const Row& row : rows_) numbers.insert(row.running->number);
+  if (const auto* prefill = std::get_if<Prefill>(&action)) {
+    numbers.insert(prefill->numbers.begin(), prefill->numbers.end());
+  } else if (const auto* chunk = std::get_if<Chunk>(&action)) {
+    numbers.insert(chunk->number);
+  }
+  for (const std::int64_t number : numbers) {
+    Running& running = *requests_.at(number);
+    for (std::size_t place = 0; place < running.sequences.size(); ++place) {
+      const Row row{&running, place};
+      if (!row.sequence().has_ended()) row.sequence().fail(reason, new_delta(row));
+    }
+    scheduler_.cancel(number);
+    ++counters_.failed;
+  }
+  rows_.clear();
+  stitcher_.reset();
+}
+
+bool Engine::has_ended(std::int64_t number) const { return requests_.at(number)->has_ended(); }
+
+bool Engine::Running::has_ended() const {
+  return std::all_of(sequences.begin(), sequences.end(),
+                     [](const Sequence& each) { return each.has_ended(); });
+}
+
+std::vector<Completion> Engine::take(std::int64_t number) {
+  const auto found = requests_.find(number);
+  std::vector<Completion> completions;
+  for (const Sequence& each : found->second->sequences) completions.push_back(each.completion());
+  requests_.erase(found);
+  return completions;
+}
+
+EngineStats Engine::stats() const {
+  const std::scoped_lock lock(mutex_);
+  return published_;
+}
+
+void Engine::publish() {
+  counters_.running = static_cast<std::int64_t>(rows_.size());
+  counters_.waiting = scheduler_.waiting();
+  counters_.reserved_bytes = stitcher_.reserved_bytes();
+  counters_.prefix_bytes = stitcher_.prefix_bytes();
+  counters_.limit_bytes = stitcher_.limits().kv_bytes;
+  const std::scoped_lock lock(mutex_);
+  published_ = counters_;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,58 @@
+#include "scheduling/request.h"
+
+#include <algorithm>
+
+#include "errors.h"
+
+namespace skipdec::runtime {
+
+void require_token_ids(const std::string& subject, const TokenSpan& tokens,
+                       std::int64_t vocab_size) {
+  if (tokens.empty()) throw Error(Status::kUsage, subject, "has no tokens; give at least one");
+  const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                [&](std::int64_t id) { return id < 0 || id >= vocab_size; });
+  if (bad == tokens.end()) return;
+  throw Error(Status::kUsage, subject,
+              "has token id " + std::to_string(*bad) + " at " +
+                  std::to_string(bad - tokens.begin()) + "; allowed: 0 to " +
+                  std::to_string(vocab_size - 1));
+}
+
+void require_token_count(std::size_t count, std::int64_t max_seq_len) {
+  if (count <= static_cast<std::size_t>(max_seq_len)) return;
+  throw Error(Status::kUsage, "prompt",
+              "has " + std::to_string(count) + " tokens; the bundle holds " +
+                  std::to_string(max_seq_len) + " positions; shorten the prompt");
+}
+
+std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,
+                                std::int64_t vocab_size, std::int64_t max_seq_len) {
+  require_token_ids("prompt", prompt, vocab_size);
+  const auto length = static_cast<std::int64_t>(prompt.size());
+  const std::int64_t room = max_seq_len - length;
+  if (room < 1 || params.max_tokens > room) {
+    throw Error(Status::kUsage, "prompt",
+                "has " + std::to_string(length) + " tokens and max_tokens is " +
+                    std::to_string(params.max_tokens) + "; the bundle holds " +
+                    std::to_string(max_seq_len) +
+                    " positions; shorten the prompt or lower max_tokens");
+  }
+  const std::int64_t max_tokens = params.max_tokens > 0 ? params.max_tokens : room;
+  const std::int64_t logprobs = params.logprobs.value_or(0);  // up to 2^24, as the other two
+  if (logprobs > 0 && params.n * max_tokens > kMaxLogprobs / logprobs) {
+    throw Error(Status::kUsage, "prompt",
+                "n " + std::to_string(params.n) + ", max_tokens " + std::to_string(max_tokens) +
+                    " and logprobs " + std::to_string(logprobs) +
+                    " are too many log-probabilities; allowed: " + std::to_string(kMaxLogprobs) +
+                    "; lower one of them");
+  }
+  return max_tokens;
+}
+
+TokenSpan ScoreRequest::fed() const {
+  TokenSpan tokens = prompt;
+  tokens.insert(tokens.end(), continuation.begin(), continuation.end() - 1);
+  return tokens;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,42 @@
+// What a caller asks for, checked whole before any work starts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "schedule/schedule.h"
+#include "stitching/prompts.h"
+#include "tokens/sampling_params.h"
+
+namespace skipdec::runtime {
+
+// One prompt and how to continue it. ``max_tokens`` is resolved: never 0.
+struct Request {
+  TokenSpan prompt;
+  SamplingParams params;
+  std::int64_t max_tokens = 0;
+  SchedulePointer schedule;
+};
+
+// Throws Error (kUsage) for no tokens, or one that the vocabulary doesn't have.
+void require_token_ids(const std::string& subject, const TokenSpan& tokens,
+                       std::int64_t vocab_size);
+
+// Throws Error (kUsage) for more tokens than positions, before they are copied.
+void require_token_count(std::size_t count, std::int64_t max_seq_len);
+
+// How many tokens a completion of ``prompt_tokens`` may have. Throws Error (kUsage) as
+// `require_token_ids` does, for no room for params.max_tokens, or too many log-probabilities.
+std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,
+                                std::int64_t vocab_size, std::int64_t max_seq_len);
+
+// A prompt, and the continuation behind it whose log-probabilities are asked for.
+struct ScoreRequest {
+  TokenSpan prompt, continuation;
+  SchedulePointer schedule;
+
+  // What engines read: the continuation's last token is not.
+  TokenSpan fed() const;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,56 @@
+// The part of Engine that scores given texts, between two steps of what runs.
+#include "errors.h"
+#include "scheduling/clock.h"
+#include "scheduling/engine.h"
+
+namespace skipdec::runtime {
+
+void Engine::require_possible(const ScoreRequest& request) const {
+  const auto tokens =
+      static_cast<std::int64_t>(request.prompt.size() + request.continuation.size());
+  if (tokens > model_.max_seq_len) {
+    throw Error(Status::kUsage, "score",
+                "prompt and continuation have " + std::to_string(tokens) +
+                    " tokens; the bundle holds " + std::to_string(model_.max_seq_len) +
+                    " positions");
+  }
+  const std::int64_t needed = stitcher_.score_bytes(tokens - 1);
+  if (needed > stitcher_.limits().kv_bytes) {
+    throw Error(Status::kCapacity, "score",
+                std::to_string(tokens) + " tokens need " + std::to_string(needed) +
+                    " bytes of KV cache; kv_memory allows " +
+                    std::to_string(stitcher_.limits().kv_bytes) + "; raise it or shorten the text");
+  }
+}
+
+bool Engine::fits(const ScoreRequest& request) const {
+  return stitcher_.fits_score(static_cast<std::int64_t>(request.fed().size()));
+}
+
+ScoreResult Engine::score(const ScoreRequest& request) {
+  const double start = seconds_now();
+  const Schedule& schedule = *request.schedule;
+  const TokenSpan fed = request.fed();
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  const auto count = static_cast<std::int64_t>(request.continuation.size());
+  ScoreResult result;
+  result.layers.push_back(schedule.prompt_depth(prompt - 1, prompt));
+  for (std::int64_t index = 0; index + 1 < count; ++index) {
+    result.layers.push_back(static_cast<std::int64_t>(schedule.plan(index).size()));
+  }
+  const auto take = [&](const Logits& logits) {
+    for (std::int64_t row = 0; row < logits.rows(); ++row) {
+      const std::size_t done = result.logprobs.size();
+      result.logprobs.push_back(
+          chosen_logprob(logits.row(row), model_.vocab_size, request.continuation[done],
+                         "logits of the continuation's token " + std::to_string(done)));
+    }
+  };
+  stitcher_.score(fed, schedule.active_lengths(prompt, count - 1), prompt - 1, count, take);
+  counters_.scoring_seconds += seconds_now() - start;
+  counters_.prompt_tokens += static_cast<std::int64_t>(fed.size());
+  publish();
+  return result;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,75 @@
+#include "scheduling/sequence.h"
+
+#include <utility>
+
+namespace skipdec::runtime {
+
+namespace {
+
+StopRules rules_of(const Request& request, const ModelSpec& model) {
+  StopRules rules;
+  rules.stop = request.params.stop;
+  rules.stop_token_ids = request.params.stop_token_ids;
+  rules.ignore_eos = request.params.ignore_eos;
+  rules.include_stop_str_in_output = request.params.include_stop_str_in_output;
+  rules.skip_special_tokens = request.params.skip_special_tokens;
+  rules.min_tokens = request.params.min_tokens;
+  rules.max_tokens = request.max_tokens;
+  rules.eos_token_id = model.eos_token_id;
+  return rules;
+}
+
+}  // namespace
+
+Sequence::Sequence(const Request& request, std::int64_t output_index, const ModelSpec& model,
+                   const Tokenizer* tokenizer, double start)
+    : index_(output_index),
+      start_(start),
+      sampler_(request.params, request.prompt, model.vocab_size, output_index, model.eos_token_id),
+      stop_checker_(rules_of(request, model), tokenizer) {
+  completion_.token_ids.reserve(static_cast<std::size_t>(request.max_tokens));
+  completion_.layers.reserve(static_cast<std::size_t>(request.max_tokens));
+}
+
+void Sequence::accept(const float* logits, std::int64_t layers, double now, Delta& delta) {
+  SampledToken token = sampler_.sample(logits);
+  completion_.token_ids.push_back(token.token_id);
+  completion_.layers.push_back(layers);
+  if (!token.logprobs.empty()) {
+    completion_.logprobs.insert(completion_.logprobs.end(), token.logprobs.begin(),
+                                token.logprobs.end());
+    completion_.logprobs_ends.push_back(completion_.logprobs.size());
+  }
+  if (completion_.token_ids.size() == 1) {
+    first_time_ = now;
+    completion_.time_to_first_token = now - start_;
+  }
+  completion_.seconds = now - first_time_;
+  delta.has_token = true;
+  delta.token_id = token.token_id;
+  delta.layers = layers;
+  delta.logprobs = std::move(token.logprobs);
+  delta.text = stop_checker_.push(token.token_id);
+  write(delta);
+}
+
+void Sequence::abort(const std::string& reason, Delta& delta) {
+  delta.text = stop_checker_.abort(reason);
+  write(delta);
+}
+
+void Sequence::fail(const std::string& reason, Delta& delta) {
+  stop_checker_.fail(reason);
+  write(delta);
+}
+
+void Sequence::write(Delta& delta) {
+  completion_.text += delta.text;
+  completion_.finish_reason = stop_checker_.finish_reason();
+  completion_.stop_reason = stop_checker_.stop_reason();
+  delta.index = index_;
+  delta.finish_reason = completion_.finish_reason;
+  delta.stop_reason = completion_.stop_reason;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,72 @@
+// One completion while it runs: its tokens, sampler, stop checker, depths and times.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduling/request.h"
+#include "tokenizer/tokenizer.h"
+#include "tokens/sampler.h"
+#include "tokens/stopping.h"
+
+namespace skipdec::runtime {
+
+// What one step added to one completion.
+struct Delta {
+  std::int64_t number = 0;  // of the request
+  std::int64_t index = 0;   // of the completion within it
+  bool has_token = false;
+  std::int64_t token_id = 0;
+  std::string text;  // whole characters
+  std::optional<FinishReason> finish_reason;
+  StopReason stop_reason;
+  std::int64_t layers = 0;
+  std::vector<Logprob> logprobs;
+};
+
+// What there is of a completion so far.
+struct Completion {
+  std::string text;
+  std::vector<std::int64_t> token_ids;
+  std::vector<std::int64_t> layers;  // that made each token
+  std::optional<FinishReason> finish_reason;
+  StopReason stop_reason;
+  std::vector<Logprob> logprobs;           // of all tokens, one after the other
+  std::vector<std::size_t> logprobs_ends;  // where each token's end
+  double time_to_first_token = 0;          // seconds since its caller began to wait
+  double seconds = 0;                      // from its first token to its last
+};
+
+class Sequence {
+ public:
+  // ``tokenizer``: nullptr where the bundle has none; both outlive the sequence. ``start``: when
+  // the caller began to wait, seconds of the clock.
+  Sequence(const Request& request, std::int64_t output_index, const ModelSpec& model,
+           const Tokenizer* tokenizer, double start);
+
+  bool has_ended() const { return completion_.finish_reason.has_value(); }
+  const Completion& completion() const { return completion_; }
+  std::int64_t last_token() const { return completion_.token_ids.back(); }
+  std::int64_t num_tokens() const {
+    return static_cast<std::int64_t>(completion_.token_ids.size());
+  }
+
+  // Samples from ``logits`` [V] that ``layers`` layers made, and appends. Throws Error (kEngine)
+  // for logits that are no distribution.
+  void accept(const float* logits, std::int64_t layers, double now, Delta& delta);
+  // Ends it as cancelled, with ``reason`` as its stop_reason.
+  void abort(const std::string& reason, Delta& delta);
+  void fail(const std::string& reason, Delta& delta);
+
+ private:
+  void write(Delta& delta);
+
+  std::int64_t index_;
+  double start_, first_time_ = 0;
+  Completion completion_;
+  Sampler sampler_;
+  StopChecker stop_checker_;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,134 @@
+// The part of Service that its own thread runs.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "scheduling/clock.h"
+#include "service/service.h"
+
+namespace skipdec::runtime {
+
+void Service::run() {
+  std::optional<std::string> failure;
+  try {
+    while (take_in()) {
+      post(engine_->step(seconds_now()));
+      score_next();
+    }
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  end_all(failure);
+}
+
+// Takes what was sent, waiting for it where there is nothing to do; false to stop.
+bool Service::take_in() {
+  std::deque<Arrival> arrivals;
+  std::deque<std::int64_t> cancellations;
+  {
+    std::unique_lock lock(mutex_);
+    const auto has_news = [this] {
+      return is_stopping_ || !arrivals_.empty() || !cancellations_.empty() || !new_scores_.empty();
+    };
+    if (!engine_->is_busy() && scores_.empty()) {
+      changed_.wait(lock, has_news);
+    } else if (const std::optional<double> until = engine_->wait_until()) {
+      changed_.wait_for(lock, std::chrono::duration<double>(*until - seconds_now()), has_news);
+    }
+    if (is_stopping_) return false;
+    arrivals.swap(arrivals_);
+    cancellations.swap(cancellations_);
+    std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
+    new_scores_.clear();
+  }
+  for (Arrival& arrival : arrivals) add(std::move(arrival));
+  for (const std::int64_t number : cancellations) post(engine_->abort(number, "cancelled"));
+  end_late();
+  return true;
+}
+
+void Service::add(Arrival arrival) {
+  const std::int64_t number = arrival.ticket->number;
+  open_.emplace(number, std::move(arrival.ticket));
+  engine_->add(number, std::move(arrival.request), arrival.start);
+}
+
+// Ends requests whose deadline is over.
+void Service::end_late() {
+  std::vector<std::int64_t> late;
+  const double now = seconds_now();
+  for (const auto& [number, ticket] : open_) {
+    if (ticket->deadline > 0 && now > ticket->deadline) late.push_back(number);
+  }
+  for (const std::int64_t number : late) post(engine_->abort(number, "deadline"));
+}
+
+// Scores a text, if one waits and there is memory for it.
+void Service::score_next() {
+  if (scores_.empty()) return;
+  if (engine_->is_busy() && !engine_->fits(scores_.front().request)) return;
+  Score score = std::move(scores_.front());
+  scores_.pop_front();
+  try {
+    score.result.set_value(engine_->score(score.request));
+  } catch (const std::exception&) {
+    score.result.set_exception(std::current_exception());
+  }
+  const std::scoped_lock lock(mutex_);
+  --num_open_;
+  changed_.notify_all();
+}
+
+// Hands deltas, and the completions of requests that they end, to their callers.
+void Service::post(const std::vector<Delta>& deltas) {
+  std::vector<std::int64_t> touched, unwanted;
+  for (const Delta& delta : deltas) {
+    const std::shared_ptr<Ticket>& ticket = open_.at(delta.number);
+    if (!ticket->on_delta) {
+      ticket->mailbox.put(delta);
+    } else if (!ticket->tell(delta)) {
+      unwanted.push_back(delta.number);
+    }
+    if (delta.finish_reason) touched.push_back(delta.number);
+  }
+  std::int64_t ended = 0;
+  for (const std::int64_t number : touched) {
+    const auto found = open_.find(number);
+    if (found == open_.end() || !engine_->has_ended(number)) continue;
+    found->second->mailbox.end(engine_->take(number));
+    open_.erase(found);
+    ++ended;
+  }
+  if (ended > 0) {
+    const std::scoped_lock lock(mutex_);
+    num_open_ -= ended;
+    changed_.notify_all();
+  }
+  for (const std::int64_t number : unwanted) {
+    if (open_.count(number) > 0) post(engine_->abort(number, "cancelled"));
+  }
+}
+
+// Nothing runs any more: whoever waits is told so.
+void Service::end_all(const std::optional<std::string>& failure) {
+  const Error reason = failure ? Error(Status::kEngine, "engine", *failure)
+                               : Error(Status::kClosed, "engine", "was closed");
+  std::deque<Arrival> arrivals;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!refusal_ || failure) refusal_.emplace(reason);
+    arrivals.swap(arrivals_);
+    std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
+    new_scores_.clear();
+  }
+  for (const auto& [number, ticket] : open_) ticket->mailbox.close(reason);
+  for (const Arrival& arrival : arrivals) arrival.ticket->mailbox.close(reason);
+  for (Score& score : scores_) score.result.set_exception(std::make_exception_ptr(reason));
+  open_.clear();
+  scores_.clear();
+  const std::scoped_lock lock(mutex_);
+  num_open_ = 0;
+  changed_.notify_all();
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,52 @@
+// What a request's caller sees of it: deltas as they come, completions at its end.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "errors.h"
+#include "scheduling/engine.h"
+
+namespace skipdec::runtime {
+
+// Where a request is, as its caller sees it.
+enum class Progress { kRunning, kEnded, kClosed };
+
+// The engine's thread fills it; the caller reads it, from any thread. What it holds stays readable
+// after the engine is gone.
+class Mailbox {
+ public:
+  // Waits at most ``timeout`` seconds (negative: for ever) for a delta; none if it timed out, has
+  // ended, or was closed: `progress` says which.
+  std::optional<Delta> next(double timeout);
+  // Waits for its end; whether it came.
+  bool wait(double timeout);
+  Progress progress() const;
+  // Throws why it was closed; if it was.
+  void require_open() const;
+  // Of a request that has ended; they don't change any more.
+  const std::vector<Completion>& completions() const { return completions_; }
+
+  // The engine's side.
+  void put(Delta delta);
+  void end(std::vector<Completion> completions);
+  void close(const Error& reason);
+
+ private:
+  template <class Condition>
+  bool wait_for(std::unique_lock<std::mutex>& lock, double timeout, Condition condition);
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Delta> deltas_;
+  std::vector<Completion> completions_;
+  Progress progress_ = Progress::kRunning;
+  std::optional<Error> reason_;
+};
+
+}  // namespace skipdec::runtime

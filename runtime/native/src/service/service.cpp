@@ -1,0 +1,226 @@
+#include "service/service.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "host/control_groups.h"
+#include "scheduling/clock.h"
+#include "tokenizer/unsupported.h"
+
+namespace skipdec::runtime {
+
+std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOptions& options) {
+  std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
+  bundle->schedules().resolve(options.schedule, 1);  // refused before engines are loaded
+  std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
+  return std::make_shared<Service>(std::move(bundle), std::move(backend), options);
+}
+
+Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
+                 const ServiceOptions& options)
+    : bundle_(std::move(bundle)),
+      options_(options),
+      process_(getpid()),
+      default_schedule_(resolve("", 1)->text()),
+      description_(backend->description()),
+      backend_(std::move(backend)) {
+  load_tokenizer();
+  engines_ = Engines::load(manifest(), *backend_);
+  bundle_->await_weights();
+  EngineConfig config = options_.engine;
+  if (config.kv_memory == 0) config.kv_memory = default_kv_memory();
+  engine_ = std::make_unique<Engine>(manifest(), engines_, tokenizer_.get(), config);
+  thread_ = std::thread([this] { run(); });
+  thread_id_ = thread_.get_id();
+}
+
+Service::~Service() {
+  if (is_inherited()) {
+    thread_.detach();  // the parent's
+  } else {
+    close();
+  }
+}
+
+// A tokenizer of a kind that this library doesn't know leaves a bundle that runs on token ids.
+void Service::load_tokenizer() {
+  if (!manifest().tokenizer) {
+    no_tokenizer_ = "the bundle has no tokenizer";
+    return;
+  }
+  const std::string& name = *manifest().tokenizer;
+  const std::string subject = bundle_->path() + "/" + name;
+  try {
+    tokenizer_ = Tokenizer::parse(bundle_->read(name), subject,
+                                  options_.raw_prompts ? std::nullopt : manifest().prompt_template);
+  } catch (const UnsupportedTokenizer& error) {
+    no_tokenizer_ = error.what();
+  }
+}
+
+std::shared_ptr<Ticket> Service::submit(const Prompt& prompt, const SamplingParams& params,
+                                        const std::string& schedule, double deadline,
+                                        OnDelta on_delta) {
+  require_usable();
+  const ModelSpec& model = manifest().model;
+  params.check(model.vocab_size, model.eos_token_id);
+  if (!params.stop.empty()) tokenizer();
+  Arrival arrival;
+  Request& request = arrival.request;
+  request.prompt = token_ids(prompt, true);
+  request.params = params;
+  request.max_tokens =
+      resolve_max_tokens(request.prompt, params, model.vocab_size, model.max_seq_len);
+  request.schedule = resolve(schedule, request.max_tokens);
+  engine_->require_possible(request);
+  arrival.start = seconds_now();
+  auto ticket = std::make_shared<Ticket>();
+  ticket->num_completions = params.n;
+  ticket->prompt = request.prompt;
+  ticket->schedule = request.schedule->text();
+  ticket->on_delta = std::move(on_delta);
+  ticket->deadline = deadline > 0 ? arrival.start + deadline : 0;
+  arrival.ticket = ticket;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (refusal_) throw Error(*refusal_);
+    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + engine_->stats().waiting;
+    if (waiting >= options_.max_waiting) {
+      throw Error(Status::kBusy, "engine",
+                  std::to_string(waiting) + " requests wait; allowed: " +
+                      std::to_string(options_.max_waiting) + "; try again later");
+    }
+    ticket->number = next_number_++;
+    ++num_open_;
+    arrivals_.push_back(std::move(arrival));
+  }
+  changed_.notify_all();
+  return ticket;
+}
+
+void Service::cancel(std::int64_t number) {
+  require_usable();
+  {
+    const std::scoped_lock lock(mutex_);
+    cancellations_.push_back(number);
+  }
+  changed_.notify_all();
+}
+
+ScoreResult Service::score(const Prompt& prompt, const Prompt& continuation,
+                           const std::string& schedule, TokenSpan& scored) {
+  require_usable();
+  require_outside_callback("score");
+  Score score;
+  score.request.prompt = token_ids(prompt, true);
+  score.request.continuation = token_ids(continuation, false);
+  const std::int64_t vocab_size = manifest().model.vocab_size;
+  require_token_ids("prompt", score.request.prompt, vocab_size);
+  require_token_ids("continuation", score.request.continuation, vocab_size);
+  scored = score.request.continuation;
+  score.request.schedule = resolve(schedule, static_cast<std::int64_t>(scored.size()));
+  engine_->require_possible(score.request);
+  std::future<ScoreResult> result = score.result.get_future();
+  {
+    const std::scoped_lock lock(mutex_);
+    if (refusal_) throw Error(*refusal_);
+    ++num_open_;
+    new_scores_.push_back(std::move(score));
+  }
+  changed_.notify_all();
+  return result.get();
+}
+
+bool Service::drain(double timeout) {
+  require_usable();
+  require_outside_callback("drain");
+  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock's
+  std::unique_lock lock(mutex_);
+  if (!refusal_) refusal_.emplace(Status::kClosed, "engine", "is draining; no new requests");
+  const auto is_idle = [this] { return num_open_ == 0; };
+  if (timeout < 0 || timeout > kLongest) {
+    changed_.wait(lock, is_idle);
+    return true;
+  }
+  return changed_.wait_for(lock, std::chrono::duration<double>(timeout), is_idle);
+}
+
+void Service::close() {
+  require_usable();
+  require_outside_callback("close");
+  const std::scoped_lock closing(closing_);
+  {
+    const std::scoped_lock lock(mutex_);
+    is_stopping_ = true;
+    refusal_.emplace(Status::kClosed, "engine", "was closed; open the bundle again");
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Service::is_inherited() const { return process_ != getpid(); }
+
+std::string Service::warning() const {
+  const bool is_meant = manifest().is_tuned || bundle_->schedules().own()->is_reduced();
+  const SchedulePointer chosen = resolve("", 1);
+  if (is_meant || !chosen->is_reduced()) return "";
+  return "schedule " + chosen->text() +
+         " skips layers, but nothing says that the model was tuned for that: its texts will be "
+         "poor; tune it (skipdec tune) and export it again, or run the schedule full";
+}
+
+std::int64_t Service::max_model_len() const {
+  const std::int64_t asked = options_.engine.max_model_len;
+  return asked > 0 ? asked : manifest().model.max_seq_len;
+}
+
+EngineStats Service::stats() const {
+  require_usable();
+  const std::scoped_lock lock(mutex_);
+  EngineStats stats = engine_->stats();
+  stats.waiting += static_cast<std::int64_t>(arrivals_.size());
+  return stats;
+}
+
+const Tokenizer& Service::tokenizer() const {
+  if (!tokenizer_) throw Error(Status::kUsage, "text", no_tokenizer_ + "; give token ids");
+  return *tokenizer_;
+}
+
+void Service::require_usable() const {
+  if (is_inherited()) {
+    throw Error(Status::kUsage, "engine",
+                "was opened by process " + std::to_string(process_) + ", of which this one, " +
+                    std::to_string(getpid()) +
+                    ", is a fork: threads don't survive one; open the bundle here");
+  }
+}
+
+void Service::require_outside_callback(const char* what) const {
+  if (std::this_thread::get_id() == thread_id_) {
+    throw Error(Status::kUsage, "engine",
+                std::string("can't ") + what +
+                    " within a callback, which its own thread runs; do it from another thread");
+  }
+}
+
+TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
+  if (const auto* ids = std::get_if<TokenSpan>(&prompt)) return *ids;
+  const std::string& text = std::get<std::string>(prompt);
+  const std::int64_t most = manifest().model.max_seq_len;
+  const std::int64_t least = tokenizer().least_tokens(text);
+  if (least > most) {  // megabytes would take long
+    throw Error(Status::kUsage, "prompt",
+                "has at least " + std::to_string(least) + " tokens; the bundle holds " +
+                    std::to_string(most) + " positions; shorten the prompt");
+  }
+  return is_prompt ? tokenizer().encode_prompt(text) : tokenizer().encode(text, false);
+}
+
+SchedulePointer Service::resolve(const std::string& schedule, std::int64_t max_tokens) const {
+  return bundle_->schedules().resolve(schedule.empty() ? options_.schedule : schedule, max_tokens);
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,128 @@
+// An opened bundle and the thread that runs its requests.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include "errors.h"
+#include "service/ticket.h"
+
+namespace skipdec::runtime {
+
+struct ServiceOptions {
+  std::string schedule;  // default of all requests; empty: the bundle's own
+  bool raw_prompts = false;
+  Verify verify = Verify::kFull;
+  std::int64_t max_waiting = 256;
+  SessionOptions sessions;
+  EngineConfig engine;  // kv_memory 0: default_kv_memory()
+};
+
+// A text, or token ids.
+using Prompt = std::variant<std::string, TokenSpan>;
+
+// Any number of threads submit; one runs an `Engine`. Functions throw Error; all of them refuse, as
+// kUsage, a process that is a fork of the one that opened it: threads don't survive one.
+class Service {
+ public:
+  // Throws Error: kBundle, kEnvironment, kUsage, kSchedule.
+  static std::shared_ptr<Service> open(const std::string& path, const ServiceOptions& options);
+
+  // Loads the bundle's engines by ``backend`` and starts the thread; `open` finds both.
+  Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
+          const ServiceOptions& options);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  // Checks a request and lets it wait. ``schedule``: empty for the default; ``deadline``: seconds
+  // from now, 0 for none. Throws kUsage, kSchedule, kCapacity, kBusy, kClosed.
+  std::shared_ptr<Ticket> submit(const Prompt& prompt, const SamplingParams& params,
+                                 const std::string& schedule, double deadline, OnDelta on_delta);
+  // Ends it before the next step.
+  void cancel(std::int64_t number);
+  // Log-probabilities of a continuation, at a turn of its own; not within a callback. ``scored``
+  // gets the continuation's tokens.
+  ScoreResult score(const Prompt& prompt, const Prompt& continuation, const std::string& schedule,
+                    TokenSpan& scored);
+  // Refuses new requests and waits until all have ended; whether they did within ``timeout``
+  // seconds (negative: for ever). Not within a callback.
+  bool drain(double timeout);
+  // Waits for the step that runs and ends all requests; idempotent. Not within a callback.
+  void close();
+  // Whether this process is a fork of the one that opened it: then nothing can be closed.
+  bool is_inherited() const;
+
+  const Manifest& manifest() const { return bundle_->manifest(); }
+  const std::string& default_schedule() const { return default_schedule_; }  // in full
+  const std::string& description() const { return description_; }
+  const std::string& no_tokenizer() const { return no_tokenizer_; }  // why there is none
+  std::string warning() const;
+  std::int64_t max_model_len() const;
+  EngineStats stats() const;
+  // Throws Error (kUsage) where there is none.
+  const Tokenizer& tokenizer() const;
+
+ private:
+  struct Arrival {
+    std::shared_ptr<Ticket> ticket;
+    Request request;
+    double start = 0;
+  };
+  struct Score {
+    ScoreRequest request;
+    std::promise<ScoreResult> result;
+  };
+
+  void require_usable() const;
+  void require_outside_callback(const char* what) const;
+  TokenSpan token_ids(const Prompt& prompt, bool is_prompt) const;
+  SchedulePointer resolve(const std::string& schedule, std::int64_t max_tokens) const;
+  void load_tokenizer();
+  void run();
+  bool take_in();
+  void add(Arrival arrival);
+  void end_late();
+  void score_next();
+  void post(const std::vector<Delta>& deltas);
+  void end_all(const std::optional<std::string>& failure);
+
+  std::shared_ptr<const Bundle> bundle_;
+  ServiceOptions options_;
+  pid_t process_;
+  std::string default_schedule_, description_, no_tokenizer_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<Backend> backend_;
+  Engines engines_;
+  std::unique_ptr<Engine> engine_;
+
+  // Of the engine's thread alone.
+  std::map<std::int64_t, std::shared_ptr<Ticket>> open_;  // that have not ended
+  std::deque<Score> scores_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<Arrival> arrivals_;
+  std::deque<std::int64_t> cancellations_;
+  std::deque<Score> new_scores_;
+  std::int64_t next_number_ = 0;
+  std::int64_t num_open_ = 0;  // requests and texts that have not ended
+  bool is_stopping_ = false;
+  std::optional<Error> refusal_;  // of new requests
+
+  std::mutex closing_;  // one thread closes, others wait for it
+  std::thread thread_;
+  std::thread::id thread_id_;
+};
+
+}  // namespace skipdec::runtime
