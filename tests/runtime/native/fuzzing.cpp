@@ -106,9 +106,7 @@ constexpr std::string_view kValues[] = {
 
 using Random = std::mt19937_64;
 
-std::size_t below(Random& random, std::size_t count) {
-  return count == 0 ? 0 : random() % count;
-}
+std::size_t below(Random& random, std::size_t count) { return count == 0 ? 0 : random() % count; }
 
 bool is_word(char symbol) { return symbol != 0 && std::strchr("+-.0123456789aeflnrstuE", symbol); }
 

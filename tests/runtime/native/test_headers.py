@@ -86,3 +86,19 @@ def test_every_field_has_a_setter_of_its_name(struct: str, set_otherwise: set[st
     assert cpp_class is not None
     setters = set(re.findall(rf"{struct.capitalize()}& (\w+)\(", cpp_class[1]))
     assert fields - set_otherwise <= setters
+
+
+def test_no_name_is_defined_twice() -> None:
+    # The linker takes either of two types of one name, and neither fits the other's code.
+    source = INCLUDE.parent / "src"
+    defined = [
+        name
+        for header in sorted(source.rglob("*.h"))
+        for name in re.findall(
+            r"^(?:class|struct|enum class) (\w+)(?: final)?(?: : [^;]*)? \{",
+            header.read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    ]
+    assert len(defined) > 60
+    assert not [name for name in set(defined) if defined.count(name) > 1]

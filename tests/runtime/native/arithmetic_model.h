@@ -1,0 +1,203 @@
+// Engines without ONNX Runtime: a small model in whole numbers, exact in float32, whose every token
+// depends on all that a row's caches hold. So a row that is mixed up with another shows at once.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "sealing/sha256.h"
+#include "sessions/session.h"
+
+namespace skipdec::runtime::testing {
+
+constexpr std::int64_t kHidden = 2;
+constexpr std::int64_t kModulus = 251;  // sums of products stay far below 2^24
+constexpr std::int64_t kVocabulary = 97;
+constexpr std::int64_t kLayers = 6;
+constexpr std::int64_t kPositions = 64;
+constexpr std::int64_t kEndOfText = 2;
+
+// A plan of `kLayers` layers as JSON: from ``most`` layers down to ``least``, one less every
+// ``period`` tokens; the lowest layer always runs, those above it are bypassed first.
+inline std::string falling_plan(std::int64_t most, std::int64_t least, std::int64_t period) {
+  std::string segments;
+  for (std::int64_t budget = most; budget >= least; --budget) {
+    std::string layers = "0";
+    for (std::int64_t layer = kLayers - budget + 1; layer < kLayers; ++layer) {
+      layers += "," + std::to_string(layer);
+    }
+    segments += (segments.empty() ? "" : ",") + std::string(R"({"start":)") +
+                std::to_string((most - budget) * period) + R"(,"layers":[)" + layers + "]}";
+  }
+  return R"({"horizon":null,"num_layers":)" + std::to_string(kLayers) +
+         R"(,"prompt":null,"segments":[)" + segments + R"(],"text":"test"})";
+}
+
+inline std::string falling_schedule(std::int64_t most, std::int64_t least, std::int64_t period) {
+  return R"({"plan":)" + falling_plan(most, least, period) + "}";
+}
+
+class ArithmeticBundle : public Bundle {
+ public:
+  ArithmeticBundle() : schedules_(Schedules::parse(schedule_file(), kLayers, "schedule.json")) {
+    manifest_.target = "arithmetic";
+    ModelSpec& model = manifest_.model;
+    model.name = "arithmetic";
+    model.num_layers = kLayers;
+    model.hidden_size = model.head_dim = manifest_.kv_width = kHidden;
+    model.num_heads = model.num_kv_heads = 1;
+    model.vocab_size = kVocabulary;
+    model.max_position_embeddings = model.max_seq_len = kPositions;
+    model.eos_token_id = kEndOfText;
+    manifest_.embed.kind = EngineKind::kEmbed;
+    manifest_.head.kind = EngineKind::kHead;
+    manifest_.layers.resize(kLayers);
+    std::int64_t number = 0;
+    for (EngineSpec& layer : manifest_.layers) layer.name = std::to_string(number++);
+  }
+
+  const std::string& path() const override { return path_; }
+  const Manifest& manifest() const override { return manifest_; }
+  const Schedules& schedules() const override { return schedules_; }
+  std::string locate(const std::string& relative) const override { return relative; }
+  std::string read(const std::string& /*relative*/) const override { return {}; }
+  void await_weights() const override {}
+
+ private:
+  static std::string schedule_file() {
+    const std::string zeros(64, '0');
+    const std::string full = R"({"prompt":null,"segments":[{"start":0,"layers":[0,1,2,3,4,5]}],)"
+                             R"("text":"full"})";
+    std::string text = "{\n  \"digest\": \"" + zeros +
+                       "\",\n  \"plan\": " + falling_plan(kLayers, kLayers, 1) +
+                       ",\n  \"presets\": {\"full\": " + full + "},\n  \"schedule\": {}\n}\n";
+    text.replace(text.find(zeros), zeros.size(), sha256_hex(text));
+    return text;
+  }
+
+  std::string path_ = "arithmetic";
+  Manifest manifest_;
+  Schedules schedules_;
+};
+
+// Counts the calls of all layers; at number ``failing`` (from 1) one throws.
+struct Calls {
+  std::atomic<std::int64_t> made{0};
+  std::int64_t failing = 0;
+};
+
+class ArithmeticBinding : public Binding {
+ public:
+  ArithmeticBinding(const EngineSpec& spec, const std::vector<BoundTensor>& tensors, Calls& calls)
+      : spec_(spec), calls_(calls) {
+    for (const BoundTensor& tensor : tensors) tensors_.emplace(tensor.role, tensor);
+  }
+
+  void run() override {
+    if (spec_.kind == EngineKind::kEmbed) return embed();
+    if (spec_.kind == EngineKind::kHead) return head();
+    if (++calls_.made == calls_.failing) throw Error(Status::kEngine, "engine", "fails by intent");
+    layer(std::stoll(spec_.name));
+  }
+
+ private:
+  template <class Element>
+  Element* data(Role role) const {
+    return static_cast<Element*>(tensors_.at(role).data);
+  }
+  std::int64_t size(Role role, std::size_t axis) const { return tensors_.at(role).shape.at(axis); }
+
+  void embed() const {
+    const std::int64_t count = size(Role::kInputIds, 0) * size(Role::kInputIds, 1);
+    for (std::int64_t place = 0; place < count; ++place) {
+      auto* const hidden = data<float>(Role::kHiddenStatesOut) + place * kHidden;
+      hidden[0] = static_cast<float>(data<std::int64_t>(Role::kInputIds)[place]);
+      hidden[1] = static_cast<float>(data<std::int64_t>(Role::kPositionIds)[place]);
+    }
+  }
+
+  // Adds up what all positions up to a token's own have written, each by a weight of its own.
+  void layer(std::int64_t number) const {
+    const std::int64_t rows = size(Role::kHiddenStates, 0);
+    const std::int64_t tokens = size(Role::kHiddenStates, 1);
+    const std::int64_t capacity = size(Role::kPastKey, 2);
+    if (data<float>(Role::kHiddenStates) != data<float>(Role::kHiddenStatesOut) ||
+        data<float>(Role::kPastKey) != data<float>(Role::kPresentKey)) {
+      throw std::logic_error("not in place");
+    }
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t token = 0; token < tokens; ++token) {
+        const std::int64_t position = data<std::int64_t>(Role::kWriteIndices)[row] + token;
+        if (position >= capacity) throw std::logic_error("written beyond the cache");
+        float* const hidden = data<float>(Role::kHiddenStates) + (row * tokens + token) * kHidden;
+        float* const keys = data<float>(Role::kPastKey) + row * capacity * kHidden;
+        float* const values = data<float>(Role::kPastValue) + row * capacity * kHidden;
+        keys[position * kHidden] = hidden[0];
+        values[position * kHidden] = hidden[1];
+        std::int64_t sum = number + 1;
+        for (std::int64_t place = 0; place <= position; ++place) {
+          const auto key = static_cast<std::int64_t>(keys[place * kHidden]);
+          const auto value = static_cast<std::int64_t>(values[place * kHidden]);
+          sum = (sum * 5 + key * (place + 1) + value) % kModulus;
+        }
+        const auto before = static_cast<std::int64_t>(hidden[0]);
+        hidden[0] = static_cast<float>((before * 3 + sum) % kModulus);
+        hidden[1] = static_cast<float>((sum * 7 + number) % kModulus);
+      }
+    }
+  }
+
+  void head() const {
+    const std::int64_t rows = size(Role::kRowPositions, 0);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t place = data<std::int64_t>(Role::kRowPositions)[row];
+      const float* const hidden = data<float>(Role::kHiddenStates) + place * kHidden;
+      const auto seed = static_cast<std::int64_t>(hidden[0] * 17 + hidden[1]);
+      for (std::int64_t token = 0; token < kVocabulary; ++token) {
+        data<float>(Role::kLogits)[row * kVocabulary + token] =
+            static_cast<float>((seed + token * 31) % kVocabulary) / 16;
+      }
+    }
+  }
+
+  const EngineSpec& spec_;
+  Calls& calls_;
+  std::map<Role, BoundTensor> tensors_;
+};
+
+class ArithmeticSession : public Session {
+ public:
+  ArithmeticSession(const EngineSpec& spec, Calls& calls) : spec_(spec), calls_(calls) {}
+
+  const EngineSpec& spec() const override { return spec_; }
+  std::unique_ptr<Binding> bind(const std::vector<BoundTensor>& tensors) override {
+    return std::make_unique<ArithmeticBinding>(spec_, tensors, calls_);
+  }
+
+ private:
+  const EngineSpec& spec_;
+  Calls& calls_;
+};
+
+class ArithmeticBackend : public Backend {
+ public:
+  explicit ArithmeticBackend(std::int64_t failing = 0) { calls_.failing = failing; }
+
+  std::unique_ptr<Session> load(const EngineSpec& spec) override {
+    return std::make_unique<ArithmeticSession>(spec, calls_);
+  }
+  std::string description() const override { return "arithmetic"; }
+
+ private:
+  Calls calls_;
+};
+
+}  // namespace skipdec::runtime::testing

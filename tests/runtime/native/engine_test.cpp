@@ -1,0 +1,211 @@
+#include "scheduling/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arithmetic_model.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using testing::ArithmeticBackend;
+using testing::ArithmeticBundle;
+using testing::falling_schedule;
+
+constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * testing::kLayers;
+
+// An engine of the arithmetic model, and the requests of a test.
+class EngineTest : public ::testing::Test {
+ protected:
+  void make(std::int64_t max_batch_size, std::int64_t kv_memory = 1 << 22,
+            std::int64_t max_prefill_tokens = 2048, bool prefix_cache = true,
+            std::int64_t failing_call = 0) {
+    backend_ = std::make_unique<ArithmeticBackend>(failing_call);
+    engines_ = Engines::load(bundle_.manifest(), *backend_);
+    EngineConfig config;
+    config.max_batch_size = max_batch_size;
+    config.kv_memory = kv_memory;
+    config.max_prefill_tokens = max_prefill_tokens;
+    config.prefix_cache = prefix_cache;
+    engine_ = std::make_unique<Engine>(bundle_.manifest(), engines_, nullptr, config);
+  }
+
+  Request request(TokenSpan prompt, std::int64_t max_tokens, const std::string& schedule = "full",
+                  std::int64_t n = 1) const {
+    Request made;
+    made.prompt = std::move(prompt);
+    made.max_tokens = made.params.max_tokens = max_tokens;
+    made.params.temperature = n > 1 ? 0.7 : 0.0;
+    made.params.n = n;
+    made.params.seed = 5;
+    made.params.ignore_eos = true;
+    made.schedule = bundle_.schedules().resolve(schedule, max_tokens);
+    return made;
+  }
+
+  // Steps until all have ended; the tokens of each request's completions.
+  std::map<std::int64_t, std::vector<Completion>> run() {
+    std::map<std::int64_t, std::vector<Completion>> ended;
+    while (engine_->is_busy()) {
+      for (const Delta& delta : std::vector<Delta>(engine_->step(0))) {
+        if (delta.finish_reason && ended.count(delta.number) == 0 &&
+            engine_->has_ended(delta.number)) {
+          ended[delta.number] = engine_->take(delta.number);
+        }
+      }
+    }
+    return ended;
+  }
+
+  // What a request gives in an engine where nothing else runs.
+  std::vector<Completion> alone(const Request& asked) {
+    make(static_cast<std::int64_t>(asked.params.n), 1 << 22, 2048, false);
+    engine_->add(0, asked, 0);
+    return run().at(0);
+  }
+
+  ArithmeticBundle bundle_;
+  std::unique_ptr<ArithmeticBackend> backend_;
+  Engines engines_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, DepthFallsAsTheScheduleSays) {
+  const std::vector<Completion> ended = alone(request({5, 6, 7}, 6, falling_schedule(5, 2, 1)));
+  EXPECT_EQ(ended[0].layers, (std::vector<std::int64_t>{6, 5, 4, 3, 2, 2}));
+  EXPECT_EQ(ended[0].finish_reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, BypassedLayersChangeTheTokens) {
+  EXPECT_NE(alone(request({5, 6, 7}, 12))[0].token_ids,
+            alone(request({5, 6, 7}, 12, falling_schedule(4, 2, 1)))[0].token_ids);
+}
+
+struct Mix {
+  std::int64_t slots, kv_memory, max_prefill_tokens;
+  bool prefix_cache;
+};
+
+class MixedTest : public EngineTest, public ::testing::WithParamInterface<Mix> {};
+
+// Requests that come at any time, some of which are cancelled, with prompts that begin alike.
+TEST_P(MixedTest, EveryRequestHasTheTokensThatItHasAlone) {
+  std::mt19937 chance(7);  // NOLINT(bugprone-random-generator-seed): repeatable
+  const auto draw = [&](std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(chance() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  constexpr std::int64_t kRequests = 120;
+  const std::vector<std::string> schedules{"full", falling_schedule(5, 2, 1),
+                                           falling_schedule(3, 3, 1), falling_schedule(6, 1, 3)};
+  std::vector<Request> requests;
+  for (std::int64_t number = 0; number < kRequests; ++number) {
+    TokenSpan prompt;
+    const std::int64_t common = draw(0, 1) * 33;  // tokens that many prompts begin with
+    for (std::int64_t place = 0; place < common; ++place) prompt.push_back(place);
+    for (std::int64_t more = draw(1, 20); more > 0; --more) prompt.push_back(draw(3, 96));
+    const auto& schedule = schedules[static_cast<std::size_t>(draw(0, 3))];
+    requests.push_back(request(prompt, draw(1, 10), schedule, draw(0, 5) == 0 ? 2 : 1));
+  }
+  std::vector<std::vector<Completion>> expected;
+  for (const Request& each : requests) expected.push_back(alone(each));
+
+  const Mix mix = GetParam();
+  make(mix.slots, mix.kv_memory, mix.max_prefill_tokens, mix.prefix_cache);
+  std::map<std::int64_t, std::vector<Completion>> ended;
+  std::int64_t next = 0;
+  while (engine_->is_busy() || next < kRequests) {
+    while (next < kRequests && (draw(0, 3) == 0 || !engine_->is_busy())) {
+      engine_->require_possible(requests[static_cast<std::size_t>(next)]);
+      engine_->add(next, requests[static_cast<std::size_t>(next)], 0);
+      ++next;
+    }
+    if (draw(0, 30) == 0) engine_->abort(draw(0, next - 1), "cancelled");
+    engine_->step(0);
+    for (std::int64_t number = 0; number < next; ++number) {
+      if (ended.count(number) == 0 && engine_->has_ended(number)) {
+        ended[number] = engine_->take(number);
+      }
+    }
+  }
+  std::int64_t aborted = 0;
+  for (const auto& [number, completions] : ended) {
+    for (std::size_t index = 0; index < completions.size(); ++index) {
+      const std::vector<std::int64_t>& seen = completions[index].token_ids;
+      std::vector<std::int64_t> wanted =
+          expected[static_cast<std::size_t>(number)][index].token_ids;
+      if (completions[index].finish_reason == FinishReason::kAbort) {
+        ++aborted;
+        wanted.resize(seen.size());
+      }
+      EXPECT_EQ(seen, wanted) << "request " << number << ", completion " << index;
+    }
+  }
+  EXPECT_EQ(ended.size(), static_cast<std::size_t>(kRequests));
+  EXPECT_GT(aborted, 0);
+  EXPECT_EQ(engine_->stats().reserved_bytes, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, MixedTest,
+                         ::testing::Values(Mix{8, 1 << 22, 2048, false},
+                                           Mix{5, 1 << 22, 2048, true}, Mix{5, 1 << 22, 16, true},
+                                           Mix{6, kShortMemory, 2048, false},
+                                           Mix{6, kShortMemory, 24, true}));
+
+TEST_F(EngineTest, APromptThatBeginsLikeOneBeforeRunsTheRestOnly) {
+  TokenSpan prompt;
+  for (std::int64_t token = 0; token < 40; ++token) prompt.push_back(token);
+  const std::vector<Completion> expected = alone(request(prompt, 4));
+  make(4);
+  for (const std::int64_t number : {0, 1}) {
+    engine_->add(number, request(prompt, 4), 0);
+    EXPECT_EQ(run().at(number)[0].token_ids, expected[0].token_ids);
+  }
+  EXPECT_EQ(engine_->stats().prefix_tokens, 32);
+}
+
+TEST_F(EngineTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
+  make(2, 1 << 22, 2048, false, 10);  // in the second step of the first two
+  for (const std::int64_t number : {0, 1, 2}) engine_->add(number, request({4, 5}, 4), 0);
+  const auto ended = run();
+  EXPECT_EQ(ended.at(0)[0].finish_reason, FinishReason::kError);
+  EXPECT_EQ(ended.at(1)[0].finish_reason, FinishReason::kError);
+  EXPECT_EQ(ended.at(2)[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(ended.at(2)[0].token_ids, alone(request({4, 5}, 4))[0].token_ids);
+}
+
+TEST_F(EngineTest, WhatCanNeverRunIsRefused) {
+  make(2, kShortMemory / 2);
+  EXPECT_THROW(engine_->require_possible(request({1}, 2, "full", 3)), Error);
+  EXPECT_THROW(engine_->require_possible(request(TokenSpan(40, 5), 25)), Error);
+  EXPECT_THROW(make(0), Error);
+  EXPECT_THROW(make(2, 1 << 22, 15), Error);
+}
+
+TEST_F(EngineTest, AScoredTextHasTheDepthThatGeneratingItHas) {
+  const Request asked = request({5, 6, 7}, 5, falling_schedule(5, 2, 1));
+  const std::vector<Completion> made = alone(asked);
+  const ScoreRequest text{asked.prompt, made[0].token_ids, asked.schedule};
+  make(2);
+  const ScoreResult result = engine_->score(text);
+  EXPECT_EQ(result.layers, made[0].layers);
+  ASSERT_EQ(result.logprobs.size(), 5U);
+  // The most probable of 97 tokens, whose logits are 0/16 … 96/16.
+  for (const double logprob : result.logprobs) EXPECT_NEAR(logprob, -2.803, 0.01);
+}
+
+TEST_F(EngineTest, StepsThatRepeatAllocateNothing) {
+  make(3);
+  for (const std::int64_t number : {0, 1, 2}) engine_->add(number, request({4, 5}, 60), 0);
+  for (int step = 0; step < 8; ++step) engine_->step(0);
+  const std::int64_t held = engine_->stats().reserved_bytes;
+  for (int step = 0; step < 20; ++step) engine_->step(0);
+  EXPECT_EQ(engine_->stats().reserved_bytes, held);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime

@@ -1,0 +1,109 @@
+#include "scheduling/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "errors.h"
+
+namespace skipdec::runtime {
+namespace {
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  Scheduler make(std::int64_t slots, std::int64_t max_prefill_tokens,
+                 const char* admission = "fcfs") {
+    return {slots, max_prefill_tokens, Admission::parse(admission),
+            [this](const std::vector<Job>& jobs) {
+              return static_cast<std::int64_t>(jobs.size()) <= room_;
+            },
+            [](const Job&) { return 0; }};
+  }
+
+  static std::vector<std::int64_t> prefilled(const Action& action) {
+    return std::get<Prefill>(action).numbers;
+  }
+
+  std::int64_t room_ = 100;
+};
+
+using Numbers = std::vector<std::int64_t>;
+
+TEST_F(SchedulerTest, PromptsOfLikeLengthShareACallAndAStepFollows) {
+  Scheduler scheduler = make(8, 64);
+  scheduler.add({0, 10});
+  scheduler.add({1, 40});
+  scheduler.add({2, 12});
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0, 2}));
+  EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(0)));
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{1}));
+}
+
+TEST_F(SchedulerTest, ALongPromptRunsInChunksWithStepsBetween) {
+  Scheduler scheduler = make(2, 16);
+  scheduler.add({0, 4});
+  scheduler.next_action(0);
+  scheduler.add({1, 40});
+  std::vector<std::int64_t> stops;
+  for (int call = 0; call < 6; ++call) {
+    const Action action = scheduler.next_action(0);
+    if (const auto* chunk = std::get_if<Chunk>(&action)) stops.push_back(chunk->stop);
+  }
+  EXPECT_EQ(stops, (Numbers{16, 32, 40}));
+}
+
+TEST_F(SchedulerTest, NobodyPassesTheFirstThatDoesNotFit) {
+  Scheduler scheduler = make(2, 64);
+  scheduler.add({0, 4, 1});
+  scheduler.next_action(0);
+  scheduler.add({1, 4, 2});
+  scheduler.add({2, 4, 1});
+  EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(0)));
+  EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(0)));
+  scheduler.row_ended(0);
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{1}));
+}
+
+TEST_F(SchedulerTest, MemoryBoundsWhatIsLetInTogether) {
+  room_ = 1;
+  Scheduler scheduler = make(8, 64);
+  scheduler.add({0, 4});
+  scheduler.add({1, 4});
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0}));
+}
+
+TEST_F(SchedulerTest, AGangIsHeldUntilItIsThereOrTimeIsUp) {
+  Scheduler scheduler = make(8, 64, "gang:min_free=2,hold_ms=100");
+  scheduler.add({0, 4});
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0}));  // nothing ran
+  scheduler.next_action(0);
+  scheduler.add({1, 4});
+  EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(1.00)));
+  EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(1.09)));
+  EXPECT_EQ(prefilled(scheduler.next_action(1.11)), (Numbers{1}));
+  scheduler.next_action(1.2);
+  scheduler.add({2, 4});
+  scheduler.add({3, 4});
+  EXPECT_EQ(prefilled(scheduler.next_action(1.3)), (Numbers{2, 3}));
+}
+
+TEST_F(SchedulerTest, WhatIsCancelledIsForgotten) {
+  Scheduler scheduler = make(8, 16);
+  scheduler.add({0, 40});
+  scheduler.next_action(0);
+  scheduler.cancel(0);
+  EXPECT_FALSE(scheduler.is_busy());
+  EXPECT_TRUE(std::holds_alternative<Wait>(scheduler.next_action(0)));
+}
+
+class AdmissionTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(AdmissionTest, TextThatIsNoneIsRefused) {
+  EXPECT_THROW(Admission::parse(GetParam()), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Texts, AdmissionTest,
+                         ::testing::Values("lifo", "gang:min=2", "gang:min_free=x",
+                                           "gang:hold_ms=-1", "gang:min_free=", "fcfs:min_free=2",
+                                           "gang:hold_ms=1 "));
+
+}  // namespace
+}  // namespace skipdec::runtime

@@ -1,0 +1,210 @@
+#include "service/service.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "arithmetic_model.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using testing::ArithmeticBackend;
+using testing::ArithmeticBundle;
+using testing::falling_schedule;
+
+SamplingParams greedy(std::int64_t max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  params.ignore_eos = true;
+  return params;
+}
+
+std::shared_ptr<Service> open(std::int64_t max_batch_size = 4, std::int64_t failing_call = 0,
+                              std::int64_t max_waiting = 256) {
+  ServiceOptions options;
+  options.engine.max_batch_size = max_batch_size;
+  options.engine.kv_memory = 1 << 22;
+  options.max_waiting = max_waiting;
+  return std::make_shared<Service>(std::make_shared<ArithmeticBundle>(),
+                                   std::make_shared<ArithmeticBackend>(failing_call), options);
+}
+
+std::vector<std::int64_t> tokens_of(Service& service, const TokenSpan& prompt,
+                                    const std::string& schedule) {
+  const auto ticket = service.submit(prompt, greedy(12), schedule, 0, {});
+  std::vector<std::int64_t> tokens;
+  while (const auto delta = ticket->mailbox.next(-1)) tokens.push_back(delta->token_id);
+  return tokens;
+}
+
+TEST(ServiceTest, ManyThreadsGetTheTokensThatEachRequestHasAlone) {
+  const std::vector<std::string> schedules{"full", falling_schedule(5, 2, 1),
+                                           falling_schedule(3, 1, 2)};
+  std::vector<std::vector<std::int64_t>> expected;
+  for (std::int64_t number = 0; number < 12; ++number) {
+    const auto service = open(1);
+    expected.push_back(
+        tokens_of(*service, {number + 3, 7}, schedules[static_cast<std::size_t>(number % 3)]));
+  }
+  const auto service = open(4);
+  std::vector<std::thread> clients;
+  for (std::int64_t number = 0; number < 12; ++number) {
+    clients.emplace_back([&, number] {
+      for (int round = 0; round < 5; ++round) {
+        const auto& schedule = schedules[static_cast<std::size_t>(number % 3)];
+        EXPECT_EQ(tokens_of(*service, {number + 3, 7}, schedule),
+                  expected[static_cast<std::size_t>(number)]);
+        service->stats();
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(service->stats().finished, 60);
+}
+
+TEST(ServiceTest, ACallbackMaySubmitCancelAndReleaseButNeitherWaitNorClose) {
+  const auto service = open();
+  std::promise<void> told;
+  std::shared_ptr<Ticket> other, own;
+  std::atomic<int> calls{0};
+  std::promise<void> submitted;
+  std::shared_future<void> is_submitted = submitted.get_future().share();
+  own = service->submit(TokenSpan{4}, greedy(20), "", 0, [&](const Delta&) {
+    is_submitted.wait();
+    if (++calls > 1) return true;
+    other = service->submit(TokenSpan{5}, greedy(3), "", 0, {});
+    EXPECT_THROW(service->close(), Error);
+    EXPECT_THROW(service->drain(0), Error);
+    TokenSpan scored;
+    EXPECT_THROW(service->score(TokenSpan{5}, TokenSpan{6}, "", scored), Error);
+    own->release();
+    service->cancel(own->number);
+    told.set_value();
+    return true;
+  });
+  submitted.set_value();
+  told.get_future().wait();
+  EXPECT_TRUE(own->mailbox.wait(-1));
+  EXPECT_TRUE(other->mailbox.wait(-1));
+  EXPECT_EQ(other->mailbox.completions()[0].token_ids.size(), 3U);
+  EXPECT_EQ(own->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(ServiceTest, ACallbackThatSaysNoCancels) {
+  const auto service = open();
+  const auto ticket =
+      service->submit(TokenSpan{4}, greedy(40), "", 0, [](const Delta&) { return false; });
+  EXPECT_TRUE(ticket->mailbox.wait(-1));
+  EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
+}
+
+TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
+  const auto service = open(1);
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::int64_t number = 0; number < 6; ++number) {
+    tickets.push_back(service->submit(TokenSpan{number}, greedy(50), "", 0, {}));
+  }
+  std::thread reader([&] {
+    while (tickets[5]->mailbox.next(-1)) {
+    }
+    EXPECT_NE(tickets[5]->mailbox.progress(), Progress::kRunning);
+  });
+  service->close();
+  service->close();
+  reader.join();
+  for (const auto& ticket : tickets) {
+    if (ticket->mailbox.progress() == Progress::kClosed) {
+      EXPECT_THROW(ticket->mailbox.require_open(), Error);
+    }
+  }
+  EXPECT_THROW(service->submit(TokenSpan{3}, greedy(2), "", 0, {}), Error);
+}
+
+TEST(ServiceTest, DrainingRefusesNewRequestsAndEndsThoseThere) {
+  const auto service = open(1);
+  const auto ticket = service->submit(TokenSpan{4}, greedy(30), "", 0, {});
+  EXPECT_TRUE(service->drain(-1));
+  EXPECT_EQ(ticket->mailbox.progress(), Progress::kEnded);
+  EXPECT_THROW(service->submit(TokenSpan{4}, greedy(2), "", 0, {}), Error);
+}
+
+TEST(ServiceTest, TooManyThatWaitAreRefusedAsBusy) {
+  const auto service = open(1, 0, 2);
+  std::promise<void> release;
+  std::shared_future<void> is_released = release.get_future().share();
+  std::atomic<bool> runs{false};
+  const auto first = service->submit(TokenSpan{4}, greedy(2), "", 0, [&](const Delta&) {
+    runs = true;
+    is_released.wait();
+    return true;
+  });
+  while (!runs) std::this_thread::yield();
+  const auto second = service->submit(TokenSpan{5}, greedy(2), "", 0, {});
+  const auto third = service->submit(TokenSpan{6}, greedy(2), "", 0, {});
+  try {
+    service->submit(TokenSpan{7}, greedy(2), "", 0, {});
+    ADD_FAILURE() << "was let in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kBusy);
+  }
+  release.set_value();
+  EXPECT_TRUE(third->mailbox.wait(-1));
+}
+
+TEST(ServiceTest, ARequestWhoseTimeIsOverEndsAsAborted) {
+  const auto service = open(1);
+  const auto ticket = service->submit(TokenSpan{4}, greedy(50), "", 1e-9, {});
+  EXPECT_TRUE(ticket->mailbox.wait(-1));
+  EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
+}
+
+TEST(ServiceTest, TextsAreScoredWhileOthersRun) {
+  const auto service = open(2);
+  const auto ticket = service->submit(TokenSpan{4}, greedy(40), "", 0, {});
+  TokenSpan scored;
+  const ScoreResult result = service->score(TokenSpan{4, 5}, TokenSpan{6, 7}, "", scored);
+  EXPECT_EQ(result.logprobs.size(), 2U);
+  EXPECT_EQ(scored, (TokenSpan{6, 7}));
+  EXPECT_TRUE(ticket->mailbox.wait(-1));
+}
+
+TEST(ServiceTest, AForkIsRefusedWithAMessageAndLeavesTheParentAlone) {
+  const auto service = open();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    try {
+      service->submit(TokenSpan{4}, greedy(2), "", 0, {});
+    } catch (const Error& error) {
+      _exit(std::string(error.what()).find("fork") != std::string::npos ? 0 : 2);
+    }
+    _exit(1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(tokens_of(*service, {4}, "").size(), 12U);
+}
+
+TEST(ServiceTest, TwoServicesRunSideBySide) {
+  const auto one = open();
+  const auto other = open();
+  EXPECT_EQ(tokens_of(*one, {4, 5}, "full"), tokens_of(*other, {4, 5}, "full"));
+}
+
+TEST(ServiceTest, TextNeedsATokenizer) {
+  const auto service = open();
+  EXPECT_THROW(service->submit("text", greedy(2), "", 0, {}), Error);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime

@@ -1,0 +1,143 @@
+#include "kv/slots.h"
+
+#include <gtest/gtest.h>
+
+#include "errors.h"
+#include "kv/prefixes.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using Rows = std::vector<SlotCache::Row>;
+
+constexpr KVLayout kLayout{2, 3, DType::kFloat32};
+
+class SlotsTest : public ::testing::Test {
+ protected:
+  void reserve(SlotCache::Row row, const Reservation& capacities) {
+    cache_.reserve({row}, {&capacities});
+    for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+      if (capacities[static_cast<std::size_t>(layer)] == 0) continue;
+      fill(cache_.enter(layer, {row}), static_cast<float>(row));
+    }
+    cache_.set_length(row, 4);
+  }
+
+  static void fill(const CacheView& slot, float value) {
+    void* const key = slot.key;
+    for (std::int64_t head = 0; head < kLayout.num_heads; ++head) {
+      for (std::int64_t place = 0; place < 4 * kLayout.width; ++place) {
+        static_cast<float*>(key)[head * slot.capacity * kLayout.width + place] = value;
+      }
+    }
+  }
+
+  // What the last head of a slot's third position holds.
+  float held(std::int64_t layer, std::int64_t slot) const {
+    const CacheView all = cache_.first(layer, slot + 1);
+    const void* const key = all.key;
+    return static_cast<const float*>(
+        key)[((slot * kLayout.num_heads + 1) * all.capacity + 2) * kLayout.width];
+  }
+
+  BufferPool pool_{1 << 20};
+  SlotCache cache_{pool_, kLayout, 2, {8, 64, 1 << 20}};
+};
+
+TEST_F(SlotsTest, TheLastResidentMovesIntoTheGapInThatLayerAlone) {
+  for (const SlotCache::Row row : {7, 8, 9}) reserve(row, {8, 8});
+  cache_.leave(7, 1);
+  EXPECT_EQ(cache_.residents(0), (Rows{7, 8, 9}));
+  EXPECT_EQ(cache_.residents(1), (Rows{9, 8}));
+  EXPECT_EQ(held(1, 0), 9);
+  EXPECT_EQ(held(1, 1), 8);
+  EXPECT_EQ(held(0, 0), 7);
+}
+
+TEST_F(SlotsTest, BuffersThatGrowKeepWhatTheyHold) {
+  reserve(1, {8, 0});
+  const std::uint64_t before = cache_.generation(0);
+  reserve(2, {40, 0});
+  EXPECT_NE(cache_.generation(0), before);
+  EXPECT_EQ(held(0, 0), 1);
+  EXPECT_EQ(held(0, 1), 2);
+}
+
+TEST_F(SlotsTest, CopiesHoldWhatTheirRowHolds) {
+  const Reservation capacities{8, 8};
+  cache_.reserve({1, 2, 3}, {&capacities, &capacities, &capacities});
+  for (const std::int64_t layer : {0, 1}) fill(cache_.enter(layer, {1}), 1);
+  cache_.set_length(1, 4);
+  cache_.fork(1, {2, 3});
+  EXPECT_EQ(cache_.residents(1), (Rows{1, 2, 3}));
+  EXPECT_EQ(held(1, 2), 1);
+}
+
+TEST_F(SlotsTest, AllMemoryComesBackWhenRowsHaveEnded) {
+  for (const SlotCache::Row row : {1, 2, 3}) reserve(row, {16, 8});
+  EXPECT_GT(pool_.in_use_bytes(), 0);
+  for (const SlotCache::Row row : {2, 1, 3}) cache_.release(row);
+  EXPECT_EQ(pool_.in_use_bytes(), 0);
+}
+
+TEST_F(SlotsTest, WhatIsPlannedIsWhatIsTaken) {
+  const Reservation capacities{20, 9};
+  const std::int64_t planned = cache_.bytes_with({&capacities, &capacities}, 0);
+  cache_.reserve({1, 2}, {&capacities, &capacities});
+  EXPECT_EQ(pool_.in_use_bytes(), planned);
+  EXPECT_EQ(cache_.bytes_alone(capacities, 2), planned);
+}
+
+TEST(PoolTest, RefusesWhatIsBeyondItsLimitAndStaysAsItWas) {
+  BufferPool pool(10'000);
+  Buffer held = pool.acquire(6000);
+  EXPECT_THROW(pool.acquire(6000), Error);
+  EXPECT_EQ(pool.in_use_bytes(), 6144);
+  pool.release(std::move(held));
+  EXPECT_EQ(pool.in_use_bytes(), 0);
+}
+
+class PrefixesTest : public ::testing::Test {
+ protected:
+  static std::vector<std::int64_t> tokens(std::int64_t count, std::int64_t first = 0) {
+    std::vector<std::int64_t> ids;
+    for (std::int64_t id = 0; id < count; ++id) ids.push_back(first + id);
+    return ids;
+  }
+
+  void keep(const std::vector<std::int64_t>& prompt) { prefixes_.record(prompt).commit(); }
+
+  BufferPool pool_{1 << 20};
+  PrefixCache prefixes_{pool_, kLayout, 2};
+};
+
+TEST_F(PrefixesTest, TheLastTokenOfAPromptMustRun) {
+  prefixes_.set_limit(1 << 20);
+  keep(tokens(48));
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(48)), 32);
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(49)), 48);
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(49, 1)), 0);
+}
+
+TEST_F(PrefixesTest, WhatWasUsedLongestAgoGoesFirstAndEndsBeforeBeginnings) {
+  prefixes_.set_limit(1 << 20);
+  keep(tokens(32));
+  keep(tokens(32, 100));
+  const std::int64_t block = prefixes_.nbytes() / 4;
+  prefixes_.find(tokens(33));
+  prefixes_.set_limit(3 * block);
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(33)), 32);
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(33, 100)), 16);
+}
+
+TEST_F(PrefixesTest, ARecordingThatIsGivenUpLeavesNothing) {
+  prefixes_.set_limit(1 << 20);
+  {
+    const PrefixCache::Recording given_up = prefixes_.record(tokens(64));
+  }
+  EXPECT_EQ(prefixes_.nbytes(), 0);
+  EXPECT_EQ(pool_.in_use_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime
