@@ -59,6 +59,8 @@ void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
 
 namespace {
 
+constexpr std::string_view kPrefix = "fuzz_";
+
 struct Parser {
   std::string_view name;
   int (*parse)(const std::uint8_t*, std::size_t);
@@ -196,6 +198,24 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// The files of the folder that is named like the parser; all files, if there is none.
+std::vector<std::string> read_seeds(const std::filesystem::path& corpus, const Parser& parser) {
+  const auto own = corpus / parser.name.substr(kPrefix.size());
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           std::filesystem::is_directory(own) ? own : corpus)) {
+    if (entry.is_regular_file()) paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> seeds;
+  for (const auto& path : paths) seeds.push_back(read(path));
+  if (seeds.empty()) {
+    std::fprintf(stderr, "fuzzing: no files below %s\n", corpus.c_str());
+    std::exit(2);
+  }
+  return seeds;
+}
+
 // Exits unless memory is as it was: what a first call keeps, a second one must not.
 void parse(const Parser& parser, const std::string& input) {
   // a copy of exactly this size, so that reading beyond its end is seen
@@ -214,16 +234,7 @@ void parse(const Parser& parser, const std::string& input) {
 
 void attack(const Parser& parser, const std::filesystem::path& corpus, std::size_t count,
             std::uint64_t seed) {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(corpus / parser.name))
-    paths.push_back(entry.path());
-  std::sort(paths.begin(), paths.end());
-  std::vector<std::string> seeds;
-  for (const auto& path : paths) seeds.push_back(read(path));
-  if (seeds.empty()) {
-    std::fprintf(stderr, "fuzzing: no seeds in %s\n", (corpus / parser.name).c_str());
-    std::exit(2);
-  }
+  const std::vector<std::string> seeds = read_seeds(corpus, parser);
   LastInput last;
   for (const std::string& input : seeds) {
     last.keep(input);

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Attacks the parsers of libskipdec with COUNT inputs each, mutated from files of tiny bundles, under
+# the address and undefined behaviour sanitizers: scripts/native/fuzz.sh COUNT [SEED] [PARSER…].
+# PRESET names another build of runtime/native/CMakePresets.json: tests, for ten times the speed.
+# The same SEED (default 1) means the same inputs; the one of a crash is left as fuzzing.input here.
+set -euo pipefail
+count="${1:?usage: scripts/native/fuzz.sh COUNT [SEED] [PARSER…]}" seed="${2:-1}"
+shift $(($# < 2 ? $# : 2))
+from="$PWD"
+source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
+corpus="$(mktemp -d)"
+trap 'rm -rf "$corpus"' EXIT
+export SKIPDEC_NATIVE_PRESET="${PRESET:-asan}"
+
+program="$(PYTHONPATH=tests/support/native python -c '
+from programs import built_program
+print(built_program("skipdec-fuzz"))')"
+python scripts/native/corpus.py "$corpus" 2>"$corpus.log" || { cat "$corpus.log" >&2 && exit 1; }
+cd "$from"
+UBSAN_OPTIONS=print_stacktrace=1 "$program" "$corpus" "$count" "$seed" "$@"

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The C++ of libskipdec, its tests and examples: its format, clang-tidy with clang's warnings (g++'s
+# are errors where the tests are built), and the headers alone in each language that they promise.
+# What has no tool here says so.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+kernels=engines/kernels/native
+runtime=runtime/native
+json="$(python -c 'import nlohmann_json, pathlib
+print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
+
+find "$runtime" tests/runtime/native $(compgen -G examples/cpp) \
+    \( -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' \) -print0 |
+    xargs -0 clang-format --style="file:$kernels/.clang-format" --dry-run -Werror
+find "$runtime" -name '*.cpp' -print0 |
+    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet --config-file="$kernels/.clang-tidy" \
+        --checks='clang-diagnostic-*' --extra-arg="-isystem$json" 2>"$work/counts" || {
+    tail -n 20 "$work/counts" >&2
+    exit 1
+}
+echo "libskipdec: clang-format and clang-tidy find nothing, clang warns of nothing"
+
+clang="$(compgen -c clang++ | sort -V | tail -n 1)"
+for compiler in gcc g++ ${clang:+"${clang/++/}" "$clang"}; do
+    command -v "$compiler" >/dev/null || { echo "skipped: no $compiler here" && continue; }
+    case "$compiler" in
+    *++*) languages=(c++:c++17 c++:c++20) headers=("$runtime"/include/skipdec/*.h*) ;;
+    *) languages=(c:c99 c:c17) headers=("$runtime"/include/skipdec/*.h) ;;
+    esac
+    for language in "${languages[@]}"; do
+        for header in "${headers[@]}"; do
+            "$compiler" -x "${language%:*}" -std="${language#*:}" -Wall -Wextra -Wpedantic -Werror \
+                -fsyntax-only -I"$runtime/include" - <<<"#include <skipdec/$(basename "$header")>"
+        done
+    done
+done
+echo "libskipdec: its headers stand alone in C99, C17, C++17 and C++20"
