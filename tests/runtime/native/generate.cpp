@@ -24,6 +24,7 @@ skipdec::Options options_of(const json& given) {
   options.threads(given.value("threads", 1));
   options.max_batch_size(given.value("max_batch_size", 8));
   options.kv_memory(given.value("kv_memory", std::uint64_t{0}));
+  options.max_waiting(given.value("max_waiting", 10'000));
   options.max_prefill_tokens(given.value("max_prefill_tokens", 2048));
   options.prefix_cache(given.value("prefix_cache", true));
   options.raw_prompts(given.value("raw_prompts", false));

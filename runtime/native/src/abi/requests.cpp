@@ -50,7 +50,7 @@ skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const int64_t* toke
                                      skipdec_request** request) {
   return guarded([&] {
     required(engine, "engine");
-    required(token_ids, "token_ids");
+    if (num_tokens > 0) required(token_ids, "token_ids");
     runtime::require_token_count(num_tokens, engine->service->max_model_len());
     return submit(engine, runtime::TokenSpan(token_ids, token_ids + num_tokens), params, request);
   });

@@ -24,7 +24,7 @@ skipdec_status make_score(skipdec_engine* engine, const runtime::Prompt& prompt,
 }
 
 runtime::TokenSpan tokens(const skipdec_engine& engine, const int64_t* token_ids, size_t count) {
-  required(token_ids, "token_ids");
+  if (count > 0) required(token_ids, "token_ids");
   runtime::require_token_count(count, engine.service->max_model_len());
   return {token_ids, token_ids + count};
 }

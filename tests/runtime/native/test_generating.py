@@ -1,0 +1,242 @@
+"""libskipdec writes what the Python runtime writes: tokens, texts, layers, reasons, ranks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runtimes import Asked, Runtime, both, native_params, plan_text, run_native
+from text_bundles import STRUCTURE, export_text_bundle
+from tiny_models import STRUCTURES
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.kernels.library import find_library
+
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 13)]
+SCHEDULES = (
+    "full",
+    "linear:max=4,min=2,warmup=1,horizon=4",
+    "linear:max=6,min=2,warmup=1,horizon=12",
+    "linear:max=5,min=3,warmup=2,horizon=8",
+    "linear:max=4,min=1,warmup=0,horizon=9",
+    "linear:max=5,min=2,horizon=1",
+    "constant:max=3",
+    "constant:max=4,placement=unified",
+    "linear:max=5,min=2,warmup=0,horizon=8,placement=bottom",
+    "linear:max=4,min=2,horizon=4,placement=unified-nested",
+    "linear:max=5,min=2,horizon=4,placement=hierarchical",
+    "d3:max=6,min=2,alpha=0.8,placement=d3,tail=1",
+    "table:table=5/5/3/2",
+    "power:max=5,min=2,horizon=8,power=2",
+    "2x:horizon=9,prompt=decay",
+    "linear:max=3,min=2,horizon=5,prompt=decay",
+)
+GREEDY = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
+
+
+def expect_equal(runtimes: tuple[Runtime, Runtime], asked: list[Asked], **options: object) -> None:
+    python, native = runtimes
+    for each, expected, given in zip(
+        asked, python.run(asked), native.run(asked, **options), strict=True
+    ):
+        assert given == expected, each
+        for one, other in zip(expected, given, strict=True):
+            for row, other_row in zip(one.logprobs, other.logprobs, strict=True):
+                assert row == pytest.approx(other_row, abs=2e-5)
+
+
+@pytest.fixture(scope="module")
+def runtimes(exported: Callable[..., Path]) -> Iterator[tuple[Runtime, Runtime]]:
+    with both(exported("untied", kernels="auto", quantize="int8")) as pair:
+        yield pair
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_every_schedule_together_in_one_batch(
+    runtimes: tuple[Runtime, Runtime], prefix_cache: bool
+) -> None:
+    asked = [Asked(prompt, GREEDY, schedule) for schedule in SCHEDULES for prompt in PROMPTS]
+    expect_equal(runtimes, asked, prefix_cache=prefix_cache, max_batch_size=5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dtype": "float16"},
+        {"quantize": "int8"},
+        {"quantize": "int8-block"},
+        {"quantize": "int4"},
+        pytest.param({"kernels": "skipdec"}, marks=needs_kernels),
+        pytest.param({"kernels": "skipdec", "dtype": "bfloat16"}, marks=needs_kernels),
+        pytest.param({"kernels": "skipdec", "quantize": "int4"}, marks=needs_kernels),
+        *(
+            pytest.param(
+                {"kernels": "skipdec", "quantize": "int8", "kv_dtype": kv_dtype},
+                marks=needs_kernels,
+            )
+            for kv_dtype in ("float32", "float16", "bfloat16", "int8")
+        ),
+    ],
+    ids=lambda options: "-".join(options.values()) or "float32",
+)
+def test_every_precision(exported: Callable[..., Path], options: dict[str, str]) -> None:
+    with both(exported("pre_norm", **options)) as runtimes:
+        # One after the other: float products round by the number of rows.
+        asked = [
+            Asked(prompt, GREEDY, schedule, after=1 << 20)
+            for schedule in (SCHEDULES[0], SCHEDULES[1], SCHEDULES[-1])
+            for prompt in PROMPTS
+        ]
+        expect_equal(runtimes, asked)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_structure(exported: Callable[..., Path], structure: str) -> None:
+    with both(exported(structure, kernels="auto", quantize="int8")) as runtimes:
+        expect_equal(runtimes, [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"seed": 0},
+        {"seed": 2**64 - 1, "temperature": 0.3, "n": 3},
+        {"seed": 1, "top_k": 5},
+        {"seed": 2, "top_p": 0.6, "min_p": 0.01},
+        {"seed": 3, "repetition_penalty": 1.7, "presence_penalty": 0.4, "frequency_penalty": 0.3},
+        {"seed": 4, "logprobs": 4, "min_tokens": 5, "stop_token_ids": [7, 8, 9, 10, 11, 12]},
+        {"temperature": 0, "logprobs": 0},
+    ],
+    ids=str,
+)
+def test_everything_that_sampling_knows(
+    runtimes: tuple[Runtime, Runtime], params: dict[str, Any]
+) -> None:
+    chosen = SamplingParams(max_tokens=12, **params)
+    expect_equal(runtimes, [Asked(prompt, chosen, SCHEDULES[1]) for prompt in PROMPTS])
+
+
+@pytest.mark.parametrize("max_prefill_tokens", [16, 2048])
+def test_a_thousand_requests_that_come_at_any_time(
+    runtimes: tuple[Runtime, Runtime], max_prefill_tokens: int
+) -> None:
+    chance = random.Random(max_prefill_tokens)
+    common = [chance.randrange(4, 131) for _ in range(36)]  # that many prompts begin with
+    asked, deltas = [], 0
+    for _ in range(500):
+        n = chance.choice((1, 1, 1, 2, 3))
+        params = SamplingParams(
+            n=n,
+            max_tokens=chance.choice((1, 2, 5, 9, 20)),
+            temperature=0.8 if n > 1 else chance.choice((0.0, 0.8)),
+            seed=chance.randrange(2**64),
+            ignore_eos=chance.random() < 0.7,
+        )
+        prompt = [chance.randrange(4, 131) for _ in range(chance.randint(1, 20))]
+        if chance.random() < 0.3:
+            prompt = common[: chance.randint(1, 36)] + prompt[:5]
+        deltas += chance.choice((0, 0, 1, 6))
+        asked.append(Asked(prompt, params, chance.choice(SCHEDULES), after=deltas))
+    options = {"max_batch_size": 6, "kv_memory": 3_000_000}
+    expect_equal(runtimes, asked, max_prefill_tokens=max_prefill_tokens, **options)
+
+
+def test_whoever_is_cancelled_has_a_part_of_its_text_and_nobody_else_less(
+    runtimes: tuple[Runtime, Runtime],
+) -> None:
+    python, native = runtimes
+    asked = [Asked(PROMPTS[n % 3], GREEDY, SCHEDULES[n % 5], n, n % 4) for n in range(24)]
+    whole = [Asked(each.prompt, each.params, each.schedule) for each in asked]
+    for (expected,), (given,) in zip(python.run(whole), native.run(asked), strict=True):
+        assert given.finish_reason == "abort"
+        assert given.token_ids == expected.token_ids[: len(given.token_ids)]
+        assert 0 < len(given.token_ids) < 14
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_scores_equal(exported: Callable[..., Path], schedule: str) -> None:
+    bundle = exported("untied", kernels="auto", quantize="int8")
+    with Generator.open(bundle, threads=1) as generator:
+        expected = generator.score(PROMPTS, PROMPTS[::-1], schedule=schedule)
+    lines = [
+        {"prompt": prompt, "continuation": after, "schedule": plan_text(schedule, 6)}
+        for prompt, after in zip(PROMPTS, PROMPTS[::-1], strict=True)
+    ]
+    for given, wanted in zip(run_native(bundle, lines), expected, strict=True):
+        assert given["layers"] == list(wanted.layers_per_token)
+        assert given["logprobs"] == pytest.approx(list(wanted.logprobs), abs=2e-5)
+
+
+@pytest.fixture(scope="module")
+def text_bundle(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"skip_special_tokens": False, "ignore_eos": True},
+        {"stop": ("e", "st")},
+        {"stop": ("a", "ab", " "), "include_stop_str_in_output": True, "min_tokens": 3},
+    ],
+    ids=str,
+)
+def test_texts_are_cut_where_python_cuts_them(text_bundle: Path, params: dict[str, Any]) -> None:
+    texts = ["naïve café", "a stop", "日本語 ☕", "x" * 20]
+    with both(text_bundle, horizon=4) as runtimes:
+        asked = [
+            Asked(text, SamplingParams(max_tokens=30, seed=seed, temperature=1.5, **params), "2x")
+            for seed in range(6)
+            for text in texts
+        ]
+        expect_equal(runtimes, asked)
+
+
+@pytest.mark.parametrize("schedule", ["", "2x", "full", "2x:horizon=9"])
+def test_presets_and_the_bundles_own_schedule_are_those_of_python(
+    text_bundle: Path, schedule: str
+) -> None:
+    with Generator.open(text_bundle, threads=1) as generator:
+        (wanted,) = generator.generate(["a"], GREEDY, schedule=schedule or None)
+    line: dict[str, Any] = {"prompt": "a", "params": native_params(GREEDY)}
+    (given,) = run_native(text_bundle, [line | ({"schedule": schedule} if schedule else {})])
+    assert given["schedule"] == wanted.schedule
+    assert tuple(given["outputs"][0]["token_ids"]) == wanted.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"prompt": []}, "has no tokens"),
+        ({"prompt": [5, 400]}, "token id 400 at 1"),
+        ({"prompt": [5] * 65}, "65 tokens"),
+        ({"prompt": [5], "params": {"max_tokens": 64}}, "holds 64 positions"),
+        ({"prompt": [5], "params": {"temperature": -1.0}}, "temperature"),
+        ({"prompt": [5], "params": {"n": 9, "seed": 1}}, "up to 8 rows"),
+        ({"prompt": [5], "schedule": "9x"}, "9x"),
+        ({"prompt": [5], "schedule": "{}"}, "plan"),
+        ({"prompt": "text"}, "no tokenizer"),
+        ({"prompt": [5], "params": {"stop": ["a"]}}, "no tokenizer"),
+        ({"prompt": [5], "continuation": []}, "has no tokens"),
+        ({"prompt": [5], "params": {"max_tokens": 60, "logprobs": 131, "n": 200}}, "allowed"),
+    ],
+    ids=str,
+)
+def test_bad_requests_are_refused_with_words_and_the_others_run(
+    exported: Callable[..., Path], line: dict[str, Any], words: str
+) -> None:
+    bundle = exported("untied", kernels="auto", quantize="int8")
+    good = {"prompt": [5], "params": {"max_tokens": 2}}
+    refused, made = run_native(bundle, [line, good])
+    assert words in refused["error"]
+    assert len(made["outputs"][0]["token_ids"]) == 2

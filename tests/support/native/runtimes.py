@@ -1,0 +1,151 @@
+"""One driver for both runtimes: the same requests, the same form of results."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import onnxruntime
+from programs import built_program
+
+from skipdec import Generator, SamplingParams
+from skipdec.runtime.schedule.resolved import plan_document
+from skipdec.runtime.schedule.text import parse_schedule
+from skipdec.runtime.tokens.outputs import CompletionOutput
+
+LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that comes ``after`` so many deltas of others, cancelled after ``patience``."""
+
+    prompt: str | Sequence[int]
+    params: SamplingParams
+    schedule: str = "full"
+    after: int = 0
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """One completion. ``logprobs``: (token id, rank) of each token, and their values, rounded."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    layers: tuple[int, ...]
+    finish_reason: str | None
+    stop_reason: int | str | None
+    ranks: tuple[tuple[tuple[int, int | None], ...], ...] = ()
+    logprobs: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
+
+
+class Runtime(Protocol):
+    """Runs requests and returns the completions of each."""
+
+    def run(self, requests: Sequence[Asked], **options: object) -> list[list[Made]]: ...
+
+
+@dataclass(frozen=True)
+class PythonRuntime:
+    """`Generator.generate`, each request alone."""
+
+    generator: Generator
+
+    def run(self, requests: Sequence[Asked], **options: object) -> list[list[Made]]:
+        assert not options
+        return [[_made(output) for output in self._alone(each)] for each in requests]
+
+    def _alone(self, asked: Asked) -> Sequence[CompletionOutput]:
+        (output,) = self.generator.generate([asked.prompt], asked.params, schedule=asked.schedule)
+        return output.outputs
+
+
+@dataclass(frozen=True)
+class NativeRuntime:
+    """tests/runtime/native/generate.cpp: libskipdec's engine, all requests together."""
+
+    bundle: Path
+    num_layers: int
+    horizon: int | None = None  # of presets without one, where the bundle's own schedule has one
+
+    def run(self, requests: Sequence[Asked], **options: object) -> list[list[Made]]:
+        answers = run_native(self.bundle, [self._line(each) for each in requests], **options)
+        assert not [answer["error"] for answer in answers if "error" in answer][:5]
+        return [[_made_natively(output) for output in answer["outputs"]] for answer in answers]
+
+    def _line(self, asked: Asked) -> dict[str, Any]:
+        params = {
+            name: value for name, value in asked.params.to_dict().items() if value is not None
+        }
+        line: dict[str, Any] = {"prompt": asked.prompt, "params": params, "after": asked.after}
+        if asked.patience is not None:
+            line["patience"] = asked.patience
+        horizon = self.horizon or asked.params.max_tokens
+        return line | {"schedule": plan_text(asked.schedule, self.num_layers, horizon)}
+
+
+def native_params(params: SamplingParams) -> dict[str, Any]:
+    """As generate.cpp reads them: what is None is left out."""
+    return {name: value for name, value in params.to_dict().items() if value is not None}
+
+
+def plan_text(text: str, num_layers: int, horizon: int | None = None) -> str:
+    """A schedule as libskipdec takes any: JSON with its plan."""
+    schedule = parse_schedule(text, num_layers=num_layers, horizon=horizon)
+    return json.dumps({"plan": plan_document(schedule)})
+
+
+def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object) -> list[Any]:
+    """The answers of tests/runtime/native/generate.cpp to ``lines``, in order."""
+    done = subprocess.run(
+        [built_program("generate"), bundle, json.dumps(options)],
+        input="".join(json.dumps(line) + "\n" for line in lines),
+        env=os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+@contextmanager
+def both(bundle: Path, *, horizon: int | None = None) -> Iterator[tuple[Runtime, Runtime]]:
+    """Python's runtime and libskipdec on the same bundle."""
+    with Generator.open(bundle, threads=1) as generator:
+        native = NativeRuntime(bundle, generator.model.num_layers, horizon)
+        yield PythonRuntime(generator), native
+
+
+def _made(output: CompletionOutput) -> Made:
+    rows = output.logprobs or ()
+    return Made(
+        output.token_ids,
+        output.text,
+        output.layers_per_token,
+        output.finish_reason,
+        output.stop_reason,
+        tuple(tuple((token, entry.rank) for token, entry in row.items()) for row in rows),
+        tuple(tuple(entry.logprob for entry in row.values()) for row in rows),
+    )
+
+
+def _made_natively(output: dict[str, Any]) -> Made:
+    assert output["streamed"] == output["text"]
+    rows = output["logprobs"]
+    return Made(
+        tuple(output["token_ids"]),
+        output["text"],
+        tuple(output["layers"]),
+        output["finish_reason"],
+        output.get("stop_reason"),
+        tuple(tuple((token, rank) for token, _, rank in row) for row in rows),
+        tuple(tuple(logprob for _, logprob, _ in row) for row in rows),
+    )
