@@ -212,6 +212,20 @@ SKIPDEC_API skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const i
                                                  size_t num_tokens, const skipdec_params* params,
                                                  skipdec_request** request);
 
+typedef struct skipdec_prompt {
+  const char* text; /* NULL: token ids */
+  const int64_t* token_ids;
+  size_t num_tokens; /* of token_ids */
+} skipdec_prompt;
+
+/* Lets ``count`` requests wait, all of them or, if one is refused, none. They are let in together
+ * as far as they fit, so that prompts share calls. ``requests`` has room for ``count``; a callback
+ * is called for each, with the same ``user_data``. */
+SKIPDEC_API skipdec_status skipdec_submit_many(skipdec_engine* engine,
+                                               const skipdec_prompt* prompts, size_t count,
+                                               const skipdec_params* params,
+                                               skipdec_request** requests);
+
 /* The next delta of any of its completions, waiting at most ``timeout`` seconds (negative: for
  * ever, 0: not at all: a poll). SKIPDEC_END behind the last; SKIPDEC_TIMEOUT if none came;
  * SKIPDEC_CLOSED if the engine was closed. ``delta`` and what it points to live until the next call
@@ -238,6 +252,7 @@ typedef struct skipdec_completion {
   const size_t* logprobs_ends;     /* [num_tokens] where each token's end in it */
   double time_to_first_token;      /* seconds since it was submitted */
   double seconds;                  /* from its first token to its last */
+  const double* token_seconds;     /* [num_tokens] since it was submitted, when each token came */
 } skipdec_completion;
 
 /* Completion ``index`` of a request that has ended (SKIPDEC_USAGE before). */

@@ -108,7 +108,8 @@ struct Completion {
         stop_reason(detail::optional_text(completion.stop_reason)),
         stop_token_id(detail::optional_token(completion.stop_token_id)),
         time_to_first_token(completion.time_to_first_token),
-        seconds(completion.seconds) {
+        seconds(completion.seconds),
+        token_seconds(detail::copied(completion.token_seconds, completion.num_tokens)) {
     if (completion.logprobs == nullptr) return;
     const Logprob* begin = completion.logprobs;
     for (std::size_t token = 0; token < completion.num_tokens; ++token) {
@@ -124,6 +125,7 @@ struct Completion {
   std::optional<std::int64_t> stop_token_id;
   std::vector<std::vector<Logprob>> logprobs;  // of each token; empty unless asked for
   double time_to_first_token, seconds;
+  std::vector<double> token_seconds;  // when each token came, since it was submitted
 };
 
 // Log-probabilities of a given text, and the layers that each token has.
@@ -419,6 +421,25 @@ class Engine {
     return submit(std::vector<std::int64_t>(token_ids), params);
   }
 
+  // Several, let in together as far as they fit: all of them or, if it throws, none. A callback is
+  // called for each.
+  std::vector<Request> submit_many(const std::vector<std::string>& prompts,
+                                   const Params& params = {}) {
+    std::vector<skipdec_prompt> views;
+    for (const std::string& text : prompts) {
+      views.push_back({detail::zero_ended(text, "prompt"), nullptr, 0});
+    }
+    return start_many(params, views);
+  }
+  std::vector<Request> submit_many(const std::vector<std::vector<std::int64_t>>& prompts,
+                                   const Params& params = {}) {
+    std::vector<skipdec_prompt> views;
+    for (const auto& token_ids : prompts) {
+      views.push_back({nullptr, token_ids.data(), token_ids.size()});
+    }
+    return start_many(params, views);
+  }
+
   // Waits for all completions of one prompt, a text or token ids.
   template <class Prompt>
   std::vector<Completion> generate(const Prompt& prompt, const Params& params = {}) {
@@ -522,18 +543,39 @@ class Engine {
 
   template <class Submit>
   static Request start(const Params& params, const Submit& submit) {
-    std::vector<const char*> stop;
-    skipdec_params view = params.view(stop);
-    std::shared_ptr<detail::Callback> callback;
-    if (params.callback()) {
+    const Submission submission(params);
+    skipdec_request* request = nullptr;
+    detail::check(submit(&submission.view, &request));
+    return {request, submission.callback, params.num_completions()};
+  }
+
+  std::vector<Request> start_many(const Params& params,
+                                  const std::vector<skipdec_prompt>& prompts) {
+    const Submission submission(params);
+    std::vector<skipdec_request*> handles(prompts.size());
+    detail::check(skipdec_submit_many(handle_.get(), prompts.data(), prompts.size(),
+                                      &submission.view, handles.data()));
+    std::vector<Request> requests;
+    requests.reserve(handles.size());
+    for (skipdec_request* const handle : handles) {
+      requests.push_back({handle, submission.callback, params.num_completions()});
+    }
+    return requests;
+  }
+
+  // Parameters as C takes them, with what they point to.
+  struct Submission {
+    explicit Submission(const Params& params) : view(params.view(stop)) {
+      if (!params.callback()) return;
       callback = std::make_shared<detail::Callback>(params.callback());
       view.callback = detail::Callback::call;
       view.user_data = callback.get();
     }
-    skipdec_request* request = nullptr;
-    detail::check(submit(&view, &request));
-    return {request, std::move(callback), params.num_completions()};
-  }
+
+    std::vector<const char*> stop;
+    skipdec_params view;
+    std::shared_ptr<detail::Callback> callback;
+  };
 
   static const char* optional_schedule(const std::optional<std::string>& schedule) {
     return schedule ? detail::zero_ended(*schedule, "schedule") : nullptr;

@@ -1,4 +1,6 @@
 // Requests of skipdec.h.
+#include <algorithm>
+
 #include "abi/guard.h"
 #include "abi/handles.h"
 
@@ -8,24 +10,41 @@ using runtime::required;
 
 namespace {
 
-skipdec_status submit(skipdec_engine* engine, const runtime::Prompt& prompt,
-                      const skipdec_params* params, skipdec_request** request) {
-  *required(request, "request") = nullptr;
+runtime::OnDelta on_delta_of(const skipdec_params& params) {
+  if (params.callback == nullptr) return {};
+  return [callback = params.callback, user_data = params.user_data,
+          view = std::make_shared<runtime::DeltaView>()](const runtime::Delta& delta) {
+    return callback(user_data, &view->show(delta)) == 0;
+  };
+}
+
+// Requests for ``prompts``, whose number ``requests`` has room for.
+skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>& prompts,
+                      const skipdec_params* params, skipdec_request** requests) {
+  std::fill_n(required(requests, "request"), prompts.size(), nullptr);
   const skipdec_params whole = runtime::with_defaults(params, runtime::default_params(), "params");
-  runtime::OnDelta on_delta;
-  if (whole.callback != nullptr) {
-    on_delta = [callback = whole.callback, user_data = whole.user_data,
-                view = std::make_shared<runtime::DeltaView>()](const runtime::Delta& delta) {
-      return callback(user_data, &view->show(delta)) == 0;
-    };
+  std::vector<runtime::OnDelta> on_delta;
+  std::vector<std::unique_ptr<skipdec_request>> made;
+  for (std::size_t index = 0; index < prompts.size(); ++index) {
+    on_delta.push_back(on_delta_of(whole));
+    made.push_back(std::make_unique<skipdec_request>());
+    made.back()->service = engine->service;
   }
-  auto made = std::make_unique<skipdec_request>();
-  made->service = engine->service;
-  made->ticket = engine->service->submit(prompt, runtime::sampling_params(whole),
-                                         runtime::text_or_empty(whole.schedule), whole.deadline,
-                                         std::move(on_delta));
-  *request = made.release();
+  const auto tickets = engine->service->submit_many(prompts, runtime::sampling_params(whole),
+                                                    runtime::text_or_empty(whole.schedule),
+                                                    whole.deadline, on_delta);
+  for (std::size_t index = 0; index < made.size(); ++index) {
+    made[index]->ticket = tickets[index];
+    requests[index] = made[index].release();
+  }
   return SKIPDEC_OK;
+}
+
+runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& given) {
+  if (given.text != nullptr) return std::string(given.text);
+  if (given.num_tokens > 0) required(given.token_ids, "token_ids");
+  runtime::require_token_count(given.num_tokens, engine.service->max_model_len());
+  return runtime::TokenSpan(given.token_ids, given.token_ids + given.num_tokens);
 }
 
 void require_ended(const runtime::Mailbox& mailbox) {
@@ -40,8 +59,8 @@ void require_ended(const runtime::Mailbox& mailbox) {
 skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
                                    const skipdec_params* params, skipdec_request** request) {
   return guarded([&] {
-    required(engine, "engine");
-    return submit(engine, std::string(required(prompt, "prompt")), params, request);
+    const skipdec_prompt given{required(prompt, "prompt"), nullptr, 0};
+    return submit(engine, {prompt_of(*required(engine, "engine"), given)}, params, request);
   });
 }
 
@@ -49,10 +68,22 @@ skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const int64_t* toke
                                      size_t num_tokens, const skipdec_params* params,
                                      skipdec_request** request) {
   return guarded([&] {
+    const skipdec_prompt given{nullptr, token_ids, num_tokens};
+    return submit(engine, {prompt_of(*required(engine, "engine"), given)}, params, request);
+  });
+}
+
+skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt* prompts,
+                                   size_t count, const skipdec_params* params,
+                                   skipdec_request** requests) {
+  return guarded([&] {
     required(engine, "engine");
-    if (num_tokens > 0) required(token_ids, "token_ids");
-    runtime::require_token_count(num_tokens, engine->service->max_model_len());
-    return submit(engine, runtime::TokenSpan(token_ids, token_ids + num_tokens), params, request);
+    if (count == 0) return SKIPDEC_OK;
+    std::vector<runtime::Prompt> all;
+    for (std::size_t index = 0; index < count; ++index) {
+      all.push_back(prompt_of(*engine, required(prompts, "prompts")[index]));
+    }
+    return submit(engine, all, params, requests);
   });
 }
 

@@ -51,6 +51,7 @@ CompletionView::CompletionView(const Completion& completion) {
   shown_.logprobs_ends = logprobs_.empty() ? nullptr : completion.logprobs_ends.data();
   shown_.time_to_first_token = completion.time_to_first_token;
   shown_.seconds = completion.seconds;
+  shown_.token_seconds = completion.token_seconds.data();
 }
 
 }  // namespace skipdec::runtime

@@ -29,6 +29,7 @@ Sequence::Sequence(const Request& request, std::int64_t output_index, const Mode
       stop_checker_(rules_of(request, model), tokenizer) {
   completion_.token_ids.reserve(static_cast<std::size_t>(request.max_tokens));
   completion_.layers.reserve(static_cast<std::size_t>(request.max_tokens));
+  completion_.token_seconds.reserve(static_cast<std::size_t>(request.max_tokens));
 }
 
 void Sequence::accept(const float* logits, std::int64_t layers, double now, Delta& delta) {
@@ -40,11 +41,9 @@ void Sequence::accept(const float* logits, std::int64_t layers, double now, Delt
                                 token.logprobs.end());
     completion_.logprobs_ends.push_back(completion_.logprobs.size());
   }
-  if (completion_.token_ids.size() == 1) {
-    first_time_ = now;
-    completion_.time_to_first_token = now - start_;
-  }
-  completion_.seconds = now - first_time_;
+  completion_.token_seconds.push_back(now - start_);
+  completion_.time_to_first_token = completion_.token_seconds.front();
+  completion_.seconds = now - start_ - completion_.time_to_first_token;
   delta.has_token = true;
   delta.token_id = token.token_id;
   delta.layers = layers;

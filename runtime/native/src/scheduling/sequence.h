@@ -36,6 +36,7 @@ struct Completion {
   std::vector<std::size_t> logprobs_ends;  // where each token's end
   double time_to_first_token = 0;          // seconds since its caller began to wait
   double seconds = 0;                      // from its first token to its last
+  std::vector<double> token_seconds;       // when each token came, since then
 };
 
 class Sequence {
@@ -63,7 +64,7 @@ class Sequence {
   void write(Delta& delta);
 
   std::int64_t index_;
-  double start_, first_time_ = 0;
+  double start_;
   Completion completion_;
   Sampler sampler_;
   StopChecker stop_checker_;

@@ -63,41 +63,64 @@ void Service::load_tokenizer() {
 std::shared_ptr<Ticket> Service::submit(const Prompt& prompt, const SamplingParams& params,
                                         const std::string& schedule, double deadline,
                                         OnDelta on_delta) {
+  return submit_many({prompt}, params, schedule, deadline, {std::move(on_delta)}).front();
+}
+
+std::vector<std::shared_ptr<Ticket>> Service::submit_many(const std::vector<Prompt>& prompts,
+                                                          const SamplingParams& params,
+                                                          const std::string& schedule,
+                                                          double deadline,
+                                                          const std::vector<OnDelta>& on_delta) {
   require_usable();
   const ModelSpec& model = manifest().model;
   params.check(model.vocab_size, model.eos_token_id);
   if (!params.stop.empty()) tokenizer();
-  Arrival arrival;
-  Request& request = arrival.request;
+  std::vector<Arrival> made;
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (const Prompt& prompt : prompts) {
+    made.push_back(arrival(prompt, params, schedule, deadline));
+    tickets.push_back(made.back().ticket);
+    if (!on_delta.empty()) tickets.back()->on_delta = on_delta[tickets.size() - 1];
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    if (refusal_) throw Error(*refusal_);
+    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + engine_->stats().waiting;
+    const auto count = static_cast<std::int64_t>(made.size());
+    if (waiting + count > options_.max_waiting) {
+      throw Error(Status::kBusy, "engine",
+                  std::to_string(waiting) + " requests wait; allowed: " +
+                      std::to_string(options_.max_waiting) + "; try again later");
+    }
+    num_open_ += count;
+    for (Arrival& each : made) {
+      each.ticket->number = next_number_++;
+      arrivals_.push_back(std::move(each));
+    }
+  }
+  changed_.notify_all();
+  return tickets;
+}
+
+// A checked request.
+Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& params,
+                                  const std::string& schedule, double deadline) const {
+  const ModelSpec& model = manifest().model;
+  Arrival made;
+  made.start = seconds_now();
+  Request& request = made.request;
   request.prompt = token_ids(prompt, true);
   request.params = params;
   request.max_tokens =
       resolve_max_tokens(request.prompt, params, model.vocab_size, model.max_seq_len);
   request.schedule = resolve(schedule, request.max_tokens);
   engine_->require_possible(request);
-  arrival.start = seconds_now();
-  auto ticket = std::make_shared<Ticket>();
-  ticket->num_completions = params.n;
-  ticket->prompt = request.prompt;
-  ticket->schedule = request.schedule->text();
-  ticket->on_delta = std::move(on_delta);
-  ticket->deadline = deadline > 0 ? arrival.start + deadline : 0;
-  arrival.ticket = ticket;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (refusal_) throw Error(*refusal_);
-    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + engine_->stats().waiting;
-    if (waiting >= options_.max_waiting) {
-      throw Error(Status::kBusy, "engine",
-                  std::to_string(waiting) + " requests wait; allowed: " +
-                      std::to_string(options_.max_waiting) + "; try again later");
-    }
-    ticket->number = next_number_++;
-    ++num_open_;
-    arrivals_.push_back(std::move(arrival));
-  }
-  changed_.notify_all();
-  return ticket;
+  made.ticket = std::make_shared<Ticket>();
+  made.ticket->num_completions = params.n;
+  made.ticket->prompt = request.prompt;
+  made.ticket->schedule = request.schedule->text();
+  made.ticket->deadline = deadline > 0 ? made.start + deadline : 0;
+  return made;
 }
 
 void Service::cancel(std::int64_t number) {

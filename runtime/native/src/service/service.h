@@ -49,6 +49,12 @@ class Service {
   // from now, 0 for none. Throws kUsage, kSchedule, kCapacity, kBusy, kClosed.
   std::shared_ptr<Ticket> submit(const Prompt& prompt, const SamplingParams& params,
                                  const std::string& schedule, double deadline, OnDelta on_delta);
+  // The same of several, let in together as far as they fit: all of them or, if it throws, none.
+  // ``on_delta``: empty, or one for each.
+  std::vector<std::shared_ptr<Ticket>> submit_many(const std::vector<Prompt>& prompts,
+                                                   const SamplingParams& params,
+                                                   const std::string& schedule, double deadline,
+                                                   const std::vector<OnDelta>& on_delta);
   // Ends it before the next step.
   void cancel(std::int64_t number);
   // Log-probabilities of a continuation, at a turn of its own; not within a callback. ``scored``
@@ -84,6 +90,8 @@ class Service {
     std::promise<ScoreResult> result;
   };
 
+  Arrival arrival(const Prompt& prompt, const SamplingParams& params, const std::string& schedule,
+                  double deadline) const;
   void require_usable() const;
   void require_outside_callback(const char* what) const;
   TokenSpan token_ids(const Prompt& prompt, bool is_prompt) const;

@@ -1,0 +1,81 @@
+// skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE]]: what `skipdec bench --runtime native` drives.
+//
+// Reads a call a line, e.g. {"prompts": [[5, 6]], "max_tokens": 64, "schedule": "2x"}, runs its
+// prompts together, greedily and past the end of text, and answers with a line:
+//   {"wall_seconds": 1.5, "outputs": [{"token_ids": […], "layers": […], "token_seconds": […]}]}
+// or {"error": "…"}. Its first line says what it runs on: {"description": "…", "kibibytes": …}.
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <skipdec/skipdec.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+// Of this process: resident memory that is no file's, in KiB.
+std::int64_t anonymous_kibibytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    std::int64_t kibibytes = 0;
+    if (fields >> name >> kibibytes && name == "RssAnon:") return kibibytes;
+  }
+  return 0;
+}
+
+json run(skipdec::Engine& engine, const json& call) {
+  skipdec::Params params;
+  params.temperature(0).ignore_eos().max_tokens(call.at("max_tokens").get<std::int64_t>());
+  if (call.contains("schedule")) params.schedule(call["schedule"].get<std::string>());
+  const auto prompts = call.at("prompts").get<std::vector<std::vector<std::int64_t>>>();
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<skipdec::Request> requests = engine.submit_many(prompts, params);
+  for (skipdec::Request& request : requests) request.wait();
+  const skipdec::Seconds wall = std::chrono::steady_clock::now() - start;
+  json outputs = json::array();
+  for (const skipdec::Request& request : requests) {
+    const skipdec::Completion completion = request.completion();
+    outputs.push_back({{"token_ids", completion.token_ids},
+                       {"layers", completion.layers},
+                       {"token_seconds", completion.token_seconds}});
+  }
+  return {
+      {"wall_seconds", wall.count()}, {"outputs", outputs}, {"kibibytes", anonymous_kibibytes()}};
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 2 || count > 4) {
+    std::cerr << "usage: skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE]]\n";
+    return 2;
+  }
+  try {
+    skipdec::Options options;
+    if (count > 2) options.threads(std::stoi(arguments[2]));
+    if (count > 3) options.max_batch_size(std::stoi(arguments[3]));
+    skipdec::Engine engine(arguments[1], options.prefix_cache(false));
+    const json opened{{"description", engine.info().description},
+                      {"kibibytes", anonymous_kibibytes()}};
+    std::cout << opened.dump() << std::endl;
+    for (std::string line; std::getline(std::cin, line);) {
+      json answer;
+      try {
+        answer = run(engine, json::parse(line));
+      } catch (const std::exception& error) {
+        answer = {{"error", error.what()}};
+      }
+      std::cout << answer.dump() << std::endl;
+    }
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
