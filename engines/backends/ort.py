@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bundle import WeightsPlace
@@ -97,6 +98,17 @@ def use_shared_thread_pool(threads: int) -> None:
             "onnxruntime.set_global_thread_pool_sizes",
         ) from error
     _process_wide.threads = threads
+
+
+def onnxruntime_library() -> Path:
+    """The shared library of the installed ONNX Runtime, which C++ programs can run on, too."""
+    folder = Path(_native.__file__).parent
+    found = sorted(folder.glob("libonnxruntime.so*"))
+    if not found:
+        raise EnvironmentMismatchError(
+            "ONNX Runtime", f"{folder} holds no libonnxruntime.so; install onnxruntime again"
+        )
+    return found[0]
 
 
 def execution_providers() -> list[str]:

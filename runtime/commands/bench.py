@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -30,6 +31,7 @@ _HEADINGS = (
     "of band-\nwidth",
     "best of\nband-\nwidth",
 )
+_NATIVE_HEADINGS = ("runtime", "steps of\npython's")
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -40,6 +42,9 @@ skipdec bench opt-1.3b
 skipdec bench opt-1.3b --schedule 2x --schedule 4x
 
 skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 --json
+
+skipdec bench opt-1.3b --schedule 4x --threads 2 --runtime native
+  libskipdec, the C++ runtime, beside Python's, which shares one pool of as many threads
 """
 
 
@@ -65,15 +70,21 @@ def bench(
     from ...engines.host.progress import ConsoleProgress
     from ..measuring.bandwidth import open_probe
     from ..measuring.bench import run_benchmark
+    from ..measuring.native_calls import NativeCalls
 
-    threads = engines.threads
-    with ConsoleProgress() as progress:
+    threads, most_rows = engines.threads, max(config.batch_sizes)
+    with ConsoleProgress() as progress, ExitStack() as opened:
         progress.stage("loading")
+        native = None
+        if config.runtime == "native":
+            native = opened.enter_context(
+                NativeCalls.open(bundle, threads=threads, max_batch_size=most_rows)
+            )
         with (
-            engines.open(bundle, max_batch_size=max(config.batch_sizes)) as generator,
+            engines.open(bundle, max_batch_size=most_rows) as generator,
             open_probe(generator.device, threads) as probe,
         ):
-            report = run_benchmark(generator, config, probe, progress)
+            report = run_benchmark(generator, config, probe, progress, native)
             document = _document(generator, threads, config, report)
     if as_json:
         print_json(document)
@@ -106,6 +117,10 @@ def _document(
     }
 
 
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}×"
+
+
 def _print_report(document: dict[str, Any]) -> None:
     config = document["config"]
     console = result_console()
@@ -115,6 +130,7 @@ def _print_report(document: dict[str, Any]) -> None:
         f"{document['model']}, {document['kernels']}, {where}, prompt {config['prompt_length']}, "
         f"{config['num_tokens']} tokens a row, median of {config['repetitions']}"
     )
+    has_native = config["runtime"] == "native"
     rows = [
         (
             str(entry["batch_size"]),
@@ -130,10 +146,12 @@ def _print_report(document: dict[str, Any]) -> None:
             f"{entry['predicted_speedup']:.2f}×",
             f"{entry['bandwidth_fraction']:.2f}",
             f"{entry['best_bandwidth_fraction']:.2f}",
+            *((entry["runtime"], _ratio(entry["of_python"])) if has_native else ()),
         )
         for entry in document["measurements"]
     ]
-    print_table(console, _HEADINGS, rows, texts=(1,))
+    headings = (*_HEADINGS, *_NATIVE_HEADINGS) if has_native else _HEADINGS
+    print_table(console, headings, rows, texts=(1,))
     for name, text in {
         entry["name"]: entry["schedule"] for entry in document["measurements"]
     }.items():

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ..generator import Generator
 from ..schedule import ExitSchedule, realised_depth
 from ..schedule.text import format_schedule
+from ..tokens.outputs import RequestOutput
 from ..tokens.sampling import SamplingParams
 from .bandwidth import PASSES, Probe, open_probe
 from .config import BenchConfig
@@ -28,9 +30,18 @@ _WARMUP_TOKENS = 4
 _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
 
 
+class Generates(Protocol):
+    """What is timed: a `Generator`, or libskipdec behind `NativeCalls`."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
+    ) -> list[RequestOutput]:
+        """Continue each prompt."""
+
+
 @dataclass(frozen=True)
 class Run:
-    """One call of ``Generator.generate``."""
+    """One call of ``generate``."""
 
     wall_seconds: float
     time_to_first_token: float  # of the row that waited longest
@@ -59,6 +70,8 @@ class Measurement:
     speedup: float  # whole call, prompt included
     decode_speedup: float  # steps after the prompt
     predicted_speedup: float  # of those steps, from bytes
+    runtime: str  # python, native
+    of_python: float | None  # native: steps' seconds over those of Python's run just before
     disturbed: str  # what shows that the machine did other work meanwhile; "" if nothing
     bytes_per_step: int  # mean, weights, scales and KV
     bandwidth_fraction: float  # bytes a second of a repetition's steps / of the probe pass after it
@@ -84,6 +97,7 @@ class BenchReport:
 
 # Each run of a schedule, with the bandwidth, bytes a second, of the probe pass after it.
 _Runs = dict[ExitSchedule, list[tuple[Run, float]]]
+_RunsBy = dict[str, _Runs]  # by runtime
 
 
 def run_benchmark(
@@ -91,21 +105,30 @@ def run_benchmark(
     config: BenchConfig,
     probe: Probe | None = None,
     events: Events | None = None,
+    native: Generates | None = None,
 ) -> BenchReport:
     """Measure every schedule of ``config`` at every batch size, and the bandwidth in between.
 
     ``probe`` should have as many threads as the engines; None: one of the device, or of all
-    cores. ``events`` is told of each run. Raises what ``Generator.generate`` raises, e.g.
+    cores. ``events`` is told of each run. ``native``: what runs each call again, behind
+    ``generator``, for comparison. Raises what ``Generator.generate`` raises, e.g.
     UsageError for a prompt that is too long.
     """
     if probe is None:
         with open_probe(generator.device) as own:
-            return run_benchmark(generator, config, own, events)
+            return run_benchmark(generator, config, own, events, native)
+    if native is not None and generator.device is not None:
+        raise UsageError(
+            "runtime", f"is native, which runs on CPUs, but engines run on {generator.device.name}"
+        )
     schedules = _schedules(generator, config)
     events = events or Events()
     events.stage("measuring", len(config.batch_sizes) * config.repetitions * len(schedules))
+    timed: dict[str, Generates] = {"python": generator}
+    if native is not None:
+        timed["native"] = native
     runs = {
-        size: _measure_batch(generator, config, size, schedules, probe, events)
+        size: _measure_batch(generator, timed, config, size, schedules, probe, events)
         for size in config.batch_sizes
     }
     while len(probe.samples) < PASSES:
@@ -113,9 +136,10 @@ def run_benchmark(
     cost = CostModel(generator.bundle.manifest, on_device=generator.device is not None)
     return BenchReport(
         measurements=tuple(
-            _summarise(config, cost, size, name, schedule, runs[size], probe)
+            _summarise(config, cost, size, name, schedule, runs[size], runtime, probe)
             for size in config.batch_sizes
             for schedule, name in schedules.items()
+            for runtime in timed
         ),
         bandwidth=probe.best,
         bandwidth_passes=len(probe.samples),
@@ -135,7 +159,7 @@ def random_prompts(
 
 
 def timed_run(
-    generator: Generator, prompts: Sequence[Sequence[int]], schedule: ExitSchedule, num_tokens: int
+    generator: Generates, prompts: Sequence[Sequence[int]], schedule: ExitSchedule, num_tokens: int
 ) -> Run:
     """Generate exactly ``num_tokens`` greedily for each prompt, in one batch, and time it."""
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
@@ -166,12 +190,13 @@ def _schedules(generator: Generator, config: BenchConfig) -> dict[ExitSchedule, 
 
 def _measure_batch(
     generator: Generator,
+    timed: Mapping[str, Generates],
     config: BenchConfig,
     batch_size: int,
     schedules: Mapping[ExitSchedule, str],
     probe: Probe,
     events: Events,
-) -> _Runs:
+) -> _RunsBy:
     prompts = random_prompts(
         generator.model.vocab_size,
         batch_size=batch_size,
@@ -180,12 +205,14 @@ def _measure_batch(
     )
     for schedule in schedules:  # on a device all plans, whose graphs are captured on the way
         warmup = _WARMUP_TOKENS if generator.device is None else config.num_tokens
-        timed_run(generator, prompts, schedule, warmup)
-    runs: _Runs = {schedule: [] for schedule in schedules}
+        for engine in timed.values():
+            timed_run(engine, prompts, schedule, warmup)
+    runs: _RunsBy = {runtime: {schedule: [] for schedule in schedules} for runtime in timed}
     for repetition in range(config.repetitions):
         for schedule in schedules:
-            run = timed_run(generator, prompts, schedule, config.num_tokens)
-            runs[schedule].append((run, probe.measure()))
+            for runtime, engine in timed.items():
+                run = timed_run(engine, prompts, schedule, config.num_tokens)
+                runs[runtime][schedule].append((run, probe.measure()))
             events.advance(
                 f"batch {batch_size}, repetition {repetition + 1}, {format_schedule(schedule)}"
             )
@@ -198,10 +225,13 @@ def _summarise(
     batch_size: int,
     name: str,
     schedule: ExitSchedule,
-    runs: _Runs,
+    runs_by: _RunsBy,
+    runtime: str,
     probe: Probe,
 ) -> Measurement:
+    runs = runs_by[runtime]
     own = [run for run, _ in runs[schedule]]
+    python = [run for run, _ in runs_by["python"][schedule]]
     full = [run for run, _ in runs[ExitSchedule.full(schedule.num_layers)]]
     pairs = list(zip(full, own, strict=True))
     steps = [seconds * 1e3 for run in own for seconds in run.step_seconds]
@@ -233,6 +263,13 @@ def _summarise(
         speedup=median(full.wall_seconds / own.wall_seconds for full, own in pairs),
         decode_speedup=decode_speedup,
         predicted_speedup=predicted,
+        runtime=runtime,
+        of_python=None
+        if runtime == "python"
+        else median(
+            own.decode_seconds / before.decode_seconds
+            for own, before in zip(own, python, strict=True)
+        ),
         disturbed=disturbance([run.wall_seconds for run in full], decode_speedup, predicted),
         bytes_per_step=sum(step_bytes) // len(step_bytes),
         bandwidth_fraction=median(

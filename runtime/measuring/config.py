@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -35,3 +35,6 @@ class BenchConfig(ValidatedConfig):
         default=5, ge=1, description="each runs every schedule once, in turn"
     )
     seed: Annotated[int, Option()] = Field(default=0, ge=0, description="of the random prompts")
+    runtime: Annotated[Literal["python", "native"], Option()] = Field(
+        default="python", description="native: libskipdec, too, each run after Python's"
+    )

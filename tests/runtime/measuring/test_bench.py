@@ -28,7 +28,8 @@ class InventedGenerator:
 
     device = None
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, num_layers: int, *, seconds_per_layer: float = SECONDS_PER_LAYER) -> None:
+        self.seconds_per_layer = seconds_per_layer
         self.bundle = SimpleNamespace(manifest=hollow_manifest(num_layers))
         self.model = self.bundle.manifest.model
         self.bundle_schedule = parse_schedule("2x:horizon=8", num_layers=num_layers)
@@ -43,7 +44,7 @@ class InventedGenerator:
         self.calls.append((len(prompts), schedule.is_full, params.max_tokens))
         assert params.max_tokens is not None
         layers = [schedule.budget(index) for index in range(params.max_tokens - 1)]
-        timings = Timings(0.5, tuple(SECONDS_PER_LAYER * len(prompts) * n for n in layers))
+        timings = Timings(0.5, tuple(self.seconds_per_layer * len(prompts) * n for n in layers))
         completion = CompletionOutput(
             index=0,
             text="",
@@ -139,3 +140,15 @@ def test_prompts_are_reproducible_and_hold_no_special_tokens() -> None:
     assert prompts == random_prompts(50, batch_size=3, prompt_length=40, seed=1)
     assert [len(row) for row in prompts] == [40, 40, 40]
     assert all(4 <= token < 50 for row in prompts for token in row)
+
+
+def test_libskipdec_takes_its_turn_behind_each_call_of_python() -> None:
+    generator, native = InventedGenerator(12), InventedGenerator(12, seconds_per_layer=0.005)
+    config = BenchConfig(schedules=("4x",), num_tokens=8, repetitions=2)
+    report = run_benchmark(generator, config, InventedProbe(1e6), native=native)  # type: ignore[arg-type]
+    assert native.calls == generator.calls
+    assert [entry.runtime for entry in report.measurements] == ["python", "native"] * 2
+    assert [entry.of_python for entry in report.measurements] == [None, pytest.approx(0.5)] * 2
+    assert report.measurements[3].decode_speedup == pytest.approx(
+        report.measurements[2].decode_speedup
+    )
