@@ -2,7 +2,7 @@
 # Attacks the parsers of libskipdec with COUNT inputs each, mutated from files of tiny bundles, under
 # the address and undefined behaviour sanitizers: scripts/native/fuzz.sh COUNT [SEED] [PARSER…].
 # PRESET names another build of runtime/native/CMakePresets.json: tests, for ten times the speed.
-# The same SEED (default 1) means the same inputs; the one of a crash is left as fuzzing.input here.
+# The same SEED (default 1) means the same inputs; the one of a crash is left as PARSER.input here.
 set -euo pipefail
 count="${1:?usage: scripts/native/fuzz.sh COUNT [SEED] [PARSER…]}" seed="${2:-1}"
 shift $(($# < 2 ? $# : 2))
@@ -16,5 +16,7 @@ program="$(PYTHONPATH=tests/support/native python -c '
 from programs import built_program
 print(built_program("skipdec-fuzz"))')"
 python scripts/native/corpus.py "$corpus" 2>"$corpus.log" || { cat "$corpus.log" >&2 && exit 1; }
+(($#)) || set -- $(basename --suffix .cpp -a tests/runtime/native/fuzz_*.cpp)
 cd "$from"
-UBSAN_OPTIONS=print_stacktrace=1 "$program" "$corpus" "$count" "$seed" "$@"
+printf '%s\n' "$@" |
+    UBSAN_OPTIONS=print_stacktrace=1 xargs -P "$(nproc)" -n 1 "$program" "$corpus" "$count" "$seed"

@@ -1,5 +1,5 @@
 // skipdec-fuzz CORPUS COUNT SEED [NAME…]: COUNT inputs for each parser, or for those named.
-// skipdec-fuzz FILE NAME: one input again. The input of a crash lies in ./fuzzing.input.
+// skipdec-fuzz FILE NAME: one input again. The input of a crash lies in ./NAME.input.
 #include "fuzzing.h"
 
 #include <fcntl.h>
@@ -73,7 +73,7 @@ constexpr Parser kParsers[] = {
     {"", nullptr},
 };
 
-// What breaks readers of JSON.
+// What breaks readers of JSON: values first, then what is none.
 constexpr std::string_view kValues[] = {
     "0",
     "-1",
@@ -87,10 +87,7 @@ constexpr std::string_view kValues[] = {
     "-9223372036854775809",
     "18446744073709551616",
     "1e308",
-    "1e999",
     "1e-999",
-    "NaN",
-    "Infinity",
     "null",
     "true",
     "[]",
@@ -100,11 +97,15 @@ constexpr std::string_view kValues[] = {
     "\"../../../etc/passwd\"",
     "\"/dev/zero\"",
     "\"\\u0000\"",
+    "1e999",
+    "NaN",
+    "Infinity",
     "\"\\ud800\"",
     "\"\xff\xc0\xaf\"",
     "[[[[[[[[",
     "{\"\":{\"\":{\"\":",
 };
+constexpr std::size_t kWholeValues = 22;
 
 using Random = std::mt19937_64;
 
@@ -112,24 +113,84 @@ std::size_t below(Random& random, std::size_t count) { return count == 0 ? 0 : r
 
 bool is_word(char symbol) { return symbol != 0 && std::strchr("+-.0123456789aeflnrstuE", symbol); }
 
-// Where the number, word or string at or behind a random place begins and ends.
-std::pair<std::size_t, std::size_t> find_value(const std::string& text, Random& random) {
-  std::size_t begin = below(random, text.size());
-  while (begin < text.size() && text[begin] != '"' && !is_word(text[begin])) ++begin;
-  std::size_t end = begin;
-  if (end < text.size() && text[end] == '"') {
-    end = text.find('"', end + 1);
-    end = end == std::string::npos ? text.size() : end + 1;
-  } else {
-    while (end < text.size() && is_word(text[end])) ++end;
+// Where what begins at ``begin`` ends: a string, an array or object with all that is in it, a word.
+std::size_t end_of_value(const std::string& text, std::size_t begin) {
+  std::size_t depth = 0;
+  for (std::size_t place = begin; place < text.size(); ++place) {
+    const char symbol = text[place];
+    if (symbol == '"') {
+      place = text.find('"', place + 1);
+      if (place == std::string::npos) break;
+    } else if (symbol == '[' || symbol == '{') {
+      ++depth;
+    } else if (symbol == ']' || symbol == '}') {
+      --depth;
+    } else if (depth == 0) {
+      const std::size_t word = place;
+      while (place < text.size() && is_word(text[place])) ++place;
+      return std::max(place, word + 1);
+    }
+    if (depth == 0) return place + 1;
   }
-  return {begin, end};
+  return text.size();
 }
 
-void mutate(std::string& text, const std::string& other, Random& random) {
+struct Span {
+  std::size_t begin = 0, size = 0;
+};
+
+// A random one of the values, arrays, objects and names of fields.
+Span find_value(const std::string& text, Random& random) {
+  std::vector<std::size_t> begins;
+  for (std::size_t place = 0; place < text.size(); ++place) {
+    if (std::strchr(" \n:,]}", text[place]) != nullptr) continue;
+    begins.push_back(place);
+    if (text[place] != '[' && text[place] != '{') place = end_of_value(text, place);
+  }
+  if (begins.empty()) return {};
+  const std::size_t begin = begins[below(random, begins.size())];
+  return {begin, end_of_value(text, begin) - begin};
+}
+
+std::size_t skip_spaces(const std::string& text, std::size_t place) {
+  while (place < text.size() && std::strchr(" \n", text[place]) != nullptr) ++place;
+  return place;
+}
+
+bool holds(const std::string& text, std::size_t place, char symbol) {
+  return place < text.size() && text[place] == symbol;
+}
+
+// What stays JSON, mostly.
+void replace_value(std::string& text, const std::string& other, Random& random) {
+  Span old = find_value(text, random);
+  const std::size_t behind = skip_spaces(text, old.begin + old.size);
+  const bool is_name = holds(text, behind, ':');
+  std::string value{kValues[below(random, kWholeValues)]};
+  if (below(random, 3) == 0) {
+    const Span found = find_value(other, random);
+    value = other.substr(found.begin, found.size);
+  }
+  if (is_name && value[0] != '"') value = "\"a\"";
+  if (is_name && below(random, 2) == 0) {  // the whole field
+    old.size = end_of_value(text, skip_spaces(text, behind + 1)) - old.begin;
+  } else if (below(random, 4) != 0) {
+    text.replace(old.begin, old.size, value);
+    return;
+  }
+  if (below(random, 2) == 0) {
+    text.insert(old.begin, text.substr(old.begin, old.size) + ",");
+  } else {
+    const bool has_comma = holds(text, skip_spaces(text, old.begin + old.size), ',');
+    text.erase(old.begin, old.size + (has_comma ? 1 : 0));
+  }
+}
+
+// What knows bytes only.
+void replace_bytes(std::string& text, const std::string& other, Random& random) {
   const std::size_t place = below(random, text.size() + 1);
   const std::size_t length = std::min(text.size() - place, std::size_t{1} << below(random, 12));
-  switch (below(random, 10)) {
+  switch (below(random, 7)) {
     case 0:
       if (place < text.size()) text[place] = static_cast<char>(text[place] ^ 1 << below(random, 8));
       break;
@@ -148,34 +209,37 @@ void mutate(std::string& text, const std::string& other, Random& random) {
       break;
     }
     case 5:
-      if (below(random, 8) == 0) text.resize(place);
-      break;
-    case 6: {  // a value, or the name of a field, of this text or another for one of this
-      const auto [from, to] = find_value(other, random);
-      const auto [begin, end] = find_value(text, random);
-      text.replace(begin, end - begin, other.substr(from, to - from));
-      break;
-    }
-    case 7:
-      if (below(random, 16) == 0) {
+      if (below(random, 8) == 0) {
         text.insert(place, std::string(std::size_t{1} << below(random, 18), "[{\"9 a"[place % 6]));
       }
       break;
-    default: {
-      const auto [begin, end] = find_value(text, random);
-      text.replace(begin, end - begin, kValues[below(random, std::size(kValues))]);
+    default:
+      text.insert(place, kValues[below(random, std::size(kValues))]);
+  }
+}
+
+// Three of four inputs keep to the grammar.
+std::string mutated(std::string text, const std::string& other, Random& random) {
+  const bool keeps_values = below(random, 4) != 0;
+  for (std::size_t left = 1 + below(random, 3); left > 0; --left) {
+    if (keeps_values) {
+      replace_value(text, other, random);
+    } else {
+      replace_bytes(text, other, random);
     }
   }
   if (text.size() > kInputBytes) text.resize(kInputBytes);
+  return text;
 }
 
 // A file that outlives a crash.
 class LastInput {
  public:
-  LastInput() : file_(open(kPath, O_WRONLY | O_CREAT | O_TRUNC, 0644)) {}
+  explicit LastInput(std::string path)
+      : path_(std::move(path)), file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644)) {}
   ~LastInput() {
     close(file_);
-    unlink(kPath);
+    unlink(path_.c_str());
   }
   LastInput(const LastInput&) = delete;
   LastInput& operator=(const LastInput&) = delete;
@@ -183,13 +247,13 @@ class LastInput {
   void keep(const std::string& input) {
     if (pwrite(file_, input.data(), input.size(), 0) < 0 ||
         ftruncate(file_, static_cast<off_t>(input.size())) != 0) {
-      std::perror(kPath);
+      std::perror(path_.c_str());
       std::exit(2);
     }
   }
 
  private:
-  static constexpr const char* kPath = "fuzzing.input";
+  std::string path_;
   int file_;
 };
 
@@ -235,16 +299,15 @@ void parse(const Parser& parser, const std::string& input) {
 void attack(const Parser& parser, const std::filesystem::path& corpus, std::size_t count,
             std::uint64_t seed) {
   const std::vector<std::string> seeds = read_seeds(corpus, parser);
-  LastInput last;
+  LastInput last(std::string(parser.name) + ".input");
   for (const std::string& input : seeds) {
     last.keep(input);
     parse(parser, input);
   }
   for (std::size_t index = 0; index < count; ++index) {
     Random random(seed + index);
-    std::string input = seeds[below(random, seeds.size())];
-    const std::string& other = seeds[below(random, seeds.size())];
-    for (std::size_t left = 1 + below(random, 6); left > 0; --left) mutate(input, other, random);
+    const std::string& seed_text = seeds[below(random, seeds.size())];
+    const std::string input = mutated(seed_text, seeds[below(random, seeds.size())], random);
     last.keep(input);
     parse(parser, input);
   }

@@ -1,0 +1,13 @@
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "fuzzing.h"
+#include "json/parse.h"
+
+extern "C" int fuzz_json(const std::uint8_t* data, std::size_t size) {
+  try {
+    skipdec::runtime::parse_json({reinterpret_cast<const char*>(data), size}, "fuzz.json");
+  } catch (const skipdec::runtime::Error&) {
+  }
+  return 0;
+}
