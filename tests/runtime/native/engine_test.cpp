@@ -198,14 +198,5 @@ TEST_F(EngineTest, AScoredTextHasTheDepthThatGeneratingItHas) {
   for (const double logprob : result.logprobs) EXPECT_NEAR(logprob, -2.803, 0.01);
 }
 
-TEST_F(EngineTest, StepsThatRepeatAllocateNothing) {
-  make(3);
-  for (const std::int64_t number : {0, 1, 2}) engine_->add(number, request({4, 5}, 60), 0);
-  for (int step = 0; step < 8; ++step) engine_->step(0);
-  const std::int64_t held = engine_->stats().reserved_bytes;
-  for (int step = 0; step < 20; ++step) engine_->step(0);
-  EXPECT_EQ(engine_->stats().reserved_bytes, held);
-}
-
 }  // namespace
 }  // namespace skipdec::runtime

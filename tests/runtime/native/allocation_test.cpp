@@ -1,0 +1,86 @@
+// What a step allocates: every operator new of this program counts.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "arithmetic_model.h"
+#include "scheduling/engine.h"
+#include "stitching/slot_stitcher.h"
+
+namespace {
+
+thread_local std::int64_t allocations = 0;
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  ++allocations;
+  void* const memory = std::malloc(size == 0 ? 1 : size);  // NOLINT(*-no-malloc)
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT(*-no-malloc)
+void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }  // NOLINT
+
+namespace skipdec::runtime {
+namespace {
+
+using testing::ArithmeticBackend;
+using testing::ArithmeticBundle;
+
+class AllocationTest : public ::testing::Test {
+ protected:
+  PromptRow prompt(SlotCache::Row row) const {
+    PromptRow made;
+    made.row = row;
+    made.tokens = {5, 6, 7};
+    made.schedule = schedule_;
+    made.reservation = reservation_of(*schedule_, 3, 40);
+    return made;
+  }
+
+  ArithmeticBundle bundle_;
+  ArithmeticBackend backend_;
+  Engines engines_ = Engines::load(bundle_.manifest(), backend_);
+  SchedulePointer schedule_ = bundle_.schedules().resolve(testing::falling_schedule(5, 2, 8), 40);
+};
+
+TEST_F(AllocationTest, StepsAllocateNothingWhileTheirRowsAndPlansStay) {
+  SlotStitcher stitcher(engines_, bundle_.manifest(), {3, 64, 1 << 22}, true);
+  std::vector<PromptRow> prompts{prompt(0), prompt(1), prompt(2)};
+  stitcher.prefill({&prompts[0], &prompts[1], &prompts[2]});
+  std::vector<StepRow> rows(3);
+  std::int64_t with_allocations = 0;
+  for (std::int64_t index = 0; index < 36; ++index) {
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      rows[row] = {static_cast<SlotCache::Row>(row), 5, 3 + index, &schedule_->plan(index)};
+    }
+    const std::int64_t before = allocations;
+    stitcher.step(rows);
+    with_allocations += allocations > before ? 1 : 0;
+  }
+  EXPECT_EQ(with_allocations, 4);  // the steps of which each plan is the first
+}
+
+TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {
+  EngineConfig config;
+  config.max_batch_size = 2;
+  config.kv_memory = 1 << 22;
+  Engine engine(bundle_.manifest(), engines_, nullptr, config);
+  Request request;
+  request.prompt = {5, 6};
+  request.params.temperature = 0;
+  request.params.ignore_eos = true;
+  request.max_tokens = request.params.max_tokens = 50;
+  request.schedule = bundle_.schedules().resolve("full", 50);
+  for (const std::int64_t number : {0, 1}) engine.add(number, request, 0);
+  for (int step = 0; step < 5; ++step) engine.step(0);
+  const std::int64_t before = allocations;
+  for (int step = 0; step < 40; ++step) engine.step(0);
+  EXPECT_EQ(allocations, before);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime

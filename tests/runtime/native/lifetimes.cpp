@@ -1,0 +1,97 @@
+// lifetimes BUNDLE COUNT: opens and closes a bundle COUNT times, each time with a request that
+// ended, one that is cut off and one that is released early; before, two engines run side by side,
+// and a child process is refused. Prints the resident memory without files, in KiB, after a tenth
+// of the times and at the end.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <skipdec/skipdec.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+
+namespace {
+
+const std::vector<std::int64_t> kPrompt{5, 6, 7};
+
+std::int64_t anonymous_kibibytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    std::int64_t kibibytes = 0;
+    if (fields >> name >> kibibytes && name == "RssAnon:") return kibibytes;
+  }
+  return 0;
+}
+
+skipdec::Engine open(const char* bundle) {
+  return skipdec::Engine(bundle, skipdec::Options().threads(1).kv_memory(1 << 20));
+}
+
+skipdec::Params greedy(std::int64_t max_tokens) {
+  return skipdec::Params().temperature(0).ignore_eos().max_tokens(max_tokens);
+}
+
+void run_side_by_side(const char* bundle) {
+  skipdec::Engine one = open(bundle);
+  skipdec::Engine other = open(bundle);
+  std::vector<std::int64_t> tokens;
+  std::thread beside([&] { tokens = one.generate(kPrompt, greedy(20))[0].token_ids; });
+  const auto same = other.generate(kPrompt, greedy(20))[0].token_ids;
+  beside.join();
+  if (tokens != same) throw std::runtime_error("two engines write different tokens");
+}
+
+void refuse_a_child(const char* bundle) {
+  skipdec::Engine engine = open(bundle);
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      engine.submit(kPrompt, greedy(1));
+    } catch (const skipdec::Error& error) {
+      const bool is_named = std::string(error.what()).find("fork") != std::string::npos;
+      _exit(is_named && skipdec_engine_close(engine.get()) == SKIPDEC_USAGE ? 0 : 2);
+    }
+    _exit(1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WEXITSTATUS(status) != 0) throw std::runtime_error("a child was not refused");
+  engine.generate(kPrompt, greedy(2));
+}
+
+void live(const char* bundle) {
+  skipdec::Engine engine = open(bundle);
+  engine.generate(kPrompt, greedy(3));
+  const skipdec::Request cut_off = engine.submit(kPrompt, greedy(50));
+  {
+    const skipdec::Request released = engine.submit(kPrompt, greedy(50));
+  }
+  engine.close();
+  if (skipdec_request_wait(cut_off.get(), 0) == SKIPDEC_TIMEOUT) {
+    throw std::runtime_error("a request still runs");
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 3) return 2;
+  try {
+    const int times = std::stoi(arguments[2]);
+    run_side_by_side(arguments[1]);
+    refuse_a_child(arguments[1]);
+    for (int time = 1; time <= times; ++time) {
+      live(arguments[1]);
+      if (time == times / 10 || time == times) std::printf("%ld\n", anonymous_kibibytes());
+    }
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
