@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from native.token_texts import random_text, tokenizer_file
 from programs import built_program
-from token_texts import KINDS, random_text
 
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.sampling import SamplingParams
@@ -72,8 +72,7 @@ def expected(case: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def test_random_sequences_end_as_in_python(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(KINDS["opt_like"]().to_str(), encoding="utf-8")
+    path = tokenizer_file("opt_like", tmp_path)
     tokenizer = Tokenizer.load(path)
     source = random.Random(0)
     cases = [random_case(source, tokenizer) for _ in range(5000)]

@@ -9,9 +9,10 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 import pytest
+from native.token_parity import answers, differences, random_texts
+from native.token_texts import KINDS, tokenizer_file
 from native.unicode_tables import SCALARS, TABLES, CharacterClass
-from token_parity import answers, differences, random_texts
-from token_texts import KINDS
+from programs import built_program
 from tokenizers import pre_tokenizers
 
 from skipdec.runtime.tokens.tokenizer import Tokenizer
@@ -21,21 +22,17 @@ CHECKPOINT = SHARED / "checkpoints/opt-e2e-12x256-full/tokenizer.json"
 
 
 def first_differences(path: Path, texts: list[str]) -> list[str]:
-    return list(islice(differences(path, texts), 3))
+    return list(islice(differences(built_program("tokenize"), path, texts), 3))
 
 
-@pytest.fixture(params=list(KINDS))
+@pytest.fixture(params=KINDS)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(KINDS[request.param]().to_str(), encoding="utf-8")
-    return path
+    return tokenizer_file(request.param, tmp_path)
 
 
 @pytest.fixture
 def opt_like(tmp_path: Path) -> Path:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(KINDS["opt_like"]().to_str(), encoding="utf-8")
-    return path
+    return tokenizer_file("opt_like", tmp_path)
 
 
 def test_random_texts_become_the_same_tokens_and_back(path: Path) -> None:
@@ -69,7 +66,7 @@ def character_classes() -> dict[int, int]:
 
 
 def piece_ends(texts: list[str], path: Path) -> list[list[int]]:
-    lines = answers(path, [("p", text.encode()) for text in texts])[1:]
+    lines = answers(built_program("tokenize"), path, [("p", text.encode()) for text in texts])[1:]
     return [[int(end) for end in line.split()] for line in lines]
 
 
@@ -98,8 +95,7 @@ def test_every_character_is_of_the_class_that_the_package_gives_it(opt_like: Pat
 
 def test_words_and_spaces_beside_added_tokens_are_those_of_the_package(tmp_path: Path) -> None:
     """At each border of the table; scripts/native/unicode_tables.py --check asks everywhere."""
-    path = tmp_path / "tokenizer.json"
-    path.write_text(KINDS["flagged"]().to_str(), encoding="utf-8")
+    path = tokenizer_file("flagged", tmp_path)
     classes = character_classes()
     borders = [at for at in SCALARS if at and classes.get(at - 1, classes[at]) != classes[at]]
     near = [at + step for at in borders for step in (-1, 0) if at + step in classes]
@@ -110,10 +106,12 @@ def test_words_and_spaces_beside_added_tokens_are_those_of_the_package(tmp_path:
 
 def test_text_that_is_no_utf8_is_refused_by_the_byte(opt_like: Path) -> None:
     broken = {b"\xff": 0, b"12345678901\xe9t": 11, b"a\xed\xa0\x80": 1, b"\xf0\x9f\x98": 0}
-    lines = answers(opt_like, [("e", text) for text in broken])[1:]
+    lines = answers(built_program("tokenize"), opt_like, [("e", text) for text in broken])[1:]
     for line, at in zip(lines, broken.values(), strict=True):
         assert re.search(rf"error 1 prompt \| is no UTF-8 at byte {at} ", line)
 
 
 def test_number_of_tokens_counts_each_once(path: Path) -> None:
-    assert answers(path, [("v", b"")])[1:] == [str(Tokenizer.load(path).vocab_size)]
+    assert answers(built_program("tokenize"), path, [("v", b"")])[1:] == [
+        str(Tokenizer.load(path).vocab_size)
+    ]

@@ -23,14 +23,13 @@ void ModelEvents::refuse(const std::string& problem) const {
 }
 
 JsonEvents& ModelEvents::tree() {
-  if (place_ == Place::kTree) {
-    if (++tree_values_ > kMaxTreeValues)
-      refuse("holds more than " + std::to_string(kMaxTreeValues) + " values beside the model's");
-    return tree_;
-  }
-  const bool tokens = place_ == Place::kBeforeVocabulary || place_ == Place::kVocabulary;
-  refuse(tokens ? "model.vocab is no object of ids by token"
-                : "model.merges is no list of pairs of tokens");
+  if (place_ == Place::kVocabulary) refuse("model.vocab is no object of ids by token");
+  if (place_ == Place::kMerges || place_ == Place::kPair)
+    refuse("model.merges is no list of pairs of tokens");
+  if (++tree_values_ > kMaxTreeValues)
+    refuse("holds more than " + std::to_string(kMaxTreeValues) + " values beside the model's");
+  place_ = Place::kTree;  // a vocabulary or merges of another kind of model
+  return tree_;
 }
 
 void ModelEvents::on_null() { tree().on_null(); }

@@ -40,7 +40,7 @@ class ModelEvents final : public JsonEvents {
   enum class Place { kTree, kBeforeVocabulary, kVocabulary, kBeforeMerges, kMerges, kPair };
 
   [[noreturn]] void refuse(const std::string& problem) const;
-  // The tree, which gets a value that must not be one of the long parts.
+  // The tree, which gets the next value.
   JsonEvents& tree();
   void add_merge(std::string& value);
 

@@ -63,11 +63,11 @@ BytePairModel read_model(const TokenizerFields& document, const json& tree, Mode
 }
 
 void read_pre_tokenizer(const TokenizerFields& document, TokenizerParts& parts) {
-  if (!document.has("pre_tokenizer")) document.unsupported("it has no pre-tokenizer");
+  if (!document.has("pre_tokenizer")) document.unsupported("has no pre-tokenizer");
   const json* object = &document.object("pre_tokenizer");
   if (document.inside(*object, "pre_tokenizer").text("type") == "Sequence") {
     const json& all = document.inside(*object, "pre_tokenizer").array("pretokenizers");
-    if (all.size() != 1) document.unsupported("it has a sequence of pre-tokenizers");
+    if (all.size() != 1) document.unsupported("has a sequence of pre-tokenizers");
     object = &all[0];
     parts.one_pre_tokenizer = false;
   }
@@ -86,7 +86,7 @@ void check_other_kinds(const TokenizerFields& document) {
                          document.inside(document.object("normalizer"), "normalizer")
                              .optional_text("type")
                              .value_or("unnamed"));
-  if (!document.has("decoder")) document.unsupported("it has no decoder");
+  if (!document.has("decoder")) document.unsupported("has no decoder");
   const TokenizerFields decoder = document.inside(document.object("decoder"), "decoder");
   if (decoder.text("type") != "ByteLevel")
     decoder.unsupported("the decoder is " + decoder.text("type"));

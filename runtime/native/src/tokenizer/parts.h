@@ -16,7 +16,7 @@ constexpr std::size_t kMaxTokenizerBytes = std::size_t{64} << 20;
 constexpr std::uint32_t kMaxTokens = 1U << 24;  // ids are below
 constexpr std::size_t kMaxMerges = 1U << 24;
 constexpr std::size_t kMaxTokenBytes = 1U << 16;  // of one token
-constexpr std::size_t kMaxAddedBytes = 1U << 20;  // of all added tokens
+constexpr std::size_t kMaxAddedBytes = 1U << 18;  // of all added tokens
 
 struct SpecialTokens {
   std::vector<std::uint32_t> before, after;  // a text, where they are asked for

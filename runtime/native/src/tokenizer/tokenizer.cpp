@@ -16,6 +16,7 @@ namespace skipdec::runtime {
 namespace {
 
 constexpr std::string_view kPromptPlaceholder = "{prompt}";
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
 // Bytes of the longest token, as written in the file; 0 unless the tokens of a text hold all of its
 // bytes.
@@ -107,6 +108,10 @@ Tokenizer::Tokenizer(std::unique_ptr<State> state, std::optional<std::string> pr
 Tokenizer::~Tokenizer() = default;
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  if (text.size() > kMaxTextBytes)
+    throw Error(
+        Status::kCapacity, "prompt",
+        "has " + std::to_string(text.size()) + " bytes; allowed: " + std::to_string(kMaxTextBytes));
   const std::size_t valid = valid_utf8_length(text);
   if (valid < text.size())
     throw Error(Status::kUsage, "prompt",

@@ -24,7 +24,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Throws Error (kUsage) for text that is not UTF-8, naming the byte.
+  // Throws Error: kUsage for text that is not UTF-8, naming the byte, kCapacity for more than 1
+  // GiB.
   std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
   // The tokens that the model reads for `prompt`, the template's included.

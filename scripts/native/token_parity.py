@@ -7,32 +7,30 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from programs import built_program
-from token_texts import added_contents, random_text
-
 from skipdec.runtime.tokens.tokenizer import Tokenizer
+
+from .token_texts import added_contents, random_text
 
 Record = tuple[str, bytes]
 
 
-def answers(path: Path, records: Iterable[Record]) -> list[str]:
-    """The lines that tests/runtime/native/tokenize.cpp answers for the file ``path``.
+def answers(program: Path, path: Path, records: Iterable[Record]) -> list[str]:
+    """The lines that ``program``, tests/runtime/native/tokenize.cpp, answers for the file ``path``.
 
     The first is about the file itself.
     """
-    program = built_program("tokenize")
     request = b"".join(b"%b%d\n%b" % (kind.encode(), len(text), text) for kind, text in records)
     result = subprocess.run([program, path], input=request, capture_output=True, check=False)
     assert result.returncode in (0, 1), result.stderr
     return result.stdout.decode().split("\n")[:-1]
 
 
-def expected_encoding(tokenizer: Tokenizer, text: str) -> str:
+def _expected_encoding(tokenizer: Tokenizer, text: str) -> str:
     ids = (" ".join([*map(str, tokenizer.encode(text, special)), "|"]) for special in (True, False))
     return " ".join([*ids, str(tokenizer.least_tokens(text))])
 
 
-def expected_decoding(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+def _expected_decoding(tokenizer: Tokenizer, token_ids: list[int]) -> str:
     texts = [tokenizer.decode(token_ids, skip) for skip in (True, False)]
     for skip in (True, False):
         decoder = tokenizer.incremental_decoder(skip)
@@ -41,7 +39,7 @@ def expected_decoding(tokenizer: Tokenizer, token_ids: list[int]) -> str:
     return " ".join(["x" + text.encode().hex() for text in texts] + [""])
 
 
-def differences(path: Path, texts: list[str], seed: int = 0) -> Iterator[str]:
+def differences(program: Path, path: Path, texts: list[str], seed: int = 0) -> Iterator[str]:
     """What the two make of ``texts`` otherwise: each is encoded and, cut and mixed, decoded."""
     source = random.Random(seed)
     tokenizer = Tokenizer.load(path)
@@ -49,14 +47,16 @@ def differences(path: Path, texts: list[str], seed: int = 0) -> Iterator[str]:
     expected: list[str] = []
     for text in texts:
         records.append(("e", text.encode()))
-        expected.append(expected_encoding(tokenizer, text))
+        expected.append(_expected_encoding(tokenizer, text))
         token_ids = tokenizer.encode(text)
         if source.random() < 0.5:  # halves of characters, ids that are no token
             source.shuffle(token_ids)
             token_ids.append(source.randrange(tokenizer.vocab_size + 5))
         records.append(("d", " ".join(map(str, token_ids)).encode()))
-        expected.append(expected_decoding(tokenizer, token_ids))
-    for record, ours, right in zip(records, answers(path, records)[1:], expected, strict=True):
+        expected.append(_expected_decoding(tokenizer, token_ids))
+    for record, ours, right in zip(
+        records, answers(program, path, records)[1:], expected, strict=True
+    ):
         if ours.strip() != right.strip():
             yield f"{record}: {ours} instead of {right}"
 

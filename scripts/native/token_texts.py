@@ -6,6 +6,8 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
@@ -93,7 +95,7 @@ def prose(seed: int, num_words: int) -> Iterator[str]:
 
 @cache
 def _trained(vocab_size: int) -> str:
-    """A tokenizer of OPT's kind, learnt from `prose`: 256 bytes and merges; as JSON."""
+    """A tokenizer of OPT's kind, learnt from `prose`: `</s>` before every text; as JSON."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -111,13 +113,12 @@ def _trained(vocab_size: int) -> str:
     return text
 
 
-def opt_like(vocab_size: int = 2000) -> tokenizers.Tokenizer:
-    """As OPT's: `</s>` before every text."""
+def _tokenizer(vocab_size: int) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(_trained(vocab_size))
 
 
-def _flagged() -> tokenizers.Tokenizer:
-    tokenizer = opt_like()
+def _flagged(vocab_size: int) -> tokenizers.Tokenizer:
+    tokenizer = _tokenizer(vocab_size)
     tokenizer.add_tokens(
         [
             AddedToken("<sep>"),
@@ -136,15 +137,15 @@ def _flagged() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _prefix_space() -> tokenizers.Tokenizer:
-    tokenizer = _flagged()
+def _prefix_space(vocab_size: int) -> tokenizers.Tokenizer:
+    tokenizer = _flagged(vocab_size)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return tokenizer
 
 
-def _without_pieces() -> tokenizers.Tokenizer:
-    tokenizer = opt_like()
+def _without_pieces(vocab_size: int) -> tokenizers.Tokenizer:
+    tokenizer = _tokenizer(vocab_size)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
     )
@@ -152,51 +153,69 @@ def _without_pieces() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _changed(change: Callable[[dict[str, object]], None]) -> tokenizers.Tokenizer:
-    document = json.loads(_trained(2000))
-    change(document["model"])
-    return tokenizers.Tokenizer.from_str(json.dumps(document))
-
-
-def _ignores_merges(model: dict[str, object]) -> None:
+def _ignores_merges(document: dict[str, Any]) -> None:
+    model = document["model"]
     model["ignore_merges"] = True
-    vocabulary = model["vocab"]
-    assert isinstance(vocabulary, dict)
-    for token in ("Ġtheyve", "they", "restaurant", "Ġ東京"):
-        vocabulary.setdefault(token, len(vocabulary))
+    for token in ("they", "restaurant", "Ġfood", "Ġæ"):
+        model["vocab"].setdefault(token, len(model["vocab"]))
 
 
-def _legacy_merges(model: dict[str, object]) -> None:
-    merges = model["merges"]
-    assert isinstance(merges, list)
-    model["merges"] = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+def _legacy_merges(document: dict[str, Any]) -> None:
+    model = document["model"]
+    model["merges"] = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
 
 
-def _without_some_bytes(fuse: bool) -> Callable[[dict[str, object]], None]:
-    def change(model: dict[str, object]) -> None:
-        model.update(unk_token="<unk>", fuse_unk=fuse)
-        vocabulary, merges = model["vocab"], model["merges"]
-        assert isinstance(vocabulary, dict)
-        assert isinstance(merges, list)
-        missing = {"Ã", "Ġ", "3", "è", "æ"}
-        model["vocab"] = {
-            token: place for token, place in vocabulary.items() if not missing & set(token)
-        }
-        model["merges"] = [pair for pair in merges if not missing & set("".join(pair))]
-
-    return change
+def _without_some_bytes(document: dict[str, Any]) -> None:
+    model = document["model"]
+    model["unk_token"] = "<unk>"
+    missing = {"Ã", "Ġ", "3", "è", "æ"}
+    kept = {token: place for token, place in model["vocab"].items() if not missing & set(token)}
+    model["vocab"] = kept
+    model["merges"] = [pair for pair in model["merges"] if not missing & set("".join(pair))]
 
 
-KINDS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
-    "opt_like": opt_like,
-    "flagged": _flagged,
-    "prefix_space": _prefix_space,
-    "without_pieces": _without_pieces,
-    "ignores_merges": lambda: _changed(_ignores_merges),
-    "legacy_merges": lambda: _changed(_legacy_merges),
-    "unknown": lambda: _changed(_without_some_bytes(False)),
-    "unknown_fused": lambda: _changed(_without_some_bytes(True)),
+def _unknown_fused(document: dict[str, Any]) -> None:
+    _without_some_bytes(document)
+    document["model"]["fuse_unk"] = True
+
+
+def _unknown_left_out(document: dict[str, Any]) -> None:
+    """With an added token that gets an id of another: the number of tokens, of which some lack."""
+    _without_some_bytes(document)
+    document["model"]["unk_token"] = None
+    document["added_tokens"].append(document["added_tokens"][0] | {"content": "<sep>"})
+
+
+def _changed(change: Callable[[dict[str, Any]], None]) -> Callable[[int], str]:
+    """A file whose keys are sorted, as the exporter writes its own, changed."""
+
+    def make(vocab_size: int) -> str:
+        document = json.loads(_trained(vocab_size))
+        change(document)
+        return json.dumps(document, sort_keys=True, ensure_ascii=False)
+
+    return make
+
+
+_MAKERS: dict[str, Callable[[int], str]] = {
+    "opt_like": _trained,
+    "flagged": lambda vocab_size: _flagged(vocab_size).to_str(),
+    "prefix_space": lambda vocab_size: _prefix_space(vocab_size).to_str(pretty=True),
+    "without_pieces": lambda vocab_size: _without_pieces(vocab_size).to_str(),
+    "ignores_merges": _changed(_ignores_merges),
+    "legacy_merges": _changed(_legacy_merges),
+    "unknown": _changed(_without_some_bytes),
+    "unknown_fused": _changed(_unknown_fused),
+    "unknown_left_out": _changed(_unknown_left_out),
 }
+KINDS = tuple(_MAKERS)
+
+
+def tokenizer_file(kind: str, folder: Path, vocab_size: int = 2000) -> Path:
+    """Write a tokenizer.json of about ``vocab_size`` tokens, at least 260, into ``folder``."""
+    path = folder / f"{kind}.json"
+    path.write_text(_MAKERS[kind](vocab_size), encoding="utf-8")
+    return path
 
 
 def added_contents(tokenizer: tokenizers.Tokenizer) -> tuple[str, ...]:

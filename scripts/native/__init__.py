@@ -1,0 +1,1 @@
+"""What the C++ library is checked against, and what it compiles that is written by a program."""

@@ -1,0 +1,47 @@
+// Any bytes as a tokenizer.json, and what it makes of a text.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "errors.h"
+#include "fuzzing.h"
+#include "tokenizer/incremental_decoder.h"
+#include "tokenizer/tokenizer.h"
+
+namespace {
+
+using skipdec::runtime::Error;
+using skipdec::runtime::IncrementalDecoder;
+using skipdec::runtime::Tokenizer;
+
+constexpr std::string_view kText =
+    "</s>It's 12 \xC2\xBD\xE6\x9D\xB1\xE4\xBA\xAC,  <sep>\n\t word [left] x ";
+
+// Whatever the tokens are, both ways of decoding agree, and no text has fewer tokens than promised.
+void use(const Tokenizer& tokenizer, std::string_view text) {
+  const std::vector<std::int64_t> token_ids = tokenizer.encode(text);
+  IncrementalDecoder decoder(tokenizer, false);
+  std::string pieces;
+  for (const std::int64_t token_id : token_ids) pieces += decoder.push(token_id);
+  pieces += decoder.flush();
+  if (pieces != tokenizer.decode(token_ids, false)) __builtin_trap();
+  if (tokenizer.least_tokens(text) > static_cast<std::int64_t>(token_ids.size())) __builtin_trap();
+  tokenizer.token_text(static_cast<std::int64_t>(tokenizer.vocab_size()) - 1);
+}
+
+}  // namespace
+
+extern "C" int fuzz_tokenizer(const std::uint8_t* data, std::size_t size) {
+  const std::string_view content(reinterpret_cast<const char*>(data), size);
+  try {
+    const auto tokenizer = Tokenizer::parse(content, "tokenizer.json", "{prompt}");
+    use(*tokenizer, kText);
+    use(*tokenizer, content.substr(0, 4096));
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).empty()) __builtin_trap();
+  }
+  return 0;
+}

@@ -1,0 +1,185 @@
+"""Which tokenizer.json the C++ library reads; the others are refused with what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native.token_parity import answers
+from native.token_texts import tokenizer_file
+from programs import built_program
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def refusal(tmp_path: Path, change: Change) -> str:
+    """What is said of a file that ``change`` has spoiled; "" if it is read."""
+    path = tokenizer_file("opt_like", tmp_path, 300)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    change(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    first = answers(built_program("tokenize"), path, [])[0]
+    return first if first.startswith("error ") else ""
+
+
+OTHER_KINDS: dict[str, tuple[Change, str]] = {
+    "unigram": (
+        lambda file: file.update(model={"vocab": [["a", -1.5]], "unk_id": 0, "type": "Unigram"}),
+        "model: the model is Unigram",
+    ),
+    "word_piece": (
+        lambda file: file["model"].update(type="WordPiece", merges=None),
+        "model: the model is WordPiece",
+    ),
+    "byte_fallback": (lambda file: file["model"].update(byte_fallback=True), "byte_fallback"),
+    "dropout": (lambda file: file["model"].update(dropout=0.1), "dropout"),
+    "suffix": (lambda file: file["model"].update(end_of_word_suffix="</w>"), "suffix is </w>"),
+    "normalizer": (
+        lambda file: file.update(normalizer={"type": "NFC"}),
+        "the normalizer is NFC",
+    ),
+    "pre_tokenizer": (
+        lambda file: file.update(pre_tokenizer={"type": "Metaspace"}),
+        "the pre-tokenizer is Metaspace",
+    ),
+    "no_pre_tokenizer": (lambda file: file.update(pre_tokenizer=None), "no pre-tokenizer"),
+    "two_pre_tokenizers": (
+        lambda file: file.update(
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [file["pre_tokenizer"]] * 2}
+        ),
+        "sequence of pre-tokenizers",
+    ),
+    "decoder": (lambda file: file.update(decoder={"type": "Fuse"}), "the decoder is Fuse"),
+    "no_decoder": (lambda file: file.update(decoder=None), "no decoder"),
+    "two_templates": (
+        lambda file: file.update(
+            post_processor={"type": "Sequence", "processors": [file["post_processor"]] * 2}
+        ),
+        "two post-processors add tokens",
+    ),
+    "no_text": (
+        lambda file: file["post_processor"]["single"].pop(),
+        "holds the text more or less than once",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(OTHER_KINDS))
+def test_another_kind_runs_on_token_ids_only(kind: str, tmp_path: Path) -> None:
+    change, words = OTHER_KINDS[kind]
+    said = refusal(tmp_path, change)
+    assert words in said
+    assert said.endswith("this library encodes byte-level BPE only: give token ids, not text")
+
+
+def _without(*keys: str) -> Change:
+    def change(file: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            file = file[key]
+        del file[keys[-1]]
+
+    return change
+
+
+MALFORMED: dict[str, tuple[Change, str]] = {
+    "version": (lambda file: file.update(version="2.0"), "version is 2.0; allowed: 1.0"),
+    "no_model": (_without("model"), "`model` is wrong; allowed: a value; it is missing"),
+    "no_vocab": (_without("model", "vocab"), "model: lacks vocab or merges"),
+    "vocab_is_list": (lambda file: file["model"].update(vocab=[]), "lacks vocab or merges"),
+    "vocab_is_null": (lambda file: file["model"].update(vocab=None), "lacks vocab or merges"),
+    "id_is_text": (lambda file: file["model"]["vocab"].update(a="1"), "model.vocab is no object"),
+    "id_is_negative": (lambda file: file["model"]["vocab"].update(a=-1), "model.vocab is no"),
+    "id_is_huge": (lambda file: file["model"]["vocab"].update(a=1 << 24), "the id 16777216;"),
+    "id_comes_twice": (lambda file: file["model"]["vocab"].update(zzz=7), "have the id 7"),
+    "long_token": (
+        lambda file: file["model"]["vocab"].update({"a" * 65537: 9999}),
+        "a token of 65537 bytes; allowed: 65536",
+    ),
+    "unknown_merge": (
+        lambda file: file["model"]["merges"].append(["a", "qqq"]),
+        "merges need the token aqqq, which vocab lacks",
+    ),
+    "merge_without_result": (
+        lambda file: file["model"]["merges"].append(["!", "!"]),
+        "merges need the token !!, which vocab lacks",
+    ),
+    "merge_of_three": (
+        lambda file: file["model"]["merges"].append(["a", "b", "c"]),
+        "more than two tokens in a pair",
+    ),
+    "merge_of_one": (lambda file: file["model"]["merges"].append(["a"]), "a pair of one token"),
+    "mixed_merges": (lambda file: file["model"]["merges"].append("a b"), "pairs and strings"),
+    "merges_are_text": (lambda file: file["model"].update(merges="a b"), "lacks vocab or merges"),
+    "merge_is_number": (lambda file: file["model"].update(merges=[1]), "model.merges is no list"),
+    "merge_is_text": (lambda file: file["model"].update(merges=["abc"]), "not two tokens with a"),
+    "added_without_flag": (
+        _without("added_tokens", 0, "lstrip"),  # type: ignore[arg-type]
+        "added_tokens: `lstrip` is wrong",
+    ),
+    "added_twice": (
+        lambda file: file["added_tokens"].append(file["added_tokens"][0]),
+        "the token <s> comes twice",
+    ),
+    "much_added": (
+        lambda file: file["added_tokens"].append(
+            file["added_tokens"][0] | {"content": "a" * 300_000}
+        ),
+        "more than 262144 bytes",
+    ),
+    "template_lacks_token": (
+        _without("post_processor", "special_tokens", "</s>"),
+        "post_processor: special_tokens lacks </s>",
+    ),
+    "two_texts": (
+        lambda file: file["post_processor"]["single"].append({"Sequence": {"id": "B"}}),
+        "the template for one text has a second one",
+    ),
+    "add_prefix_space": (
+        lambda file: file["pre_tokenizer"].update(add_prefix_space=1),
+        "pre_tokenizer: `add_prefix_space` is wrong; allowed: true or false",
+    ),
+    "much_beside": (
+        lambda file: file.update(other=[0] * (1 << 20)),
+        "more than 1048576 values beside the model's",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(MALFORMED))
+def test_malformed_file_is_refused_with_what_is_wrong(kind: str, tmp_path: Path) -> None:
+    change, words = MALFORMED[kind]
+    said = refusal(tmp_path, change)
+    assert said.startswith("error 2 tokenizer.json | ")
+    assert words in said
+    assert said.endswith("export the model again")
+
+
+FINE: dict[str, Change] = {
+    "no_type": _without("model", "type"),
+    "no_dropout": lambda file: file["model"].update(dropout=0.0),
+    "empty_prefix": lambda file: file["model"].update(continuing_subword_prefix=""),
+    "no_post_processor": lambda file: file.update(post_processor=None),
+    "truncation": lambda file: file.update(
+        truncation={"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    ),
+    "empty_added": lambda file: file["added_tokens"].append(
+        file["added_tokens"][0] | {"content": ""}
+    ),
+    "unknown_fields": lambda file: file.update(new_field={"a": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("kind", list(FINE))
+def test_what_the_package_reads_too_is_read(kind: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, FINE[kind]) == ""
+
+
+def test_file_above_the_limit_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(b" " * ((64 << 20) + 1))
+    said = subprocess.run([built_program("tokenize"), path], capture_output=True, text=True).stdout
+    assert "is larger than 67108864 bytes, the most that is read" in said
