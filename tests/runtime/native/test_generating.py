@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from text_bundles import STRUCTURE, export_text_bundle
 from tiny_models import STRUCTURES
 
 from skipdec import Generator, SamplingParams
+from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.kernels.library import find_library
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
@@ -240,3 +242,26 @@ def test_bad_requests_are_refused_with_words_and_the_others_run(
     refused, made = run_native(bundle, [line, good])
     assert words in refused["error"]
     assert len(made["outputs"][0]["token_ids"]) == 2
+
+
+@pytest.mark.parametrize("raw_prompts", [False, True])
+def test_text_prompts_stand_in_the_bundles_template_unless_they_are_raw(
+    text_bundle: Path, tmp_path: Path, raw_prompts: bool
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(text_bundle, bundle)
+    manifest = EngineBundle.read_manifest(bundle)
+    changed = manifest.model_copy(update={"prompt_template": "Post: {prompt}\nTL;DR:"})
+    (bundle / "manifest.json").write_text(changed.with_digest().to_json(), encoding="utf-8")
+    with Generator.open(bundle, threads=1, raw_prompts=raw_prompts) as generator:
+        (wanted,) = generator.generate(["a é"], GREEDY)
+    line = {"prompt": "a é", "params": native_params(GREEDY)}
+    (given,) = run_native(bundle, [line], raw_prompts=raw_prompts)
+    assert tuple(given["prompt_token_ids"]) == wanted.prompt_token_ids
+    assert given["outputs"][0]["text"] == wanted.outputs[0].text
+
+
+@needs_kernels
+def test_copied_weights_give_the_same_tokens(runtimes: tuple[Runtime, Runtime]) -> None:
+    asked = [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS]
+    expect_equal(runtimes, asked, copies_weights=True)
