@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NATIVE = Path("engines", "kernels", "native")
+KERNELS = Path("engines", "kernels", "native")
+RUNTIME = Path("runtime", "native")
 HAS_COMPILER = shutil.which(os.environ.get("CXX", "g++")) is not None
 NOT_SHIPPED = {"tests", "scripts", "docs", "examples", "build", "dist"}
 
@@ -55,7 +56,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / Path(name).relative_to("skipdec"), target)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "tree")
-    shutil.copytree(ROOT / NATIVE, folder / "tree" / NATIVE)
+    shutil.copytree(ROOT / KERNELS, folder / "tree" / KERNELS)
+    made = shutil.ignore_patterns("bin", "lib")
+    shutil.copytree(ROOT / RUNTIME, folder / "tree" / RUNTIME, ignore=made)
     archive = run_build("sdist", folder / "tree", folder / "dist")
     subprocess.run(["tar", "-xzf", archive, "-C", folder], check=True)
     unpacked = folder / archive.name.removesuffix(".tar.gz")
@@ -78,11 +81,21 @@ def test_a_wheel_without_a_compiler_holds_the_tree_and_no_library(wheel: zipfile
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here")
-def test_a_wheel_compiled_from_the_sdist_holds_the_library(sources: Path, tmp_path: Path) -> None:
+def test_a_wheel_compiled_from_the_sdist_holds_the_libraries(sources: Path, tmp_path: Path) -> None:
     built = zipfile.ZipFile(run_build("wheel", sources, tmp_path))
     shipped = {name for name in built.namelist() if ".dist-info/" not in name}
-    (library,) = shipped - package_files()
-    assert Path(library).match("skipdec/engines/kernels/_native*.so")
+    kernels, *native = sorted(shipped - package_files())
+    assert Path(kernels).match("skipdec/engines/kernels/_native*.so")
+    headers = (ROOT / RUNTIME / "include").rglob("*.h*")
+    programs = (ROOT / RUNTIME / "apps").glob("*.cpp")
+    assert set(native) == {
+        *(f"skipdec/{header.relative_to(ROOT)}" for header in headers),
+        *(f"skipdec/runtime/native/bin/{file.stem.replace('_', '-')}" for file in programs),
+        "skipdec/runtime/native/lib/libskipdec.so.1",
+        "skipdec/runtime/native/lib/cmake/skipdec/skipdecConfig.cmake",
+        "skipdec/runtime/native/lib/cmake/skipdec/skipdecConfigVersion.cmake",
+        "skipdec/runtime/native/lib/pkgconfig/skipdec.pc",
+    }
     assert "-py3-none-linux_" in str(built.filename)
 
 

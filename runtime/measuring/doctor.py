@@ -135,7 +135,7 @@ def _libskipdec() -> dict[str, str | int | None]:
     try:
         path, version = str(native_paths().library), native_abi_version()
     except EnvironmentMismatchError as error:
-        problem = f"{error.subject} {'; '.join(error.problems)}"
+        problem = f"{error.subject} {'; '.join(error.problems)}".removeprefix("libskipdec ")
         return {"path": None, "abi_version": None, "problem": problem}
     return {"path": path, "abi_version": version, "problem": None}
 

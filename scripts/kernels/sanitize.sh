@@ -10,8 +10,8 @@ copy="$(mktemp -d)"
 trap 'rm -rf "$copy"' EXIT
 
 rm -rf build/lib* build/bdist*
-CXX=g++ CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined \
-    -fno-sanitize-recover=all" \
+NLOHMANN_JSON_INCLUDE_DIR=none CXX=g++ CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer \
+    -fsanitize=address,undefined -fno-sanitize-recover=all" \
     pip install --quiet --no-deps --no-build-isolation --target "$copy" .
 
 # Python itself is not compiled with it, so it comes first; libstdc++ too, for its exceptions.

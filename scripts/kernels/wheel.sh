@@ -1,20 +1,39 @@
 #!/usr/bin/env bash
-# A wheel for any Linux of this processor: scripts/kernels/wheel.sh [OUT], default dist. Fails without
-# the kernels inside, and where they need a C library newer than manylinux_2_28's; then auditwheel's
-# list says which symbols do.
+# Two wheels for Linux of this processor, of which pip takes the first that fits:
+# scripts/kernels/wheel.sh [OUT], default dist. One holds kernels and libskipdec and needs a C library
+# as new as what they were compiled with; one, with the kernels alone, runs from manylinux_2_28's on.
+# Fails where something is not inside, or needs a newer library; auditwheel lists which symbols do.
 set -euo pipefail
 out="$(realpath -m "${1:-dist}")"
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-rm -rf build/lib* build/bdist* # setuptools would pack what the tree no longer has
-python -m build --wheel --no-isolation --outdir "$work" . >"$work/log" || { cat "$work/log" && exit 1; }
-wheel="$(compgen -G "$work/*-py3-none-linux_*.whl")" || {
-    grep BuildKernels "$work/log" >&2
-    echo "error: the wheel lacks the kernels" >&2
-    exit 1
+# wheel NAME PLATFORM FILE…: a wheel with these files, compiled ones
+wheel() {
+    rm -rf build/lib* build/bdist* # setuptools would pack what the tree no longer has
+    python -m build --wheel --no-isolation --outdir "$work/$1" . >"$work/log" || {
+        cat "$work/log"
+        exit 1
+    }
+    local built listed file
+    built="$(compgen -G "$work/$1/*-py3-none-linux_*.whl")" || {
+        grep BuildNative "$work/log" >&2
+        echo "error: the wheel holds nothing compiled" >&2
+        exit 1
+    }
+    listed="$(python -m zipfile --list "$built")"
+    for file in "${@:3}"; do
+        grep --only-matching "skipdec/$file[^ ]*" <<<"$listed" || {
+            grep BuildNative "$work/log" >&2
+            echo "error: the wheel lacks $file" >&2
+            exit 1
+        }
+    done
+    auditwheel show "$built"
+    auditwheel repair --strip --plat "$2" --wheel-dir "$out" "$built"
 }
-python -m zipfile --list "$wheel" | grep --only-matching 'skipdec/engines/kernels/_native[^ ]*'
-auditwheel show "$wheel"
-auditwheel repair --strip --plat "manylinux_2_28_$(uname -m)" --wheel-dir "$out" "$wheel"
+
+NLOHMANN_JSON_INCLUDE_DIR=none wheel kernels "manylinux_2_28_$(uname -m)" engines/kernels/_native
+wheel all auto engines/kernels/_native runtime/native/lib/libskipdec.so runtime/native/bin/skipdec-run
+rm -rf build/lib* build/bdist*

@@ -1,0 +1,97 @@
+"""Programs find the installed library: by find_package, by pkg-config, by skipdec-config."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from programs import FOLDER, built_program
+
+from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.runtime.commands import native_config
+from skipdec.runtime.native_library import native_paths
+
+SOURCE = """
+#include <skipdec/skipdec.h>
+#include <stdio.h>
+int main(void) { return printf("%s\\n", skipdec_status_name(SKIPDEC_BUNDLE)) < 0; }
+"""
+PROJECT = """
+cmake_minimum_required(VERSION 3.22)
+project(embeds LANGUAGES C)
+find_package(skipdec 0.1 REQUIRED)
+add_executable(embeds main.c)
+target_link_libraries(embeds PRIVATE skipdec::skipdec)
+"""
+
+
+@pytest.fixture(scope="module")
+def by_cmake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``lib`` of an installation by CMake, moved after it."""
+    built_program("all")
+    folder = tmp_path_factory.mktemp("installed")
+    installation = ["cmake", "--install", str(FOLDER), "--prefix", str(folder / "first")]
+    subprocess.run(installation, check=True, capture_output=True)
+    moved = (folder / "first").rename(folder / "moved")
+    return next(moved.rglob("libskipdec.so.1")).parent
+
+
+@pytest.fixture(scope="module")
+def by_pip() -> Path:
+    try:
+        return native_paths().library.parent
+    except EnvironmentMismatchError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["by_cmake", "by_pip"])
+def lib(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Where the program is to be built, beside its source and project."""
+    (tmp_path / "main.c").write_text(SOURCE)
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT)
+    return tmp_path / "build" / "embeds"
+
+
+def told(command: list[str], **variables: str) -> str:
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_cmake_finds_it_wherever_it_was_moved_to(lib: Path, program: Path) -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake here")
+    folders = ["-S", str(program.parents[1]), "-B", str(program.parent)]
+    told(["cmake", *folders, f"-Dskipdec_DIR={lib / 'cmake' / 'skipdec'}"])
+    told(["cmake", "--build", str(program.parent)])
+    assert told([str(program)]) == "bundle"
+
+
+def test_pkg_config_finds_it_wherever_it_was_moved_to(lib: Path, program: Path) -> None:
+    if shutil.which("pkg-config") is None:
+        pytest.skip("no pkg-config here")
+    asked = ["pkg-config", "--cflags", "--libs", "skipdec"]
+    flags = told(asked, PKG_CONFIG_PATH=str(lib / "pkgconfig")).split()
+    program.parent.mkdir()
+    told(["gcc", str(program.parents[1] / "main.c"), *flags, "-o", str(program)])
+    assert told([str(program)], LD_LIBRARY_PATH=str(lib)) == "bundle"
+
+
+def test_skipdec_config_tells_a_compiler_all_it_needs(
+    by_pip: Path, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native_config.main(["--cflags", "--libs"])
+    flags = capsys.readouterr().out.split()
+    program.parent.mkdir()
+    told(["gcc", str(program.parents[1] / "main.c"), *flags, "-o", str(program)])
+    assert told([str(program)]) == "bundle"
