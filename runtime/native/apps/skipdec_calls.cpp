@@ -63,7 +63,7 @@ int main(int count, char** arguments) {
     skipdec::Engine engine(arguments[1], options.prefix_cache(false));
     const json opened{{"description", engine.info().description},
                       {"kibibytes", anonymous_kibibytes()}};
-    std::cout << opened.dump() << std::endl;
+    std::cout << opened.dump() << '\n' << std::flush;
     for (std::string line; std::getline(std::cin, line);) {
       json answer;
       try {
@@ -71,7 +71,7 @@ int main(int count, char** arguments) {
       } catch (const std::exception& error) {
         answer = {{"error", error.what()}};
       }
-      std::cout << answer.dump() << std::endl;
+      std::cout << answer.dump() << '\n' << std::flush;
     }
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from runtimes import Asked, Runtime, both, native_params, plan_text, run_native
-from text_bundles import STRUCTURE, export_text_bundle
 from tiny_models import STRUCTURES
 
 from skipdec import Generator, SamplingParams
@@ -174,13 +173,6 @@ def test_scores_equal(exported: Callable[..., Path], schedule: str) -> None:
     for given, wanted in zip(run_native(bundle, lines), expected, strict=True):
         assert given["layers"] == list(wanted.layers_per_token)
         assert given["logprobs"] == pytest.approx(list(wanted.logprobs), abs=2e-5)
-
-
-@pytest.fixture(scope="module")
-def text_bundle(
-    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))
 
 
 @pytest.mark.parametrize(

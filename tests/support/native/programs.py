@@ -29,11 +29,30 @@ def built_program(name: str) -> Path:
     GoogleTest. Environment variable SKIPDEC_NATIVE_PRESET: ``asan`` or ``tsan`` for programs that
     are compiled with sanitizers.
     """
+    return _built(name) / "tests" / name
+
+
+@cache
+def built_app(name: str) -> Path:
+    """The program of runtime/native/apps with this name, e.g. ``skipdec-run``; skips as above."""
+    return _built(name) / name
+
+
+def installed_library(prefix: Path) -> Path:
+    """``prefix`` with libskipdec, its headers, build files and programs; skips as above."""
+    _built("skipdec", "skipdec-run", "skipdec-calls")
+    installed = _cmake("--install", str(FOLDER), "--prefix", str(prefix))
+    assert installed.returncode == 0, installed.stdout
+    return prefix
+
+
+def _built(*targets: str) -> Path:
     with _alone():
         _configure()
-        built = _cmake("--build", str(FOLDER), "--parallel", str(os.cpu_count()), "--target", name)
+        parallel = ("--parallel", str(os.cpu_count()))
+        built = _cmake("--build", str(FOLDER), *parallel, "--target", *targets)
     assert built.returncode == 0, built.stdout[-10_000:]
-    return FOLDER / "tests" / name
+    return FOLDER
 
 
 @cache

@@ -426,6 +426,7 @@ class Engine {
   std::vector<Request> submit_many(const std::vector<std::string>& prompts,
                                    const Params& params = {}) {
     std::vector<skipdec_prompt> views;
+    views.reserve(prompts.size());
     for (const std::string& text : prompts) {
       views.push_back({detail::zero_ended(text, "prompt"), nullptr, 0});
     }
@@ -434,6 +435,7 @@ class Engine {
   std::vector<Request> submit_many(const std::vector<std::vector<std::int64_t>>& prompts,
                                    const Params& params = {}) {
     std::vector<skipdec_prompt> views;
+    views.reserve(prompts.size());
     for (const auto& token_ids : prompts) {
       views.push_back({nullptr, token_ids.data(), token_ids.size()});
     }

@@ -1,0 +1,65 @@
+// Completions as JSON, in the form of `skipdec generate --json`.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <skipdec/skipdec.hpp>
+#include <string>
+#include <vector>
+
+namespace skipdec::apps {
+
+using Json = nlohmann::ordered_json;
+
+inline Json json_of(const std::optional<std::string>& text) {
+  return text ? Json(*text) : Json(nullptr);
+}
+
+// ``engine`` gives the candidates' own texts, where it has a tokenizer.
+inline Json json_of(const Logprob& entry, const Engine& engine, bool has_tokenizer) {
+  return {{"token_id", entry.token_id},
+          {"logprob", entry.logprob},
+          {"rank", entry.rank},
+          {"decoded_token",
+           has_tokenizer ? Json(engine.decode({entry.token_id}, false)) : Json(nullptr)}};
+}
+
+inline Json json_of(const Completion& completion, const Engine& engine, bool has_tokenizer) {
+  Json fields = {{"text", completion.text},
+                 {"token_ids", completion.token_ids},
+                 {"finish_reason", json_of(completion.finish_reason)},
+                 {"layers_per_token", completion.layers}};
+  if (completion.stop_reason) fields["stop_reason"] = *completion.stop_reason;
+  if (completion.stop_token_id) fields["stop_reason"] = *completion.stop_token_id;
+  if (completion.logprobs.empty()) return fields;
+  double total = 0;
+  Json tokens = Json::array();
+  for (const std::vector<Logprob>& candidates : completion.logprobs) {
+    total += candidates.front().logprob;
+    Json token = Json::array();
+    for (const Logprob& entry : candidates) token.push_back(json_of(entry, engine, has_tokenizer));
+    tokens.push_back(token);
+  }
+  fields["cumulative_logprob"] = total;
+  fields["logprobs"] = tokens;
+  return fields;
+}
+
+// One completion's fields stand at the top, more of them in a list.
+inline Json json_of(std::size_t id, const Request& request, const Engine& engine,
+                    bool has_tokenizer) {
+  Json line = {{"id", id}};
+  const std::vector<Completion> completions = request.completions();
+  if (completions.size() == 1) {
+    line.update(json_of(completions.front(), engine, has_tokenizer));
+    return line;
+  }
+  for (std::size_t index = 0; index < completions.size(); ++index) {
+    Json one = {{"index", index}};
+    one.update(json_of(completions[index], engine, has_tokenizer));
+    line["outputs"].push_back(one);
+  }
+  return line;
+}
+
+}  // namespace skipdec::apps

@@ -1,0 +1,195 @@
+"""skipdec-run does what ``skipdec generate`` does: the same texts, words and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import built_app
+from runtimes import LIBRARY
+
+ENVIRONMENT = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY), "OMP_NUM_THREADS": "1"}
+STOPPED = ("--stop", "a", "--stop-token-id", "70", "--include-stop-str-in-output")
+LONG = ("--max-tokens", "0", "--ignore-eos", "--stream", "--json", "-q") + ("-p", "a") * 2000
+
+
+def run(
+    *arguments: object, stdin: str | None = None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [built_app("skipdec-run"), *map(str, arguments), "--threads", "1"],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def of_python(*arguments: object) -> dict[str, Any]:
+    """What ``skipdec generate --json`` prints."""
+    command = [sys.executable, "-c", "from skipdec.cli import main; main()", "generate"]
+    done = subprocess.run(
+        [*command, *map(str, arguments), "--json", "--threads", "1"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=True,
+    )
+    return dict(json.loads(done.stdout))
+
+
+def timeless(document: dict[str, Any]) -> dict[str, Any]:
+    """Without what depends on the clock and on what runs; log-probabilities to four digits."""
+    left_out = ("seconds", "tokens_per_second", "kernels")
+    kept = {name: value for name, value in document.items() if name not in left_out}
+    rounded = json.loads(json.dumps(kept), parse_float=lambda text: round(float(text), 4))
+    return dict(rounded)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-p", "Hello", "-p", "two: \n", "--schedule", "2x", "--temperature", "0"),
+        ("ab", "--n", "3", "--seed", str(2**64 - 1), "--top-p", "0.9", "--logprobs", "2"),
+        ("x", *STOPPED, "--max-tokens", "0", "--seed", "4", "--frequency-penalty", "0.5"),
+    ],
+    ids=["greedy", "sampled", "stopped"],
+)
+def test_its_json_is_that_of_skipdec_generate(
+    text_bundle: Path, arguments: tuple[str, ...]
+) -> None:
+    document = json.loads(run(text_bundle, *arguments, "--json").stdout)
+    assert timeless(document) == timeless(of_python(text_bundle, *arguments))
+
+
+def test_a_stream_is_the_text_of_the_whole(text_bundle: Path) -> None:
+    arguments = (text_bundle, "-p", "Hello", "--seed", "1", "--max-tokens", "30")
+    streamed = run(*arguments, "--stream", "-q")
+    whole = run(*arguments)
+    lines = map(json.loads, run(*arguments, "--stream", "--json").stdout.splitlines())
+    assert streamed.stdout == whole.stdout == "".join(line["text"] for line in lines) + "\n"
+    assert streamed.stderr == ""
+    assert "30 tokens in " in whole.stderr
+
+
+def test_several_completions_stand_under_headings(text_bundle: Path) -> None:
+    output = run(text_bundle, "a", "-p", "b", "--n", "2", "--seed", "1").stdout
+    headings = [line for line in output.splitlines() if line.startswith("# ")]
+    assert headings == ["# a [0]", "# a [1]", "# b [0]", "# b [1]"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",), ("-p", "-")])
+def test_a_pipe_is_a_prompt_without_its_last_line_feed(
+    text_bundle: Path, arguments: tuple[str, ...]
+) -> None:
+    greedy = ("--temperature", "0")
+    piped = run(text_bundle, *arguments, *greedy, stdin="a\nb\n").stdout
+    assert piped == run(text_bundle, "a\nb", *greedy).stdout
+
+
+def test_token_ids_need_no_tokenizer(exported: Callable[..., Path]) -> None:
+    bundle = exported("untied", kernels="auto", quantize="int8")
+    arguments = ("--token-ids", "5,6,7", "--temperature", "0", "--max-tokens", "4")
+    document = json.loads(run(bundle, *arguments, "--json").stdout)
+    printed = run(bundle, *arguments).stdout.split()
+    assert [int(token_id) for token_id in printed] == document["results"][0]["token_ids"]
+    assert "tokenizer" in run(bundle, "text", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((), 2, "BUNDLE is missing"),
+        (("nowhere", "a"), 1, "nowhere"),
+        (("b", "a", "c"), 2, "'c' is one argument too many"),
+        (("b", "a", "--temp", "1"), 2, "--temp is unknown; allowed: --prompt, --token-ids, "),
+        (("b", "a", "--kv-memory", "3xx"), 2, "--kv-memory is '3xx'; allowed: e.g. 512MiB"),
+        (("b", "a", "--top-k", "1.5"), 2, "--top-k is '1.5'; allowed: an integer"),
+        (("b", "a", "--seed", "-1"), 2, "--seed is '-1'; allowed: an integer from 0"),
+        (("b", "a", "--verify=all"), 2, "--verify is 'all'; allowed: full or graphs"),
+        (("b", "a", "--stream=yes"), 2, "--stream has a value"),
+        (("b", "a", "--n"), 2, "--n needs a value, N"),
+        (("b", "-", "-p", "-"), 2, "give - only once"),
+        (("b", "a", "--n", "2", "--stream"), 2, "--stream shows one completion as text"),
+        (("b",), 2, "stdin | is empty"),
+        (("BUNDLE", "a", "--top-p", "7", "--n", "0"), 2, "SamplingParams | 2 problems:"),
+        (("BUNDLE", "a", "--schedule", "7y"), 2, "7y"),
+        (("BUNDLE", "a", "--max-tokens", "1000"), 2, "64 positions"),
+        (("BUNDLE", "a", "--onnxruntime", "/nowhere.so"), 3, "/nowhere.so"),
+    ],
+)
+def test_what_is_wrong_is_said_and_told_by_the_exit_code(
+    text_bundle: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    given = [text_bundle if argument == "BUNDLE" else argument for argument in arguments]
+    command = [built_app("skipdec-run"), *map(str, given)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_names_every_option() -> None:
+    text = run("--help").stdout
+    unknown = run("--no-such-option", code=2).stderr
+    allowed = unknown.partition("--no-such-option is unknown; allowed: ")[2].splitlines()[0]
+    assert all(f"  {name}" in text for name in allowed.split(", "))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_completions_and_keeps_what_there_is(
+    text_bundle: Path, number: signal.Signals
+) -> None:
+    command = [built_app("skipdec-run"), str(text_bundle), *LONG]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(number)
+        output, words = process.communicate(timeout=60)
+    deltas = [json.loads(line) for line in (first, *output.splitlines())]
+    assert process.returncode == 128 + number
+    assert words == "interrupted\n"
+    assert "abort" in {delta["finish_reason"] for delta in deltas}
+
+
+def test_a_reader_who_has_seen_enough_ends_it(text_bundle: Path) -> None:
+    command = [built_app("skipdec-run"), str(text_bundle), *LONG]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=60) == 1
+        assert process.stderr.read() == ""
+
+
+def test_a_full_disk_is_told(text_bundle: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [built_app("skipdec-run"), str(text_bundle), "a", "-q"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: stdout | can't be written (No space left on device)\n"
