@@ -38,12 +38,26 @@ def built_app(name: str) -> Path:
     return _built(name) / name
 
 
-def installed_library(prefix: Path) -> Path:
-    """``prefix`` with libskipdec, its headers, build files and programs; skips as above."""
+@cache
+def built_examples() -> Path:
+    """The folder of the programs of examples/cpp, built against the library as it is installed.
+
+    Without ``server`` where cpp-httplib or nlohmann_json is missing; skips as above.
+    """
     _built("skipdec", "skipdec-run", "skipdec-calls")
-    installed = _cmake("--install", str(FOLDER), "--prefix", str(prefix))
-    assert installed.returncode == 0, installed.stdout
-    return prefix
+    installed, folder = FOLDER / "installed", FOLDER / "examples"
+    launcher = ("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",) if shutil.which("ccache") else ()
+    flags = (f"-DCMAKE_{language}_FLAGS=-Wall -Wextra -Werror" for language in ("C", "CXX"))
+    options = ("-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_PREFIX_PATH={installed}", *flags, *launcher)
+    with _alone():
+        for step in (
+            ("--install", str(FOLDER), "--prefix", str(installed)),
+            ("-S", str(ROOT / "examples" / "cpp"), "-B", str(folder), *options),
+            ("--build", str(folder)),
+        ):
+            done = _cmake(*step)
+            assert done.returncode == 0, done.stdout[-10_000:]
+    return folder
 
 
 def _built(*targets: str) -> Path:

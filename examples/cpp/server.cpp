@@ -1,0 +1,290 @@
+// A small HTTP service on a bundle: POST /v1/completions, as OpenAI's, and GET /health.
+//
+//   server opt-1.3b-int8 8080
+//   curl -N localhost:8080/v1/completions -d '{"prompt": "Hello", "stream": true, "schedule":
+//   "4x"}'
+//
+// SIGTERM and Ctrl-C let what runs come to its end.
+#include <httplib.h>
+#include <signal.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <skipdec/skipdec.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxBody = std::size_t{1} << 20;  // bytes
+constexpr std::size_t kMaxAnswers = 64;                 // at once, each on a thread of its own
+constexpr skipdec::Seconds kPatience{0.1};  // until a silent stream looks after its client
+
+// ---- what is asked for ----
+
+struct Body {
+  std::string prompt;
+  bool stream = false;
+  skipdec::Params params;
+};
+
+std::int64_t integer(const json& value) {
+  if (!value.is_number_integer()) throw skipdec::Error(SKIPDEC_USAGE, "an integer");
+  return value.get<std::int64_t>();
+}
+
+double number(const json& value) {
+  if (!value.is_number()) throw skipdec::Error(SKIPDEC_USAGE, "a number");
+  return value.get<double>();
+}
+
+std::string text(const json& value) {
+  if (!value.is_string()) throw skipdec::Error(SKIPDEC_USAGE, "a text");
+  return value.get<std::string>();
+}
+
+bool truth(const json& value) {
+  if (!value.is_boolean()) throw skipdec::Error(SKIPDEC_USAGE, "true or false");
+  return value.get<bool>();
+}
+
+std::uint64_t seed(const json& value) {
+  if (!value.is_number_unsigned()) throw skipdec::Error(SKIPDEC_USAGE, "an integer from 0");
+  return value.get<std::uint64_t>();
+}
+
+using Field = std::function<void(Body&, const json&)>;
+
+// What a value may be is the library's to say; here it only gets its type.
+const std::map<std::string, Field>& fields() {
+  static const std::map<std::string, Field> all = {
+      {"prompt", [](Body& body, const json& value) { body.prompt = text(value); }},
+      {"stream", [](Body& body, const json& value) { body.stream = truth(value); }},
+      {"max_tokens", [](Body& body, const json& v) { body.params.max_tokens(integer(v)); }},
+      {"temperature", [](Body& body, const json& v) { body.params.temperature(number(v)); }},
+      {"top_k", [](Body& body, const json& v) { body.params.top_k(integer(v)); }},
+      {"top_p", [](Body& body, const json& v) { body.params.top_p(number(v)); }},
+      {"seed", [](Body& body, const json& v) { body.params.seed(seed(v)); }},
+      {"schedule", [](Body& body, const json& v) { body.params.schedule(text(v)); }},
+  };
+  return all;
+}
+
+Body read_body(const std::string& content) {
+  const json document = json::parse(content, nullptr, false);
+  if (!document.is_object()) {
+    throw skipdec::Error(SKIPDEC_USAGE, "body | is no JSON object; give one with a prompt");
+  }
+  Body body;
+  for (const auto& [name, value] : document.items()) {
+    const auto field = fields().find(name);
+    if (field == fields().end()) {
+      std::string allowed;
+      for (const auto& known : fields()) allowed += " " + known.first;
+      throw skipdec::Error(SKIPDEC_USAGE, "body | " + name + " is unknown; allowed:" + allowed);
+    }
+    try {
+      field->second(body, value);
+    } catch (const skipdec::Error& error) {
+      const std::string given = value.is_number() ? value.dump() : value.type_name();
+      throw skipdec::Error(SKIPDEC_USAGE,
+                           "body | " + name + " is " + given + "; allowed: " + error.what());
+    }
+  }
+  if (body.prompt.empty()) throw skipdec::Error(SKIPDEC_USAGE, "body | gives no prompt");
+  return body;
+}
+
+// ---- what is answered ----
+
+int http_status(skipdec_status status) {
+  static const std::map<skipdec_status, int> codes = {
+      {SKIPDEC_USAGE, 400}, {SKIPDEC_SCHEDULE, 400}, {SKIPDEC_CAPACITY, 400},
+      {SKIPDEC_BUSY, 429},  {SKIPDEC_CLOSED, 503},
+  };
+  const auto found = codes.find(status);
+  return found == codes.end() ? 500 : found->second;
+}
+
+json error_document(const std::string& message) { return {{"error", {{"message", message}}}}; }
+
+json choice_of(std::int64_t index, const std::string& text,
+               const std::optional<std::string>& finish_reason) {
+  return {{"index", index},
+          {"text", text},
+          {"finish_reason", finish_reason ? json(*finish_reason) : json(nullptr)}};
+}
+
+json document_of(const skipdec::Request& request) {
+  const skipdec::Completion completion = request.completion();
+  return {{"object", "text_completion"},
+          {"schedule", request.schedule()},
+          {"choices", json::array({choice_of(0, completion.text, completion.finish_reason)})},
+          {"layers", completion.layers},
+          {"usage",
+           {{"prompt_tokens", request.prompt_token_ids().size()},
+            {"completion_tokens", completion.token_ids.size()}}}};
+}
+
+// Bytes that are no UTF-8, of what somebody sent, are replaced.
+std::string text_of(const json& document) {
+  return document.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+bool write_event(httplib::DataSink& sink, const std::string& data) {
+  const std::string event = "data: " + data + "\n\n";
+  return sink.write(event.data(), event.size());
+}
+
+// The next event of a stream; false if its client has gone, which ends the request, too.
+bool send_next(skipdec::Request& request, httplib::DataSink& sink) try {
+  const std::optional<skipdec::Delta> delta = request.next(kPatience);
+  if (delta) {
+    const json choice = choice_of(delta->index, delta->text, delta->finish_reason);
+    const json event = {{"object", "text_completion"}, {"choices", json::array({choice})}};
+    return write_event(sink, text_of(event));
+  }
+  if (!request.has_ended()) return sink.is_writable();
+  if (write_event(sink, "[DONE]")) sink.done();
+  return true;
+} catch (const skipdec::Error& error) {
+  write_event(sink, text_of(error_document(error.what())));
+  return false;
+}
+
+// Counts answers that are on their way.
+class Answers {
+ public:
+  // One of them: it ends with the last copy of what is returned.
+  std::shared_ptr<void> begin() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++count_;
+    return {this, [](Answers* answers) { answers->end(); }};
+  }
+
+  void wait_for_all() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return count_ == 0; });
+  }
+
+ private:
+  void end() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --count_;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+};
+
+class Service {
+ public:
+  explicit Service(const std::string& bundle) : engine_(bundle) {
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kMaxAnswers); };
+    server_.set_payload_max_length(kMaxBody);
+    server_.set_keep_alive_timeout(1);
+    server_.Get("/health", [this](const httplib::Request&, httplib::Response& response) {
+      answer_health(response);
+    });
+    server_.Post("/v1/completions",
+                 [this](const httplib::Request& asked, httplib::Response& response) {
+                   complete(asked, response);
+                 });
+  }
+
+  // Answers until a signal comes and what runs then has ended. Returns whether it could listen.
+  bool serve(int port, const sigset_t& signals) {
+    if (port == 0) {
+      port = server_.bind_to_any_port("127.0.0.1");
+    } else if (!server_.bind_to_port("127.0.0.1", port)) {
+      return false;
+    }
+    std::cout << "listening on http://127.0.0.1:" << port << std::endl;
+    std::thread drainer([this, signals] {
+      int number = 0;
+      sigwait(&signals, &number);
+      is_draining_ = true;
+      engine_.drain();
+      answers_.wait_for_all();  // which stopping would cut off
+      server_.stop();
+    });
+    server_.listen_after_bind();
+    drainer.join();
+    return true;
+  }
+
+ private:
+  static void answer(httplib::Response& response, int status, const json& document) {
+    response.status = status;
+    response.set_content(text_of(document), "application/json");
+  }
+
+  void answer_health(httplib::Response& response) const {
+    const skipdec::Stats stats = engine_.stats();
+    answer(response, is_draining_ ? 503 : 200,
+           {{"status", is_draining_ ? "draining" : "ok"},
+            {"running", stats.running},
+            {"waiting", stats.waiting},
+            {"aborted", stats.aborted}});
+  }
+
+  void complete(const httplib::Request& asked, httplib::Response& response) {
+    const std::shared_ptr<void> running = answers_.begin();
+    try {
+      const Body body = read_body(asked.body);
+      auto request = std::make_shared<skipdec::Request>(engine_.submit(body.prompt, body.params));
+      if (body.stream) {
+        response.set_chunked_content_provider(
+            "text/event-stream", [running, request](std::size_t, httplib::DataSink& sink) {
+              return send_next(*request, sink);
+            });
+        return;
+      }
+      request->wait();
+      answer(response, 200, document_of(*request));
+    } catch (const skipdec::Error& error) {
+      answer(response, http_status(error.status()), error_document(error.what()));
+    }
+  }
+
+  skipdec::Engine engine_;
+  Answers answers_;
+  std::atomic<bool> is_draining_{false};
+  httplib::Server server_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 3) throw skipdec::Error(SKIPDEC_USAGE, "usage: server BUNDLE PORT");
+  sigset_t signals;  // of this thread, and so of all that it starts
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // of clients that go away
+  Service service(argv[1]);
+  if (!service.serve(std::atoi(argv[2]), signals)) {
+    throw skipdec::Error(SKIPDEC_ENVIRONMENT, std::string("port ") + argv[2] + " can't be used");
+  }
+  return EXIT_SUCCESS;
+} catch (const std::exception& error) {
+  std::cerr << "error: " << error.what() << '\n';
+  return EXIT_FAILURE;
+}

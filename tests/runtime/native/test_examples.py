@@ -1,0 +1,159 @@
+"""The programs of examples/cpp, built against the installed library, write the bundle's texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from programs import built_app, built_examples
+from runtimes import LIBRARY
+
+ENVIRONMENT = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY), "OMP_NUM_THREADS": "1"}
+LONG = {"prompt": "a", "max_tokens": 0, "seed": 1, "stream": True}
+
+
+def output_of(*command: object) -> str:
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env=ENVIRONMENT, check=True
+    )
+    return done.stdout
+
+
+def expected(bundle: Path, prompt: str, *options: str) -> str:
+    """What skipdec-run, which is held against ``skipdec generate``, prints."""
+    return output_of(built_app("skipdec-run"), bundle, "-p", prompt, *options)
+
+
+@pytest.mark.parametrize("program", ["generate", "generate-c"])
+def test_an_embedding_writes_the_same_text_as_skipdec_run(text_bundle: Path, program: str) -> None:
+    output = output_of(built_examples() / program, text_bundle, "Hello", "2x")
+    greedy = ("--temperature", "0", "--max-tokens", "32", "--schedule", "2x")
+    wanted = expected(text_bundle, "Hello", *greedy)
+    assert output.partition("sampled: ")[0] == wanted
+    assert output.count("sampled: ") == (2 if program == "generate" else 0)
+
+
+@pytest.mark.parametrize("program", ["generate", "generate-c"])
+def test_an_embedding_says_what_is_wrong(program: str) -> None:
+    command = [built_examples() / program, "nowhere", "Hello", "4x"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "nowhere" in done.stderr
+
+
+@contextmanager
+def serving(bundle: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The service and where it listens."""
+    server = built_examples() / "server"
+    if not server.exists():
+        pytest.skip("no server: libcpp-httplib-dev or nlohmann-json3-dev is missing")
+    with subprocess.Popen(
+        [server, str(bundle), "0"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().removeprefix("listening on ").strip()
+            yield process, urlsplit(url).netloc
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def address(text_bundle: Path) -> Iterator[str]:
+    with serving(text_bundle) as (_, netloc):
+        yield netloc
+
+
+def asked(netloc: str, body: object) -> tuple[int, bytes]:
+    """The status and content of POST /v1/completions."""
+    with closing(HTTPConnection(netloc, timeout=60)) as connection:
+        content = body if isinstance(body, bytes) else json.dumps(body)
+        connection.request("POST", "/v1/completions", content)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def health(netloc: str) -> dict[str, Any]:
+    with closing(HTTPConnection(netloc, timeout=60)) as connection:
+        connection.request("GET", "/health")
+        return dict(json.loads(connection.getresponse().read()))
+
+
+def events_of(content: bytes) -> list[str]:
+    return [event.removeprefix("data: ") for event in content.decode().split("\n\n")[:-1]]
+
+
+def test_the_service_streams_what_it_answers_whole(text_bundle: Path, address: str) -> None:
+    body = {"prompt": "Hello", "max_tokens": 30, "temperature": 0.9, "top_p": 0.95, "seed": 7}
+    status, content = asked(address, body | {"schedule": "2x"})
+    (choice,) = json.loads(content)["choices"]
+    assert status == 200
+    assert choice["finish_reason"] == "length"
+    *events, done = events_of(asked(address, body | {"schedule": "2x", "stream": True})[1])
+    assert done == "[DONE]"
+    pieces = [json.loads(event)["choices"][0]["text"] for event in events]
+    assert "".join(pieces) == choice["text"]
+    options = ("--max-tokens", "30", "--temperature", "0.9", "--top-p", "0.95", "--seed", "7")
+    assert choice["text"] + "\n" == expected(text_bundle, "Hello", *options, "--schedule", "2x")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "body | is no JSON object; give one with a prompt"),
+        ({}, "body | gives no prompt"),
+        ({"prompt": 3}, "body | prompt is 3; allowed: a text"),
+        ({"prompt": "a", "temp": 1}, "body | temp is unknown; allowed: max_tokens prompt"),
+        ({"prompt": "a", "max_tokens": 1.5}, "body | max_tokens is 1.5; allowed: an integer"),
+        ({"prompt": "a", "temperature": -1}, "SamplingParams | temperature is -1.0; allowed: "),
+        ({"prompt": "a", "schedule": "7y"}, "7y"),
+        ({"prompt": "a" * 100}, "64 positions"),
+        ({"prompt": "a\0b"}, "prompt | has a zero byte"),
+    ],
+)
+def test_bad_input_is_answered_with_the_librarys_words(
+    address: str, body: object, words: str
+) -> None:
+    status, content = asked(address, body)
+    assert status == 400
+    assert words in json.loads(content)["error"]["message"]
+
+
+def test_streams_whose_clients_go_away_are_cancelled(address: str) -> None:
+    content = json.dumps(LONG)
+    request = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(content)}\r\n\r\n{content}"
+    before = health(address)["aborted"]
+    host, port = address.split(":")
+    for _ in range(50):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(request.encode())
+    assert asked(address, {"prompt": "a"})[0] == 200  # behind them
+    for _ in range(1000):
+        if (now := health(address))["running"] + now["waiting"] == 0:
+            break
+    assert now["status"] == "ok"
+    assert now["aborted"] > before
+
+
+def test_sigterm_lets_streams_come_to_their_end(text_bundle: Path) -> None:
+    with serving(text_bundle) as (process, netloc), ExitStack() as stack:
+        streams = []
+        for _ in range(20):
+            connection = stack.enter_context(closing(HTTPConnection(netloc, timeout=60)))
+            connection.request("POST", "/v1/completions", json.dumps(LONG))
+            streams.append(connection)
+        responses = [connection.getresponse() for connection in streams]  # begun
+        process.send_signal(signal.SIGTERM)
+        assert {events_of(response.read())[-1] for response in responses} == {"[DONE]"}
+        assert process.wait(timeout=60) == 0
