@@ -129,6 +129,7 @@ class Contract {
   void check_buckets(const EngineSpec& layer) {
     if (layer.buckets.empty()) return;
     std::vector<std::int64_t> capacities;
+    capacities.reserve(layer.buckets.size());
     for (const KVBucket& bucket : layer.buckets) capacities.push_back(bucket.capacity);
     const std::vector<std::int64_t> built =
         manifest_.build ? manifest_.build->kv_buckets : std::vector<std::int64_t>();
@@ -163,6 +164,7 @@ class Contract {
       problems.push_back(start + std::string(name_of(tensor.dtype)) + "; expected " +
                          std::string(name_of(dtype)));
     std::vector<std::int64_t> expected;
+    expected.reserve(contract.symbols.size());
     for (const char symbol : contract.symbols) expected.push_back(size_of(symbol, manifest_));
     if (tensor.shape != expected)
       problems.push_back(start + listed(tensor.shape) + "; expected " + listed(expected));

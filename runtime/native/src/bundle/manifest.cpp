@@ -98,8 +98,9 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
                                   " without kernels that know other types than the activations'; "
                                   "allowed with the kernels skipdec");
   fields.require_no_others();
-  manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : *dtype_called(dtype);
-  manifest.kv_dtype = *dtype_called(kv_dtype.value_or(dtype));
+  const DType weights = dtype_called(dtype).value_or(DType::kFloat32);
+  manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : weights;
+  manifest.kv_dtype = kv_dtype ? dtype_called(*kv_dtype).value_or(weights) : weights;
   manifest.kv_width =
       manifest.model.head_dim + (manifest.kv_dtype == DType::kInt8 ? kScaleBytes : 0);
 }

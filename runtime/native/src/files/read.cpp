@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 namespace skipdec::runtime {
 namespace {
 
-std::string kind_of(mode_t mode) {
+std::string_view kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "is a directory";
   if (S_ISFIFO(mode)) return "is a pipe";
   if (S_ISSOCK(mode)) return "is a socket";
@@ -43,7 +44,7 @@ Opened open_regular(const std::string& path) {
     opened.is_missing = errno == ENOENT;
     opened.problem = system_words(errno);
   } else if (!S_ISREG(about.st_mode)) {
-    opened.problem = kind_of(about.st_mode) + "; expected a regular file";
+    opened.problem = std::string(kind_of(about.st_mode)) + "; expected a regular file";
   }
   return opened;
 }

@@ -48,7 +48,7 @@ const json& array_of(const json& value, const std::string& place, std::size_t mo
   if (value.size() > most)
     document.refuse(place, "has " + std::to_string(value.size()) +
                                " entries; allowed: " + std::to_string(most) + " or fewer");
-  return value;
+  return value;  // NOLINT(bugprone-return-const-ref-from-parameter): as the header says
 }
 
 Fields::Fields(const json& value, std::string place, const Document& document)

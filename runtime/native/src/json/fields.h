@@ -28,7 +28,7 @@ std::string range_text(std::int64_t low, std::int64_t high);
 // A value for a message, shortened.
 std::string shown(const nlohmann::json& value);
 
-// Any value, at ``place``, e.g. "engines.3.shape".
+// Any value, at ``place``, e.g. "engines.3.shape"; what is returned is ``value``'s.
 std::int64_t integer_of(const nlohmann::json& value, const std::string& place, std::int64_t low,
                         std::int64_t high, const Document& document);
 const std::string& text_of(const nlohmann::json& value, const std::string& place,

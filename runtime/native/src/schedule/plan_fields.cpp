@@ -109,6 +109,7 @@ Preset preset_of(const json& value, const std::string& name, std::int64_t num_la
   fields.require_no_others();
   checked(place, document, [&] {  // as if all began at tokens of their own: some horizon's may
     std::vector<Segment> all;
+    all.reserve(preset.segments.size());
     for (const PresetSegment& each : preset.segments)
       all.push_back({static_cast<std::int64_t>(all.size()), each.layers});
     return std::make_shared<Schedule>(num_layers, std::move(all), PromptRule{}, "");

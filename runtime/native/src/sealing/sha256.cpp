@@ -103,7 +103,7 @@ void Sha256::compress_portable(State& state, const std::uint8_t* blocks, std::si
 
 bool Sha256::has_extensions() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  const bool has_sse = __builtin_cpu_supports("sse4.1") != 0;
+  const bool has_sse = __builtin_cpu_supports("sse4.1");
   return has_sse && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ebx >> 29 & 1) != 0;
 }
 

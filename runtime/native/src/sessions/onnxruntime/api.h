@@ -114,8 +114,8 @@ struct Releaser {
   abi::ApiTable table;
   void operator()(Handle* handle) const {
     static_assert(kRelease<Handle> != 0);
-    auto* release = reinterpret_cast<void (*)(Handle*)>(const_cast<void*>(table[kRelease<Handle>]));
-    release(handle);
+    const void* release = table[kRelease<Handle>];
+    reinterpret_cast<void (*)(Handle*)>(const_cast<void*>(release))(handle);
   }
 };
 
@@ -130,9 +130,13 @@ class Api {
   // Throws Refusal.
   template <class... Parameters, class... Arguments>
   void call(Function<Parameters...> function, Arguments... arguments) const {
-    using Pointer = abi::Status* (*)(Parameters...);
-    auto* pointer = reinterpret_cast<Pointer>(const_cast<void*>(table_[function.position]));
-    check(pointer(arguments...));
+    check(status_of(function, arguments...));
+  }
+
+  // Whether it was done; why not is dropped.
+  template <class... Parameters, class... Arguments>
+  bool succeeds(Function<Parameters...> function, Arguments... arguments) const {
+    return owned(status_of(function, arguments...)) == nullptr;
   }
 
   // What ``function`` gives by its last parameter.
@@ -149,10 +153,21 @@ class Api {
   }
 
  private:
+  template <class... Parameters, class... Arguments>
+  abi::Status* status_of(Function<Parameters...> function, Arguments... arguments) const {
+    const void* pointer = table_[function.position];
+    return reinterpret_cast<abi::Status* (*)(Parameters...)>(const_cast<void*>(pointer))(
+        arguments...);
+  }
+
+  Owned<abi::Status> owned(abi::Status* status) const {
+    return Owned<abi::Status>(status, Releaser<abi::Status>{table_});
+  }
+
   [[noreturn]] void refuse(abi::Status* status) const {
-    const Owned<abi::Status> owned(status, Releaser<abi::Status>{table_});
+    const Owned<abi::Status> kept = owned(status);
     throw Refusal(abi::call<const char*>(table_, abi::Slot::kGetErrorMessage,
-                                         static_cast<const abi::Status*>(status)));
+                                         static_cast<const abi::Status*>(kept.get())));
   }
 
   abi::ApiTable table_;

@@ -122,6 +122,7 @@ Library loaded(const std::string& asked) {
   const Attempt& last = attempts.back();
   if (last.handle == nullptr) {
     std::vector<std::string> problems;
+    problems.reserve(attempts.size());
     for (const Attempt& attempt : attempts)
       problems.push_back(attempt.name + " can't be loaded (" + attempt.problem + ")");
     refuse(problems);

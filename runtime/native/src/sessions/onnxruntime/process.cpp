@@ -25,11 +25,8 @@ Owned<Environment> made_environment(const Api& api, int threads) {
 void share_arena(const Api& api, Environment* environment) {
   const auto memory = api.make<MemoryInfo>(kCreateCpuMemoryInfo, kArenaAllocator, kDefaultMemory);
   const auto defaults = api.make<ArenaConfiguration>(kCreateArenaCfg, std::size_t{0}, -1, -1, -1);
-  try {
-    api.call(kCreateAndRegisterAllocator, environment, memory.get(), defaults.get());
-  } catch (const Refusal&) {
-    // Who made this process's environment before us has one, which serves as well.
-  }
+  // Who made this process's environment before us has one, which serves as well.
+  api.succeeds(kCreateAndRegisterAllocator, environment, memory.get(), defaults.get());
 }
 
 void check_threads(int threads) {

@@ -52,6 +52,7 @@ std::vector<Node> nodes_of(const Api& api, const NativeSession* session,
   std::size_t count = 0;
   api.call(direction.count, session, &count);
   std::vector<Node> nodes;
+  nodes.reserve(count);
   for (std::size_t i = 0; i < count; ++i) nodes.push_back(node_of(api, session, direction, i));
   return nodes;
 }
