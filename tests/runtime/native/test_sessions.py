@@ -21,11 +21,16 @@ ROWS, TOKENS = 2, 5
 LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
 
 
-def run_engines(bundle: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    program = built_program("run_engines")
+def run(name: str, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY)} | variables
-    command = [program, bundle, str(ROWS), str(TOKENS), *options]
+    command = [built_program(name), *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def run_engines(
+    bundle: Path, *words: str | Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    return run("run_engines", bundle, str(ROWS), str(TOKENS), *words, **variables)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_engines_compute_the_same_bits(
     weights: str,
 ) -> None:
     path = exported(structure, **options)
-    done = run_engines(path, weights, str(tmp_path / "output"))
+    done = run_engines(path, weights, tmp_path / "output")
     assert done.returncode == 0, done.stderr
     bundle = EngineBundle.open(path)
     assert done.stdout.startswith(f"ONNX Runtime {onnxruntime.__version__}")
@@ -71,20 +76,20 @@ def computed_in_python(bundle: EngineBundle) -> bytes:
     }
     hidden = np.zeros((ROWS, TOKENS, model.hidden_size), numpy_dtype(manifest.hidden_dtype))
     values[TensorRole.HIDDEN_STATES] = values[TensorRole.HIDDEN_STATES_OUT] = hidden
-    run(backend, bundle, manifest.embed, values)
+    run_engine(backend, bundle, manifest.embed, values)
     written = [hidden.tobytes()]
     for layer in manifest.layers:
         shape = (ROWS, model.num_kv_heads, TOKENS, manifest.kv_width)
         keys, cached = (np.zeros(shape, numpy_dtype(manifest.kv_dtype)) for _ in range(2))
         values[TensorRole.PAST_KEY] = values[TensorRole.PRESENT_KEY] = keys
         values[TensorRole.PAST_VALUE] = values[TensorRole.PRESENT_VALUE] = cached
-        run(backend, bundle, layer, values)
+        run_engine(backend, bundle, layer, values)
         written += [array.tobytes() for array in (hidden, keys, cached)]
-    run(backend, bundle, manifest.head, values)
+    run_engine(backend, bundle, manifest.head, values)
     return b"".join([*written, values[TensorRole.LOGITS].tobytes()])
 
 
-def run(
+def run_engine(
     backend: EngineBackend,
     bundle: EngineBundle,
     spec: EngineSpec,
@@ -98,8 +103,14 @@ def test_what_was_tried_to_find_onnx_runtime_is_told(
 ) -> None:
     missing = str(tmp_path / "libonnxruntime.so")
     done = run_engines(
-        exported("pre_norm"), "mapped", str(tmp_path / "output"), SKIPDEC_ONNXRUNTIME=missing
+        exported("pre_norm"), "mapped", tmp_path / "output", SKIPDEC_ONNXRUNTIME=missing
     )
     assert done.returncode == 1
     assert f"{missing} can't be loaded" in done.stderr
     assert "pip install onnxruntime" in done.stderr
+
+
+def test_a_run_allocates_nothing(exported: Callable[..., Path]) -> None:
+    done = run("allocations", exported("pre_norm", kernels="auto", quantize="int8"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0\n"

@@ -1,0 +1,146 @@
+// Bundles on disk: whole ones are opened, what is wrong with others is said.
+
+#include "bundle/bundle.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+
+#include "hollow_bundle.h"
+#include "refusals.h"
+
+namespace skipdec::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+class BundleOnDisk : public testing::Test {
+ protected:
+  void SetUp() override {
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(testing::TempDir()) / (std::string("bundle_") + test->name());
+    fs::remove_all(folder_);
+    write_hollow_bundle(path());
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path path() const { return folder_ / "hollow"; }
+
+  std::shared_ptr<const Bundle> opened(Verify verify = Verify::kFull) const {
+    return Bundle::open(path().string(), verify);
+  }
+
+  // What is said of a bundle that was changed.
+  void expect_refused(const std::string& expected) const {
+    const std::string words = refusal([&] { opened()->await_weights(); });
+    EXPECT_EQ(words.rfind(fs::canonical(folder_).string() + "/hollow", 0), 0U) << words;
+    EXPECT_NE(words.find(expected), std::string::npos) << words;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(BundleOnDisk, IsOpenedIfItIsWhole) {
+  const auto bundle = opened();
+  bundle->await_weights();
+  bundle->await_weights();
+  EXPECT_EQ(bundle->path(), fs::canonical(path()).string());
+  EXPECT_EQ(bundle->manifest().model.name, "hollow");
+  EXPECT_EQ(bundle->schedules().own()->text(), "own");
+  EXPECT_EQ(bundle->read("engines/head.onnx"), "engines/head.onnx");
+  EXPECT_NE(refusal([&] { bundle->locate("other"); }).find("lists no file other"),
+            std::string::npos);
+}
+
+TEST_F(BundleOnDisk, IsReadOnWhereverItsDirectoryGoes) {
+  const auto bundle = opened();
+  fs::rename(path(), folder_ / "elsewhere");
+  fs::create_directories(path());
+  EXPECT_EQ(bundle->read("tokenizer.json"), "tokenizer.json");
+  EXPECT_TRUE(fs::is_regular_file(bundle->locate("engines/head.onnx")));
+}
+
+TEST_F(BundleOnDisk, LosesAFile) {
+  fs::remove(path() / "tokenizer.json");
+  expect_refused("tokenizer.json: is missing");
+}
+
+TEST_F(BundleOnDisk, HasAFileOfAnotherSize) {
+  write_file(path() / "engines/embed.weights", "short");
+  expect_refused("engines/embed.weights: has 5 bytes; expected 21");
+}
+
+TEST_F(BundleOnDisk, HasAnotherGraph) {
+  write_file(path() / "engines/embed.onnx", "engines/embed.onnX");
+  expect_refused("engines/embed.onnx: has SHA-256 ");
+  EXPECT_NE(refusal([&] { opened(Verify::kGraphs); }), "");
+}
+
+TEST_F(BundleOnDisk, HasOtherWeightsWhichAreNoticedIfTheyAreHashed) {
+  write_file(path() / "engines/embed.weights", "engines/embed.weightS");
+  opened(Verify::kGraphs)->await_weights();
+  const auto bundle = opened();
+  EXPECT_NE(refusal([&] { bundle->await_weights(); }).find("engines/embed.weights: has SHA-256"),
+            std::string::npos);
+}
+
+TEST_F(BundleOnDisk, TellsEveryFileThatIsWrong) {
+  fs::remove(path() / "tokenizer.json");
+  fs::remove(path() / "engines/embed.onnx");
+  expect_refused("3 problems:\n  - tokenizer.json: is missing\n  - engines/embed.onnx: is missing");
+}
+
+TEST_F(BundleOnDisk, HasALinkThatLeavesIt) {
+  write_file(folder_ / "outside", "tokenizer.json");
+  fs::remove(path() / "tokenizer.json");
+  fs::create_symlink("../outside", path() / "tokenizer.json");
+  expect_refused("tokenizer.json: is a link to ");
+}
+
+TEST_F(BundleOnDisk, MayHaveALinkThatStays) {
+  fs::rename(path() / "tokenizer.json", path() / "other");
+  fs::create_symlink("other", path() / "tokenizer.json");
+  EXPECT_EQ(opened()->read("tokenizer.json"), "tokenizer.json");
+}
+
+TEST_F(BundleOnDisk, HasAPipeForAFile) {
+  fs::remove(path() / "tokenizer.json");
+  ASSERT_EQ(::mkfifo((path() / "tokenizer.json").c_str(), 0600), 0);
+  expect_refused("tokenizer.json: can't be read (is a pipe; expected a regular file)");
+}
+
+TEST_F(BundleOnDisk, HasADirectoryForASchedule) {
+  fs::remove(path() / "schedule.json");
+  fs::create_directory(path() / "schedule.json");
+  expect_refused("schedule.json | can't be read (is a directory; expected a regular file); write");
+}
+
+TEST_F(BundleOnDisk, HasAManifestLargerThanAny) {
+  fs::resize_file(path() / "manifest.json", (16 << 20) + 1);
+  expect_refused("manifest.json | is larger than 16,777,216 bytes, the most that is read");
+}
+
+TEST_F(BundleOnDisk, IsReadAgainOnlyAsItWas) {
+  const auto bundle = opened();
+  write_file(path() / "tokenizer.json", "tokenizer.jsoN");
+  EXPECT_NE(refusal([&] { bundle->read("tokenizer.json"); }).find("is not the file that was"),
+            std::string::npos);
+}
+
+TEST_F(BundleOnDisk, IsNotThereWhatLiesThereIsTold) {
+  fs::rename(path(), folder_ / ".hollow.partial");
+  expect_refused("is an unfinished export (.hollow.partial); run the export command again");
+  fs::rename(folder_ / ".hollow.partial", folder_ / ".hollow.old");
+  expect_refused("was being replaced when its writer was stopped; put it back by: skipdec inspect");
+  fs::remove_all(folder_ / ".hollow.old");
+  expect_refused("does not exist; allowed: a directory made by 'skipdec export'");
+  fs::create_directories(path());
+  expect_refused("is not a bundle: it has no manifest.json");
+  write_file(path() / "config.json", "{}");
+  expect_refused("is a checkpoint, not a bundle; run: skipdec export ");
+}
+
+}  // namespace
+}  // namespace skipdec::runtime

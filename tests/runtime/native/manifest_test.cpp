@@ -1,0 +1,161 @@
+// What manifest.json may hold, and what of it is refused before anything is made of it.
+
+#include "bundle/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "hollow_bundle.h"
+#include "refusals.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using nlohmann::json;
+
+const std::string kSubject = "bundles/hollow/manifest.json";
+
+Manifest parsed(const json& document) { return Manifest::parse(sealed(document), kSubject); }
+
+TEST(Manifest, IsReadAsItIsWritten) {
+  const Manifest manifest = parsed(hollow_manifest());
+  EXPECT_EQ(manifest.target, "onnxruntime");
+  EXPECT_EQ(manifest.model.family, "opt");
+  EXPECT_EQ(manifest.model.num_kv_heads, 4);
+  EXPECT_EQ(manifest.model.head_dim, 2);
+  EXPECT_EQ(manifest.model.eos_token_id, 2);
+  EXPECT_FALSE(manifest.model.bos_token_id.has_value());
+  EXPECT_FALSE(manifest.uses_skipdec_kernels);
+  EXPECT_FALSE(manifest.cache_must_be_finite);
+  EXPECT_TRUE(manifest.is_tuned);
+  EXPECT_EQ(manifest.kv_width, 2);
+  EXPECT_EQ(manifest.tokenizer, "tokenizer.json");
+  EXPECT_EQ(manifest.files.size(), 9U);
+  ASSERT_EQ(manifest.layers.size(), 2U);
+  const EngineSpec& layer = manifest.layers[1];
+  EXPECT_EQ(layer.tensor(Role::kPastKey).shape, (std::vector<std::int64_t>{-1, 4, -1, 2}));
+  EXPECT_EQ(layer.find(Role::kLogits), nullptr);
+  EXPECT_NE(refusal([&] { layer.tensor(Role::kLogits); }).find("no tensor for logits"),
+            std::string::npos);
+}
+
+TEST(Manifest, SaysWhatCachesHold) {
+  json document = hollow_manifest();
+  document["kernels"] = "skipdec";
+  document["precision"]["dtype"] = "bfloat16";
+  document["precision"]["kv_dtype"] = "int8";
+  document["kv_cache"]["unused"] = "finite";
+  for (json& engine : document["engines"])
+    for (const char* direction : {"inputs", "outputs"})
+      for (json& tensor : engine[direction])
+        if (tensor["shape"].size() == 4) tensor["dtype"] = "int8", tensor["shape"][3] = 6;
+  const Manifest manifest = parsed(document);
+  EXPECT_TRUE(manifest.uses_skipdec_kernels);
+  EXPECT_TRUE(manifest.cache_must_be_finite);
+  EXPECT_EQ(manifest.hidden_dtype, DType::kFloat32);
+  EXPECT_EQ(manifest.kv_dtype, DType::kInt8);
+  EXPECT_EQ(manifest.kv_width, 6);
+}
+
+struct Hostile {
+  std::string place;  // a JSON pointer
+  json value;
+  std::string words;
+};
+
+class HostileManifest : public testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileManifest, IsRefusedInWordsThatNameThePlace) {
+  const Hostile& hostile = GetParam();
+  json document = hollow_manifest();
+  document[json::json_pointer(hostile.place)] = hostile.value;
+  const std::string words = refusal([&] { parsed(document); });
+  EXPECT_EQ(words.rfind(kSubject + " | ", 0), 0U) << words;
+  EXPECT_NE(words.find(hostile.words), std::string::npos) << words;
+}
+
+const std::vector<Hostile> kHostile{
+    {"/format_version", 2, "run: skipdec upgrade bundles/hollow"},
+    {"/format_version", 4, "has format version 4; this library reads 3"},
+    {"/format_version", "3", "has format version \"3\""},
+    {"/surprise", 1, "surprise: is unknown"},
+    {"/model/num_layers", 0, "model.num_layers: is 0; allowed: 1 to 4096"},
+    {"/model/num_layers", 4097, "allowed: 1 to 4096"},
+    {"/model/num_layers", 3, "engines: has 4 entries; expected: 5"},
+    {"/model/num_layers", 2.0, "model.num_layers: is 2.0"},
+    {"/model/num_layers", 18446744073709551615U, "model.num_layers: is 18446744073709551615"},
+    {"/model/hidden_size", 1 << 21, "allowed: 1 to 1048576"},
+    {"/model/vocab_size", (1 << 24) + 1, "allowed: 1 to 16777216"},
+    {"/model/max_seq_len", nullptr, "model.max_seq_len: is missing"},
+    {"/model/num_heads", 9, "model.num_heads: is above hidden_size"},
+    {"/model/extra", json::array(), "model.extra: is an array"},
+    {"/model/eos_token_id", true, "model.eos_token_id: is true"},
+    {"/kernels", "other", "kernels: is \"other\"; allowed: skipdec"},
+    {"/precision/dtype", "float64", "allowed: float32, float16, bfloat16"},
+    {"/precision/quantize", "int2", "precision.quantize: is \"int2\""},
+    {"/precision/kv_dtype", "float16", "kv_dtype: is float16 without kernels"},
+    {"/precision/activation_ranges", "00", "allowed: 64 hexadecimal digits"},
+    {"/precision/other", 1, "precision.other: is unknown"},
+    {"/kv_cache/shares_buffer", false, "past and present must be one buffer"},
+    {"/kv_cache/unused", "zero", "allowed: any, finite"},
+    {"/kv_cache", nullptr, "kv_cache: is missing"},
+    {"/engines", 3, "engines: is 3; allowed: an array"},
+    {"/engines/1/name", "layer_1", "expected: layer_000"},
+    {"/engines/1/kind", "head", "expected: layer_000"},
+    {"/engines/1/kind", "wheel", "engines.1.kind: is \"wheel\", which is unknown"},
+    {"/engines/1/layer_index", 1, "expected: layer_000"},
+    {"/engines/0/layer_index", 0, "expected: embed"},
+    {"/engines/0/graph", "../../etc/passwd", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "/etc/passwd", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "engines//embed.onnx", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "./engines/embed.onnx", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "engines\\embed.onnx", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", std::string("engines\0", 8), "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "other.onnx", "engine embed: names other.onnx, not listed in files"},
+    {"/engines/1/weights/0", "other", "engine layer_000: names other, not listed in files"},
+    {"/engines/1/step_bytes", -1, "engines.1.step_bytes: is -1"},
+    {"/engines/1/inputs/0/dtype", "float16", "hidden_states is float16; expected float32"},
+    {"/engines/1/inputs/0/dtype", "complex64", "engines.1.inputs.0.dtype: is \"complex64\""},
+    {"/engines/1/inputs/0/shape/2", 9, "is (a symbol, a symbol, 9); expected"},
+    {"/engines/1/inputs/0/shape/2", "E", "hidden_states is (a symbol, a symbol, a symbol)"},
+    {"/engines/1/inputs/0/shape/2", 0, "engines.1.inputs.0.shape: is 0"},
+    {"/engines/1/inputs/0/shape", {"B", "S"}, "hidden_states is (a symbol, a symbol)"},
+    {"/engines/1/inputs/0/role", "logits", "engine layer_000 has the inputs logits"},
+    {"/engines/1/inputs/1/role", "past_value", "expected hidden_states, past_key, past_value"},
+    {"/engines/1/inputs/1/name", "past_value", "engine layer_000 has the inputs"},
+    {"/engines/3/outputs/0/shape/1", 33, "logits is (a symbol, 33); expected (a symbol, 32)"},
+    {"/engines/1/buckets", json::array({{{"capacity", 64}, {"graph", "engines/embed.onnx"}}}),
+     "engine layer_000 has plans for KV capacities (64); built: ()"},
+    {"/engines/1/inputs", json::array(), "engine layer_000 has the inputs none"},
+    {"/build", {{"version", "10"}}, "build.compute_capability: is missing"},
+    {"/tokenizer", "other.json", "tokenizer: is other.json, not listed in files"},
+    {"/tokenizer", "../tokenizer.json", "tokenizer: is \"../tokenizer.json\""},
+    {"/prompt_template", "no place", "allowed: a text with {prompt} once"},
+    {"/prompt_template", "{prompt}{prompt}", "allowed: a text with {prompt} once"},
+    {"/files/0/size", -1, "files.0.size: is -1"},
+    {"/files/0/sha256", std::string(64, 'G'), "allowed: 64 hexadecimal digits"},
+    {"/files/1/path", "tokenizer.json", "files: lists tokenizer.json twice"},
+    {"/source", {{"a", 1}}, "source.a: is 1; allowed: a text"},
+    {"/candidates", {{"name", "candidates"}}, "candidates.kind: is missing"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, HostileManifest, testing::ValuesIn(kHostile));
+
+TEST(Manifest, IsRefusedIfItIsNoObject) {
+  for (const std::string text : {"[]", "3", "null", "{}"})
+    EXPECT_NE(refusal([&] { Manifest::parse(text, kSubject); }).find("has format version missing"),
+              std::string::npos);
+}
+
+TEST(Manifest, IsRefusedIfItWasChangedSinceItWasSealed) {
+  std::string text = sealed(hollow_manifest());
+  text.replace(text.find("relu"), 4, "gelu");
+  EXPECT_NE(refusal([&] { Manifest::parse(text, kSubject); }).find("the file was changed"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime

@@ -1,0 +1,21 @@
+// What an Error says.
+#pragma once
+
+#include <string>
+
+#include "errors.h"
+
+namespace skipdec::runtime {
+
+// The words of the Error that ``call`` throws; "" if it throws none.
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,213 @@
+// Which layers tokens run, and which schedules are none.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "hollow_bundle.h"
+#include "refusals.h"
+#include "schedule/schedules.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using nlohmann::json;
+
+const std::string kSubject = "bundles/hollow/schedule.json";
+
+Schedules parsed(const json& document) { return Schedules::parse(sealed(document), 6, kSubject); }
+
+Schedule worked(PromptRule prompt = {}) {
+  return {6, {{0, {0, 1, 2, 3, 4, 5}}, {1, {0, 4, 5}}, {3, {0, 5}}}, std::move(prompt), "worked"};
+}
+
+TEST(Schedule, RunsTheLastSegmentThatHasBegun) {
+  const Schedule schedule = worked();
+  EXPECT_EQ(schedule.plan(0).size(), 6U);
+  EXPECT_EQ(schedule.plan(2), (LayerPlan{0, 4, 5}));
+  EXPECT_EQ(&schedule.plan(1), &schedule.plan(2));
+  EXPECT_EQ(schedule.plan(1'000'000'000), (LayerPlan{0, 5}));
+  EXPECT_EQ(schedule.last_index(4), 2);
+  EXPECT_EQ(schedule.last_index(1), 0);
+  EXPECT_EQ(schedule.last_index(5), Schedule::kForever);
+  EXPECT_TRUE(schedule.is_reduced());
+  EXPECT_EQ(schedule.active_lengths(7, 2), (std::vector<std::int64_t>{9, 8, 8, 8, 9, 9}));
+}
+
+TEST(Schedule, ShortensPromptsAsTheRuleSays) {  // Python's example: 12 layers, max 8, 5 tokens
+  PromptRule prompt{{-1, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1}, 8};
+  const Schedule schedule(12, {{0, {0, 5, 6, 7, 8, 9, 10, 11}}}, prompt, "decay");
+  std::vector<std::int64_t> depths;
+  for (int index = 0; index < 5; ++index) depths.push_back(schedule.prompt_depth(index, 5));
+  EXPECT_EQ(depths, (std::vector<std::int64_t>{12, 11, 10, 9, 8}));
+  EXPECT_EQ(schedule.prompt_prefix(4, 5), 4);
+  EXPECT_EQ(schedule.prompt_prefix(1, 5), 1);
+  EXPECT_EQ(schedule.prompt_depth(0, 1), 12);
+}
+
+// Of three layers, as in schedule.json: segments, the prompt's rule, what is said.
+struct Hole {
+  const char* segments;
+  const char* prompt;
+  const char* words;
+};
+
+class NoSchedule : public testing::TestWithParam<Hole> {};
+
+Schedule made_of(const Hole& hole) {
+  std::vector<Segment> segments;
+  for (const json& segment : json::parse(hole.segments))
+    segments.push_back({segment[0].get<std::int64_t>(), segment[1].get<LayerPlan>()});
+  const json rule = json::parse(hole.prompt);
+  PromptRule prompt;
+  if (!rule.is_null())
+    prompt = {rule[0].get<std::vector<std::int64_t>>(), rule[1].get<std::int64_t>()};
+  return {3, segments, prompt, ""};
+}
+
+TEST_P(NoSchedule, IsRefusedWithTokenAndLayer) {
+  const std::string words = refusal([] { made_of(GetParam()); });
+  EXPECT_NE(words.find(GetParam().words), std::string::npos) << words;
+}
+
+constexpr Hole kHoles[] = {
+    {"[]", "null", "has 0 segments"},
+    {"[[1, [0, 1]]]", "null", "begins at generated token 1"},
+    {"[[0, []]]", "null", "token 0 runs no layers"},
+    {"[[0, [0, 3]]]", "null", "token 0 runs layer 3; allowed there: 1 to 2"},
+    {"[[0, [-1]]]", "null", "token 0 runs layer -1"},
+    {"[[0, [1, 1]]]", "null", "token 0 runs layer 1; allowed there: 2 to 2"},
+    {"[[0, [2, 1]]]", "null", "token 0 runs layer 1"},
+    {"[[0, [0, 1]], [2, [0]], [2, [0]]]", "null", "token 2; allowed behind 2"},
+    {"[[0, [0, 1]], [2097152, [0]]]", "null", "begins at generated token 2097152"},
+    {"[[0, [0, 1, 2]], [2, [0, 1]], [5, [0, 2]]]", "null", "token 5 runs layer 2, which token 4"},
+    {"[[0, [0]]]", "[[-1, -1], 1]", "the prompt's rule is for 2 layers; expected: 3"},
+    {"[[0, [0]]]", "[[-1, 1, 1], 0]", "the prompt's denominator is 0"},
+    {"[[0, [0]]]", "[[-1, -2, 1], 4]", "numerators is -2"},
+    {"[[0, [0, 1]]]", "[[-1, 3, 1], 4]", "layer 1, which the last tokens of a prompt do not"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, NoSchedule, testing::ValuesIn(kHoles));
+
+TEST(Schedules, ResolvesPresetsByTheHorizonThatIsNamedOrTheOwnOneOrTheRequest) {
+  json document = hollow_schedule();
+  const Schedules schedules = parsed(document);
+  EXPECT_EQ(schedules.resolve("", 9), schedules.own());
+  EXPECT_EQ(schedules.resolve(" full ", 9)->text(), "full");
+  EXPECT_EQ(schedules.resolve("2x", 9)->text(), "linear:max=4,horizon=4");
+  const SchedulePointer named = schedules.resolve("2x:horizon=9", 5);
+  EXPECT_EQ(named->text(), "linear:max=4,horizon=9");
+  EXPECT_EQ(named->plan(2).size(), 6U);  // 1 * 8 / 4 + 1
+  EXPECT_EQ(named->plan(3).size(), 3U);
+  EXPECT_EQ(named->plan(7).size(), 2U);
+  document["plan"]["horizon"] = nullptr;
+  EXPECT_EQ(parsed(document).resolve("2x", 9)->text(), "linear:max=4,horizon=9");
+}
+
+TEST(Schedules, TakesTheLastOfSegmentsThatBeginAtOneToken) {
+  const SchedulePointer schedule = parsed(hollow_schedule()).resolve("2x:horizon=2", 1);
+  EXPECT_EQ(schedule->plan(0).size(), 6U);
+  EXPECT_EQ(schedule->plan(1).size(), 2U);
+}
+
+TEST(Schedules, SharesAPresetWhileItIsUsed) {
+  const Schedules schedules = parsed(hollow_schedule());
+  const SchedulePointer first = schedules.resolve("2x", 1);
+  EXPECT_EQ(schedules.resolve("2x:horizon=4", 1), first);
+  EXPECT_NE(schedules.resolve("2x:horizon=5", 1), first);
+}
+
+TEST(Schedules, RunsAPlanThatIsGiven) {
+  const Schedules schedules = parsed(hollow_schedule());
+  const std::string text = sealed(hollow_schedule());
+  EXPECT_EQ(schedules.resolve(text, 1)->text(), "own");
+  const std::string plan = json{{"plan", hollow_schedule()["plan"]}}.dump();
+  EXPECT_EQ(schedules.resolve(plan, 1)->text(), "own");
+  const auto path = std::filesystem::path(testing::TempDir()) / "given.json";
+  write_file(path, text);
+  EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), "own");
+  EXPECT_NE(refusal([&] { schedules.resolve(path.string(), 1, false); }).find("is unknown here"),
+            std::string::npos);
+}
+
+struct Asked {
+  std::string text, words;
+};
+
+class RefusedSchedule : public testing::TestWithParam<Asked> {};
+
+TEST_P(RefusedSchedule, IsRefusedWithWhatIsAllowed) {
+  const Schedules schedules = parsed(hollow_schedule());
+  const std::string words = refusal([&] { schedules.resolve(GetParam().text, 8); });
+  EXPECT_NE(words.find(GetParam().words), std::string::npos) << words;
+}
+
+const std::string kCommand = "skipdec schedule show SCHEDULE --layers 6";
+const std::vector<Asked> kAsked{
+    {"3x", kCommand},
+    {"linear:max=4,min=2", kCommand},
+    {"2x:placement=bottom", kCommand},
+    {"2x:horizon=", kCommand},
+    {"2x:horizon=-4", kCommand},
+    {"full:horizon=4", kCommand},
+    {"2x:horizon=0", "horizon is 0; allowed: 1 to 1048576"},
+    {"2x:horizon=1048577", "horizon is 1048577"},
+    {"\xff\xfe", kCommand},
+    {"{", "is not JSON"},
+    {"{}", "plan: is missing; make it anew: " + kCommand},
+    {R"({"plan": {"num_layers": 7}})", "plan.num_layers: is 7; the bundle has 6"},
+    {R"({"plan": {}, "digest": "x"})", "has not one line of its own"},
+    {"/nowhere/plan.json", "schedule /nowhere/plan.json | can't be read"},
+    {"/dev/zero.json", "can't be read"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, RefusedSchedule, testing::ValuesIn(kAsked));
+
+struct Hostile {
+  std::string place;
+  json value;
+  std::string words;
+};
+
+class HostileSchedules : public testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileSchedules, AreRefusedInWordsThatNameThePlace) {
+  const Hostile& hostile = GetParam();
+  json document = hollow_schedule();
+  document[json::json_pointer(hostile.place)] = hostile.value;
+  const std::string words = refusal([&] { parsed(document); });
+  EXPECT_EQ(words.rfind(kSubject + " | ", 0), 0U) << words;
+  EXPECT_NE(words.find(hostile.words), std::string::npos) << words;
+}
+
+const std::vector<Hostile> kHostile{
+    {"/plan", nullptr, "is of format 2, the manifest of 3; run: skipdec upgrade bundles/hollow"},
+    {"/other", 1, "other: is unknown"},
+    {"/plan/other", 1, "plan.other: is unknown"},
+    {"/plan/num_layers", 7, "plan.num_layers: is 7; the bundle has 6"},
+    {"/plan/num_layers", 1U << 31, "plan.num_layers: is 2147483648; allowed: 1 to 4096"},
+    {"/plan/horizon", 0, "plan.horizon: is 0; allowed: 1 to 1048576"},
+    {"/plan/text", 3, "plan.text: is 3; allowed: a text"},
+    {"/plan/segments", json::array(), "plan: has 0 segments"},
+    {"/plan/segments/1/start", 0, "plan: a segment begins at generated token 0"},
+    {"/plan/segments/1/layers/0", 6, "plan.segments.1.layers: is 6; allowed: 0 to 5"},
+    {"/plan/segments/2/layers", {1}, "runs layer 1, which token 2 did not"},
+    {"/plan/prompt", {{"denominator", 1}, {"numerators", {1}}}, "are 1; expected: 6"},
+    {"/plan/prompt", {{"denominator", 0}, {"numerators", {1}}}, "plan.prompt.denominator: is 0"},
+    {"/presets", 1, "presets: is 1"},
+    {"/presets/2x/prompt", 1, "presets.2x.prompt: is not null"},
+    {"/presets/2x/segments/0/start", 1, "presets.2x.segments.0.start: is 1"},
+    {"/presets/2x/segments/1/after", {1}, "after: has not two numbers"},
+    {"/presets/2x/segments/1/after/1", 0, "after: is 0; allowed: 1 to 2147483648"},
+    {"/presets/2x/segments/1/after/0", 5, "after: is 4; allowed: 5 to"},
+    {"/presets/2x/segments/2/after/0", 0, "is less than that of the segment before"},
+    {"/presets/2x/segments/2/layers", {1}, "presets.2x: generated token 2 runs layer 1"},
+    {"/presets/2x/segments", json::array(), "presets.2x: has 0 segments"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, HostileSchedules, testing::ValuesIn(kHostile));
+
+}  // namespace
+}  // namespace skipdec::runtime

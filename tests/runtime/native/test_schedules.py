@@ -1,0 +1,103 @@
+"""Schedules that C++ reads from schedule.json run, token for token, what ExitSchedule does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from programs import built_program
+
+from skipdec.engines.errors import ScheduleError
+from skipdec.engines.sealing import sealed_text
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.presets import fitting_presets
+from skipdec.runtime.schedule.resolved import schedule_file
+from skipdec.runtime.schedule.resolver import ScheduleResolver
+from skipdec.runtime.schedule.text import format_schedule
+
+OWN = (
+    "full",
+    "constant:max=3",
+    "2x:horizon=16",
+    "2x:horizon=1",
+    "linear:max=5,min=2,warmup=2,horizon=7,placement=bottom",
+    "power:max=6,min=2,horizon=33,power=2",
+    "exponential:max=5,min=2,horizon=40,rate=3",
+    "cosine:max=6,min=3,horizon=20",
+    "step:max=6,min=2,horizon=50,steps=3",
+    "table:table=6/6/5/3/2",
+    "constant:max=4,placement=unified",
+    "linear:max=6,min=3,horizon=12,placement=unified-nested",
+    "linear:max=6,min=3,horizon=12,placement=hierarchical",
+    "2x:horizon=9,prompt=decay",
+    "linear:max=3,min=2,horizon=12,prompt=decay",
+    "constant:max=5,prompt=decay",
+    "2x:horizon=64,placement=d3,tail=1",
+)
+REQUESTS = ((1, "own"), (30, "full"), (64, "2x"), (1, "2x"), (2, "2x"), (5, "2x:horizon=31"))
+
+
+def described(path: Path, num_layers: int, requests: Iterable[tuple[int, str]]) -> list[str]:
+    """What schedules.cpp says of each request."""
+    lines = "".join(f"{tokens} {asked}\n" for tokens, asked in requests)
+    program = built_program("schedules")
+    command = [program, path, str(num_layers)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def expected(schedule: ExitSchedule) -> str:
+    """What it should say."""
+    lists: list[Sequence[int]] = [schedule.plan(index).layers for index in (*range(80), 2**20)]
+    last = [schedule.last_index(layer) for layer in range(schedule.num_layers)]
+    lists.append([-2 if index is None else index for index in last])
+    for length in (1, 2, 3, 7, 64, 1000):
+        lists.append(schedule.active_lengths(length, 9))
+        indices = (0, length // 2, length - 1)
+        lists.append([schedule.prompt_budget(index, length) for index in indices])
+    texts = ["".join(f"{number} " for number in numbers) + ";" for numbers in lists]
+    return f"{format_schedule(schedule)};{int(schedule.is_reduced)};" + "".join(texts)
+
+
+@pytest.mark.parametrize("text", OWN)
+def test_own_plans_and_presets_run_the_same_layers(tmp_path: Path, text: str) -> None:
+    own = ExitSchedule.parse(text, num_layers=6)
+    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    resolver = ScheduleResolver(6, own)
+    for (tokens, asked), line in zip(REQUESTS, described(path, 6, REQUESTS), strict=True):
+        resolved = resolver.resolve(None if asked == "own" else asked, tokens)
+        assert line == expected(resolved), asked
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3, 7, 12, 24, 48, 96])
+def test_presets_of_all_depths_begin_at_the_same_tokens(tmp_path: Path, num_layers: int) -> None:
+    own = ExitSchedule.full(num_layers)
+    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    presets = fitting_presets(num_layers)[::2]
+    requests = [(tokens, name) for tokens in (1, 2, 3, 10, 64, 77) for name in presets]
+    resolver = ScheduleResolver(num_layers, own)
+    for (tokens, asked), line in zip(requests, described(path, num_layers, requests), strict=True):
+        assert line == expected(resolver.resolve(asked, tokens)), (asked, tokens)
+
+
+def test_any_schedule_comes_as_the_json_of_schedule_show(tmp_path: Path) -> None:
+    own = ExitSchedule.full(6)
+    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    given = ExitSchedule.parse("cosine:max=5,min=2,horizon=12", num_layers=6)
+    (shown := tmp_path / "given.json").write_text(sealed_text(schedule_file(given)))
+    wrong = "cosine:max=5,min=2,horizon=12"
+    lines = described(path, 6, [(9, str(shown)), (9, wrong)])
+    assert lines[0] == expected(given)
+    assert lines[1].startswith(f'error: schedule "{wrong}" | is unknown here; allowed: 2x, ')
+
+
+def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
+    own = ExitSchedule.full(6)
+    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    (line,) = described(path, 6, [(2**20 + 1, "2x")])
+    with pytest.raises(ScheduleError) as refused:
+        ScheduleResolver(6, own).resolve("2x", 2**20 + 1)
+    assert line == f"error: {refused.value}"
