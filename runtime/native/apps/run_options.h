@@ -18,6 +18,7 @@ struct RunOptions {
   std::vector<std::vector<std::int64_t>> token_ids;  // further prompts
   bool stream = false, as_json = false, quiet = false, help = false, version = false;
   bool has_max_tokens = false;
+  std::optional<std::int32_t> max_batch_size;
   std::int64_t n = 1;
   std::vector<std::string> stop;
   std::vector<std::int64_t> stop_token_ids;
@@ -67,8 +68,8 @@ inline std::vector<Option> running_options(RunOptions& run) {
          engine.verify(
              parse_choice(text, "full", SKIPDEC_VERIFY_FULL, "graphs", SKIPDEC_VERIFY_GRAPHS));
        }},
-      {"--max-batch-size", "", "N", "most completions at once (8)",
-       [&](const std::string& text) { engine.max_batch_size(parse_count(text)); }},
+      {"--max-batch-size", "", "N", "most completions at once (8, or --n)",
+       [&](const std::string& text) { run.max_batch_size = parse_count(text); }},
       {"--kv-memory", "", "SIZE", "most memory of KV caches, e.g. 2GiB (half of what is left)",
        [&](const std::string& text) { engine.kv_memory(parse_size(text)); }},
       {"--raw-prompt", "", "", "without the template that the model was tuned with",
@@ -163,6 +164,8 @@ inline std::vector<std::string> read_options(const std::vector<std::string>& arg
   if (others.empty()) problems.emplace_back("BUNDLE is missing; give a bundle's directory");
   if (others.size() > 2) problems.push_back("'" + others[2] + "' is one argument too many");
   if (!others.empty()) run.bundle = others[0];
+  const auto rows = static_cast<std::int32_t>(std::clamp<std::int64_t>(run.n, 8, 1024));
+  run.engine.max_batch_size(run.max_batch_size.value_or(rows));
   if (others.size() > 1) run.texts.insert(run.texts.begin(), others[1]);
   if (std::count(run.texts.begin(), run.texts.end(), "-") > 1) {
     problems.emplace_back("give - only once: stdin can be read once");
