@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from programs import built_program
+from programs import PRESET, built_program
 from runtimes import LIBRARY
 
 
@@ -22,4 +22,5 @@ def test_closing_while_requests_run_leaves_nothing_behind(exported: Callable[...
     )
     assert done.returncode == 0, done.stderr
     early, late = map(int, done.stdout.split())
-    assert late - early < 2_000  # KiB; 135 engines that leaked a step's buffers would hold more
+    if PRESET == "tests":  # a sanitizer keeps what is freed, and finds leaks itself
+        assert late - early < 2_000  # KiB; 135 engines that leaked a step's buffers would hold more

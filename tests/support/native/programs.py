@@ -78,10 +78,22 @@ def _configure() -> None:
         ):
             pytest.skip(f"C++ programs can't be built here: no {tool}")
     options = ["-S", str(ROOT / "runtime" / "native"), "--preset", PRESET]
-    configured = _cmake(*options, f"-DPython3_EXECUTABLE={sys.executable}")
+    objects = _compiled_objects() if PRESET == "tests" else ""
+    options += [f"-DSKIPDEC_OBJECTS={objects}", f"-DPython3_EXECUTABLE={sys.executable}"]
+    configured = _cmake(*options)
     if configured.returncode and (lack := re.search(r".* is missing: .*", configured.stdout)):
         pytest.skip(f"C++ programs can't be built here: {lack[0].strip()}")
     assert configured.returncode == 0, configured.stdout
+
+
+def _compiled_objects() -> str:
+    """setup.py's list of the library's objects, which it compiles again where they are older than
+    their sources; empty where it can't.
+    """
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(FOLDER)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    listed = ROOT / "build" / "native" / "objects"
+    return str(listed) if listed.exists() else ""
 
 
 @contextmanager
@@ -101,3 +113,10 @@ def _cmake(*arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT / "runtime" / "native",
         text=True,
     )
+
+
+if __name__ == "__main__":  # for scripts: its path, or nothing and why
+    try:
+        print(built_program(sys.argv[1]))
+    except pytest.skip.Exception as reason:
+        print(f"skipped: {reason}", file=sys.stderr)
