@@ -29,22 +29,25 @@ def refusal(tmp_path: Path, change: Change) -> str:
 OTHER_KINDS: dict[str, tuple[Change, str]] = {
     "unigram": (
         lambda file: file.update(model={"vocab": [["a", -1.5]], "unk_id": 0, "type": "Unigram"}),
-        "model: the model is Unigram",
+        'has the model "Unigram"',
     ),
     "word_piece": (
         lambda file: file["model"].update(type="WordPiece", merges=None),
-        "model: the model is WordPiece",
+        'has the model "WordPiece"',
     ),
     "byte_fallback": (lambda file: file["model"].update(byte_fallback=True), "byte_fallback"),
     "dropout": (lambda file: file["model"].update(dropout=0.1), "dropout"),
-    "suffix": (lambda file: file["model"].update(end_of_word_suffix="</w>"), "suffix is </w>"),
+    "suffix": (
+        lambda file: file["model"].update(end_of_word_suffix="</w>"),
+        'has the end_of_word_suffix "</w>"',
+    ),
     "normalizer": (
         lambda file: file.update(normalizer={"type": "NFC"}),
-        "the normalizer is NFC",
+        'the normalizer "NFC"',
     ),
     "pre_tokenizer": (
         lambda file: file.update(pre_tokenizer={"type": "Metaspace"}),
-        "the pre-tokenizer is Metaspace",
+        'the pre-tokenizer "Metaspace"',
     ),
     "no_pre_tokenizer": (lambda file: file.update(pre_tokenizer=None), "no pre-tokenizer"),
     "two_pre_tokenizers": (
@@ -53,17 +56,17 @@ OTHER_KINDS: dict[str, tuple[Change, str]] = {
         ),
         "sequence of pre-tokenizers",
     ),
-    "decoder": (lambda file: file.update(decoder={"type": "Fuse"}), "the decoder is Fuse"),
+    "decoder": (lambda file: file.update(decoder={"type": "Fuse"}), 'the decoder "Fuse"'),
     "no_decoder": (lambda file: file.update(decoder=None), "no decoder"),
     "two_templates": (
         lambda file: file.update(
             post_processor={"type": "Sequence", "processors": [file["post_processor"]] * 2}
         ),
-        "two post-processors add tokens",
+        "has two post-processors that add tokens",
     ),
     "no_text": (
         lambda file: file["post_processor"]["single"].pop(),
-        "holds the text more or less than once",
+        "has a template without the text, or with two",
     ),
 }
 
@@ -86,8 +89,8 @@ def _without(*keys: str) -> Change:
 
 
 MALFORMED: dict[str, tuple[Change, str]] = {
-    "version": (lambda file: file.update(version="2.0"), "version is 2.0; allowed: 1.0"),
-    "no_model": (_without("model"), "`model` is wrong; allowed: a value; it is missing"),
+    "version": (lambda file: file.update(version="2.0"), 'version: is "2.0"; allowed: "1.0"'),
+    "no_model": (_without("model"), "model: is missing"),
     "no_vocab": (_without("model", "vocab"), "model: lacks vocab or merges"),
     "vocab_is_list": (lambda file: file["model"].update(vocab=[]), "lacks vocab or merges"),
     "vocab_is_null": (lambda file: file["model"].update(vocab=None), "lacks vocab or merges"),
@@ -101,11 +104,11 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     ),
     "unknown_merge": (
         lambda file: file["model"]["merges"].append(["a", "qqq"]),
-        "merges need the token aqqq, which vocab lacks",
+        'model.merges: needs the token "aqqq", which vocab lacks',
     ),
     "merge_without_result": (
         lambda file: file["model"]["merges"].append(["!", "!"]),
-        "merges need the token !!, which vocab lacks",
+        'model.merges: needs the token "!!", which vocab lacks',
     ),
     "merge_of_three": (
         lambda file: file["model"]["merges"].append(["a", "b", "c"]),
@@ -118,11 +121,11 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     "merge_is_text": (lambda file: file["model"].update(merges=["abc"]), "not two tokens with a"),
     "added_without_flag": (
         _without("added_tokens", 0, "lstrip"),  # type: ignore[arg-type]
-        "added_tokens: `lstrip` is wrong",
+        "added_tokens.lstrip: is missing",
     ),
     "added_twice": (
         lambda file: file["added_tokens"].append(file["added_tokens"][0]),
-        "the token <s> comes twice",
+        'added_tokens: has "<s>" twice',
     ),
     "much_added": (
         lambda file: file["added_tokens"].append(
@@ -132,15 +135,15 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     ),
     "template_lacks_token": (
         _without("post_processor", "special_tokens", "</s>"),
-        "post_processor: special_tokens lacks </s>",
+        'post_processor.special_tokens: lacks "</s>"',
     ),
     "two_texts": (
         lambda file: file["post_processor"]["single"].append({"Sequence": {"id": "B"}}),
-        "the template for one text has a second one",
+        "post_processor.single: has a second text",
     ),
     "add_prefix_space": (
         lambda file: file["pre_tokenizer"].update(add_prefix_space=1),
-        "pre_tokenizer: `add_prefix_space` is wrong; allowed: true or false",
+        "pre_tokenizer.add_prefix_space: is 1; allowed: true, false",
     ),
     "much_beside": (
         lambda file: file.update(other=[0] * (1 << 20)),

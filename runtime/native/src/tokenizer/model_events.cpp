@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "json/fields.h"
 #include "tokenizer/parts.h"
 
 namespace skipdec::runtime {
@@ -67,7 +68,8 @@ void ModelEvents::add_merge(std::string& value) {
   if (value.rfind("#version", 0) == 0) return;
   const std::size_t blank = value.find(' ');
   if (blank == std::string::npos || value.find(' ', blank + 1) != std::string::npos)
-    refuse("model.merges has an entry that is not two tokens with a blank between: " + value);
+    refuse("model.merges has an entry that is not two tokens with a blank between: " +
+           shown(nlohmann::json(value)));
   merges_.add(std::string_view(value).substr(0, blank));
   merges_.add(std::string_view(value).substr(blank + 1));
 }

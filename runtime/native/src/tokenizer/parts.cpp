@@ -4,24 +4,34 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "tokenizer/fields.h"
+#include "json/fields.h"
 #include "tokenizer/model_events.h"
 #include "tokenizer/special_tokens.h"
+#include "tokenizer/unsupported.h"
 
 namespace skipdec::runtime {
 namespace {
 
 using nlohmann::json;
 
+constexpr std::size_t kMostValues = std::size_t{1} << 27;  // their memory is bounded one by one
+
+bool required_flag(Fields& fields, const char* name) {
+  fields.value(name);
+  return fields.boolean(name, false);
+}
+
 PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
-                      const TokenizerFields& model) {
+                      const Document& document) {
   const auto id_of = [&](std::string_view token) {
     const auto id = vocabulary.id_of(token);
-    if (!id) model.refuse("merges need the token " + std::string(token) + ", which vocab lacks");
+    if (!id)
+      document.refuse("model.merges",
+                      "needs the token " + shown(json(token)) + ", which vocab lacks");
     return *id;
   };
   PairTable table(merges.size() / 2);
@@ -34,96 +44,105 @@ PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
   return table;
 }
 
-void check_kind_of_model(const TokenizerFields& model, bool has_vocabulary_and_merges) {
+void check_kind_of_model(Fields& model, bool has_vocabulary_and_merges, const Document& document) {
   // Old files name no type; then this is what tells BPE from the others.
-  const std::string type = model.optional_text("type").value_or(
-      has_vocabulary_and_merges ? "BPE" : "of a kind that it does not name");
-  if (type != "BPE") model.unsupported("the model is " + type);
-  if (!has_vocabulary_and_merges) model.refuse("lacks vocab or merges");
-  for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (!model.optional_text(name).value_or("").empty())
-      model.unsupported(std::string(name) + " is " + model.text(name));
-  if (model.boolean("byte_fallback", false)) model.unsupported("byte_fallback is true");
+  const std::string type =
+      model.optional_text("type").value_or(has_vocabulary_and_merges ? "BPE" : "without a type");
+  if (type != "BPE")
+    throw UnsupportedTokenizer(document.subject, "has the model " + shown(json(type)));
+  if (!has_vocabulary_and_merges) document.refuse("model", "lacks vocab or merges");
+  for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const std::string affix = model.optional_text(name).value_or("");
+    if (!affix.empty())
+      throw UnsupportedTokenizer(document.subject,
+                                 "has the " + std::string(name) + " " + shown(json(affix)));
+  }
+  if (model.boolean("byte_fallback", false))
+    throw UnsupportedTokenizer(document.subject, "has a model with byte_fallback");
+  const json* dropout = model.find("dropout");
+  if (dropout != nullptr && *dropout != 0)
+    throw UnsupportedTokenizer(document.subject, "has a model with dropout: random tokens");
 }
 
-BytePairModel read_model(const TokenizerFields& document, const json& tree, ModelEvents& events) {
-  const TokenizerFields model = document.inside(document.object("model"), "model");
-  check_kind_of_model(model, events.has_model());
-  const json dropout = tree["model"].value("dropout", json());
-  if (!dropout.is_null() && dropout != 0) model.unsupported("dropout makes its tokens random");
+BytePairModel read_model(const json& value, ModelEvents& events, const Document& document) {
+  Fields model(value, "model", document);
+  check_kind_of_model(model, events.has_model(), document);
   BytePairModel read;
   read.vocabulary = std::move(events.vocabulary());
   const std::string problem = read.vocabulary.finish();
-  if (!problem.empty()) model.refuse("vocab: " + problem);
-  read.merges = read_merges(events.merges(), read.vocabulary, model);
+  if (!problem.empty()) document.refuse("model.vocab", problem);
+  read.merges = read_merges(events.merges(), read.vocabulary, document);
   read.unknown_token = model.optional_text("unk_token");
   read.fuse_unknown = model.boolean("fuse_unk", false);
   read.ignore_merges = model.boolean("ignore_merges", false);
   return read;
 }
 
-void read_pre_tokenizer(const TokenizerFields& document, TokenizerParts& parts) {
-  if (!document.has("pre_tokenizer")) document.unsupported("has no pre-tokenizer");
-  const json* object = &document.object("pre_tokenizer");
-  if (document.inside(*object, "pre_tokenizer").text("type") == "Sequence") {
-    const json& all = document.inside(*object, "pre_tokenizer").array("pretokenizers");
-    if (all.size() != 1) document.unsupported("has a sequence of pre-tokenizers");
-    object = &all[0];
+void read_pre_tokenizer(Fields& file, TokenizerParts& parts, const Document& document) {
+  constexpr const char* kPlace = "pre_tokenizer";
+  const json* value = file.find(kPlace);
+  if (value == nullptr) throw UnsupportedTokenizer(document.subject, "has no pre-tokenizer");
+  if (Fields outer(*value, kPlace, document); outer.text("type") == "Sequence") {
+    const json& all = outer.array("pretokenizers", 1024);
+    if (all.size() != 1)
+      throw UnsupportedTokenizer(document.subject, "has a sequence of pre-tokenizers");
+    value = &all[0];
     parts.one_pre_tokenizer = false;
   }
-  const TokenizerFields fields = document.inside(*object, "pre_tokenizer");
-  if (fields.text("type") != "ByteLevel")
-    fields.unsupported("the pre-tokenizer is " + fields.text("type"));
-  parts.add_prefix_space = fields.boolean("add_prefix_space");
+  Fields fields(*value, kPlace, document);
+  if (const std::string& type = fields.text("type"); type != "ByteLevel")
+    throw UnsupportedTokenizer(document.subject, "has the pre-tokenizer " + shown(json(type)));
+  parts.add_prefix_space = required_flag(fields, "add_prefix_space");
   parts.use_regex = fields.boolean("use_regex", true);
 }
 
-void check_other_kinds(const TokenizerFields& document) {
-  if (document.has("version") && document.text("version") != "1.0")
-    document.refuse("version is " + document.text("version") + "; allowed: 1.0");
-  if (document.has("normalizer"))
-    document.unsupported("the normalizer is " +
-                         document.inside(document.object("normalizer"), "normalizer")
-                             .optional_text("type")
-                             .value_or("unnamed"));
-  if (!document.has("decoder")) document.unsupported("has no decoder");
-  const TokenizerFields decoder = document.inside(document.object("decoder"), "decoder");
-  if (decoder.text("type") != "ByteLevel")
-    decoder.unsupported("the decoder is " + decoder.text("type"));
+void check_other_kinds(Fields& file, const Document& document) {
+  if (const std::string version = file.optional_text("version").value_or("1.0"); version != "1.0")
+    file.refuse("version", "is " + shown(json(version)) + "; allowed: \"1.0\"");
+  if (const json* normalizer = file.find("normalizer"))
+    throw UnsupportedTokenizer(
+        document.subject,
+        "has the normalizer " + shown(Fields(*normalizer, "normalizer", document).value("type")));
+  const json* decoder = file.find("decoder");
+  if (decoder == nullptr) throw UnsupportedTokenizer(document.subject, "has no decoder");
+  if (const std::string& type = Fields(*decoder, "decoder", document).text("type");
+      type != "ByteLevel")
+    throw UnsupportedTokenizer(document.subject, "has the decoder " + shown(json(type)));
 }
 
-AddedToken read_added_token(const TokenizerFields& fields, const json& entry) {
-  fields.token_id(entry.value("id", json()), "id");
+AddedToken read_added_token(const json& entry, const Document& document) {
+  Fields fields(entry, "added_tokens", document);
+  fields.integer("id", 0, kMaxTokens - 1);
   AddedToken token;
   token.content = fields.text("content");
-  token.single_word = fields.boolean("single_word");
-  token.lstrip = fields.boolean("lstrip");
-  token.rstrip = fields.boolean("rstrip");
-  token.normalized = fields.boolean("normalized");
-  token.special = fields.boolean("special");
+  token.single_word = required_flag(fields, "single_word");
+  token.lstrip = required_flag(fields, "lstrip");
+  token.rstrip = required_flag(fields, "rstrip");
+  token.normalized = required_flag(fields, "normalized");
+  token.special = required_flag(fields, "special");
   return token;
 }
 
-// As the `tokenizers` package does, whatever ids the file gives: the model's, where the content is
-// a token, else one after another behind the number of the model's tokens.
-std::vector<AddedToken> read_added_tokens(const TokenizerFields& document,
-                                          const Vocabulary& vocabulary) {
+// With the ids that the `tokenizers` package gives, whatever the file says: the model's, where the
+// content is a token of it, else one after another behind the number of the model's tokens.
+std::vector<AddedToken> read_added_tokens(Fields& file, const Vocabulary& vocabulary,
+                                          const Document& document) {
   std::vector<AddedToken> tokens;
-  if (!document.has("added_tokens")) return tokens;
-  std::unordered_map<std::string, std::uint32_t> known;
+  if (file.find("added_tokens") == nullptr) return tokens;
+  std::unordered_set<std::string> contents;
   auto next_id = static_cast<std::uint32_t>(vocabulary.size());
   std::size_t num_bytes = 0;
-  for (const json& entry : document.array("added_tokens")) {
-    const TokenizerFields fields = document.inside(entry, "added_tokens");
-    AddedToken token = read_added_token(fields, entry);
+  for (const json& entry : file.array("added_tokens", kMaxAddedBytes)) {
+    AddedToken token = read_added_token(entry, document);
     if (token.content.empty()) continue;
     num_bytes += token.content.size();
     if (num_bytes > kMaxAddedBytes)
-      fields.refuse("they hold more than " + std::to_string(kMaxAddedBytes) + " bytes");
+      file.refuse("added_tokens",
+                  "holds texts of more than " + std::to_string(kMaxAddedBytes) + " bytes");
+    if (!contents.insert(token.content).second)
+      file.refuse("added_tokens", "has " + shown(json(token.content)) + " twice");
     const auto own = vocabulary.id_of(token.content);
     token.id = own ? *own : next_id++;
-    if (!known.emplace(token.content, token.id).second)
-      fields.refuse("the token " + token.content + " comes twice");
     tokens.push_back(std::move(token));
   }
   return tokens;
@@ -134,17 +153,18 @@ std::vector<AddedToken> read_added_tokens(const TokenizerFields& document,
 TokenizerParts read_tokenizer(std::string_view json, const std::string& subject) {
   JsonLimits limits;
   limits.max_bytes = kMaxTokenizerBytes;
-  limits.max_values = std::size_t{1} << 27;  // their size is limited; those of the tree are
+  limits.max_values = kMostValues;
   ModelEvents events(subject, limits);
   read_json(json, subject, limits, events);
   const nlohmann::json tree = events.take_tree();
-  const TokenizerFields document(tree, subject, "");
+  const Document document{Status::kBundle, subject, limits.remedy};
+  Fields file(tree, "", document);
   TokenizerParts parts;
-  check_other_kinds(document);
-  read_pre_tokenizer(document, parts);
-  parts.model = read_model(document, tree, events);
-  parts.added_tokens = read_added_tokens(document, parts.model.vocabulary);
-  parts.special_tokens = read_special_tokens(document);
+  check_other_kinds(file, document);
+  read_pre_tokenizer(file, parts, document);
+  parts.model = read_model(file.value("model"), events, document);
+  parts.added_tokens = read_added_tokens(file, parts.model.vocabulary, document);
+  parts.special_tokens = read_special_tokens(file.find("post_processor"), document);
   return parts;
 }
 

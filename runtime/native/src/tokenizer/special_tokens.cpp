@@ -5,58 +5,72 @@
 #include <optional>
 #include <string>
 
+#include "tokenizer/unsupported.h"
+
 namespace skipdec::runtime {
 namespace {
 
 using nlohmann::json;
 
+constexpr const char* kPlace = "post_processor";
+constexpr std::size_t kMostParts = 1024;
+
 // What one post-processor adds; nothing if it only changes offsets.
-using Reader = std::optional<SpecialTokens> (*)(const TokenizerFields& processor);
+using Reader = std::optional<SpecialTokens> (*)(const json& processor, const Document& document);
 
-std::optional<SpecialTokens> read_processor(const TokenizerFields& processor);
+std::optional<SpecialTokens> read_processor(const json& processor, const Document& document);
 
-std::optional<SpecialTokens> read_byte_level(const TokenizerFields& /*processor*/) {
+std::uint32_t token_id(const json& value, const Document& document) {
+  return static_cast<std::uint32_t>(integer_of(value, kPlace, 0, kMaxTokens - 1, document));
+}
+
+std::optional<SpecialTokens> read_byte_level(const json& /*processor*/,
+                                             const Document& /*document*/) {
   return std::nullopt;
 }
 
-std::uint32_t second_of_pair(const TokenizerFields& processor, const char* name) {
-  const json& pair = processor.array(name);
-  if (pair.size() != 2) processor.refuse(std::string(name) + " is no pair of a token and its id");
-  return processor.token_id(pair[1], name);
+std::optional<SpecialTokens> read_sentence_pair(const json& processor, const Document& document) {
+  Fields fields(processor, kPlace, document);
+  const auto id_of = [&](const char* name) {
+    const json& pair = fields.array(name, 2);
+    if (pair.size() != 2) fields.refuse(name, "is no pair of a token and its id");
+    return token_id(pair[1], document);
+  };
+  return SpecialTokens{{id_of("cls")}, {id_of("sep")}};
 }
 
-std::optional<SpecialTokens> read_sentence_pair(const TokenizerFields& processor) {
-  return SpecialTokens{{second_of_pair(processor, "cls")}, {second_of_pair(processor, "sep")}};
-}
-
-std::optional<SpecialTokens> read_template(const TokenizerFields& processor) {
-  const json& tokens = processor.object("special_tokens");
+std::optional<SpecialTokens> read_template(const json& processor, const Document& document) {
+  Fields fields(processor, kPlace, document);
+  const json& tokens = fields.value("special_tokens");
   SpecialTokens read;
   std::size_t num_texts = 0;
-  for (const json& piece : processor.array("single")) {
-    const TokenizerFields fields = processor.inside(piece, "single");
-    if (fields.has("Sequence")) {
-      if (fields.inside(fields.object("Sequence"), "Sequence").text("id") != "A")
-        processor.refuse("the template for one text has a second one");
+  for (const json& entry : fields.array("single", kMostParts)) {
+    Fields part(entry, fields.place_of("single"), document);
+    if (const json* sequence = part.find("Sequence")) {
+      if (Fields(*sequence, part.place_of("Sequence"), document).text("id") != "A")
+        fields.refuse("single", "has a second text");
       ++num_texts;
       continue;
     }
-    const std::string name =
-        fields.inside(fields.object("SpecialToken"), "SpecialToken").text("id");
+    const std::string& name =
+        Fields(part.value("SpecialToken"), part.place_of("SpecialToken"), document).text("id");
     const auto token = tokens.find(name);
-    if (token == tokens.end()) processor.refuse("special_tokens lacks " + name);
-    for (const json& id : processor.inside(*token, "special_tokens").array("ids"))
-      (num_texts == 0 ? read.before : read.after).push_back(processor.token_id(id, "ids"));
+    if (token == tokens.end()) fields.refuse("special_tokens", "lacks " + shown(json(name)));
+    Fields ids(*token, fields.place_of("special_tokens"), document);
+    for (const json& id : ids.array("ids", kMostParts))
+      (num_texts == 0 ? read.before : read.after).push_back(token_id(id, document));
   }
-  if (num_texts != 1) processor.unsupported("the template holds the text more or less than once");
+  if (num_texts != 1)
+    throw UnsupportedTokenizer(document.subject, "has a template without the text, or with two");
   return read;
 }
 
-std::optional<SpecialTokens> read_sequence(const TokenizerFields& processor) {
+std::optional<SpecialTokens> read_sequence(const json& processor, const Document& document) {
   std::optional<SpecialTokens> read;
-  for (const json& inner : processor.array("processors")) {
-    const auto tokens = read_processor(processor.inside(inner, "processors"));
-    if (read && tokens) processor.unsupported("two post-processors add tokens");
+  for (const json& inner : Fields(processor, kPlace, document).array("processors", kMostParts)) {
+    const auto tokens = read_processor(inner, document);
+    if (read && tokens)
+      throw UnsupportedTokenizer(document.subject, "has two post-processors that add tokens");
     if (tokens) read = tokens;
   }
   return read;
@@ -73,20 +87,19 @@ const std::map<std::string, Reader>& readers() {
   return by_type;
 }
 
-std::optional<SpecialTokens> read_processor(const TokenizerFields& processor) {
-  const std::string type = processor.text("type");
+std::optional<SpecialTokens> read_processor(const json& processor, const Document& document) {
+  const std::string& type = Fields(processor, kPlace, document).text("type");
   const auto reader = readers().find(type);
-  if (reader == readers().end()) processor.unsupported("the post-processor is " + type);
-  return reader->second(processor);
+  if (reader == readers().end())
+    throw UnsupportedTokenizer(document.subject, "has the post-processor " + shown(json(type)));
+  return reader->second(processor, document);
 }
 
 }  // namespace
 
-SpecialTokens read_special_tokens(const TokenizerFields& document) {
-  if (!document.has("post_processor")) return {};
-  const TokenizerFields processor =
-      document.inside(document.object("post_processor"), "post_processor");
-  return read_processor(processor).value_or(SpecialTokens{});
+SpecialTokens read_special_tokens(const json* post_processor, const Document& document) {
+  if (post_processor == nullptr) return {};
+  return read_processor(*post_processor, document).value_or(SpecialTokens{});
 }
 
 }  // namespace skipdec::runtime

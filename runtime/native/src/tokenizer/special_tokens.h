@@ -1,12 +1,14 @@
 // The tokens that a post-processor puts around a text.
 #pragma once
 
-#include "tokenizer/fields.h"
+#include <nlohmann/json_fwd.hpp>
+
+#include "json/fields.h"
 #include "tokenizer/parts.h"
 
 namespace skipdec::runtime {
 
-// Of the field `post_processor` of `document`; none if it is null.
-SpecialTokens read_special_tokens(const TokenizerFields& document);
+// Of `post_processor` in a tokenizer.json; none if it is null.
+SpecialTokens read_special_tokens(const nlohmann::json* post_processor, const Document& document);
 
 }  // namespace skipdec::runtime
