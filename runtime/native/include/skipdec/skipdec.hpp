@@ -467,6 +467,12 @@ class Engine {
                                        optional_schedule(schedule), &score));
     return taken(score);
   }
+  Score score(std::initializer_list<std::int64_t> prompt,
+              std::initializer_list<std::int64_t> continuation,
+              const std::optional<std::string>& schedule = std::nullopt) {
+    return score(std::vector<std::int64_t>(prompt), std::vector<std::int64_t>(continuation),
+                 schedule);
+  }
 
   // ``is_prompt``: with the prompt template and special tokens.
   std::vector<std::int64_t> encode(const std::string& text, bool is_prompt = true) const {

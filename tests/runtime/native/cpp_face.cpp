@@ -1,0 +1,142 @@
+// What skipdec.hpp promises beyond skipdec.h, on the bundle that is named: for test_cpp_face.py.
+// Writes what does not hold, and exits with 1.
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <skipdec/skipdec.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+bool all_hold = true;
+
+void expect(bool holds, const char* what) {
+  if (!holds) std::printf("does not hold: %s\n", what);
+  all_hold = all_hold && holds;
+}
+
+std::optional<skipdec_status> refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const skipdec::Error& error) {
+    return error.status();
+  }
+  return std::nullopt;
+}
+
+skipdec::Params forty() { return skipdec::Params().max_tokens(40).ignore_eos().seed(3); }
+
+void ranges(skipdec::Engine& engine) {
+  std::string text;
+  skipdec::Request request = engine.submit("Hello", forty());
+  for (const skipdec::Delta& delta : request) text += delta.text;
+  expect(request.has_ended() && request.wait(), "a range ends with its request");
+  expect(text == request.completion().text, "the deltas of a range are the text");
+  expect(!request.next(), "behind the last delta there is none");
+  expect(request.completion().token_ids.size() == 40, "a completion owns its tokens");
+
+  skipdec::Request polled = engine.submit("Hello", forty());
+  std::string again;
+  while (!polled.has_ended()) {
+    const std::optional<skipdec::Delta> delta = polled.next(skipdec::Seconds(0));
+    if (delta) again += delta->text;
+  }
+  expect(again == text, "a poll gives the same");
+  expect(engine.generate("Hello", forty().n(2)).size() == 2, "n completions are generated");
+}
+
+void callbacks(skipdec::Engine& engine) {
+  skipdec::Request thrown = engine.submit("Hello", forty().on_delta([](const auto&) -> bool {
+    throw std::runtime_error("from a callback");
+  }));
+  bool is_caught = false;
+  try {
+    thrown.wait();
+  } catch (const std::runtime_error& error) {
+    is_caught = std::string(error.what()) == "from a callback";
+  }
+  expect(is_caught, "what a callback throws comes out of wait");
+
+  int count = 0;
+  skipdec::Request ended =
+      engine.submit("Hello", forty().on_delta([&count](const auto&) { return ++count < 3; }));
+  ended.wait();
+  expect(ended.completion().finish_reason == "abort", "a callback's false cancels its request");
+
+  std::optional<skipdec_status> closing;
+  skipdec::Request closer = engine.submit("Hello", forty().on_delta([&](const auto&) {
+    if (!closing) closing = refusal([&engine] { engine.close(); });
+    return true;
+  }));
+  closer.wait();
+  expect(closing == SKIPDEC_USAGE, "closing is refused within a callback");
+  expect(engine.generate("Hello").size() == 1, "and leaves the engine as it was");
+}
+
+// A request that is destroyed by its own callback, which goes on with what it holds.
+void own_end(skipdec::Engine& engine) {
+  auto held = std::make_shared<std::optional<skipdec::Request>>();
+  auto is_over = std::make_shared<bool>(false);
+  skipdec::Params params = forty();
+  params.on_delta([held, is_over, keeper = std::string(100, 'x')](const auto&) {
+    if (held->has_value()) {
+      held->reset();
+      *is_over = keeper.size() == 100;
+    }
+    return true;
+  });
+  // the callback waits for its turn behind this one, until its request is in its place
+  skipdec::Request first = engine.submit("Hello", forty().on_delta([&](const auto&) {
+    if (!held->has_value() && !*is_over) held->emplace(engine.submit("Hello", params));
+    return true;
+  }));
+  first.wait();
+  engine.drain();
+  expect(*is_over, "a callback may destroy its own request");
+}
+
+void handles(const std::string& bundle) {
+  skipdec::Engine first(bundle);
+  skipdec::Engine engine = std::move(first);
+  expect(refusal([&first] { first.generate("Hello"); }) == SKIPDEC_USAGE,
+         "an engine that was moved from refuses calls");
+  const std::string zero("a\0b", 3);
+  expect(refusal([&] { engine.submit(zero); }) == SKIPDEC_USAGE, "a zero byte is refused");
+  expect(refusal([&] { engine.submit("a", forty().schedule("7y")); }) == SKIPDEC_SCHEDULE,
+         "a status is that of the call");
+
+  const std::string text(50, 'e');
+  const std::vector<std::int64_t> token_ids = engine.encode(text, false);
+  expect(engine.decode(token_ids) == text, "texts come back from their tokens");
+  const skipdec::Score score = engine.score({5, 6, 7}, {8, 9});
+  expect(score.logprobs.size() == 2 && score.layers.size() == 2, "a score owns its values");
+  expect(engine.info().has_tokenizer && engine.stats().failed == 0, "facts and counts are there");
+
+  skipdec::Request done = engine.submit("Hello", forty());
+  done.wait();
+  skipdec::Request running = engine.submit("Hello", forty().max_tokens(0));
+  engine.close();
+  expect(done.completion().token_ids.size() == 40, "results outlive their engine");
+  const std::optional<skipdec_status> end = refusal([&] {
+    while (running.next()) continue;
+  });
+  expect(!end || end == SKIPDEC_CLOSED, "a request says that its engine was closed");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  {
+    skipdec::Engine engine(argv[1], skipdec::Options().threads(1));
+    ranges(engine);
+    callbacks(engine);
+    own_end(engine);
+  }
+  handles(argv[1]);
+  return all_hold ? 0 : 1;
+}
