@@ -165,9 +165,10 @@ def test_a_signal_ends_completions_and_keeps_what_there_is(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         first = process.stdout.readline()
         process.send_signal(number)
-        output, words = process.communicate(timeout=60)
+        output, words = process.stdout.read(), process.stderr.read()
     deltas = [json.loads(line) for line in (first, *lines_of(output))]
     assert process.returncode == 128 + number
     assert words == "interrupted\n"
