@@ -146,7 +146,7 @@ class BuildNative(build_ext):
         OBJECTS.write_text("".join(f"{Path(each).absolute()}\n" for each in objects))
         for source in sorted(RUNTIME.glob("apps/*.cpp")):
             self.compiler.link_executable(
-                self._objects([str(source)], [*COMPILE, version], public),
+                self._objects([str(source)], [*COMPILE, version], [*public, *json]),
                 source.stem.replace("_", "-"),
                 output_dir=str(prefix / "bin"),
                 extra_postargs=[library, "-pthread", "-Wl,-rpath,$ORIGIN/../lib"],
