@@ -107,10 +107,22 @@ def test_what_was_tried_to_find_onnx_runtime_is_told(
     )
     assert done.returncode == 1
     assert f"{missing} can't be loaded" in done.stderr
-    assert "pip install onnxruntime" in done.stderr
+    assert "pip install 'onnxruntime>=1.31'" in done.stderr
 
 
 def test_a_run_allocates_nothing(exported: Callable[..., Path]) -> None:
     done = run("allocations", exported("pre_norm", kernels="auto", quantize="int8"))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "0\n"
+
+
+def test_engines_of_one_process_share_its_pool(exported: Callable[..., Path]) -> None:
+    done = run("shared_process", exported("pre_norm"))
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    assert "open skipdec first" in done.stdout
+    assert told["beside another's environment"].startswith("status 5, ONNX Runtime ")
+    for name in ("with as many threads", "with any threads", "after the first closed"):
+        assert told[name] == "fine"
+    for name in ("with other threads", "with too many threads", "with another library"):
+        assert told[name].startswith("status 1, ")

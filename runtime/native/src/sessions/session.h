@@ -22,7 +22,7 @@ struct BoundTensor {
 
 class Binding {
  public:
-  virtual ~Binding() = default;
+  virtual ~Binding() = default;  // never while it runs: owners let steps end first
   Binding() = default;
   Binding(const Binding&) = delete;
   Binding& operator=(const Binding&) = delete;

@@ -177,7 +177,7 @@ class OrtBackend final : public Backend {
 
   [[noreturn]] void refuse(const std::string& subject, const EngineSpec& spec,
                            std::string words) const {
-    if (words.find("global thread pool") != std::string::npos)
+    if (words.find("CreateEnvWithGlobalThreadPools") != std::string::npos)
       throw Error(Status::kEnvironment, "ONNX Runtime " + process_->library().version,
                   "was set up by this program without a shared pool of threads (" + words +
                       "); open skipdec first, or name another copy of the library by "

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 constexpr const char* kVariable = "SKIPDEC_ONNXRUNTIME";
 constexpr const char* kSystemName = "libonnxruntime.so.1";
 constexpr const char* kAdvice =
-    "install ONNX Runtime 1.18 or newer (pip install onnxruntime; Debian: libonnxruntime1.21), or "
-    "name its libonnxruntime.so by SKIPDEC_ONNXRUNTIME";
+    "install ONNX Runtime 1.18 or newer, e.g. by pip install 'onnxruntime>=1.31', or name its "
+    "libonnxruntime.so by SKIPDEC_ONNXRUNTIME";
 
 struct Attempt {
   void* handle = nullptr;

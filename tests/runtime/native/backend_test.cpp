@@ -1,0 +1,53 @@
+// Which bundles no backend runs here, said before ONNX Runtime is looked for.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "hollow_bundle.h"
+#include "refusals.h"
+#include "sessions/session.h"
+
+namespace skipdec::runtime {
+namespace {
+
+std::string refusal_of(const nlohmann::json& manifest, const SessionOptions& options = {}) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "refused_backend";
+  std::filesystem::remove_all(folder);
+  write_hollow_bundle(folder);
+  write_file(folder / "manifest.json", sealed(manifest));
+  const auto bundle = Bundle::open(folder.string(), Verify::kGraphs);
+  std::filesystem::remove_all(folder);
+  return refusal([&] { Backend::open(bundle, options); });
+}
+
+TEST(Backend, SaysWhoRunsBundlesForTensorRt) {
+  nlohmann::json manifest = hollow_manifest();
+  manifest["target"] = "tensorrt";
+  EXPECT_NE(refusal_of(manifest).find("run it by skipdec's Python runtime"), std::string::npos);
+  manifest["target"] = "abacus";
+  EXPECT_NE(refusal_of(manifest).find("is for the target abacus; allowed: onnxruntime"),
+            std::string::npos);
+}
+
+TEST(Backend, RefusesActivationsInBfloat16) {
+  nlohmann::json manifest = hollow_manifest();
+  manifest["precision"]["dtype"] = "bfloat16";
+  for (nlohmann::json& engine : manifest["engines"])
+    for (const char* direction : {"inputs", "outputs"})
+      for (nlohmann::json& tensor : engine[direction])
+        if (tensor["dtype"] == "float32" && tensor["role"] != "logits")
+          tensor["dtype"] = "bfloat16";
+  EXPECT_NE(refusal_of(manifest).find("computes in bfloat16"), std::string::npos);
+}
+
+TEST(Backend, RefusesToCopyWeightsTwice) {
+  SessionOptions options;
+  options.weights = WeightsPlace::kCopied;
+  EXPECT_NE(refusal_of(hollow_manifest(), options).find("weights | are to be copied"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime
