@@ -55,8 +55,8 @@ std::string record_problem(const HeldDirectory& directory, const FileRecord& rec
 FileHashes::FileHashes(const HeldDirectory& directory, std::vector<FileRecord> records)
     : directory_(directory), records_(std::move(records)), found_(records_.size()) {
   constexpr std::size_t kMostThreads = 8;  // beyond, a disk's or the memory's speed counts
-  std::stable_sort(records_.begin(), records_.end(),
-                   [](const auto& first, const auto& second) { return first.size > second.size; });
+  std::sort(records_.begin(), records_.end(),
+            [](const auto& first, const auto& second) { return first.size > second.size; });
   const std::size_t count =
       std::min({records_.size(), kMostThreads, static_cast<std::size_t>(usable_processors())});
   try {
