@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The C++ of libskipdec, its tests and examples: its format, clang-tidy with clang's warnings (g++'s
 # are errors where the tests are built), and the headers alone in each language that they promise.
-# What has no tool here says so.
+# What has no tool here says so. ANALYZE=1 adds clang's path-sensitive analyzer, five times the time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 work="$(mktemp -d)"
@@ -11,13 +11,18 @@ runtime=runtime/native
 json="$(python -c 'import nlohmann_json, pathlib
 print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
 
+# An optional that a class keeps is checked where it is set, which clang-tidy does not follow; the
+# headers of g++ 12 call what C++17 deprecates.
+checks='clang-diagnostic-*,-clang-diagnostic-deprecated-declarations,-bugprone-unchecked-optional-access'
+[[ "${ANALYZE:-0}" == 1 ]] || checks+=,-clang-analyzer-*
+
 find "$runtime" tests/runtime/native $(compgen -G examples/cpp) \
     \( -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' \) -print0 |
     xargs -0 clang-format --style="file:$kernels/.clang-format" --dry-run -Werror
 find "$runtime" -name '*.cpp' -print0 |
     xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet --config-file="$kernels/.clang-tidy" \
         --exclude-header-filter='skipdec/skipdec\.h$' \
-        --checks='clang-diagnostic-*' --extra-arg="-isystem$json" 2>"$work/counts" || {
+        --checks="$checks" --extra-arg="-isystem$json" 2>"$work/counts" || {
     tail -n 20 "$work/counts" >&2
     exit 1
 }

@@ -11,7 +11,7 @@ using runtime::required;
 namespace {
 
 const skipdec_options& default_options() {
-  static const skipdec_options kDefaults = [] {
+  static const skipdec_options standard = [] {
     const runtime::ServiceOptions service;
     skipdec_options options{};
     options.size = sizeof options;
@@ -21,7 +21,7 @@ const skipdec_options& default_options() {
     options.prefix_cache = service.engine.prefix_cache ? 1 : 0;
     return options;
   }();
-  return kDefaults;
+  return standard;
 }
 
 // Throws Error (kUsage) for what is no enumerator of skipdec.h.

@@ -39,8 +39,8 @@ class CompletionView {
   skipdec_completion shown_{};
 };
 
-// Copies of what ``params`` points to. Throws Error (kUsage).
-SamplingParams sampling_params(const skipdec_params& params);
+// Copies of what ``given`` points to. Throws Error (kUsage).
+SamplingParams sampling_params(const skipdec_params& given);
 const skipdec_params& default_params();
 
 }  // namespace skipdec::runtime

@@ -49,7 +49,7 @@ SamplingParams sampling_params(const skipdec_params& given) {
 }
 
 const skipdec_params& default_params() {
-  static const skipdec_params kDefaults = [] {
+  static const skipdec_params standard = [] {
     const SamplingParams defaults;
     skipdec_params params{};
     params.size = sizeof params;
@@ -67,7 +67,7 @@ const skipdec_params& default_params() {
     params.logprobs = -1;
     return params;
   }();
-  return kDefaults;
+  return standard;
 }
 
 }  // namespace skipdec::runtime

@@ -79,9 +79,11 @@ skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt*
   return guarded([&] {
     required(engine, "engine");
     if (count == 0) return SKIPDEC_OK;
+    required(prompts, "prompts");
     std::vector<runtime::Prompt> all;
+    all.reserve(count);
     for (std::size_t index = 0; index < count; ++index) {
-      all.push_back(prompt_of(*engine, required(prompts, "prompts")[index]));
+      all.push_back(prompt_of(*engine, prompts[index]));
     }
     return submit(engine, all, params, requests);
   });

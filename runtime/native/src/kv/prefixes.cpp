@@ -17,7 +17,6 @@ struct PrefixCache::Block {
 PrefixCache::PrefixCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_layers)
     : pool_(pool),
       layout_(layout),
-      num_layers_(num_layers),
       block_bytes_(pooled_size(2 * num_layers * layout.nbytes(1, kBlockTokens))) {}
 
 PrefixCache::~PrefixCache() { clear(); }
@@ -137,7 +136,7 @@ bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>
       return each->children == 0 && std::find(spare.begin(), spare.end(), each) == spare.end();
     });
     if (oldest == blocks_.end()) return false;
-    const BlockPointer block = *oldest;
+    const BlockPointer block = std::move(*oldest);
     places_.erase(Key{block->parent.get(), block->tokens});
     blocks_.erase(oldest);
     if (block->parent) --block->parent->children;

@@ -88,7 +88,7 @@ class PrefixCache {
 
   BufferPool& pool_;
   KVLayout layout_;
-  std::int64_t num_layers_, block_bytes_;
+  std::int64_t block_bytes_;
   std::int64_t limit_ = 0;
   std::int64_t num_held_ = 0;  // blocks, those of recordings included
   Blocks blocks_;

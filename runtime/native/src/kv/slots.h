@@ -87,7 +87,7 @@ class SlotCache {
   Size size_for(std::int64_t rows, std::int64_t positions) const;
   std::int64_t pair_bytes(Size size) const;
   void grow(Layer& layer);
-  void give_back(Layer& layer);
+  static void give_back(Layer& layer);
 
   BufferPool& pool_;
   KVLayout layout_;

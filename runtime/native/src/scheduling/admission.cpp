@@ -44,7 +44,7 @@ struct Rule {
 };
 
 const std::array<Rule, 2>& rules() {
-  static const std::array<Rule, 2> kRules{
+  static const std::array<Rule, 2> known{
       Rule{"fcfs",
            {},
            [](const Parameters&) -> std::unique_ptr<const Admission> {
@@ -56,7 +56,7 @@ const std::array<Rule, 2>& rules() {
              return std::make_unique<Gang>(parameters);
            }},
   };
-  return kRules;
+  return known;
 }
 
 void read_parameter(const Rule& rule, std::string_view item, Parameters& parameters) {
@@ -85,8 +85,8 @@ std::unique_ptr<const Admission> Admission::parse(std::string_view text) {
   if (text.empty()) text = rules().front().name;
   const std::size_t colon = std::min(text.find(':'), text.size());
   const std::string_view name = text.substr(0, colon);
-  const auto rule = std::find_if(rules().begin(), rules().end(),
-                                 [&](const Rule& each) { return each.name == name; });
+  const auto* const rule = std::find_if(rules().begin(), rules().end(),
+                                        [&](const Rule& each) { return each.name == name; });
   if (rule == rules().end()) {
     throw Error(Status::kUsage, "admission",
                 "'" + std::string(name) + "' is unknown; allowed: fcfs, gang");

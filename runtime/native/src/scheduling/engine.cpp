@@ -99,7 +99,7 @@ void Engine::add(std::int64_t number, Request request, double start) {
 }
 
 // The row of a request's prompt and its copies, and what they reserve.
-PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) const {
+PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
   PromptRow row;
   row.row = first;
   row.tokens = request.prompt;
@@ -127,6 +127,7 @@ const std::vector<Delta>& Engine::step(double now) {
 
 bool Engine::fits(const std::vector<Job>& jobs) const {
   std::vector<const PromptRow*> rows;
+  rows.reserve(jobs.size());
   for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);
   const PromptRow& first = *rows.front();
   const bool in_chunks =

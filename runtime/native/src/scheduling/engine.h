@@ -97,7 +97,7 @@ class Engine {
     }
   };
 
-  PromptRow prompt_row(const Request& request, SlotCache::Row first) const;
+  static PromptRow prompt_row(const Request& request, SlotCache::Row first);
   bool fits(const std::vector<Job>& jobs) const;
   void run(const Prefill& action);
   void run(const Chunk& action);

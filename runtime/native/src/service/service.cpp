@@ -19,9 +19,9 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
 }
 
 Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
-                 const ServiceOptions& options)
+                 ServiceOptions options)
     : bundle_(std::move(bundle)),
-      options_(options),
+      options_(std::move(options)),
       process_(getpid()),
       default_schedule_(resolve("", 1)->text()),
       description_(backend->description()),
@@ -36,7 +36,7 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
   thread_id_ = thread_.get_id();
 }
 
-Service::~Service() {
+Service::~Service() {  // NOLINT(bugprone-exception-escape): to join and detach works here
   if (is_inherited()) {
     thread_.detach();  // the parent's
   } else {
@@ -231,7 +231,7 @@ void Service::require_outside_callback(const char* what) const {
 
 TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
   if (const auto* ids = std::get_if<TokenSpan>(&prompt)) return *ids;
-  const std::string& text = std::get<std::string>(prompt);
+  const auto& text = std::get<std::string>(prompt);
   const std::int64_t most = manifest().model.max_seq_len;
   const std::int64_t least = tokenizer().least_tokens(text);
   if (least > most) {  // megabytes would take long

@@ -40,7 +40,7 @@ class Service {
 
   // Loads the bundle's engines by ``backend`` and starts the thread; `open` finds both.
   Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
-          const ServiceOptions& options);
+          ServiceOptions options);
   ~Service();
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;

@@ -108,6 +108,7 @@ Logits SlotStitcher::prefill(const std::vector<const PromptRow*>& rows) {
   CacheView written;
   const auto active = [&](std::int64_t layer) {
     std::vector<std::int64_t> lengths;
+    lengths.reserve(rows.size());
     for (const PromptRow* row : rows) lengths.push_back(row->active_length(layer));
     return lengths;
   };
