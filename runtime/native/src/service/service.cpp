@@ -189,7 +189,9 @@ std::string Service::warning() const {
   const bool is_meant = manifest().is_tuned || bundle_->schedules().own()->is_reduced();
   const SchedulePointer chosen = resolve("", 1);
   if (is_meant || !chosen->is_reduced()) return "";
-  return "schedule " + chosen->text() +
+  const std::string& asked = options_.schedule;  // a preset's horizon is each request's
+  const bool is_name = !asked.empty() && asked.front() != '{';
+  return "schedule " + (is_name ? asked : chosen->text()) +
          " skips layers, but nothing says that the model was tuned for that: its texts will be "
          "poor; tune it (skipdec tune) and export it again, or run the schedule full";
 }
