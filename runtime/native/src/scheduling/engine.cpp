@@ -52,34 +52,6 @@ Engine::Engine(const Manifest& manifest, const Engines& engines, const Tokenizer
   publish();
 }
 
-void Engine::require_possible(const Request& request) const {
-  if (request.params.n > config_.max_batch_size) {
-    throw Error(Status::kCapacity, "prompt",
-                "has n " + std::to_string(request.params.n) + "; the engine runs up to " +
-                    std::to_string(config_.max_batch_size) +
-                    " rows at once; lower n or raise max_batch_size");
-  }
-  const auto tokens = static_cast<std::int64_t>(request.prompt.size());
-  const std::string asked =
-      std::to_string(tokens) + " tokens and max_tokens " + std::to_string(request.max_tokens);
-  const SlotLimits& limits = stitcher_.limits();
-  if (tokens + request.max_tokens > limits.max_positions) {
-    throw Error(Status::kCapacity, "prompt",
-                asked + " are " + std::to_string(tokens + request.max_tokens) +
-                    " positions; max_model_len allows " + std::to_string(limits.max_positions) +
-                    "; raise it, shorten the prompt or lower max_tokens");
-  }
-  const PromptRow prompt = prompt_row(request, 0);
-  const std::int64_t needed = stitcher_.bytes_alone(prompt, tokens > config_.max_prefill_tokens);
-  if (needed > limits.kv_bytes) {
-    throw Error(Status::kCapacity, "prompt",
-                asked + " need " + std::to_string(needed) +
-                    " bytes of KV cache; kv_memory allows " + std::to_string(limits.kv_bytes) +
-                    "; raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
-                    "layers");
-  }
-}
-
 void Engine::add(std::int64_t number, Request request, double start) {
   auto running = std::make_unique<Running>();
   running->number = number;
@@ -98,18 +70,6 @@ void Engine::add(std::int64_t number, Request request, double start) {
   publish();
 }
 
-// The row of a request's prompt and its copies, and what they reserve.
-PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
-  PromptRow row;
-  row.row = first;
-  row.tokens = request.prompt;
-  row.schedule = request.schedule;
-  row.reservation = reservation_of(
-      *request.schedule, static_cast<std::int64_t>(request.prompt.size()), request.max_tokens);
-  for (std::int64_t copy = 1; copy < request.params.n; ++copy) row.copies.push_back(first + copy);
-  return row;
-}
-
 const std::vector<Delta>& Engine::step(double now) {
   deltas_.clear();
   wait_until_.reset();
@@ -123,17 +83,6 @@ const std::vector<Delta>& Engine::step(double now) {
   }
   publish();
   return deltas_;
-}
-
-bool Engine::fits(const std::vector<Job>& jobs) const {
-  std::vector<const PromptRow*> rows;
-  rows.reserve(jobs.size());
-  for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);
-  const PromptRow& first = *rows.front();
-  const bool in_chunks =
-      static_cast<std::int64_t>(first.tokens.size()) > config_.max_prefill_tokens ||
-      stitcher_.kept_tokens(first) > 0;
-  return in_chunks ? stitcher_.fits_in_chunks(first) : stitcher_.fits(rows);
 }
 
 void Engine::run(const Prefill& action) {

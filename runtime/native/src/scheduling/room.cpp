@@ -1,0 +1,59 @@
+// The part of Engine that knows whether requests fit: alone, at any time, and beside what runs,
+// now.
+#include "errors.h"
+#include "scheduling/engine.h"
+
+namespace skipdec::runtime {
+
+void Engine::require_possible(const Request& request) const {
+  if (request.params.n > config_.max_batch_size) {
+    throw Error(Status::kCapacity, "prompt",
+                "has n " + std::to_string(request.params.n) + "; the engine runs up to " +
+                    std::to_string(config_.max_batch_size) +
+                    " rows at once; lower n or raise max_batch_size");
+  }
+  const auto tokens = static_cast<std::int64_t>(request.prompt.size());
+  const std::string asked =
+      std::to_string(tokens) + " tokens and max_tokens " + std::to_string(request.max_tokens);
+  const SlotLimits& limits = stitcher_.limits();
+  if (tokens + request.max_tokens > limits.max_positions) {
+    throw Error(Status::kCapacity, "prompt",
+                asked + " are " + std::to_string(tokens + request.max_tokens) +
+                    " positions; max_model_len allows " + std::to_string(limits.max_positions) +
+                    "; raise it, shorten the prompt or lower max_tokens");
+  }
+  const PromptRow prompt = prompt_row(request, 0);
+  const std::int64_t needed = stitcher_.bytes_alone(prompt, tokens > config_.max_prefill_tokens);
+  if (needed > limits.kv_bytes) {
+    throw Error(Status::kCapacity, "prompt",
+                asked + " need " + std::to_string(needed) +
+                    " bytes of KV cache; kv_memory allows " + std::to_string(limits.kv_bytes) +
+                    "; raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
+                    "layers");
+  }
+}
+
+// The row of a request's prompt and its copies, and what they reserve.
+PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
+  PromptRow row;
+  row.row = first;
+  row.tokens = request.prompt;
+  row.schedule = request.schedule;
+  row.reservation = reservation_of(
+      *request.schedule, static_cast<std::int64_t>(request.prompt.size()), request.max_tokens);
+  for (std::int64_t copy = 1; copy < request.params.n; ++copy) row.copies.push_back(first + copy);
+  return row;
+}
+
+bool Engine::fits(const std::vector<Job>& jobs) const {
+  std::vector<const PromptRow*> rows;
+  rows.reserve(jobs.size());
+  for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);
+  const PromptRow& first = *rows.front();
+  const bool in_chunks =
+      static_cast<std::int64_t>(first.tokens.size()) > config_.max_prefill_tokens ||
+      stitcher_.kept_tokens(first) > 0;
+  return in_chunks ? stitcher_.fits_in_chunks(first) : stitcher_.fits(rows);
+}
+
+}  // namespace skipdec::runtime
