@@ -16,12 +16,11 @@ enum class Status : int {
   kCapacity = 4,     // more rows, positions or KV memory than there are
   kEnvironment = 5,  // something that this machine lacks, e.g. ONNX Runtime
   kClosed = 6,       // the engine was closed
-  kCancelled = 7,    // the request was cancelled
-  kEngine = 8,       // an engine failed, or made logits that are no distribution
-  kMemory = 9,       // memory ran out
-  kBusy = 10,        // too many requests wait
-  kTimeout = 11,     // nothing came within the time given
-  kInternal = 12,    // a bug
+  kEngine = 7,       // an engine failed, or made logits that are no distribution
+  kMemory = 8,       // memory ran out
+  kBusy = 9,         // too many requests wait
+  kTimeout = 10,     // nothing came within the time given
+  kInternal = 11,    // a bug
 };
 
 // In the form of Python's (engines/errors.py): "subject | problem", or the number of problems and

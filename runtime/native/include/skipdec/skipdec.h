@@ -52,13 +52,12 @@ typedef enum skipdec_status {
   SKIPDEC_CAPACITY = 4,    /* more rows, positions or KV memory than there are */
   SKIPDEC_ENVIRONMENT = 5, /* something that this machine lacks, e.g. ONNX Runtime */
   SKIPDEC_CLOSED = 6,      /* the engine was closed */
-  SKIPDEC_CANCELLED = 7,   /* the request was cancelled */
-  SKIPDEC_ENGINE = 8,      /* an engine failed, or made logits that are no distribution */
-  SKIPDEC_MEMORY = 9,      /* memory ran out */
-  SKIPDEC_BUSY = 10,       /* too many requests wait; try again later */
-  SKIPDEC_TIMEOUT = 11,    /* nothing came within the time given */
-  SKIPDEC_INTERNAL = 12,   /* a bug */
-  SKIPDEC_END = 13         /* the request has ended: no more deltas */
+  SKIPDEC_ENGINE = 7,      /* an engine failed, or made logits that are no distribution */
+  SKIPDEC_MEMORY = 8,      /* memory ran out */
+  SKIPDEC_BUSY = 9,        /* too many requests wait; try again later */
+  SKIPDEC_TIMEOUT = 10,    /* nothing came within the time given */
+  SKIPDEC_INTERNAL = 11,   /* a bug */
+  SKIPDEC_END = 12         /* the request has ended: no more deltas */
 } skipdec_status;
 
 typedef struct skipdec_engine skipdec_engine;
@@ -145,6 +144,12 @@ SKIPDEC_API skipdec_status skipdec_engine_stats(skipdec_engine* engine, skipdec_
 
 /* ---- requests ---- */
 
+typedef struct skipdec_logprob {
+  int64_t token_id;
+  double logprob;
+  int64_t rank; /* 1 is the most probable token */
+} skipdec_logprob;
+
 typedef struct skipdec_delta {
   int64_t index;            /* of the completion within its request, 0 … n-1 */
   const int64_t* token_ids; /* [num_tokens], 0 or 1 of them */
@@ -155,16 +160,9 @@ typedef struct skipdec_delta {
   const char* stop_reason;   /* the stop string, or what went wrong; NULL: none */
   int64_t stop_token_id;     /* the stop token that ended it; -1: none */
   int64_t layers;            /* decoder layers that made the token */
-  const struct skipdec_logprob*
-      logprobs; /* [num_logprobs] the chosen one first; NULL unless asked */
+  const skipdec_logprob* logprobs; /* [num_logprobs] the chosen one first; NULL unless asked */
   size_t num_logprobs;
 } skipdec_delta;
-
-typedef struct skipdec_logprob {
-  int64_t token_id;
-  double logprob;
-  int64_t rank; /* 1 is the most probable token */
-} skipdec_logprob;
 
 /* Called on the engine's thread, which waits, for each delta of a request, in order. What ``delta``
  * points to lives until it returns. Returning other than 0 cancels the request. It may submit,
@@ -245,7 +243,7 @@ typedef struct skipdec_completion {
   const int64_t* token_ids; /* [num_tokens] */
   const int64_t* layers;    /* [num_tokens] decoder layers that made each token */
   size_t num_tokens;
-  const char* finish_reason; /* NULL: it runs still */
+  const char* finish_reason; /* "stop", "length", "abort" or "error" */
   const char* stop_reason;   /* see skipdec_delta */
   int64_t stop_token_id;
   const skipdec_logprob* logprobs; /* of all tokens, one after the other; NULL unless asked for */

@@ -15,6 +15,9 @@ namespace skipdec::runtime {
 // Keeps ``words`` for skipdec_last_error() of this thread; as many of them as there is memory for.
 void keep_error(const char* words) noexcept;
 
+static_assert(static_cast<int>(Status::kBusy) == SKIPDEC_BUSY);
+static_assert(static_cast<int>(Status::kInternal) == SKIPDEC_INTERNAL);
+
 // What ``call`` returns, or the status of what it throws.
 template <class Call>
 skipdec_status guarded(const Call& call) noexcept {

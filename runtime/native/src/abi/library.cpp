@@ -30,9 +30,9 @@ const char* skipdec_version(void) { return SKIPDEC_VERSION; }
 const char* skipdec_last_error(void) { return last_error().data(); }
 
 const char* skipdec_status_name(skipdec_status status) {
-  static constexpr std::array kNames{"ok",          "usage",   "bundle",    "schedule", "capacity",
-                                     "environment", "closed",  "cancelled", "engine",   "memory",
-                                     "busy",        "timeout", "internal",  "end"};
+  static constexpr std::array kNames{"ok",          "usage",    "bundle", "schedule", "capacity",
+                                     "environment", "closed",   "engine", "memory",   "busy",
+                                     "timeout",     "internal", "end"};
   const auto place = static_cast<std::size_t>(status);
   return place < kNames.size() ? kNames[place] : "unknown";
 }

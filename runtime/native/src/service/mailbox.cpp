@@ -5,19 +5,26 @@
 
 namespace skipdec::runtime {
 
+namespace {
+
+// Waits at most ``timeout`` seconds (negative: for ever); whether ``condition`` came true.
 template <class Condition>
-bool Mailbox::wait_for(std::unique_lock<std::mutex>& lock, double timeout, Condition condition) {
+bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, double timeout,
+              Condition condition) {
   constexpr double kLongest = 1e9;  // seconds; more would overflow the clock's
   if (timeout < 0 || timeout > kLongest) {
-    changed_.wait(lock, condition);
+    changed.wait(lock, condition);
     return true;
   }
-  return changed_.wait_for(lock, std::chrono::duration<double>(timeout), condition);
+  return changed.wait_for(lock, std::chrono::duration<double>(timeout), condition);
 }
+
+}  // namespace
 
 std::optional<Delta> Mailbox::next(double timeout) {
   std::unique_lock lock(mutex_);
-  wait_for(lock, timeout, [&] { return !deltas_.empty() || progress_ != Progress::kRunning; });
+  wait_for(came_, lock, timeout,
+           [&] { return !deltas_.empty() || progress_ != Progress::kRunning; });
   if (deltas_.empty()) return std::nullopt;
   Delta delta = std::move(deltas_.front());
   deltas_.pop_front();
@@ -26,7 +33,7 @@ std::optional<Delta> Mailbox::next(double timeout) {
 
 bool Mailbox::wait(double timeout) {
   std::unique_lock lock(mutex_);
-  return wait_for(lock, timeout, [&] { return progress_ != Progress::kRunning; });
+  return wait_for(ended_, lock, timeout, [&] { return progress_ != Progress::kRunning; });
 }
 
 Progress Mailbox::progress() const {
@@ -44,7 +51,7 @@ void Mailbox::put(Delta delta) {
     const std::scoped_lock lock(mutex_);
     deltas_.push_back(std::move(delta));
   }
-  changed_.notify_all();
+  came_.notify_all();
 }
 
 void Mailbox::end(std::vector<Completion> completions) {
@@ -53,7 +60,8 @@ void Mailbox::end(std::vector<Completion> completions) {
     completions_ = std::move(completions);
     progress_ = Progress::kEnded;
   }
-  changed_.notify_all();
+  came_.notify_all();
+  ended_.notify_all();
 }
 
 void Mailbox::close(const Error& reason) {
@@ -63,7 +71,8 @@ void Mailbox::close(const Error& reason) {
     progress_ = Progress::kClosed;
     reason_.emplace(reason);
   }
-  changed_.notify_all();
+  came_.notify_all();
+  ended_.notify_all();
 }
 
 }  // namespace skipdec::runtime

@@ -38,11 +38,9 @@ class Mailbox {
   void close(const Error& reason);
 
  private:
-  template <class Condition>
-  bool wait_for(std::unique_lock<std::mutex>& lock, double timeout, Condition condition);
-
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  // Whoever waits for its end is not woken at every token.
+  std::condition_variable came_, ended_;
   std::deque<Delta> deltas_;
   std::vector<Completion> completions_;
   Progress progress_ = Progress::kRunning;
