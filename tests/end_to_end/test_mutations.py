@@ -15,7 +15,9 @@ from reference import linear_plan, reference_logits
 from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator, SamplingParams
+from skipdec.engines.errors import BundleError
 from skipdec.runtime.kv.slots import SlotCache
+from skipdec.runtime.schedule.default import write_schedule
 from skipdec.runtime.schedule.placements.ends import Bottom, Top
 from skipdec.runtime.stitching.host import StepBuffers
 
@@ -173,9 +175,14 @@ def test_a_wrong_placement_is_visible(
     exported: Callable[..., Path],
     deviation: Callable[[Path, str], float],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
     monkeypatch.setattr(Top, "layers", Bottom.layers)
-    assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE
+    with pytest.raises(BundleError, match="presets: is not what its schedule"):
+        deviation(bundle, "pre_norm")
+    write_schedule(bundle, "full")  # resolved by the wrong rule: the file agrees with it
+    assert deviation(bundle, "pre_norm") > VISIBLE
 
 
 def test_another_layers_cache_is_visible(

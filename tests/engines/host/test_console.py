@@ -93,11 +93,15 @@ def measurement(name: str) -> dict[str, Any]:
     numbers += ("tokens_per_second", "wall_seconds", "speedup", "decode_speedup")
     numbers += ("predicted_speedup", "bandwidth_fraction", "best_bandwidth_fraction")
     facts = {"batch_size": 8, "name": name, "schedule": name, "realised_depth": 12.0}
-    return facts | dict.fromkeys(numbers, 1234.56) | {"disturbed": "load of 12"}
+    runtime = {"runtime": "native", "of_python": 0.93}
+    return facts | runtime | dict.fromkeys(numbers, 1234.56) | {"disturbed": "load of 12"}
 
 
+@pytest.mark.parametrize("runtime", ["python", "native"])
 @pytest.mark.parametrize("width", [100, 80, 60])
-def test_bench_inspect_and_doctor_keep_their_figures(width: int, tmp_path: Path) -> None:
+def test_bench_inspect_and_doctor_keep_their_figures(
+    width: int, runtime: str, tmp_path: Path
+) -> None:
     schedule = ExitSchedule(num_layers=12, max_exit_layer=9, min_exit_layer=3, horizon=32)
     bundle = write_hollow_bundle(tmp_path / "bundle", schedule).path
     console = console_of(width)
@@ -105,7 +109,7 @@ def test_bench_inspect_and_doctor_keep_their_figures(width: int, tmp_path: Path)
         "model": "opt",
         "threads": 2,
         "kernels": "onnxruntime",
-        "config": {"prompt_length": 1, "num_tokens": 2, "repetitions": 3},
+        "config": {"prompt_length": 1, "num_tokens": 2, "repetitions": 3, "runtime": runtime},
         "measurements": [measurement("full"), measurement("linear:max=8,min=4,horizon=24")],
         "bandwidth_bytes_per_second": 1e9,
         "bandwidth_passes": 10,
@@ -115,6 +119,7 @@ def test_bench_inspect_and_doctor_keep_their_figures(width: int, tmp_path: Path)
         bench._print_report(document)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("1234.56×") == 6
+    assert text.count("0.93×") == (2 if runtime == "native" else 0)
     assert text.count("load of 12") == 1, "one reason, however many rows have it"
     inspected = console_of(width)
     with patch.object(inspect, "result_console", lambda: inspected):
