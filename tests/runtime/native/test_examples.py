@@ -18,6 +18,8 @@ import pytest
 from programs import built_app, built_examples
 from runtimes import LIBRARY
 
+pytestmark = pytest.mark.pages  # builds what examples/cpp/README.md shows
+
 ENVIRONMENT = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY), "OMP_NUM_THREADS": "1"}
 LONG = {"prompt": "a", "max_tokens": 0, "seed": 1, "stream": True}
 

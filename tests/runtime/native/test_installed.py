@@ -14,6 +14,8 @@ from skipdec.engines.errors import EnvironmentMismatchError
 from skipdec.runtime.commands import native_config
 from skipdec.runtime.native_library import native_paths
 
+pytestmark = pytest.mark.pages  # builds what docs/cpp.md shows
+
 SOURCE = """
 #include <skipdec/skipdec.h>
 #include <stdio.h>
