@@ -28,6 +28,9 @@ if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
     # The stub is linked with libpython, which lies where this interpreter has it.
     echo "$packages/nvidia_pytriton.libs:$(ask 'sysconfig.get_config_var("LIBDIR")')" \
         >"$environment/tritonserver/libraries"
-    ln -sfn "$repository" "$packages/skipdec"
+    # Its parts: a link to the checkout, which this may lie in, would be a circle to who follows links.
+    mkdir -p "$packages/skipdec"
+    ln -sfn "$repository"/{__init__.py,py.typed,cli.py,engines,runtime,exporter,calib} \
+        "$packages/skipdec/"
     echo "$stamp" >"$environment/stamp"
 fi
