@@ -10,7 +10,10 @@ import pytest
 from random_requests import draw, texts, together
 
 from skipdec import Generator
+from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.kv.pool import BufferPool
+
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
 
 @pytest.mark.parametrize(
@@ -21,8 +24,12 @@ from skipdec.runtime.kv.pool import BufferPool
         {"kernels": "onnxruntime", "dtype": "float16"},
         {"kernels": "auto"},
         {"kernels": "auto", "quantize": "int8"},
-        {"kernels": "auto", "quantize": "int8", "kv_dtype": "bfloat16"},
-        {"kernels": "auto", "quantize": "int8", "kv_dtype": "int8"},
+        pytest.param(
+            {"kernels": "auto", "quantize": "int8", "kv_dtype": "bfloat16"}, marks=needs_kernels
+        ),
+        pytest.param(
+            {"kernels": "auto", "quantize": "int8", "kv_dtype": "int8"}, marks=needs_kernels
+        ),
     ],
     ids=lambda options: "-".join(options.values()),
 )
