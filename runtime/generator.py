@@ -68,10 +68,10 @@ class Generator:
             on_failure.callback(backend.close)
             check_contract(bundle.manifest)
             self.bundle = bundle
-            self._untuned = UntunedWarning(bundle)
+            self.bundle_schedule = bundle_schedule(bundle)
+            self._untuned = UntunedWarning(bundle.manifest, self.bundle_schedule)
             self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
-            self.bundle_schedule = bundle_schedule(bundle)
             self._schedules = ScheduleResolver(
                 self.model.num_layers, self.bundle_schedule, schedule
             )

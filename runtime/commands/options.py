@@ -177,7 +177,7 @@ class GenerateOptions(EngineOptions):
         """Say on stderr where texts will be poor: of weights that skip what they need."""
         from ..schedule.tuning import untuned_warning
 
-        warning = untuned_warning(generator.bundle, schedules)
+        warning = untuned_warning(generator.bundle.manifest, generator.bundle_schedule, schedules)
         if warning is not None and not self.quiet:
             stderr_console().print(f"warning: {warning}", markup=False, soft_wrap=True)
 

@@ -12,6 +12,7 @@ from ...engines.bundle.place import bundle_place
 from ...engines.errors import BundleError, ScheduleError
 from .resolved import bundle_schedule, schedule_file
 from .schedule import ExitSchedule
+from .text import lent_horizon
 
 
 def write_schedule(
@@ -47,4 +48,4 @@ def _horizon_before(bundle: str | Path) -> int | None:
         before = bundle_schedule(EngineBundle.open(bundle))
     except (BundleError, ScheduleError):
         return None
-    return None if before.decay == "constant" else before.horizon
+    return lent_horizon(before)

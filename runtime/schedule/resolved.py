@@ -15,7 +15,7 @@ from ...engines.errors import BundleError, ScheduleError
 from ...engines.sealing import canonical_text
 from .presets import fitting_presets, preset_budgets
 from .schedule import ExitSchedule
-from .text import format_schedule
+from .text import format_schedule, lent_horizon
 
 MAX_ENTRIES = 2**19  # of all lists of layers of a plan; 16 MiB of JSON are read, see documents.py
 MAX_PRESET_LAYERS = 256  # of deeper models only "full" is resolved
@@ -61,7 +61,7 @@ def plan_document(schedule: ExitSchedule) -> dict[str, Any]:
             "that falls in fewer steps, e.g. step:max=64,min=16,horizon=64,steps=4",
         )
     return {
-        "horizon": None if schedule.decay == "constant" else schedule.horizon,
+        "horizon": lent_horizon(schedule),
         "num_layers": schedule.num_layers,
         "prompt": _prompt_document(schedule),
         "segments": [

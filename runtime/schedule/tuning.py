@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from ...engines.bundle import EngineBundle
-from ...engines.manifest import TUNED_SCHEDULE
-from .resolved import bundle_schedule
+from ...engines.manifest import TUNED_SCHEDULE, Manifest
 from .schedule import ExitSchedule
 from .text import format_schedule
 
@@ -17,8 +15,8 @@ _LOG = logging.getLogger(__name__)
 class UntunedWarning:
     """Says of a bundle's schedules, once, that texts will be poor: see `untuned_warning`."""
 
-    def __init__(self, bundle: EngineBundle) -> None:
-        self._is_due = not _skips_by_intent(bundle)
+    def __init__(self, manifest: Manifest, own: ExitSchedule) -> None:
+        self._is_due = not _skips_by_intent(manifest, own)
 
     def log(self, schedules: Iterable[ExitSchedule]) -> None:
         """Log the warning, if there is one and it was not logged yet."""
@@ -27,18 +25,19 @@ class UntunedWarning:
             _LOG.warning(warning)
 
 
-def untuned_warning(bundle: EngineBundle, schedules: Iterable[ExitSchedule]) -> str | None:
+def untuned_warning(
+    manifest: Manifest, own: ExitSchedule, schedules: Iterable[ExitSchedule]
+) -> str | None:
     """What to say of ``schedules`` where nothing shows that the model was tuned to skip layers.
 
-    None if they run all layers, if the bundle's checkpoint was tuned, or if the bundle has a
-    reduced schedule of its own: then ``export`` has said it.
+    ``own`` is the bundle's. None if they run all layers, if the bundle's checkpoint was tuned, or
+    if ``own`` is reduced: then ``export`` has said it.
     """
-    return None if _skips_by_intent(bundle) else _warning(schedules)
+    return None if _skips_by_intent(manifest, own) else _warning(schedules)
 
 
-def _skips_by_intent(bundle: EngineBundle) -> bool:
-    own = bundle_schedule(bundle)
-    return own.is_reduced or TUNED_SCHEDULE in bundle.manifest.source
+def _skips_by_intent(manifest: Manifest, own: ExitSchedule) -> bool:
+    return own.is_reduced or TUNED_SCHEDULE in manifest.source
 
 
 def _warning(schedules: Iterable[ExitSchedule]) -> str | None:
