@@ -43,8 +43,10 @@ class NativeCalls:
 
         Raises EnvironmentMismatchError where it was not compiled.
         """
+        from ...engines.backends.ort import onnxruntime_library
+
         program = native_paths().executable.with_name(_PROGRAM)
-        environment = os.environ | {LIBRARY_VARIABLE: str(_onnxruntime_library())}
+        environment = os.environ | {LIBRARY_VARIABLE: str(onnxruntime_library())}
         command = [str(program), str(bundle), str(threads or 0), str(max_batch_size)]
         with subprocess.Popen(
             command,
@@ -107,10 +109,3 @@ def _request_output(index: int, prompt: tuple[int, ...], output: dict[str, Any])
         timings=Timings(times[0], steps),
     )
     return RequestOutput(str(index), None, prompt, (completion,), finished=True)
-
-
-def _onnxruntime_library() -> Path:
-    """The one that Python's own engines run on."""
-    from ...engines.backends.ort import onnxruntime_library
-
-    return onnxruntime_library()

@@ -3,31 +3,17 @@
 // Reads a call a line, e.g. {"prompts": [[5, 6]], "max_tokens": 64, "schedule": "2x"}, runs its
 // prompts together, greedily and past the end of text, and answers with a line:
 //   {"wall_seconds": 1.5, "outputs": [{"token_ids": […], "layers": […], "token_seconds": […]}]}
-// or {"error": "…"}. Its first line says what it runs on: {"description": "…", "kibibytes": …}.
+// or {"error": "…"}. Its first line says what it runs on: {"description": "…"}.
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <skipdec/skipdec.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 namespace {
 
 using nlohmann::json;
-
-// Of this process: resident memory that is no file's, in KiB.
-std::int64_t anonymous_kibibytes() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
-    std::string name;
-    std::int64_t kibibytes = 0;
-    if (fields >> name >> kibibytes && name == "RssAnon:") return kibibytes;
-  }
-  return 0;
-}
 
 json run(skipdec::Engine& engine, const json& call) {
   skipdec::Params params;
@@ -45,8 +31,7 @@ json run(skipdec::Engine& engine, const json& call) {
                        {"layers", completion.layers},
                        {"token_seconds", completion.token_seconds}});
   }
-  return {
-      {"wall_seconds", wall.count()}, {"outputs", outputs}, {"kibibytes", anonymous_kibibytes()}};
+  return {{"wall_seconds", wall.count()}, {"outputs", outputs}};
 }
 
 }  // namespace
@@ -61,8 +46,7 @@ int main(int count, char** arguments) {
     if (count > 2) options.threads(std::stoi(arguments[2]));
     if (count > 3) options.max_batch_size(std::stoi(arguments[3]));
     skipdec::Engine engine(arguments[1], options.prefix_cache(false));
-    const json opened{{"description", engine.info().description},
-                      {"kibibytes", anonymous_kibibytes()}};
+    const json opened{{"description", engine.info().description}};
     std::cout << opened.dump() << '\n' << std::flush;
     for (std::string line; std::getline(std::cin, line);) {
       json answer;

@@ -6,27 +6,16 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <skipdec/skipdec.hpp>
-#include <sstream>
 #include <string>
 #include <thread>
+
+#include "host/control_groups.h"
 
 namespace {
 
 const std::vector<std::int64_t> kPrompt{5, 6, 7};
-
-std::int64_t anonymous_kibibytes() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
-    std::string name;
-    std::int64_t kibibytes = 0;
-    if (fields >> name >> kibibytes && name == "RssAnon:") return kibibytes;
-  }
-  return 0;
-}
 
 skipdec::Engine open(const char* bundle) {
   return skipdec::Engine(bundle, skipdec::Options().threads(1).kv_memory(1 << 20));
@@ -87,7 +76,8 @@ int main(int count, char** arguments) {
     refuse_a_child(arguments[1]);
     for (int time = 1; time <= times; ++time) {
       live(arguments[1]);
-      if (time == times / 10 || time == times) std::printf("%ld\n", anonymous_kibibytes());
+      if (time == times / 10 || time == times)
+        std::printf("%ld\n", skipdec::runtime::anonymous_bytes() / 1024);
     }
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from programs import PRESET, built_program
+from runtimes import LIBRARY
 
 from skipdec.engines.backends.session import EngineBackend, open_backend
 from skipdec.engines.bundle import EngineBundle
@@ -18,7 +19,6 @@ from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.engines.memory import Array, numpy_dtype
 
 ROWS, TOKENS = 2, 5
-LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
 
 
 def run(name: str, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import onnxruntime
 from programs import built_program
 
 from skipdec import Generator, SamplingParams
+from skipdec.engines.backends.ort import onnxruntime_library
 from skipdec.runtime.schedule.resolved import plan_document
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import CompletionOutput
 
-LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+LIBRARY = onnxruntime_library()
 
 
 @dataclass(frozen=True)

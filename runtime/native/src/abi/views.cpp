@@ -49,8 +49,10 @@ CompletionView::CompletionView(const Completion& completion) {
   show_end(completion, shown_);
   shown_.logprobs = logprobs_.empty() ? nullptr : logprobs_.data();
   shown_.logprobs_ends = logprobs_.empty() ? nullptr : completion.logprobs_ends.data();
-  shown_.time_to_first_token = completion.time_to_first_token;
-  shown_.seconds = completion.seconds;
+  if (!completion.token_seconds.empty()) {
+    shown_.time_to_first_token = completion.token_seconds.front();
+    shown_.seconds = completion.token_seconds.back() - shown_.time_to_first_token;
+  }
   shown_.token_seconds = completion.token_seconds.data();
 }
 

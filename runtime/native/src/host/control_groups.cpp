@@ -106,18 +106,6 @@ std::optional<double> quota_of(const std::string& folder) {
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
-// RssAnon of this process: memory without mapped files.
-std::int64_t anonymous_bytes() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
-    std::string name;
-    std::int64_t kibibytes = 0;
-    if (fields >> name >> kibibytes && name == "RssAnon:") return 1024 * kibibytes;
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::optional<std::int64_t> memory_limit(const std::string& process) {
@@ -147,6 +135,17 @@ int usable_processors() {
   if (sched_getaffinity(0, sizeof set, &set) == 0) count = std::max(1, CPU_COUNT(&set));
   const auto quota = processor_quota();
   return quota ? std::clamp(static_cast<int>(std::ceil(*quota)), 1, count) : count;
+}
+
+std::int64_t anonymous_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    std::int64_t kibibytes = 0;
+    if (fields >> name >> kibibytes && name == "RssAnon:") return 1024 * kibibytes;
+  }
+  return 0;
 }
 
 std::int64_t default_kv_memory() {

@@ -17,6 +17,9 @@ std::optional<double> processor_quota(const std::string& process = "/proc/self")
 // Processors that this process may run on, a quota rounded up; at least 1.
 int usable_processors();
 
+// Of this process: resident memory that is no mapped file's.
+std::int64_t anonymous_bytes();
+
 // Bytes for KV caches unless somebody says otherwise: half of what this process leaves of the
 // memory that it may use. 16 GiB, of which it holds 4 that are not mapped files: 6.
 std::int64_t default_kv_memory();

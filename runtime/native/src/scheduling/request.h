@@ -37,6 +37,9 @@ struct ScoreRequest {
 
   // What engines read: the continuation's last token is not.
   TokenSpan fed() const;
+  std::int64_t num_fed() const {
+    return static_cast<std::int64_t>(prompt.size() + continuation.size()) - 1;
+  }
 };
 
 }  // namespace skipdec::runtime

@@ -6,15 +6,14 @@
 namespace skipdec::runtime {
 
 void Engine::require_possible(const ScoreRequest& request) const {
-  const auto tokens =
-      static_cast<std::int64_t>(request.prompt.size() + request.continuation.size());
+  const std::int64_t tokens = request.num_fed() + 1;
   if (tokens > model_.max_seq_len) {
     throw Error(Status::kUsage, "score",
                 "prompt and continuation have " + std::to_string(tokens) +
                     " tokens; the bundle holds " + std::to_string(model_.max_seq_len) +
                     " positions");
   }
-  const std::int64_t needed = stitcher_.score_bytes(tokens - 1);
+  const std::int64_t needed = stitcher_.score_bytes(request.num_fed());
   if (needed > stitcher_.limits().kv_bytes) {
     throw Error(Status::kCapacity, "score",
                 std::to_string(tokens) + " tokens need " + std::to_string(needed) +
@@ -24,7 +23,7 @@ void Engine::require_possible(const ScoreRequest& request) const {
 }
 
 bool Engine::fits(const ScoreRequest& request) const {
-  return stitcher_.fits_score(static_cast<std::int64_t>(request.fed().size()));
+  return stitcher_.fits_score(request.num_fed());
 }
 
 ScoreResult Engine::score(const ScoreRequest& request) {
@@ -48,7 +47,7 @@ ScoreResult Engine::score(const ScoreRequest& request) {
   };
   stitcher_.score(fed, schedule.active_lengths(prompt, count - 1), prompt - 1, count, take);
   counters_.scoring_seconds += seconds_now() - start;
-  counters_.prompt_tokens += static_cast<std::int64_t>(fed.size());
+  counters_.prompt_tokens += request.num_fed();
   publish();
   return result;
 }

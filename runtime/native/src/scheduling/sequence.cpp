@@ -42,8 +42,6 @@ void Sequence::accept(const float* logits, std::int64_t layers, double now, Delt
     completion_.logprobs_ends.push_back(completion_.logprobs.size());
   }
   completion_.token_seconds.push_back(now - start_);
-  completion_.time_to_first_token = completion_.token_seconds.front();
-  completion_.seconds = now - start_ - completion_.time_to_first_token;
   delta.has_token = true;
   delta.token_id = token.token_id;
   delta.layers = layers;
@@ -63,8 +61,8 @@ void Sequence::fail(const std::string& reason, Delta& delta) {
 }
 
 void Sequence::write(Delta& delta) {
-  completion_.text += delta.text;
   completion_.finish_reason = stop_checker_.finish_reason();
+  if (completion_.finish_reason) completion_.text = stop_checker_.text();
   completion_.stop_reason = stop_checker_.stop_reason();
   delta.index = index_;
   delta.finish_reason = completion_.finish_reason;

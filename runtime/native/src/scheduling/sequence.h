@@ -27,16 +27,14 @@ struct Delta {
 
 // What there is of a completion so far.
 struct Completion {
-  std::string text;
+  std::string text;  // once it has ended
   std::vector<std::int64_t> token_ids;
   std::vector<std::int64_t> layers;  // that made each token
   std::optional<FinishReason> finish_reason;
   StopReason stop_reason;
   std::vector<Logprob> logprobs;           // of all tokens, one after the other
   std::vector<std::size_t> logprobs_ends;  // where each token's end
-  double time_to_first_token = 0;          // seconds since its caller began to wait
-  double seconds = 0;                      // from its first token to its last
-  std::vector<double> token_seconds;       // when each token came, since then
+  std::vector<double> token_seconds;       // since its caller began to wait, when each came
 };
 
 class Sequence {
