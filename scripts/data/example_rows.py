@@ -3,8 +3,8 @@
     python scripts/data/example_rows.py [FOLDER]
 
 Invented places in the notation of examples/restaurants, described by the templates below; equal
-runs write equal files. Prompts of the one file are not in the other; in dev.jsonl each has two
-completions, which are its references.
+runs write equal files. No prompt is in both files. In train.jsonl each prompt has one description,
+in dev.jsonl every template's: these are its references.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TEMPLATES = (
     "For {food} food at {price}, visit the {kind} {name} {place}.",
     "There is a {kind} called {name} {place}, with {food} food at {price}.",
 )
-NUM_TRAIN, NUM_DEV = 192, 16
+NUM_TRAIN, NUM_DEV = 384, 64  # prompts; fewer teach the templates but not to copy every value
 
 
 def rows() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each meaning representation with its descriptions."""
+    """Yield each meaning representation with its descriptions, one a template."""
     for name, kind, food, price, area in product(NAMES, KINDS, FOODS, PRICES, AREAS):
         prompt = f"name[{name}], eatType[{kind}], food[{food}], priceRange[{price}], area[{area}]"
         values = {"name": name, "kind": kind, "food": food}
@@ -39,11 +39,14 @@ def rows() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def main(folder: Path) -> None:
-    """Draw the rows of both files."""
+    """Draw the rows of both files and write them to ``folder``."""
     draw = random.Random(0)
     drawn = draw.sample(list(rows()), NUM_TRAIN + NUM_DEV)
-    references = {"train.jsonl": (drawn[:NUM_TRAIN], 1), "dev.jsonl": (drawn[NUM_TRAIN:], 2)}
-    for name, (chosen, count) in references.items():
+    files = {
+        "train.jsonl": (drawn[:NUM_TRAIN], 1),
+        "dev.jsonl": (drawn[NUM_TRAIN:], len(TEMPLATES)),
+    }
+    for name, (chosen, count) in files.items():
         with (folder / name).open("w", encoding="utf-8", newline="\n") as file:
             for prompt, descriptions in chosen:
                 for completion in draw.sample(descriptions, count):

@@ -36,14 +36,22 @@ def test_commands_run_and_print_what_the_pages_say(tmp_path: Path) -> None:
         assert "".join(texts) == blocks(page, "text")[0]
     fitted = json.loads((tmp_path / "fitted.json").read_text())["schedule"]
     assert EngineBundle.open(tmp_path / "places-int8").schedule_document == fitted
-    # What 36 steps of training make of the name differs between processors; a sentence it is.
-    tuned = json.loads((tmp_path / "places" / "tuning_report.json").read_text())["validation"]
-    assert max(tuned["tuned_at_schedule"], tuned["tuned_at_full"]) < 1.0  # nats a token
+    assert_quality_stays_at_the_tuned_schedules(tmp_path)
     assert printed[commands[-1][-1]].count(" ") >= 4
 
     for page in ("README.md", "docs/guides/generate.md"):
         (program,) = blocks(page, "python")
         assert "Blue Spice" in run_python(program, tmp_path)
+
+
+def assert_quality_stays_at_the_tuned_schedules(directory: Path) -> None:
+    """Hold the loop to the figures of your-model.md, with room for only 16 prompts."""
+    tuned = json.loads((directory / "places" / "tuning_report.json").read_text())["validation"]
+    assert max(tuned["tuned_at_schedule"], tuned["tuned_at_full"]) < 0.3  # nats per token
+    evaluated = json.loads((directory / "results" / "evaluation.json").read_text())["rows"]
+    bleu = {row["schedule"]: row["metrics"]["bleu"]["estimate"]["value"] for row in evaluated}
+    assert bleu["full"] > 95
+    assert min(bleu["2x"], bleu["3x"]) > bleu["full"] - 5
 
 
 def test_the_example_rows_are_what_the_script_writes(tmp_path: Path) -> None:

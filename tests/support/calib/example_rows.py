@@ -1,4 +1,4 @@
-"""The directory ``examples`` that README.md and docs/ name, with fewer held-out rows."""
+"""The directory ``examples`` that README.md and docs/ name, with fewer held-out prompts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def write_examples(directory: Path) -> None:
-    """Make ``directory / "examples"``: all that is tuned on, 8 of the 32 rows that are scored."""
+    """Make ``directory / "examples"``: all training rows, 16 of the 64 held-out prompts."""
     directory = directory / "examples"
     directory.mkdir()
     for name in ("restaurants", "train.jsonl"):
         (directory / name).symlink_to(EXAMPLES / name)
     rows = (EXAMPLES / "dev.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (directory / "dev.jsonl").write_text("".join(rows[:8]), encoding="utf-8")
+    (directory / "dev.jsonl").write_text("".join(rows[: 16 * 3]), encoding="utf-8")
