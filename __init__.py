@@ -69,7 +69,10 @@ if TYPE_CHECKING:
     from .runtime.measuring.inspection import Workload, inspect_bundle
     from .runtime.native_library import NativePaths, native_paths
     from .runtime.schedule import ExitSchedule
+    from .runtime.schedule.decays import Decay
     from .runtime.schedule.default import write_schedule
+    from .runtime.schedule.fields import ScheduleFields
+    from .runtime.schedule.placements import Placement
     from .runtime.schedule.plot import plot_schedule
     from .runtime.schedule.text import format_schedule, parse_schedule
     from .runtime.schedule.upgrade import upgrade_bundle
@@ -98,6 +101,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "CompletionOutput": ".runtime.tokens.outputs",
     "ConfigurationError": ".engines.errors",
     "ConsoleProgress": ".engines.host.progress",
+    "Decay": ".runtime.schedule.decays",
     "DeviceError": ".engines.errors",
     "Engine": ".runtime.scheduling.engine",
     "EngineBuildError": ".engines.errors",
@@ -111,12 +115,14 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "MissingExtraError": ".engines.errors",
     "NativePaths": ".runtime.native_library",
     "OverloadedError": ".engines.errors",
+    "Placement": ".runtime.schedule.placements",
     "ProcessEngine": ".runtime.serving.process.engine",
     "RequestOutput": ".runtime.tokens.outputs",
     "RequestStream": ".runtime.serving.stream",
     "RestartPolicy": ".runtime.serving.process.restarts",
     "SamplingParams": ".runtime.tokens.sampling",
     "ScheduleError": ".engines.errors",
+    "ScheduleFields": ".runtime.schedule.fields",
     "ScoreOutput": ".runtime.tokens.outputs",
     "SkipDecError": ".engines.errors",
     "StreamDelta": ".runtime.tokens.outputs",
@@ -184,6 +190,7 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "CompletionOutput",
     "ConfigurationError",
     "ConsoleProgress",
+    "Decay",
     "DeviceError",
     "Engine",
     "EngineBuildError",
@@ -197,12 +204,14 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "MissingExtraError",
     "NativePaths",
     "OverloadedError",
+    "Placement",
     "ProcessEngine",
     "RequestOutput",
     "RequestStream",
     "RestartPolicy",
     "SamplingParams",
     "ScheduleError",
+    "ScheduleFields",
     "ScoreOutput",
     "SkipDecError",
     "StreamDelta",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from .errors import UsageError, did_you_mean
+from .errors import EnvironmentMismatchError, UsageError, did_you_mean
 
 _PACKAGE = __name__.rsplit(".", 2)[0]
 
@@ -17,11 +20,19 @@ class Registry(Mapping[str, str]):
     >>> sizes = Registry("size", {"tensor": "engines.memory:Tensor"})
     >>> sizes.load("tensor")
     <class 'skipdec.engines.memory.Tensor'>
+
+    ``group``: the entry point group by which other installed packages add classes. Each has to be
+    a subclass of the one that ``base`` names, written as an entry. A name of our own can't be
+    replaced: such an entry point is ignored with a RuntimeWarning.
     """
 
-    def __init__(self, noun: str, entries: Mapping[str, str]) -> None:
+    def __init__(
+        self, noun: str, entries: Mapping[str, str], *, group: str = "", base: str = ""
+    ) -> None:
         self.noun = noun
-        self._entries = dict(entries)
+        self._own = dict(entries)
+        self._group = group
+        self._base = base
 
     def __getitem__(self, name: str) -> str:
         return self._entries[name]
@@ -35,14 +46,56 @@ class Registry(Mapping[str, str]):
     def load(self, name: str) -> Any:  # noqa: ANN401  (each registry documents what it holds)
         """Import and return the attribute registered under ``name``.
 
-        Raises UsageError, naming the allowed values, for an unknown name.
+        Raises UsageError, naming the allowed values, for an unknown name; and
+        EnvironmentMismatchError for an entry point whose class can't be imported or is not one.
         """
+        if name in self._own:
+            return load(self._own[name])
         if name not in self._entries:
             meant = did_you_mean(name, self._entries)
             raise UsageError(
                 self.noun, f"{name!r} is unknown; {meant}allowed: {', '.join(self._entries)}"
             )
+        if name in self._added:
+            return self._load_added(self._added[name])
         return load(self._entries[name])
+
+    @cached_property
+    def _entries(self) -> dict[str, str]:
+        return self._own | {name: point.value for name, point in self._added.items()}
+
+    @cached_property
+    def _added(self) -> dict[str, EntryPoint]:
+        """The entry points of installed packages, by name."""
+        added: dict[str, EntryPoint] = {}
+        for point in entry_points(group=self._group) if self._group else ():
+            if point.name in self._own or point.name in added:
+                warnings.warn(
+                    f"{_described(point)} is ignored: {self.noun} {point.name!r} exists already",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            else:
+                added[point.name] = point
+        return added
+
+    def _load_added(self, point: EntryPoint) -> Any:  # noqa: ANN401  (see load)
+        remedy = "mend or uninstall that package"
+        try:
+            found = point.load()
+        except (ImportError, AttributeError) as error:
+            problem = f"can't be imported ({error}); {remedy}"
+            raise EnvironmentMismatchError(_described(point), problem) from error
+        base = load(self._base)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            wanted = f"expected a subclass of {base.__module__}.{base.__name__}"
+            raise EnvironmentMismatchError(_described(point), f"is {found!r}; {wanted}; {remedy}")
+        return found
+
+
+def _described(point: EntryPoint) -> str:
+    package = f" of {point.dist.name}" if point.dist else ""
+    return f"entry point {point.group}:{point.name}{package}"
 
 
 def load(entry: str) -> Any:  # noqa: ANN401  (whoever names it knows what it is)

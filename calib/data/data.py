@@ -15,7 +15,7 @@ from ...engines.errors import UsageError
 from .columns import DEFAULT, PRESETS, MissingColumns, Preset, PresetName
 from .long_prompts import LongPrompts
 from .passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
-from .rows import READERS, open_text, raise_problems
+from .rows import READERS, open_text, raise_problems, wrong_separator
 
 DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
 
@@ -153,6 +153,8 @@ def _resolve_format(config: DataConfig) -> DataFormat:
         return config.format
     if path.is_dir():
         return "dataset"
+    if path.suffix.lower() == ".tsv":
+        raise wrong_separator(path, "\t")
     if path.suffix.lower() not in _FORMAT_OF_SUFFIX:
         raise UsageError(
             f"data {path}",

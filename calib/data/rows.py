@@ -12,6 +12,7 @@ from typing import IO, Any
 from ...engines.errors import MissingExtraError, UsageError
 
 MAX_PROBLEMS_SHOWN = 20
+_OTHER_SEPARATORS = {"\t": "tabs", ";": "semicolons"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
         start = 1
         try:
             header = next(reader, [])
+            _require_commas(path, header)
             start = reader.line_num + 1
             for cells in reader:
                 source, start = f"{path.name}, line {start}", reader.line_num + 1
@@ -66,6 +68,26 @@ def _read_csv(path: Path) -> Iterator[Row]:
                     yield Row(source, {}, f"has {len(cells)} cells; the header has {len(header)}")
         except csv.Error as error:
             yield Row(f"{path.name}, line {start}", {}, f"is not CSV ({error})")
+
+
+def _require_commas(path: Path, header: list[str]) -> None:
+    """Raise UsageError for a header whose columns another character than a comma separates."""
+    for separator in _OTHER_SEPARATORS:
+        if len(header) == 1 and separator in header[0]:
+            raise wrong_separator(path, separator)
+
+
+def wrong_separator(path: Path, separator: str) -> UsageError:
+    """Return the error for a table that has ``separator`` for commas, with what converts it."""
+    program = (
+        "import csv, sys; "
+        f"csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={separator!r}))"
+    )
+    return UsageError(
+        f"data {path}",
+        f"has its columns separated by {_OTHER_SEPARATORS[separator]}; give commas; "
+        f'to convert it: python -c "{program}" <FILE >FILE.csv',
+    )
 
 
 def _read_dataset(path: Path) -> Iterator[Row]:

@@ -26,6 +26,8 @@ DECAYS = Registry(
         "table": "runtime.schedule.decays.levels:Table",
         "d3": "runtime.schedule.decays.d3:D3",
     },
+    group="skipdec.decays",
+    base="runtime.schedule.decays.decay:Decay",
 )
 
 

@@ -23,6 +23,8 @@ PLACEMENTS = Registry(
         "hierarchical": "runtime.schedule.placements.hierarchical:Hierarchical",
         "d3": "runtime.schedule.placements.d3:D3",
     },
+    group="skipdec.placements",
+    base="runtime.schedule.placements.placement:Placement",
 )
 
 

@@ -1,0 +1,5 @@
+"""Run the ``skipdec`` command: ``python -m skipdec export …``."""
+
+from .cli import main
+
+main()
