@@ -1,15 +1,23 @@
-"""What pictures of losses and scores share: a frame that one outlier does not flatten."""
+"""What pictures of losses and scores share: frames that don't mislead, labels that can be read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress, product
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
+BREAK = "break of the y axis"  # the id of its strokes
+_GROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1.0}  # of a label
 _FENCE = 3.0  # of Tukey's fences, those that tell what lies far out
+_PLACES = [  # of a label: points to the right of and above its point, the best first
+    (right, up) for up, right in product((6, -6, 20, -20, 34, -34), (6, -6, 0))
+]
 
 
 def far_out(values: Sequence[float]) -> list[bool]:
@@ -28,47 +36,100 @@ def far_out(values: Sequence[float]) -> list[bool]:
 def frame(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
     """Give ``axes`` the height of the (x, y) that are not far out; the others become arrows.
 
-    An arrow stands at the edge with its value beside it. To call once all is drawn.
+    An arrow stands at the edge with its value beside it. Where the axis does not begin at 0, a
+    break says so. To call once all is drawn.
     """
     heights = [height for _, height in points]
     outside = far_out(heights)
-    if not any(outside):
-        axes.margins(x=0.08, y=0.12)
+    axes.margins(x=0.08, y=0.12)
+    if any(outside):
+        near = [height for height, is_out in zip(heights, outside, strict=True) if not is_out]
+        low, high = min(near), max(near)
+        room = 0.12 * (high - low) or 0.1
+        axes.set_ylim(low - room, high + room)
+        for point in compress(points, outside):
+            _point_outside(axes, point, above=point[1] > high)
+    if min(heights) >= 0:
+        mark_break(axes)
+
+
+def _point_outside(axes: Axes, point: tuple[float, float], *, above: bool) -> None:
+    axes.annotate(
+        f"{point[1]:.3g}",
+        (point[0], 1 if above else 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, -22 if above else 22),
+        textcoords="offset points",
+        ha="center",
+        va="top" if above else "bottom",
+        arrowprops={"arrowstyle": "->", "color": "#444444"},
+    )
+
+
+def mark_break(axes: Axes) -> None:
+    """Begin the y axis at 0 if that costs no more than half of its height, else break it visibly.
+
+    >>> axes.set_ylim(67, 73)
+    >>> mark_break(axes)  # two short strokes across the foot of the axis
+    """
+    low, high = axes.get_ylim()
+    if low <= high / 2:
+        axes.set_ylim(bottom=min(low, 0))
         return
-    near = [height for height, is_out in zip(heights, outside, strict=True) if not is_out]
-    low, high = min(near), max(near)
-    room = 0.12 * (high - low) or 0.1
-    axes.margins(x=0.08)
-    axes.set_ylim(low - room, high + room)
-    for (place, height), is_out in zip(points, outside, strict=True):
-        if not is_out:
-            continue
-        above = height > high
-        axes.annotate(
-            f"{height:.3g}",
-            (place, 1 if above else 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, -22 if above else 22),
-            textcoords="offset points",
-            ha="center",
-            va="top" if above else "bottom",
-            fontsize="x-small",
-            arrowprops={"arrowstyle": "->", "color": "#444444"},
+    for height in (0.02, 0.045):
+        axes.plot(
+            (-0.012, 0.012),
+            (height, height + 0.02),
+            transform=axes.transAxes,
+            color="black",
+            linewidth=1,
+            clip_on=False,
+            gid=BREAK,
         )
 
 
-def label(axes: Axes, text: str, point: tuple[float, float]) -> None:
-    """Write ``text`` beside ``point``, on the side with more room in the frame as it is now."""
-    low, high = axes.get_xlim()
+def label_points(axes: Axes, texts: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
+    """Write each text beside its point, inside the frame and clear of the texts before it.
+
+    To call last: what is drawn afterwards may move the frame. A point outside gets no text; one
+    with no free place gets the place of the least overlap.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "axes of a figure"
+    figure.draw_without_rendering()  # lays the frame out
+    frame_box = axes.get_window_extent()
+    taken: list[Bbox] = []
     bottom, top = axes.get_ylim()
-    right, up = point[0] < (low + high) / 2, point[1] < bottom + 0.85 * (top - bottom)
-    if bottom <= point[1] <= top:
-        axes.annotate(
-            text,
-            point,
-            xytext=(6 if right else -6, 6 if up else -6),
-            textcoords="offset points",
-            ha="left" if right else "right",
-            va="bottom" if up else "top",
-            fontsize="x-small",
+    for text, point in zip(texts, points, strict=True):
+        if not bottom <= point[1] <= top:
+            continue
+        annotation = axes.annotate(
+            text, point, (0, 0), textcoords="offset points", in_layout=False, bbox=_GROUND
         )
+        placed = [
+            (_overlap(box, taken, frame_box), place, box)
+            for place in _PLACES
+            for box in [_box_at(annotation, place)]
+        ]
+        _, place, box = min(placed, key=lambda candidate: candidate[0])
+        _box_at(annotation, place)
+        taken.append(box)
+
+
+def _box_at(annotation: Annotation, place: tuple[int, int]) -> Bbox:
+    """Put ``annotation`` at an offset in points from its point; return its box in pixels."""
+    right, up = place
+    annotation.set_position(place)
+    annotation.set_horizontalalignment("left" if right > 0 else "right" if right < 0 else "center")
+    annotation.set_verticalalignment("bottom" if up > 0 else "top")
+    return annotation.get_window_extent()
+
+
+def _overlap(box: Bbox, taken: Sequence[Bbox], frame_box: Bbox) -> float:
+    """Return how much of ``box``, in square pixels, is covered or outside the frame."""
+    from matplotlib.transforms import Bbox
+
+    covered = [Bbox.intersection(box, other) for other in taken]
+    inside = Bbox.intersection(box, frame_box)
+    outside = box.width * box.height - (inside.width * inside.height if inside else 0)
+    return outside + sum(other.width * other.height for other in covered if other)

@@ -9,6 +9,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 PYTHONPATH=scripts python -m pages.reference # docs/reference: commands, Python, manifest, errors
 case "${1:-serve}" in
-build) python -m zensical build --clean --strict ;;
+build)
+    python -m zensical build --clean --strict
+    PYTHONPATH=scripts python -m pages.search site/search.json
+    ;;
 serve) python -m zensical serve ;;
 esac

@@ -7,7 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..pictures import frame, label
+from ...runtime.pictures import WIDTH, picture_style, save_picture
+from ..pictures import frame, label_points
 from .bootstrap import Estimate
 from .evaluation import Evaluation, Row
 from .positions import PositionFigure
@@ -23,14 +24,15 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
     ``metric`` must be one for which higher is better. Points that no other point beats in both
     are ringed. Needs matplotlib (extra ``plot``).
     """
-    pareto_figure(evaluation, metric).savefig(path, dpi=150)
+    save_picture(pareto_figure(evaluation, metric), path)
 
 
+@picture_style()
 def pareto_figure(evaluation: Evaluation, metric: str) -> Figure:
     """The picture of ``plot_pareto``."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.5), layout="constrained")
     axes = figure.subplots()
     bundles: dict[Path, list[Row]] = {}
     for row in evaluation.rows:
@@ -65,11 +67,18 @@ def pareto_figure(evaluation: Evaluation, metric: str) -> Figure:
     axes.legend()
     points = _points(evaluation.rows, metric)
     frame(axes, points)
-    for row, point in zip(evaluation.rows, points, strict=True):
-        if not row.run.schedule.is_full:  # all of those lie at 1
-            depth = row.figures["realised_depth"].estimate.value
-            label(axes, f"{row.run.name.partition(':')[0]}, {depth:.1f} layers", point)
+    named = [place for place, row in enumerate(evaluation.rows) if not row.run.schedule.is_full]
+    label_points(  # all of full depth lie at 1
+        axes,
+        [_label(evaluation.rows[place]) for place in named],
+        [points[place] for place in named],
+    )
     return figure
+
+
+def _label(row: Row) -> str:
+    depth = row.figures["realised_depth"].estimate.value
+    return f"{row.run.name.partition(':')[0]}, {depth:.1f} layers"
 
 
 def pareto_front(points: list[tuple[float, float]]) -> list[int]:
@@ -94,8 +103,9 @@ def _points(rows: tuple[Row, ...], metric: str) -> list[tuple[float, float]]:
     return [(row.speedup, row.figures[metric].estimate.value) for row in rows]
 
 
+@picture_style()
 def plot_positions(evaluation: Evaluation, path: Path) -> None:
-    """Draw perplexity and loss by position, one row of pictures a bundle; intervals are shaded.
+    """Draw perplexity and loss by position, two pictures per bundle; intervals are shaded.
 
     Needs matplotlib (extra ``plot``) and an evaluation by position.
     """
@@ -104,25 +114,31 @@ def plot_positions(evaluation: Evaluation, path: Path) -> None:
     groups = [
         list(rows) for _, rows in groupby(evaluation.rows, key=lambda row: row.prepared.choice)
     ]
-    figure = Figure(figsize=(11, 4.2 * len(groups)), layout="constrained")
-    for (left, right), rows in zip(
-        figure.subplots(len(groups), 2, squeeze=False), groups, strict=True
-    ):
-        _draw(left, rows, lambda figure: figure.perplexity)
-        left.set(yscale="log", ylabel="perplexity", title=rows[0].label)
-        left.legend(fontsize="x-small")
-        _draw(right, rows, lambda figure: figure.loss_over_full)
-        right.set(ylabel="loss over full depth, nats a token")
-    figure.savefig(path, dpi=150)
+    figure = Figure(figsize=(WIDTH, 6.4 * len(groups)), layout="constrained")
+    pairs = figure.subplots(2 * len(groups), 1).reshape(len(groups), 2)
+    for (upper, lower), rows in zip(pairs, groups, strict=True):
+        _draw(upper, rows, lambda figure: figure.perplexity)
+        upper.set(yscale="log", ylabel="perplexity", title=rows[0].label)
+        upper.legend()
+        losses = _draw(lower, rows, lambda figure: figure.loss_over_full)
+        lower.set(ylabel="loss over full depth, nats per token")
+        frame(lower, losses)
+    save_picture(figure, path)
 
 
-def _draw(axes: Axes, rows: Sequence[Row], choose: Callable[[PositionFigure], Estimate]) -> None:
+def _draw(
+    axes: Axes, rows: Sequence[Row], choose: Callable[[PositionFigure], Estimate]
+) -> list[tuple[float, float]]:
+    """Draw one figure of all schedules over the position; return the points."""
+    points: list[tuple[float, float]] = []
     for row in rows:
         assert row.positions is not None, "an evaluation by position"
         figures = row.positions.figures
         places = [figure.name for figure in figures]
         estimates = [choose(figure) for figure in figures]
-        axes.plot(places, [entry.value for entry in estimates], marker="o", label=row.run.name)
+        values = [entry.value for entry in estimates]
+        axes.plot(places, values, marker="o", label=row.run.name)
+        points += enumerate(values)
         axes.fill_between(
             places,
             [entry.low for entry in estimates],
@@ -130,3 +146,4 @@ def _draw(axes: Axes, rows: Sequence[Row], choose: Callable[[PositionFigure], Es
             alpha=0.2,
         )
     axes.set_xlabel("position of the completion's token")
+    return points

@@ -12,6 +12,7 @@ from typing import Any
 from ...engines.bundle.place import Place
 from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
+from ...engines.writing import write_file
 from ...runtime.schedule.text import format_schedule
 from .evaluation import Evaluation, Row
 from .markdown import report_markdown
@@ -139,8 +140,8 @@ def write_evaluation(
     """
     with evaluation_place(directory).replaced(force=force) as partial:
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        (partial / DOCUMENT).write_text(text, encoding="utf-8")
-        (partial / REPORT).write_text(report_markdown(evaluation), encoding="utf-8")
+        write_file(partial / DOCUMENT, text)
+        write_file(partial / REPORT, report_markdown(evaluation))
         if find_spec("matplotlib") is not None:
             if PICTURE in pictures(evaluation):
                 plot_pareto(evaluation, partial / PICTURE)

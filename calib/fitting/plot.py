@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...engines.errors import UsageError
 from ...engines.host.extras import require_extra
+from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ..pictures import frame
 from .fitting import Fit
 
@@ -29,19 +30,16 @@ def plot_fit(fit: Fit, path: Path) -> None:
     Errors are one standard error of the difference to full depth.
     """
     check_picture(path)
-    import matplotlib
-
-    undated = {"Date": None} if path.suffix.lower() == ".svg" else None
-    with matplotlib.rc_context({"svg.hashsalt": "skipdec"}):
-        fit_figure(fit).savefig(path, dpi=150, metadata=undated)
+    save_picture(fit_figure(fit), path)
 
 
+@picture_style()
 def fit_figure(fit: Fit) -> Figure:
     """The picture of ``plot_fit``; its frame is the front's."""
     from matplotlib.figure import Figure
 
     of = fit.config.speedup_of
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.plot(
         [entry.expected.of(of) for entry in fit.others],

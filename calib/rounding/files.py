@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ...engines.bundle.place import Place, share_weights
+from ...engines.writing import naming_full_disk, write_file
 from ...exporter.checkpoint.template import TEMPLATE_NAME
 from .report import REPORT_NAME
 
@@ -40,7 +42,8 @@ class CheckpointFiles:
             return
         name = f"model-{engine}.safetensors"
         stored = {_stored_name(key): np.ascontiguousarray(tensors[key]) for key in tensors}
-        save_file(stored, self._directory / name, metadata={"format": "pt"})
+        with naming_full_disk(self._directory, SafetensorError):
+            save_file(stored, self._directory / name, metadata={"format": "pt"})
         self._file_of |= dict.fromkeys(stored, name)
         self._total_size += sum(tensor.nbytes for tensor in stored.values())
 
@@ -56,7 +59,7 @@ class CheckpointFiles:
         texts = {name: json.dumps(value, indent=2) + "\n" for name, value in documents.items()}
         written = {name: text.encode() for name, text in texts.items()}
         for name, content in {**carried, **written, **others}.items():
-            (self._directory / name).write_bytes(content)
+            write_file(self._directory / name, content)
         share_weights(self._directory)
 
 

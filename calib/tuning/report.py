@@ -13,6 +13,7 @@ from pydantic import Field
 
 from ...engines.checking import FrozenModel
 from ...engines.host.extras import require_extra
+from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..data.tokenised import TokenisedData
 from .plan import TuningPlan, depth_share
@@ -156,6 +157,7 @@ def _schedule_reports(plan: TuningPlan, num_steps: int) -> tuple[ScheduleReport,
     )
 
 
+@picture_style()
 def plot_curves(report: TuningReport, path: Path) -> None:
     """Draw loss and learning rate over the steps to ``path``, a PNG.
 
@@ -165,7 +167,7 @@ def plot_curves(report: TuningReport, path: Path) -> None:
     from matplotlib.figure import Figure
 
     steps = [entry.step for entry in report.losses]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4), layout="constrained")
     axes = figure.subplots()
     marker = "o" if len(steps) <= _FEW_POINTS else ""  # a line of one point is not seen
     losses = [entry.loss for entry in report.losses]
@@ -182,4 +184,4 @@ def plot_curves(report: TuningReport, path: Path) -> None:
     rates = axes.twinx()
     rates.plot(steps, [entry.learning_rate for entry in report.losses], ":", color="#888888")
     rates.set_ylabel("learning rate (dotted)")
-    figure.savefig(path, dpi=150)
+    save_picture(figure, path)

@@ -14,6 +14,7 @@ from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
 from ...engines.host.events import Events
 from ...engines.host.extras import missing_modules
 from ...engines.sealing import sealed_text
+from ...engines.writing import naming_full_disk, write_file
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.resolved import schedule_file
@@ -71,6 +72,7 @@ def is_main() -> bool:
 
 def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     import torch
+    from safetensors import SafetensorError
     from transformers import set_seed
 
     from .divergence import divergence
@@ -87,7 +89,8 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     with _timed(seconds, "train", events):
         trainer = make_trainer(plan, model, events)
         resumed = None if plan.resumed is None else str(plan.resumed.save.path)
-        trainer.train(resume_from_checkpoint=resumed)
+        with naming_full_disk(plan.directories.work, SafetensorError, RuntimeError):
+            trainer.train(resume_from_checkpoint=resumed)
         tuned = tuned_weights(plan, trainer, getattr(torch, plan.config.save_dtype))
     if tuned is None:
         return None
@@ -110,8 +113,8 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
             processes=trainer.args.world_size,
             device=str(trainer.args.device),
         )
-        (directory / REPORT_NAME).write_text(report.model_dump_json(indent=2) + "\n")
-        (directory / CARD_NAME).write_bytes(tuned_card(plan, report))
+        write_file(directory / REPORT_NAME, report.model_dump_json(indent=2) + "\n")
+        write_file(directory / CARD_NAME, tuned_card(plan, report))
         if not missing_modules("plot"):
             plot_curves(report, directory / CURVES_NAME)
         plan.directories.publish()
@@ -143,8 +146,11 @@ def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]
 
 def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path) -> None:
     """Weights, config, tokenizer, template and schedule, as ``skipdec export`` reads them."""
-    model.save_pretrained(directory)
+    from safetensors import SafetensorError
+
+    with naming_full_disk(directory, SafetensorError):
+        model.save_pretrained(directory)
     share_weights(directory)
     for name, content in (plan.start.files | template_files(plan.data.template.text)).items():
-        (directory / name).write_bytes(content)
-    (directory / SCHEDULE_NAME).write_text(sealed_text(schedule_file(plan.schedule)))
+        write_file(directory / name, content)
+    write_file(directory / SCHEDULE_NAME, sealed_text(schedule_file(plan.schedule)))

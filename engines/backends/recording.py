@@ -20,6 +20,7 @@ from ..documents import read_json
 from ..errors import UsageError
 from ..manifest import EngineKind, EngineSpec, KVBucket, RelativePath, Sha256, TensorRole
 from ..memory import Array, Tensor
+from ..writing import naming_file, write_file
 from .session import Binding, EngineBackend, EngineSession
 
 if TYPE_CHECKING:
@@ -113,8 +114,9 @@ class Recorder:
         if not self.is_complete:
             return
         name = f"{len(self._calls):06}.npz"
-        # numpy's stub takes a mapping's arrays for its own options.
-        np.savez(self.directory / name, **{role.value: a for role, a in arrays.items()})  # type: ignore[arg-type]
+        with naming_file(self.directory / name):
+            # numpy's stub takes a mapping's arrays for its own options.
+            np.savez(self.directory / name, **{role.value: a for role, a in arrays.items()})  # type: ignore[arg-type]
         sha256 = file_record(self.directory, name).sha256
         call = RecordedCall(engine=spec.name, step=self._step, file=name, sha256=sha256)
         self._nbytes += nbytes
@@ -132,7 +134,7 @@ class Recorder:
             nbytes=self._nbytes,
             calls=tuple(self._calls),
         )
-        (self.directory / RECORDING_NAME).write_text(index.model_dump_json(indent=2) + "\n")
+        write_file(self.directory / RECORDING_NAME, index.model_dump_json(indent=2) + "\n")
 
 
 def _reached(arrays: Mapping[TensorRole, Array]) -> int | None:

@@ -15,6 +15,7 @@ from ..documents import open_regular, parse_json, read_file
 from ..errors import BundleError
 from ..manifest import EngineSpec, FileRecord, Manifest
 from ..sealing import canonical_text, sealed_text
+from ..writing import naming_file
 from .directory import HeldDirectory
 from .ownership import is_at, open_own
 from .place import MANIFEST_NAME, SCHEDULE_NAME, partial_path, sync_directory
@@ -46,7 +47,7 @@ def replace_file(path: Path, content: bytes) -> None:
     it. One process writes at a time, others wait. Raises BundleError as ``open_own`` does.
     """
     temporary = path.with_name(f".{path.name}.new")
-    with _locked(temporary) as file:
+    with naming_file(path), _locked(temporary) as file:
         try:
             file.truncate()
             file.write(content)

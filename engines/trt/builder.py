@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ..bundle import replace_file
 from ..bundle.ownership import open_own
 from ..errors import EngineBuildError, EnvironmentMismatchError
+from ..writing import naming_file
 from .build import BuildOptions, PlanReport, PlanRequest
 from .inspection import (
     failure_hint,
@@ -97,7 +98,7 @@ class PlanBuilder:
         self._check(network)
         config = self._config(builder, network)
         plan = self._build(builder, network, config)
-        with output.open("xb") as file:
+        with naming_file(output), output.open("xb") as file:
             size = file.write(plan)
             file.flush()
             os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from ...engines.checking import FrozenModel
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
 from ...engines.memory import WEIGHTS_ALIGNMENT, Array
 from ...engines.trt.build import PlanReport
+from ...engines.writing import naming_file
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
@@ -161,7 +162,7 @@ def step_bytes(stored_bytes: Mapping[str, int], parameters: Sequence[Parameter])
 def _write_new(path: Path, data: bytes) -> None:
     """Write a new file, on disk on return, in place of an older one of that name."""
     path.unlink(missing_ok=True)
-    with path.open("xb") as file:
+    with naming_file(path), path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -194,7 +195,7 @@ class WeightsFile:
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        with self._file:
+        with naming_file(self.path), self._file:
             if error is None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
@@ -219,7 +220,8 @@ class WeightsFile:
         return Extent(offset, self.size - offset)
 
     def _write(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
+        with naming_file(self.path):
+            self._file.write(data)
         self._hash.update(data)
         self.size += len(data)
 

@@ -18,6 +18,7 @@ from ...engines.bundle import file_record
 from ...engines.documents import parse_json
 from ...engines.errors import CheckpointError
 from ...engines.manifest import FileRecord, ModelSpec, PrecisionSpec, json_digest
+from ...engines.writing import naming_file
 from ..architecture.weights import Parameter
 from ..checkpoint.reader import CheckpointReader
 from ..graphs.lowering import parameters_as_inputs
@@ -69,7 +70,7 @@ class Journal:
     def record(self, key: str, built: BuiltEngine) -> None:
         """Note that ``built``, an engine or one of its plans, is on disk."""
         document = {"key": key, "engine": built.model_dump(mode="json")}
-        with self._lock, self._path.open("a") as file:
+        with self._lock, naming_file(self._path), self._path.open("a") as file:
             file.write(json.dumps(document | {"digest": json_digest(document)}) + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
 from ...engines.errors import UsageError
 from ...engines.host.extras import require_extra
+from ..pictures import WIDTH, picture_style, save_picture
 from .schedule import ExitSchedule
 from .text import format_schedule
 
@@ -15,6 +17,7 @@ FORMATS = (".png", ".svg")
 _PROMPT, _WARMUP, _RUN = 1, 2, 3  # what a cell shows; 0: bypassed
 _COLOURS = ("#ffffff", "#c9ced6", "#f2a65a", "#3b6ea5")
 _MOST_CELLS = 1 << 26  # of a picture: a byte each, and some times that while it is drawn
+_TITLE_COLUMNS = 80  # characters that fit the width of a picture
 _LABELS = ("bypassed", "prompt", "warm-up", "runs")
 
 
@@ -35,7 +38,6 @@ def plot_schedule(
     if not path.absolute().parent.is_dir():
         raise UsageError(f"picture {path}", f"{path.absolute().parent} is no directory; make it")
     require_extra("plot", "skipdec schedule plot")
-    import matplotlib
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -49,8 +51,8 @@ def plot_schedule(
         )
     cells = schedule_cells(schedule, count)  # [L, prompt + count]
     prompt = len(schedule.prompt_plans)
-    with matplotlib.rc_context({"svg.hashsalt": "skipdec"}):
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
+    with picture_style():
+        figure = Figure(figsize=(WIDTH, 4), layout="constrained")
         axes = figure.subplots()
         axes.imshow(
             cells,
@@ -64,8 +66,8 @@ def plot_schedule(
         )
         mean = schedule.average_budget()
         axes.set_title(
-            f"{format_schedule(schedule)}\nmean {mean:.2f} of {schedule.num_layers} layers "
-            f"over {schedule.horizon} tokens"
+            f"{fill(format_schedule(schedule), _TITLE_COLUMNS)}\n"
+            f"mean {mean:.2f} of {schedule.num_layers} layers over {schedule.horizon} tokens"
         )
         axes.set_xlabel("generated token (left of 0: the prompt)")
         axes.set_ylabel("layer")
@@ -74,11 +76,11 @@ def plot_schedule(
                 Patch(facecolor=colour, edgecolor="#888888", label=label)
                 for colour, label in zip(_COLOURS, _LABELS, strict=True)
             ],
-            loc="center left",
-            bbox_to_anchor=(1, 0.5),
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.14),
+            ncols=len(_LABELS),
         )
-        undated = {"Date": None} if path.suffix.lower() == ".svg" else None
-        figure.savefig(path, dpi=150, metadata=undated)
+        save_picture(figure, path)
 
 
 def schedule_cells(schedule: ExitSchedule, num_tokens: int) -> np.ndarray:

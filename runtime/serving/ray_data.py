@@ -27,6 +27,7 @@ from ...engines.checking import MemorySize, ValidatedConfig
 from ...engines.documents import parse_json
 from ...engines.errors import SkipDecError, UsageError
 from ...engines.host.extras import require_extra
+from ...engines.writing import naming_file
 from ..batches.prompts import Prompt
 from ..tokens.outputs import RequestOutput
 from ..tokens.sampling import SamplingParams
@@ -175,7 +176,7 @@ class _FileContinuer:
         good = [row for row in rows if "error" not in row]
         results = iter(self._predictor.continued([row[self._column] for row in good]))
         partial = target.with_name(f".{target.name}{_SUFFIX}")
-        with partial.open("w", encoding="utf-8") as file:
+        with naming_file(partial), partial.open("w", encoding="utf-8") as file:
             for row in rows:
                 line = row if "error" in row else row | next(results)
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")

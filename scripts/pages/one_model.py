@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from skipdec.engines.host.processor import processor_name
+from skipdec.runtime.pictures import WIDTH, picture_style, save_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "docs" / "benchmarks" / "one-model.json"
@@ -137,8 +138,8 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "skipdec", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(7, 3), layout="constrained")
+    with picture_style(), matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure = Figure(figsize=(WIDTH, 3), layout="constrained")
         axes = figure.subplots()
         for batch_size, colour in zip(BATCH_SIZES, ("#3b6ea5", "#f2a65a"), strict=True):
             rows = [row for row in figures["rows"] if row["batch_size"] == batch_size]
@@ -159,16 +160,14 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
             for row, x, y in zip(rows, speedups, bleu, strict=True):
                 note = f"{row['schedule']}, {row['layers']:.1f} of 12 layers"
                 if batch_size == BATCH_SIZES[0]:
-                    axes.annotate(
-                        note, (x, y), (0, 9), textcoords="offset points", ha="center", fontsize=8
-                    )
+                    axes.annotate(note, (x, y), (0, 9), textcoords="offset points", ha="center")
         axes.set_ylim(0, 90)
         axes.margins(x=0.15)
         axes.set_xlabel("times as fast as full depth, texts of equal length")
         axes.set_ylabel("BLEU on E2E")
         axes.grid(alpha=0.3)
         axes.legend(loc="lower left")
-        figure.savefig(path, metadata={"Date": None, "Description": digest(figures)})
+        save_picture(figure, path, description=digest(figures))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from pathlib import Path
+
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
-from skipdec.calib.pictures import far_out, frame, label
+from skipdec.calib.pictures import BREAK, far_out, frame, label_points
+from skipdec.runtime.pictures import picture_style, save_picture
 
 LINE = [(1.0, 3.04), (1.6, 2.95), (2.0, 2.96), (2.4, 2.98)]
 
@@ -17,8 +21,7 @@ def drawn(points: list[tuple[float, float]], texts: list[str]) -> Figure:
     axes = figure.subplots()
     axes.plot(*zip(*points, strict=True), marker="o")
     frame(axes, points)
-    for text, point in zip(texts, points, strict=False):
-        label(axes, text, point)
+    label_points(axes, texts, points[: len(texts)])
     FigureCanvasAgg(figure).draw()
     return figure
 
@@ -48,3 +51,29 @@ def test_no_label_leaves_the_frame(points: list[tuple[float, float]]) -> None:
             inside = text.get_window_extent()
             assert box.x0 <= inside.x0 < inside.x1 <= box.x1
             assert box.y0 <= inside.y0 < inside.y1 <= box.y1
+
+
+def test_labels_of_points_that_lie_close_do_not_overlap() -> None:
+    close = [(1.0, 70.0), (2.0, 70.1), (2.02, 70.1), (2.04, 70.1), (2.3, 69.9)]
+    (axes,) = drawn(close, [f"linear, {place}.5 layers" for place in range(len(close))]).axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == len(close)
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+@pytest.mark.parametrize(
+    ("heights", "is_broken"), [((70.0, 69.1), True), ((40.0, 15.0), False), ((-1.0, 2.0), False)]
+)
+def test_a_y_axis_begins_at_0_or_shows_its_break(heights: list[float], is_broken: bool) -> None:
+    (axes,) = drawn(list(enumerate(heights)), []).axes
+    assert is_broken == any(line.get_gid() == BREAK for line in axes.lines)
+    assert is_broken == (axes.get_ylim()[0] > 0)
+
+
+def test_no_type_is_below_9_points(tmp_path: Path) -> None:
+    with picture_style():
+        figure = drawn([*LINE, (7.9, 7.05)], ["full"])
+    sizes = {text.get_fontsize() for text in figure.findobj(Text) if text.get_text()}
+    assert min(sizes) >= 9
+    save_picture(figure, tmp_path / "one.svg", description="what it shows")
+    assert "what it shows" in (tmp_path / "one.svg").read_text()

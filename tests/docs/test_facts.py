@@ -6,6 +6,7 @@ import doctest
 import json
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from bench.record import records
@@ -120,3 +121,16 @@ def test_generated_pages_name_what_there_is() -> None:
 def test_the_citation_has_the_package_version() -> None:
     project = tomllib.loads(page("pyproject.toml"))["project"]
     assert f"version: {project['version']}\n" in page("CITATION.cff")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *sorted(ROOT.glob("docs/**/*.md")),
+        *sorted(ROOT.glob("*.md")),
+        *ROOT.glob("examples/**/*.md"),
+    ],
+    ids=lambda path: path.name,
+)
+def test_no_page_installs_skipdec_from_an_index(path: Path) -> None:
+    assert not re.search(r"pip install (-\S+ )?['\"]?skipdec", path.read_text(encoding="utf-8"))

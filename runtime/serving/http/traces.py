@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Scope
 
-from ....engines.host.installation import own_version
+from ....engines.host.installation import install_command, own_version
 from .logs import SERVER
 from .record import RequestRecord
 
@@ -66,7 +66,7 @@ def exporting_traces(environment: Mapping[str, str] = os.environ) -> Iterator[No
         yield
         return
     if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter.otlp.proto.http"):
-        SERVER.warning("traces are not sent: pip install 'skipdec[otel]' has what sends them")
+        SERVER.warning("traces are not sent: %s installs the exporter", install_command("otel"))
         yield
         return
     from opentelemetry import trace as otel

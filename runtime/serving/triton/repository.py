@@ -11,6 +11,7 @@ from ....engines.bundle import EngineBundle
 from ....engines.checking import Problems, expanded
 from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import target_of
+from ....engines.writing import write_file
 from ...schedule.resolved import bundle_schedule
 from ...schedule.resolver import ScheduleResolver
 from ...scheduling.admission import parse_admission
@@ -116,11 +117,11 @@ def _write_model(bundle: EngineBundle, directory: Path, config: TritonRepository
         version.mkdir(parents=True)
         device = config.device or next(iter(target_of(bundle.manifest.target).backends))
         text = config_text(directory.name, config.to_parameters(), on_gpu=device.startswith("cuda"))
-        (directory / "config.pbtxt").write_text(text, encoding="utf-8")
+        write_file(directory / "config.pbtxt", text)
         if config.is_copied:
             bundle.save(version / BUNDLE_NAME)
         else:
             (version / BUNDLE_NAME).symlink_to(bundle.path, target_is_directory=True)
-        (version / "model.py").write_text(_MODEL, encoding="utf-8")
+        write_file(version / "model.py", _MODEL)
     except OSError as error:
         raise SkipDecError(str(directory), f"can't be written ({error.strerror})") from error

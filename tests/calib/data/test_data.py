@@ -106,7 +106,7 @@ def test_twenty_bad_rows_are_shown_and_the_others_counted(tmp_path: Path) -> Non
         ("dev.csv", b'prompt,completion\na,b\n"c,d\n', "line 3: is not CSV"),
         ("dev.csv", b"prompt,completion\n", "has no rows"),
         ("dev.csv", b"prompt,completion\n\xff,b\n", "line 2: is not UTF-8 .byte 0xff"),
-        ("dev.tsv", b"", "ends in '.tsv'.*allowed: .jsonl, .csv"),
+        ("dev.xlsx", b"", "ends in '.xlsx'.*allowed: .jsonl, .csv"),
     ],
 )
 def test_files_that_cannot_be_read(name: str, content: bytes, message: str, tmp_path: Path) -> None:

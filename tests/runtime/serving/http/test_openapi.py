@@ -14,7 +14,7 @@ EXAMPLES = 15  # of an endpoint
 @pytest.mark.slow
 def test_requests_made_from_the_document_are_answered_without_a_fault(server: Running) -> None:
     schemathesis = pytest.importorskip(
-        "schemathesis", reason="schemathesis is not installed: pip install skipdec[clients]"
+        "schemathesis", reason="schemathesis is not installed: pip install '.[clients]'"
     )
     document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     asked = set[str]()

@@ -40,7 +40,7 @@ LOOKS = [
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install skipdec[clients]"
+        "playwright.sync_api", reason="playwright is not installed: pip install '.[clients]'"
     )
     if CHROMIUM is None:
         pytest.skip("there is no chromium on PATH: apt-get install chromium")

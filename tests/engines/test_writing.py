@@ -1,0 +1,74 @@
+"""A full disk is answered with the file that it had no room for."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from skipdec.engines import writing
+from skipdec.engines.bundle import replace_file
+from skipdec.engines.host.console import describe_os_error
+from skipdec.engines.writing import naming_file, naming_full_disk, write_file
+from skipdec.exporter.building.engine import WeightsFile
+
+FULL = Path("/dev/full")  # each write to it fails as on a full disk
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full: not Linux")
+
+
+class LibraryError(Exception):
+    """What a library makes of a write that failed."""
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@needs_full
+def test_write_file_names_the_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught:
+        write_file(FULL, "text")
+    assert describe_os_error(caught.value).startswith("/dev/full | no space left on device; free")
+
+
+def test_replace_file_names_the_file_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise no_space()
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '.*picture.png'"):
+        replace_file(tmp_path / "picture.png", b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_name_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    def fail(descriptor: int) -> None:
+        raise no_space()
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with (
+        pytest.raises(OSError, match=r"'.*layer\.weights'"),
+        WeightsFile(tmp_path / "layer.weights") as file,
+    ):
+        file.append(np.ones(3, np.float32), np.float32)
+
+
+def test_an_error_that_has_a_name_keeps_it(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="inner"), naming_file(tmp_path):
+        (tmp_path / "inner").read_bytes()
+
+
+def test_a_librarys_error_on_a_full_disk_is_the_disks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LibraryError), naming_full_disk(tmp_path, LibraryError):
+        raise LibraryError("something else")
+    monkeypatch.setattr(writing, "_FULL", 2**62)
+    with pytest.raises(OSError, match="No space left"), naming_full_disk(tmp_path, LibraryError):
+        raise LibraryError("I/O error (os error 28)")
