@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BundleError, UsageError
+from ..writing import naming_file
 from .ownership import (
     foreign_directory,
     is_at,
@@ -117,7 +118,8 @@ class Place:
             self.delete(self.partial)
             make_own_directory(self.partial)
             try:
-                yield self.partial
+                with naming_file(self.partial):
+                    yield self.partial
             except BaseException:
                 self.delete(self.partial)
                 raise
@@ -244,8 +246,13 @@ class WriterLock:
         """Take the lock; BundleError, naming the holder's process id, if another writer has it."""
         while self._descriptor is None:
             self._descriptor = self._try_lock()
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+        try:
+            with naming_file(self.path):
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

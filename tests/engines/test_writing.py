@@ -10,6 +10,7 @@ import pytest
 
 from skipdec.engines import writing
 from skipdec.engines.bundle import replace_file
+from skipdec.engines.bundle.place import WriterLock
 from skipdec.engines.host.console import describe_os_error
 from skipdec.engines.writing import naming_file, naming_full_disk, write_file
 from skipdec.exporter.building.engine import WeightsFile
@@ -72,3 +73,18 @@ def test_a_librarys_error_on_a_full_disk_is_the_disks(
     monkeypatch.setattr(writing, "_FULL", 2**62)
     with pytest.raises(OSError, match="No space left"), naming_full_disk(tmp_path, LibraryError):
         raise LibraryError("I/O error (os error 28)")
+
+
+def test_a_lock_that_finds_no_room_is_named_and_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise no_space()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(OSError, match=r"'.*\.result\.lock'"), WriterLock(tmp_path / "result"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    with WriterLock(tmp_path / "result"):
+        assert (tmp_path / ".result.lock").exists()
