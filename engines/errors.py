@@ -13,12 +13,16 @@ skipdec.engines.errors.UsageError: SamplingParams | 2 problems:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from typing import ClassVar
 
 _LONG = 100  # characters: no slip of the pen, and slow to compare
 _MANY = 100  # words: a comparison takes 0.1 ms, and a line of JSON may have a million keys
+_SHOWN = 80  # characters of a value
+MOST_PROBLEMS = 10  # of one kind that are listed
+_MOST_CHARACTERS = 4_000  # of a message to a client
 _FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # as configurations write a field's name
 
 
@@ -34,6 +38,48 @@ def did_you_mean(word: object, allowed: Iterable[str], *, among: int = 1) -> str
         return ""
     near = get_close_matches(word, list(allowed), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
+
+
+class _ShortRepr(reprlib.Repr):
+    """``repr`` whose cost does not depend on the value's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+        self.maxlist = self.maxtuple = self.maxdict = 12
+        self.maxstring = self.maxlong = self.maxother = _SHOWN
+
+    def repr_int(self, value: int, level: int) -> str:
+        bits = value.bit_length()  # Python refuses to write more than 4,300 digits
+        return super().repr_int(value, level) if bits < 10_000 else f"a number of {bits:,} bits"
+
+
+def shown(value: object) -> str:
+    """Return ``repr(value)``, shortened where it is long, at a cost that has a bound.
+
+    >>> shown("2x"), shown(list(range(10**6)))
+    ("'2x'", '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]')
+    """
+    text = _ShortRepr().repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def few(problems: Sequence[str], count: int | None = None) -> list[str]:
+    """Return the first of ``problems``, and how many there are beyond: ``count`` in all.
+
+    >>> few(["a is 1", "b is 2"], 1000)
+    ['a is 1', 'b is 2', 'and 998 more like these']
+    """
+    kept = list(problems[:MOST_PROBLEMS])
+    more = (len(problems) if count is None else count) - len(kept)
+    return [*kept, f"and {more:,} more like these"] if more else kept
+
+
+def brief(message: str) -> str:
+    """Return ``message``, cut where it is longer than a client is sent."""
+    if len(message) <= _MOST_CHARACTERS:
+        return message
+    return f"{message[:_MOST_CHARACTERS]}… (cut; {len(message):,} characters)"
 
 
 class SkipDecError(Exception):

@@ -73,7 +73,7 @@ class Generator:
             self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
             self._schedules = ScheduleResolver(
-                self.model.num_layers, self.bundle_schedule, schedule
+                self.model.num_layers, self.bundle_schedule, schedule, self.model.max_seq_len
             )
             self._schedules.resolve(None, 1)
             config = GeneratorConfig(

@@ -7,7 +7,7 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from ...engines.checking import plain
-from ...engines.errors import ScheduleError, did_you_mean
+from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, few, shown
 from ...engines.registry import Registry
 from .decays import DECAYS, Decay
 from .fields import ScheduleFields, field_problems
@@ -30,7 +30,7 @@ def choose_rules(
         name = getattr(fields, kind)
         if not isinstance(name, str) or name not in registry:
             meant = did_you_mean(name, registry)
-            problems.append(f"{kind} is {name!r}; {meant}allowed: {', '.join(registry)}")
+            problems.append(f"{kind} is {shown(name)}; {meant}allowed: {', '.join(registry)}")
         else:
             problems += _parameter_problems(f"{kind} {name}", registry, registry.load(name), given)
     if problems := [*problems, *field_problems(fields)]:
@@ -46,12 +46,13 @@ def unknown_keys(keys: Collection[object]) -> list[str]:
     """Return a problem for each key that is neither a field nor a parameter of any rule."""
     known = [field.name for field in fields_of(ScheduleFields)]
     known += parameters_of(DECAYS, PLACEMENTS)
-    return [
-        f"key {key!r} is unknown; {did_you_mean(key, known, among=len(keys))}"
+    unknown = [key for key in keys if key not in known]
+    problems = [
+        f"key {shown(key)} is unknown; {did_you_mean(key, known, among=len(keys))}"
         f"allowed: {', '.join(known)}"
-        for key in keys
-        if key not in known
+        for key in unknown[:MOST_PROBLEMS]
     ]
+    return few(problems, len(unknown))
 
 
 def _parameter_problems(
@@ -61,7 +62,7 @@ def _parameter_problems(
     others = [name for name in given if name not in own]
     known = parameters_of(registry) if others else {}
     return [
-        *(f"{name} is {given[name]!r}; {chosen} has none" for name in others if name in known),
+        *(f"{name} is {shown(given[name])}; {chosen} has none" for name in others if name in known),
         *(f"{name} is missing; {chosen} needs it" for name in own if name not in given),
     ]
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ...engines.errors import shown
 from ...engines.manifest import MAX_LAYERS
 
 MAX_HORIZON = 2**20
@@ -33,9 +34,9 @@ def field_problems(fields: ScheduleFields) -> list[str]:
     """Return what is wrong with the fields by themselves; bounds are for integers only."""
     problems = []
     if fields.prompt not in PROMPT_DEPTHS:
-        problems.append(f"prompt is {fields.prompt!r}; allowed: {', '.join(PROMPT_DEPTHS)}")
+        problems.append(f"prompt is {shown(fields.prompt)}; allowed: {', '.join(PROMPT_DEPTHS)}")
     wrong_types = [
-        f"{name} is {getattr(fields, name)!r}; allowed: an integer"
+        f"{name} is {shown(getattr(fields, name))}; allowed: an integer"
         for name in _INTEGERS
         if type(getattr(fields, name)) is not int
     ]
@@ -44,18 +45,19 @@ def field_problems(fields: ScheduleFields) -> list[str]:
 
 def _bound_problems(fields: ScheduleFields) -> list[str]:
     num_layers, largest = fields.num_layers, fields.max_exit_layer
+    at_most = shown(num_layers), shown(largest)
     bounds = (
         ("num_layers", 1, MAX_LAYERS, f"1 to {MAX_LAYERS}"),
-        ("max_exit_layer", 1, num_layers, f"1 to num_layers, {num_layers}"),
-        ("min_exit_layer", 1, largest, f"1 to max_exit_layer, {largest}"),
-        ("warmup_layers", 0, num_layers, f"0 to num_layers, {num_layers}"),
+        ("max_exit_layer", 1, num_layers, f"1 to num_layers, {at_most[0]}"),
+        ("min_exit_layer", 1, largest, f"1 to max_exit_layer, {at_most[1]}"),
+        ("warmup_layers", 0, num_layers, f"0 to num_layers, {at_most[0]}"),
         ("horizon", 1, MAX_HORIZON, f"1 to {MAX_HORIZON}"),
     )
     problems = []
     for name, low, high, allowed in bounds:
         value = getattr(fields, name)
         if not low <= value <= high:
-            problems.append(f"{name} is {value}; allowed: {allowed}")
+            problems.append(f"{name} is {shown(value)}; allowed: {allowed}")
     return problems
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from ...engines.documents import read_json
-from ...engines.errors import ScheduleError, did_you_mean
+from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, shown
 from ...engines.manifest import json_digest
 from ...engines.registry import Registry
 from ...engines.sealing import document_digest
 from .decays import DECAYS
 from .placements import PLACEMENTS
-from .presets import preset_budgets
+from .presets import preset_budgets, speedup_of
 from .rule import INTEGER, NAME, Notation, parameters_of
 
 FIELDS = {  # by option; the parameters of decays and placements are options of their own name
@@ -27,7 +26,7 @@ FIELDS = {  # by option; the parameters of decays and placements are options of 
     "prompt": "prompt",
 }
 _NAMES = ("placement", "prompt")
-_PRESET = re.compile(r"(\d+(?:\.\d+)?)x")
+_PRESET = re.compile(r"([0-9]+(?:\.[0-9]+)?)x")
 EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
 
 
@@ -50,7 +49,7 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     Raises ScheduleError, all problems of the text at once; the schedule's own are not looked for.
     """
     if not isinstance(text, str):
-        raise ScheduleError("schedule", f"is {text!r}; allowed: a text, e.g. {EXAMPLES}")
+        raise ScheduleError("schedule", f"is {shown(text)}; allowed: a text, e.g. {EXAMPLES}")
     name, _, rest = text.strip().partition(":")
     if text.strip().endswith(".json"):
         return read_document(Path(text.strip()), num_layers=num_layers)
@@ -59,7 +58,7 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         return full_arguments(num_layers)
     if preset := _PRESET.fullmatch(name):
         options = _options(text, rest, allowed=_notations(("horizon", "placement"), PLACEMENTS))
-        largest, smallest = preset_budgets(Fraction(preset[1]), num_layers)
+        largest, smallest = preset_budgets(speedup_of(preset[1]), num_layers)
         values = {"max_exit_layer": largest, "min_exit_layer": smallest, **options}
     elif name in DECAYS:
         fields = ("max", "min", "warmup", "horizon", "placement")
@@ -67,8 +66,8 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         values = {"decay": name, **DECAYS.load(name).implied(options), **options}
     else:
         raise ScheduleError(
-            f"schedule {text!r}",
-            f"{name!r} is unknown; {did_you_mean(name, ['full', *DECAYS])}"
+            f"schedule {shown(text)}",
+            f"{shown(name)} is unknown; {did_you_mean(name, ['full', *DECAYS])}"
             f"allowed: {EXAMPLES}; decays: {', '.join(DECAYS)}",
         )
     values = {
@@ -110,7 +109,7 @@ def read_document(path: Path, *, num_layers: int) -> dict[str, Any]:
         raise ScheduleError(subject, f"is a JSON {type(document).__name__}; allowed: an object")
     depth = document.get("num_layers", num_layers)
     if depth != num_layers:
-        raise ScheduleError(subject, f"is for {depth!r:.40} layers; the model has {num_layers}")
+        raise ScheduleError(subject, f"is for {shown(depth)} layers; the model has {num_layers}")
     return document
 
 
@@ -126,7 +125,7 @@ def _check_digest(document: dict[str, Any], subject: str) -> None:
     if document["digest"] != digest:
         raise ScheduleError(
             subject,
-            f"digest is {document['digest']!r:.80}, its content has {digest!r}; the file was "
+            f"digest is {shown(document['digest'])}, its content has {digest!r}; the file was "
             "changed; keep only the inner object, or run skipdec schedule set",
         )
 
@@ -147,16 +146,18 @@ def _options(text: str, rest: str, *, allowed: Mapping[str, Notation]) -> dict[s
         if not equals or key not in allowed:
             listed = ", ".join(f"{name}=" for name in allowed) or "none"
             meant = did_you_mean(key, allowed, among=rest.count(","))
-            problems.append(f"option {option!r} is unknown; {meant}allowed: {listed}")
+            problems.append(f"option {shown(option)} is unknown; {meant}allowed: {listed}")
         elif field in values:
             problems.append(f"option {key!r} is given twice")
         else:
             try:
                 values[field] = allowed[key].read(value)
             except ValueError:
-                problems.append(f"{key} is {value!r}; allowed: {allowed[key].wanted}")
+                problems.append(f"{key} is {shown(value)}; allowed: {allowed[key].wanted}")
+        if len(problems) == MOST_PROBLEMS:  # of thousands that a long text may hold
+            break
     if problems:
-        raise ScheduleError(f"schedule {text!r}", *problems)
+        raise ScheduleError(f"schedule {shown(text)}", *problems)
     return values
 
 
@@ -165,6 +166,6 @@ def _check_complete(text: str, values: dict[str, Any]) -> None:
     missing = [key for key in examples if FIELDS[key] not in values]
     if missing:
         raise ScheduleError(
-            f"schedule {text!r}",
+            f"schedule {shown(text)}",
             *(f"{key} is missing; add it, e.g. {key}={examples[key]}" for key in missing),
         )

@@ -7,6 +7,21 @@ from fractions import Fraction
 from ...engines.errors import ScheduleError
 from .fields import round_half_up
 
+_MOST_DIGITS = 40  # of a speed-up, which an error shows as a float
+
+
+def speedup_of(digits: str) -> Fraction:
+    """Return the number that stands before a preset's ``x``.
+
+    Raises ScheduleError for one of more than 40 digits.
+    """
+    if len(digits) > _MOST_DIGITS:
+        raise ScheduleError(
+            f"preset {digits[:_MOST_DIGITS]}…x",
+            f"has {len(digits):,} digits; allowed: {_MOST_DIGITS}, e.g. 2x or 2.5x",
+        )
+    return Fraction(digits)
+
 
 def preset_budgets(speedup: Fraction, num_layers: int) -> tuple[int, int]:
     """Return (max, min) of skipdec's preset "k×": warm-up 1, mean depth about L/k.

@@ -6,14 +6,13 @@ number of layers; both are written beside it and never read here but to be compa
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.place import SCHEDULE_NAME
 from ...engines.errors import BundleError, ScheduleError
 from ...engines.sealing import canonical_text
-from .presets import fitting_presets, preset_budgets
+from .presets import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
 from .text import format_schedule, lent_horizon
 
@@ -97,7 +96,7 @@ def _prompt_document(schedule: ExitSchedule) -> dict[str, Any] | None:
 
 def _preset_document(name: str, num_layers: int) -> dict[str, Any]:
     """Each budget from the largest down, and after which part of the horizon it begins."""
-    largest, smallest = preset_budgets(Fraction(name.removesuffix("x")), num_layers)
+    largest, smallest = preset_budgets(speedup_of(name.removesuffix("x")), num_layers)
     fall = largest - smallest
     horizon = f"horizon={fall + 1}"  # one token a budget
     falling = ExitSchedule.parse(f"{name}:{horizon}", num_layers=num_layers)

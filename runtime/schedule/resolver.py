@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
 
-from ...engines.errors import ScheduleError
+from ...engines.errors import ScheduleError, shown
+from .decays import DECAYS
+from .fields import MAX_HORIZON
+from .notation import read_arguments
 from .schedule import ExitSchedule
 from .text import default_horizon, parse_schedule
+
+_MOST_RESOLVED = 128  # texts whose schedules are kept
 
 
 @dataclass(frozen=True)
@@ -16,24 +23,27 @@ class ScheduleResolver:
 
     ``own`` is the bundle's, ``default`` stands for None, and None there for ``own``. Where ``own``
     is of constant depth and so has no horizon to lend, ``2x`` is two schedules for requests of 16
-    and 64 tokens, ``2x:horizon=64`` one.
+    and 64 tokens, ``2x:horizon=64`` one. ``positions`` are the model's: a text names no longer
+    horizon, unless the bundle's own is longer.
     """
 
     num_layers: int  # of the bundle
     own: ExitSchedule
     default: str | ExitSchedule | None = None
+    positions: int = MAX_HORIZON
 
     def resolve(self, wanted: str | ExitSchedule | None, num_tokens: int) -> ExitSchedule:
         """Return the schedule of a request of ``num_tokens``.
 
-        Raises ScheduleError for a text that is none, and for a schedule of another depth.
+        The last schedules made of a text are kept. Raises ScheduleError for an invalid text, a
+        horizon beyond the model's positions, and a schedule of another depth.
         """
         chosen = next((one for one in (wanted, self.default) if one is not None), self.own)
         if isinstance(chosen, str):
-            horizon = default_horizon(self.own, num_tokens)
-            chosen = parse_schedule(chosen, num_layers=self.num_layers, horizon=horizon)
+            horizon = default_horizon(self.own, min(num_tokens, self.positions))
+            chosen = self._parse(chosen, horizon)
         if not isinstance(chosen, ExitSchedule):
-            raise ScheduleError("schedule", f"is {chosen!r:.80}; allowed: a text or ExitSchedule")
+            raise ScheduleError("schedule", f"is {shown(chosen)}; allowed: a text or ExitSchedule")
         if chosen.num_layers != self.num_layers:
             raise ScheduleError(
                 "schedule", f"is for {chosen.num_layers} layers; the bundle has {self.num_layers}"
@@ -49,3 +59,32 @@ class ScheduleResolver:
         """
         resolved = {tokens: self.resolve(wanted, tokens) for tokens in set(num_tokens) or {1}}
         return [resolved[tokens] for tokens in num_tokens]
+
+    def _parse(self, text: str, horizon: int) -> ExitSchedule:
+        if text.rstrip().endswith(".json"):  # a file, which may change
+            return parse_schedule(text, num_layers=self.num_layers, horizon=horizon)
+        return self._parse_once(text, horizon)
+
+    @cached_property
+    def _parse_once(self) -> Callable[[str, int], ExitSchedule]:
+        """Read a text that names no file, or return the schedule kept of it; from any thread."""
+        return lru_cache(maxsize=_MOST_RESOLVED)(self._parse_text)
+
+    def _parse_text(self, text: str, horizon: int) -> ExitSchedule:
+        arguments = read_arguments(text, num_layers=self.num_layers, horizon=horizon)
+        self._require_reachable(arguments)
+        return ExitSchedule.from_document(arguments)
+
+    def _require_reachable(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse a horizon that no request gets to, before anything is made of it."""
+        horizon: int = arguments["horizon"]
+        most = max(self.positions, self.own.horizon)
+        if horizon <= most:
+            return
+        implied = DECAYS.load(arguments["decay"]).implied(arguments) if "decay" in arguments else {}
+        if horizon != implied.get("horizon"):  # d3's follows from its other parameters
+            raise ScheduleError(
+                "exit schedule",
+                f"horizon is {shown(horizon)}; allowed: 1 to {most}, "
+                + ("the bundle's positions" if most == self.positions else "the bundle's own"),
+            )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 from ...engines.checking import plain
-from ...engines.errors import ScheduleError
+from ...engines.errors import MOST_PROBLEMS, ScheduleError, few, shown
 from .choice import choose_rules, unknown_keys
 from .decays import DECAYS, Decay
 from .fields import ScheduleFields, round_half_up
@@ -84,14 +84,12 @@ class ExitSchedule(ScheduleFields):
         object.__setattr__(self, "placement_rule", placement_rule)
         advice = f"; {placement_rule.hole_advice}" if placement_rule.hole_advice else ""
         if holes := [*prompt_holes(self.prompt_plans), *generated_holes(self.segments)]:
-            raise ScheduleError(
-                "exit schedule",
-                *(
-                    f"{hole}: a hole in that layer's KV cache; allowed: sets of layers that only "
-                    f"shrink{advice}"
-                    for hole in holes
-                ),
-            )
+            problems = [
+                f"{hole}: a hole in that layer's KV cache; allowed: sets of layers that only "
+                f"shrink{advice}"
+                for hole in holes[:MOST_PROBLEMS]
+            ]
+            raise ScheduleError("exit schedule", *few(problems, len(holes)))
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in self._keywords().items())
@@ -128,7 +126,7 @@ class ExitSchedule(ScheduleFields):
     def from_document(cls, document: Mapping[str, Any]) -> ExitSchedule:
         """Build a schedule from its JSON object; unknown and missing keys are refused."""
         if not isinstance(document, Mapping):
-            raise ScheduleError("exit schedule", f"is {document!r}; allowed: a JSON object")
+            raise ScheduleError("exit schedule", f"is {shown(document)}; allowed: a JSON object")
         problems = unknown_keys(document)
         problems += [f"key {key!r} is missing" for key in _REQUIRED if key not in document]
         if problems:
@@ -179,10 +177,10 @@ class ExitSchedule(ScheduleFields):
         return len(self.plan(index))
 
     def plan(self, index: int) -> LayerPlan:
-        """Return the layers that generated token ``index`` ≥ 0 runs; a look-up, no computation."""
+        """Return the layers that generated token ``index`` ≥ 0 runs; a look-up."""
         if index < 0:
             raise IndexError(f"generated index is {index}; allowed: 0 or more")
-        return self._plans[min(index, self.horizon)]
+        return self.segments[bisect_right(self._starts, index) - 1].plan
 
     @cached_property
     def full_plan(self) -> LayerPlan:
@@ -255,11 +253,17 @@ class ExitSchedule(ScheduleFields):
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The runs of equal plans, in order; the last one never stops."""
-        runs = [list(run) for _, run in groupby(range(self.horizon + 1), self._plans.__getitem__)]
-        stops = [*(run[0] for run in runs[1:]), None]
+        starts: list[tuple[int, LayerPlan]] = []
+        plans: dict[int, LayerPlan] = {}  # by budget
+        last = (self.horizon, self.min_exit_layer)
+        for start, budget in (*self.decay_rule.changes(self), last):
+            if budget not in plans:
+                plans[budget] = self._plan_of(budget)
+            if not starts or starts[-1][1] != plans[budget]:
+                starts.append((start, plans[budget]))
+        stops = [*(start for start, _ in starts[1:]), None]
         return tuple(
-            Segment(run[0], stop, self._plans[run[0]])
-            for run, stop in zip(runs, stops, strict=True)
+            Segment(start, stop, plan) for (start, plan), stop in zip(starts, stops, strict=True)
         )
 
     def last_index(self, layer: int) -> int | None:
@@ -276,16 +280,16 @@ class ExitSchedule(ScheduleFields):
         count = self.horizon if num_tokens is None else num_tokens
         if count < 1:
             raise IndexError(f"num_tokens is {count}; allowed: 1 or more")
-        within = sum(len(plan) for plan in self._plans[: min(count, self.horizon)])
-        return (within + max(0, count - self.horizon) * self.budget(self.horizon)) / count
+        layers = 0
+        for segment in self.segments:
+            stop = count if segment.stop is None else min(count, segment.stop)
+            layers += len(segment.plan) * max(0, stop - segment.start)
+        return layers / count
 
     @cached_property
-    def _plans(self) -> tuple[LayerPlan, ...]:
-        """One plan a token of the horizon, then the plan from there on; equal ones are shared."""
-        budgets = [self.decay_rule.budget(self, index) for index in range(self.horizon)]
-        budgets.append(self.min_exit_layer)
-        plans = {budget: self._plan_of(budget) for budget in set(budgets)}
-        return tuple(plans[budget] for budget in budgets)
+    def _starts(self) -> tuple[int, ...]:
+        """The first generated index of each segment."""
+        return tuple(segment.start for segment in self.segments)
 
     @cached_property
     def _last_indices(self) -> tuple[int | None, ...]:
@@ -299,10 +303,11 @@ class ExitSchedule(ScheduleFields):
     @cached_property
     def _prompt_needs(self) -> tuple[int, ...]:
         """For each layer, the smallest budget of a prompt token that runs it."""
-        return tuple(
-            min(len(plan) for plan in self.prompt_plans if layer in plan.layers)
-            for layer in range(self.num_layers)
-        )
+        needs = [self.num_layers] * self.num_layers
+        for plan in self.prompt_plans:  # from the deepest down
+            for layer in plan:
+                needs[layer] = len(plan)
+        return tuple(needs)
 
     def _plan_of(self, budget: int) -> LayerPlan:
         return LayerPlan(self.placement_rule.layers(self, budget))

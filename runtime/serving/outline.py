@@ -41,12 +41,13 @@ class BundleOutline:
         manifest = bundle.manifest
         check_contract(manifest)
         own = bundle_schedule(bundle)
-        schedules = ScheduleResolver(manifest.model.num_layers, own, schedule)
+        model = manifest.model
+        schedules = ScheduleResolver(model.num_layers, own, schedule, model.max_seq_len)
         schedules.resolve(None, 1)
         template = None if raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
         kernels = kernels_in_use(manifest)
-        return cls(manifest.digest, manifest.model, tokenizer, kernels, schedules)
+        return cls(manifest.digest, model, tokenizer, kernels, schedules)
 
     @classmethod
     def of_generator(cls, generator: Generator) -> Self:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
+from ....engines.errors import shown
 from ..fields import ScheduleFields, round_half_up, snap
-from .decay import Decay
+from .decay import FallingDecay
 
 _LARGEST_EXACT_POWER = 16
 
 
-class Curve(Decay):
+class Curve(FallingDecay):
     """A decay that falls from max to min along a curve: max − (max−min)·progress."""
 
     @abstractmethod
@@ -31,6 +33,12 @@ class Curve(Decay):
 @dataclass(frozen=True)
 class Linear(Curve):
     """Equal falls (SkipDecode). max=8, min=4, horizon=5: 8 7 6 5 4."""
+
+    def budget(self, schedule: ScheduleFields, index: int) -> int:
+        """Return what `Curve.budget` does, in integers: a server makes presets per request."""
+        last = max(1, schedule.horizon - 1)
+        fall = schedule.max_exit_layer - schedule.min_exit_layer
+        return (2 * (schedule.max_exit_layer * last - fall * index) + last) // (2 * last)
 
     def progress(self, time: Fraction) -> Fraction:
         """``time`` itself."""
@@ -93,6 +101,7 @@ class Exponential(Curve):
 
 def _positive_number_problems(name: str, value: object) -> list[str]:
     """Say what is wrong with a parameter that is a finite number above 0, if anything."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and 0 < value <= sys.float_info.max:
         return []
-    return [f"{name} is {value!r}; this decay needs a finite number above 0, e.g. {name}=2"]
+    return [f"{name} is {shown(value)}; this decay needs a finite number above 0, e.g. {name}=2"]

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
+from ....engines.errors import shown
+from ....engines.manifest import MAX_LAYERS
 from ..fields import MAX_HORIZON, ScheduleFields, snap
-from .decay import Decay
+from .decay import FallingDecay
 
 
 @dataclass(frozen=True)
-class D3(Decay):
+class D3(FallingDecay):
     """⌊max·αⁱ⌋, never below min (D3, arXiv 2503.08524; its abstract: ⌊L·αⁱ⌋ layers for token i).
 
     The paper's with max = L; its core layers belong to the placement d3, which takes any decay.
@@ -32,7 +34,7 @@ class D3(Decay):
         """The horizon at which the floor is at min; 1 where ExitSchedule will find a problem."""
         alpha = values.get("alpha")
         smallest, largest = values.get("min_exit_layer", 0), values.get("max_exit_layer", 0)
-        if not _is_base(alpha) or not 0 < smallest <= largest:
+        if not _is_base(alpha) or not 0 < smallest <= largest <= MAX_LAYERS:
             return {"horizon": 1}
         return {"horizon": min(d3_horizon(largest, smallest, alpha), MAX_HORIZON)}
 
@@ -40,7 +42,9 @@ class D3(Decay):
         """``alpha`` is a number between 0 and 1."""
         if _is_base(self.alpha):
             return []
-        return [f"alpha is {self.alpha!r}; decay d3 needs a number above 0 and below 1, e.g. 0.98"]
+        return [
+            f"alpha is {shown(self.alpha)}; decay d3 needs a number above 0 and below 1, e.g. 0.98"
+        ]
 
     def budget(self, schedule: ScheduleFields, index: int) -> int:
         """The floor, at least min."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from ....engines.errors import MOST_PROBLEMS, few, shown
 from ..fields import ScheduleFields, round_half_up
-from .decay import Decay
+from .decay import Decay, FallingDecay
 
 
 @dataclass(frozen=True)
-class Constant(Decay):
+class Constant(FallingDecay):
     """The same budget for every token: max = min."""
 
     searched: ClassVar[tuple[str, ...]] = ()  # every other decay is this one where max is min
@@ -39,7 +40,7 @@ class Constant(Decay):
 
 
 @dataclass(frozen=True)
-class Step(Decay):
+class Step(FallingDecay):
     """``steps`` flat levels of equal length, from max to min.
 
     max=8, min=4, horizon=6, steps=3: 8 8 6 6 4 4.
@@ -52,9 +53,9 @@ class Step(Decay):
     def problems(self, schedule: ScheduleFields) -> list[str]:
         """``steps`` is an integer, 2 to the horizon."""
         if type(self.steps) is not int:
-            return [f"steps is {self.steps!r}; decay step needs an integer, e.g. 4"]
+            return [f"steps is {shown(self.steps)}; decay step needs an integer, e.g. 4"]
         if not 2 <= self.steps <= schedule.horizon:
-            return [f"steps is {self.steps}; allowed: 2 to the horizon, {schedule.horizon}"]
+            return [f"steps is {shown(self.steps)}; allowed: 2 to the horizon, {schedule.horizon}"]
         return []
 
     def budget(self, schedule: ScheduleFields, index: int) -> int:
@@ -86,18 +87,22 @@ class Table(Decay):
         table = self.table
         low, high = schedule.min_exit_layer, schedule.max_exit_layer
         if not isinstance(table, tuple) or not all(type(entry) is int for entry in table):
-            return [f"table is {table!r}; decay table needs a tuple of integers, e.g. (8, 8, 5)"]
+            return [
+                f"table is {shown(table)}; decay table needs a tuple of integers, e.g. (8, 8, 5)"
+            ]
         problems = []
         if len(table) != schedule.horizon:
             problems.append(
                 f"table has {len(table)} budgets; allowed: one a token of the horizon, "
                 f"{schedule.horizon}"
             )
-        problems += [
-            f"table[{index}] is {entry}; allowed: min_exit_layer {low} to max_exit_layer {high}"
-            for index, entry in enumerate(table)
-            if not low <= entry <= high
+        wrong = [place for place, entry in enumerate(table) if not low <= entry <= high]
+        bad = [
+            f"table[{place}] is {shown(table[place])}; "
+            f"allowed: min_exit_layer {low} to max_exit_layer {high}"
+            for place in wrong[:MOST_PROBLEMS]
         ]
+        problems += few(bad, len(wrong))
         if table and table[0] < high and not problems:
             problems.append(f"table[0] is {table[0]}; max_exit_layer is {high}, allowed: the same")
         return problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ....engines.errors import shown
 from ..fields import ScheduleFields
 from .placement import Placement
 
@@ -33,11 +34,12 @@ class D3(Placement):
         """``tail`` is 1 or more, and the core fits into the smallest budget."""
         tail, warmup = self.tail, schedule.warmup_layers
         if type(tail) is not int or tail < 1:
-            return [f"tail is {tail!r}; placement d3 needs an integer, 1 or more, e.g. 2"]
+            return [f"tail is {shown(tail)}; placement d3 needs an integer, 1 or more, e.g. 2"]
         if schedule.min_exit_layer < warmup + tail:
             return [
                 f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement d3: "
-                f"{warmup + tail} or more, the core of warmup_layers, {warmup}, and tail, {tail}"
+                f"{shown(warmup + tail)} or more, the core of warmup_layers, {warmup}, and tail, "
+                f"{shown(tail)}"
             ]
         return []
 

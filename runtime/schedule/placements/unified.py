@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 
 from ..fields import ScheduleFields, round_half_up
@@ -72,7 +72,7 @@ class UnifiedNested(EvenlySpread):
         return tuple(sorted(order[:budget]))
 
 
-@cache
+@lru_cache(maxsize=64)
 def _halving_order(num_layers: int, lowest: int) -> tuple[int, ...]:
     """The order in which ``unified-nested`` takes layers; the ``lowest`` and the last come first.
 

@@ -88,7 +88,8 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     """The bundle there, if it is whole and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
     own = bundle_schedule(bundle)
-    ScheduleResolver(bundle.manifest.model.num_layers, own, config.schedule).resolve(None, 1)
+    model = bundle.manifest.model
+    ScheduleResolver(model.num_layers, own, config.schedule, model.max_seq_len).resolve(None, 1)
     target, device = bundle.manifest.target, config.device
     backends = target_of(target).backends
     if device is not None and device.partition(":")[0] not in backends:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from skipdec.engines.errors import ScheduleError
@@ -51,3 +54,41 @@ def test_another_depth_is_refused_before_there_are_requests(resolver: ScheduleRe
 def test_what_is_no_schedule_is_refused(wanted: object) -> None:
     with pytest.raises(ScheduleError, match="allowed: a text or ExitSchedule"):
         ScheduleResolver(6, FULL).resolve(wanted, 4)
+
+
+@pytest.mark.parametrize(
+    "text", ["2x:horizon=65", "linear:max=4,min=2,horizon=1048576", "constant:max=4,horizon=65"]
+)
+def test_a_horizon_beyond_the_positions_is_refused(text: str) -> None:
+    with pytest.raises(ScheduleError, match="allowed: 1 to 64, the bundle's positions"):
+        ScheduleResolver(6, LINEAR, positions=64).resolve(text, 4)
+    assert ScheduleResolver(6, LINEAR).resolve(text, 4).horizon >= 65
+
+
+def test_the_bundles_own_horizon_may_be_longer_than_its_positions() -> None:
+    resolver = ScheduleResolver(6, LINEAR.changed(horizon=99), positions=64)
+    assert resolver.resolve(None, 4).horizon == resolver.resolve("2x", 4).horizon == 99
+    assert resolver.resolve(format_schedule(resolver.own), 4) == resolver.own
+    with pytest.raises(ScheduleError, match="allowed: 1 to 99, the bundle's own"):
+        resolver.resolve("2x:horizon=100", 4)
+
+
+def test_a_long_horizon_that_follows_from_alpha_is_allowed() -> None:
+    resolver = ScheduleResolver(6, FULL, positions=64)
+    schedule = resolver.resolve("d3:max=6,min=2,alpha=0.99995", 4)
+    assert schedule.horizon > 64
+    assert resolver.resolve(format_schedule(schedule), 4) == schedule
+
+
+def test_max_tokens_beyond_the_positions_lend_no_horizon() -> None:
+    assert ScheduleResolver(6, FULL, positions=64).resolve("2x", 10**18).horizon == 64
+
+
+def test_a_text_is_resolved_once_and_a_file_each_time(tmp_path: Path) -> None:
+    resolver = ScheduleResolver(6, FULL)
+    assert resolver.resolve("2x", 20) is resolver.resolve("2x", 20)
+    assert resolver.resolve("2x", 21) is not resolver.resolve("2x", 20)
+    path = tmp_path / "schedule.json"
+    for horizon in (9, 10):
+        path.write_text(json.dumps(LINEAR.changed(horizon=horizon).to_document()))
+        assert resolver.resolve(str(path), 20).horizon == horizon

@@ -47,6 +47,10 @@ def test_presets(num_layers: int, speedup: int, budgets: tuple[int, int]) -> Non
         (12, "1x", "smallest whole one: 2x"),
         (1, "2x", "no preset fits"),
         (12, "0x", "largest possible: 6x"),
+        (12, "9" * 40 + "x", "largest possible: 6x"),
+        (12, "9" * 41 + "x", "has 41 digits; allowed: 40"),
+        (12, "9" * 5000 + "x", "has 5,000 digits"),
+        (12, "1." + "0" * 400 + "x", "has 402 digits"),
     ],
 )
 def test_a_preset_that_does_not_fit_names_the_largest(
@@ -122,11 +126,30 @@ def test_short_forms(short: str, canonical: str) -> None:
         ("d3:max=24,min=8,alpha=1", "alpha is 1; decay d3 needs a number above 0 and below 1"),
         ("table:table=9-4", "allowed: integers, e.g. 16/16/12/8"),
         ("linear:max=30,min=8,horizon=4", "max_exit_layer is 30"),
+        ("d3:min=1,alpha=0.5,max=1" + "0" * 400, "max_exit_layer is 1000"),
     ],
 )
 def test_bad_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         parse_schedule(text, num_layers=24)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 10**6,
+        "2x:" + "a," * 10**5,
+        "table:table=" + "/".join(["24", "8"] * 10**4),
+        "table:max=9,min=8,horizon=4,table=" + "/".join(["24"] * 10**4),
+        "linear:min=2,horizon=4,max=" + "9" * 4000,
+        "linear:min=2,horizon=4,max=" + "9" * 9000,
+    ],
+    ids=lambda text: str(text)[:30],
+)
+def test_a_refusal_is_short_however_long_the_text(text: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        parse_schedule(text, num_layers=24)
+    assert len(str(caught.value)) < 4000
 
 
 @pytest.mark.parametrize("text", [None, 2, b"2x", {"max": 3}])
