@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_ar
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
 
 from .documents import parse_json
-from .errors import ConfigurationError, SkipDecError, UsageError, did_you_mean
+from .errors import ConfigurationError, SkipDecError, UsageError, did_you_mean, shown
 
 if TYPE_CHECKING:
     MemorySize = int  # a number of bytes; texts such as "1.5GiB" are read
@@ -21,16 +21,18 @@ else:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_NO_SIZE = "is {input!r}, no size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
+_LONGEST = 2_000  # characters of one problem
+_MOST_UNKNOWN = 10  # fields that are named
+_NO_SIZE = "is {input}, no size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
 _QUOTED = re.compile(r"'([^']*)'")  # how pydantic lists a Literal's values
 _TEXTS: Mapping[str, str] = {  # of pydantic's types of errors; others have pydantic's words
     "extra_forbidden": "is unknown; {meant}allowed: {fields}",
     "missing": "is missing; {remedy}",
-    "greater_than_equal": "is {input!r}; allowed: {ge} or more",
-    "greater_than": "is {input!r}; allowed: above {gt}",
-    "less_than_equal": "is {input!r}; allowed: {le} or less",
-    "less_than": "is {input!r}; allowed: below {lt}",
-    "literal_error": "is {input!r}; {meant}allowed: {expected}",
+    "greater_than_equal": "is {input}; allowed: {ge} or more",
+    "greater_than": "is {input}; allowed: above {gt}",
+    "less_than_equal": "is {input}; allowed: {le} or less",
+    "less_than": "is {input}; allowed: below {lt}",
+    "literal_error": "is {input}; {meant}allowed: {expected}",
     "byte_size": _NO_SIZE,
     "byte_size_unit": _NO_SIZE,
 }
@@ -71,6 +73,9 @@ class ValidatedConfig(BaseModel):
     Raises UsageError, with every problem at once, for an unknown field or a value that is not
     allowed, and for what ``_problems`` finds wrong in fields that are right one by one. Problems
     name fields in backticks, which a command replaces by its options (`ConfigurationError`).
+
+    A field has one problem, values are shortened, and of many unknown fields the first are named:
+    neither the message nor its cost grows with what a client sends.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,17 +85,38 @@ class ValidatedConfig(BaseModel):
         def __init__(self, /, **values: Any) -> None:  # noqa: ANN401  (pydantic checks every field)
             values = {field: plain(value) for field, value in values.items()}
             name = type(self).__name__
+            unknown = [field for field in values if field not in type(self).model_fields]
+            ignored = set(unknown[_MOST_UNKNOWN:])
             try:
-                super().__init__(**values)
+                super().__init__(**{k: v for k, v in values.items() if k not in ignored})
             except ValidationError as error:
-                problems = [
-                    text for item in error.errors() for text in self._describe(item, values)
-                ]
-                refused = {item["loc"][0] for item in error.errors() if item["loc"]}
-                problems += self._problems_without(refused, values)
-                raise ConfigurationError(name, *dict.fromkeys(problems)) from error
+                problems, refused = self._told(error, values)
+                if ignored:
+                    problems.append(f"and {len(ignored):,} more unknown fields")
+                problems += self._problems_without(refused | ignored, values)
+                problems = [_cut(problem) for problem in dict.fromkeys(problems)]
+                raise ConfigurationError(name, *problems) from error
             if problems := list(self._problems()):
                 raise ConfigurationError(name, *problems)
+
+    @classmethod
+    def _told(
+        cls, error: ValidationError, values: Mapping[str, Any]
+    ) -> tuple[list[str], set[str | int]]:
+        """Return the sentences for pydantic's errors, one error a field, and the fields."""
+        problems: list[str] = []
+        told: set[str | int] = set()
+        refused: set[str | int] = set()
+        for item in error.errors(include_url=False):
+            field = item["loc"][0] if item["loc"] else ""
+            if item["loc"]:
+                refused.add(field)
+            if field in told:
+                continue
+            if sentences := list(cls._describe(item, values)):
+                problems += sentences
+                told.update(item["loc"][:1])
+        return problems, refused
 
     def _problems(self) -> Iterator[str]:
         """What the fields get wrong together."""
@@ -110,7 +136,8 @@ class ValidatedConfig(BaseModel):
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
         """The sentences for one of pydantic's errors; a nested configuration has its own."""
-        field = ".".join(place for place in item["loc"] if isinstance(place, str))
+        names = (place for place in item["loc"] if isinstance(place, str))
+        field = ".".join(name if name.isidentifier() else shown(name)[1:-1] for name in names)
         context = item.get("ctx", {})
         match context.get("error"):
             case ConfigurationError() as nested:
@@ -121,8 +148,11 @@ class ValidatedConfig(BaseModel):
                 yield from (f"{error.subject} {problem}" for problem in error.problems)
             case error:
                 other = error or f"{item['msg'][:1].lower()}{item['msg'][1:]}"
-                text = _TEXTS.get(item["type"], "is {input!r}; {other}")
-                facts = {"input": item["input"], "fields": ", ".join(cls.model_fields)} | context
+                text = _TEXTS.get(item["type"], "is {input}; {other}")
+                facts = {
+                    "input": shown(item["input"]),
+                    "fields": ", ".join(cls.model_fields),
+                } | context
                 facts["remedy"] = cls._allowed(field) or "give it"
                 facts["meant"] = (
                     did_you_mean(item["loc"][-1], cls.model_fields, among=len(values))
@@ -160,6 +190,10 @@ class ValidatedConfig(BaseModel):
                 cls.__name__, f"is a JSON {type(document).__name__}; expected an object"
             )
         return cls(**document)
+
+
+def _cut(problem: str) -> str:
+    return problem if len(problem) <= _LONGEST else f"{problem[:_LONGEST]}…"
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401  (any value)

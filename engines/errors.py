@@ -13,14 +13,14 @@ skipdec.engines.errors.UsageError: SamplingParams | 2 problems:
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _LONG = 100  # characters: no slip of the pen, and slow to compare
 _MANY = 100  # words: a comparison takes 0.1 ms, and a line of JSON may have a million keys
 _SHOWN = 80  # characters of a value
+_MOST_BITS = 10_000  # of a number; Python refuses to write more than 4,300 digits
 MOST_PROBLEMS = 10  # of one kind that are listed
 _MOST_CHARACTERS = 4_000  # of a message to a client
 _FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # as configurations write a field's name
@@ -40,28 +40,48 @@ def did_you_mean(word: object, allowed: Iterable[str], *, among: int = 1) -> str
     return f"did you mean {near[0]!r}? " if near else ""
 
 
-class _ShortRepr(reprlib.Repr):
-    """``repr`` whose cost does not depend on the value's size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 2
-        self.maxlist = self.maxtuple = self.maxdict = 12
-        self.maxstring = self.maxlong = self.maxother = _SHOWN
-
-    def repr_int(self, value: int, level: int) -> str:
-        bits = value.bit_length()  # Python refuses to write more than 4,300 digits
-        return super().repr_int(value, level) if bits < 10_000 else f"a number of {bits:,} bits"
-
-
 def shown(value: object) -> str:
-    """Return ``repr(value)``, shortened where it is long, at a cost that has a bound.
+    """Return ``repr(value)``, cut after 80 characters; a huge value costs no more than a small one.
 
     >>> shown("2x"), shown(list(range(10**6)))
-    ("'2x'", '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]')
+    ("'2x'", '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 2…')
     """
-    text = _ShortRepr().repr(value)
+    parts: list[str] = []
+    _write(value, parts, _SHOWN)
+    text = "".join(parts)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _write(value: object, parts: list[str], room: int) -> int:
+    """Append what ``repr(value)`` begins with, ``room`` characters or more; return what is left."""
+    if isinstance(value, str | bytes):
+        text = repr(value[: max(room, 0) + 1])
+    elif type(value) is int and value.bit_length() > _MOST_BITS:
+        text = f"a number of {value.bit_length():,} bits"
+    elif type(value) in (list, tuple, dict) and value:
+        return _write_entries(value, parts, room)
+    else:
+        text = repr(value)
+    parts.append(text)
+    return room - len(text)
+
+
+def _write_entries(value: Any, parts: list[str], room: int) -> int:  # noqa: ANN401
+    begin, end = {list: "[]", dict: "{}", tuple: "()"}[type(value)]
+    parts.append(begin)
+    room -= 1
+    for place, entry in enumerate(value):
+        if room < 0:
+            return room
+        if place:
+            parts.append(", ")
+            room -= 2
+        room = _write(entry, parts, room)
+        if isinstance(value, dict):
+            parts.append(": ")
+            room = _write(value[entry], parts, room - 2)
+    parts.append(f",{end}" if isinstance(value, tuple) and len(value) == 1 else end)
+    return room - 1
 
 
 def few(problems: Sequence[str], count: int | None = None) -> list[str]:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, SupportsIndex, TypedDict
 
 from ...engines.checking import plain
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, shown
 from ...engines.manifest import ModelSpec
 from ..tokens.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
     if isinstance(given, str) or _is_mapping(given):
         return [given]
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise UsageError("prompts", f"is {given!r:.80}; allowed: {_FORMS}, or a list of such")
+        raise UsageError("prompts", f"is {shown(given)}; allowed: {_FORMS}, or a list of such")
     prompt_list = list(islice(given, MAX_PROMPTS + 1))
     if len(prompt_list) > MAX_PROMPTS:
         raise UsageError("prompts", f"are more than {MAX_PROMPTS:,}; give fewer in one call")
@@ -83,7 +83,7 @@ def checked_token_ids(
         (key,) = ids.keys()
         ids = plain(ids[key])
         if isinstance(ids, str) != (key == "prompt"):
-            return [f"{subject} has {ids!r:.80} under {key!r}; allowed: {_FORMS}"], ()
+            return [f"{subject} has {shown(ids)} under {key!r}; allowed: {_FORMS}"], ()
     if isinstance(ids, str):
         if tokenizer is None:
             return [f"{subject} is text, but the bundle has no tokenizer; give token ids"], ()
@@ -94,16 +94,16 @@ def checked_token_ids(
         else:
             ids = tokenizer.encode_prompt(ids)
     elif isinstance(ids, bytes) or not isinstance(ids, Iterable):
-        return [f"{subject} is {ids!r:.80}; allowed: {_FORMS}"], ()
+        return [f"{subject} is {shown(ids)}; allowed: {_FORMS}"], ()
     token_ids = tuple(map(plain, islice(ids, model.max_seq_len + 1)))
     if not token_ids:
         return [f"{subject} has no tokens; give at least one"], ()
     for position, token_id in enumerate(token_ids):
         if isinstance(token_id, bool) or not isinstance(token_id, int):
-            return [f"{subject} has {token_id!r:.80} at {position}; allowed: integers"], ()
+            return [f"{subject} has {shown(token_id)} at {position}; allowed: integers"], ()
         if not 0 <= token_id < model.vocab_size:
             return [
-                f"{subject} has token id {token_id} at {position}; "
+                f"{subject} has token id {shown(token_id)} at {position}; "
                 f"allowed: 0 to {model.vocab_size - 1}"
             ], ()
     if len(token_ids) > model.max_seq_len:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, shown
 from ...engines.manifest import ModelSpec
 from ..tokens.sampling import MAX_LOGPROBS, SamplingParams
 from ..tokens.tokenizer import Tokenizer
@@ -68,11 +68,12 @@ def make_request(
     max_tokens = params.max_tokens if params.max_tokens is not None else room
     if not problems and (room < 1 or max_tokens > room):
         problems.append(
-            f"{subject} has {len(token_ids)} tokens and max_tokens is {params.max_tokens}; the "
-            f"bundle holds {model.max_seq_len} positions; shorten the prompt or lower max_tokens"
+            f"{subject} has {len(token_ids)} tokens and max_tokens is {shown(params.max_tokens)}; "
+            f"the bundle holds {model.max_seq_len} positions; "
+            "shorten the prompt or lower max_tokens"
         )
     num_logprobs = params.n * max_tokens * (params.logprobs or 0)
-    if num_logprobs > MAX_LOGPROBS:
+    if not problems and num_logprobs > MAX_LOGPROBS:
         problems.append(
             f"{subject}: n {params.n}, max_tokens {max_tokens} and logprobs {params.logprobs} are "
             f"{num_logprobs:,} log-probabilities; allowed: {MAX_LOGPROBS:,}; lower one of them"
@@ -106,5 +107,5 @@ def _as_params_list(
 def _no_params(subject: str, value: object) -> UsageError:
     remedy = "SamplingParams(**…) makes one of it" if isinstance(value, Mapping) else "or None"
     return UsageError(
-        subject, f"is {value!r:.80}; allowed: a SamplingParams, or a list of such; {remedy}"
+        subject, f"is {shown(value)}; allowed: a SamplingParams, or a list of such; {remedy}"
     )

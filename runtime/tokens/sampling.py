@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from ...engines.checking import Option, ValidatedConfig, plain
-from ...engines.errors import did_you_mean
+from ...engines.errors import did_you_mean, shown
 
 GREEDY_TEMPERATURE = 1e-5  # below it sampling is greedy, as in vLLM
 MAX_COMPLETIONS = 1024  # of one prompt
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1024  # each is looked for at every token
 MAX_LOGPROBS = 2**20  # of one prompt, over all tokens of all completions: about 250 MB
-_MAX_SHOWN = 80  # characters of a bad value
 
 _STOPPING, _RESULTS = "Stopping", "Results"  # panels of options
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:  # what may be given; what is there then is a tuple
     StopStrings = Sequence[str]
     TokenIds = Sequence[int]
 else:
-    StopStrings = tuple[StopString, ...]
-    TokenIds = tuple[TokenId, ...]
+    StopStrings = Annotated[tuple[StopString, ...], FailFast()]
+    TokenIds = Annotated[tuple[TokenId, ...], FailFast()]
 
 
 class SamplingParams(ValidatedConfig):
@@ -155,17 +154,17 @@ class SamplingParams(ValidatedConfig):
         name = str(*item["loc"][:1])
         if name in cls.model_fields:
             allowed = cls.model_fields[name].description
-            yield f"`{name}` is {values[name]!r:.{_MAX_SHOWN}}; allowed: {allowed}"
+            yield f"`{name}` is {shown(values[name])}; allowed: {allowed}"
         else:
-            shown = f"{name!r:.{_MAX_SHOWN}} is unknown" if name else item["msg"]
+            told = f"{shown(name)} is unknown" if name else item["msg"]
             meant = did_you_mean(name, cls.model_fields, among=len(values))
-            yield f"{shown}; {meant}allowed: {', '.join(cls.model_fields)}"
+            yield f"{told}; {meant}allowed: {', '.join(cls.model_fields)}"
 
     def _problems(self) -> Iterator[str]:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             yield (
-                f"`min_tokens` is {self.min_tokens}; allowed: 0 to `max_tokens`, which is "
-                f"{self.max_tokens}"
+                f"`min_tokens` is {shown(self.min_tokens)}; allowed: 0 to `max_tokens`, which is "
+                f"{shown(self.max_tokens)}"
             )
         if self.n > 1 and self.greedy:
             yield (
@@ -187,14 +186,17 @@ class SamplingParams(ValidatedConfig):
         """Return what asks for more than a vocabulary of ``vocab_size`` tokens holds."""
         outside = (token_id for token_id in self.stop_token_ids if token_id >= vocab_size)
         problems = [
-            f"stop_token_ids has {token_id}; allowed: 0 to {vocab_size - 1}, the model's vocabulary"
+            f"stop_token_ids has {shown(token_id)}; "
+            f"allowed: 0 to {vocab_size - 1}, the model's vocabulary"
             for token_id in islice(outside, 10)
         ]
         if (self.logprobs or 0) > vocab_size:
-            problems.append(f"logprobs is {self.logprobs}; the vocabulary has {vocab_size} tokens")
+            problems.append(
+                f"logprobs is {shown(self.logprobs)}; the vocabulary has {vocab_size} tokens"
+            )
         if self.min_tokens and len(self.ending_token_ids(eos_token_id)) >= vocab_size:
             problems.append(
-                f"min_tokens is {self.min_tokens}, but all {vocab_size} tokens end the text; "
-                "leave some out of stop_token_ids, or set min_tokens to 0"
+                f"min_tokens is {shown(self.min_tokens)}, but all {vocab_size} tokens end the "
+                "text; leave some out of stop_token_ids, or set min_tokens to 0"
             )
         return problems

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import tokenizers
 
-from ...engines.errors import BundleError, UsageError
+from ...engines.errors import BundleError, UsageError, shown
 from ...engines.manifest import PROMPT_PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Tokenizer:
         try:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError as error:
-            raise UsageError("prompt", f"{text!r:.80} is no Unicode text") from error
+            raise UsageError("prompt", f"{shown(text)} is no Unicode text") from error
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Return the token ids that the model reads for ``prompt``, template included.

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BeforeValidator, Field, model_validator
 
 from skipdec.engines.checking import MemorySize, ValidatedConfig, split_at_commas
-from skipdec.engines.errors import UsageError
+from skipdec.engines.errors import UsageError, shown
 
 
 class Limits(ValidatedConfig):
@@ -82,3 +82,49 @@ def test_what_a_validator_of_the_whole_says_is_told_as_it_is() -> None:
     with pytest.raises(UsageError) as caught:
         Refusing(rows=1)
     assert caught.value.problems == ("no limits today",)
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ({"sizes": [0] * 10**5}, 1),
+        ({"sizes": [[[0] * 999] * 999]}, 1),
+        ({"memory": "x" * 10**6}, 1),
+        ({"rows": {str(number): number for number in range(10**5)}}, 1),
+        ({f"unknown{number}": number for number in range(10**5)}, 11),
+        ({"x" * 10**6: 1, "rows": 10**900}, 2),
+    ],
+    ids=["bad elements", "nested", "a long text", "a mapping", "unknown fields", "a long name"],
+)
+def test_a_message_is_short_whatever_is_given(values: dict[str, Any], count: int) -> None:
+    with pytest.raises(UsageError) as caught:
+        Limits(**values)
+    assert len(caught.value.problems) == count
+    assert len(str(caught.value)) < 4000
+
+
+def test_unknown_fields_beyond_ten_are_counted() -> None:
+    with pytest.raises(UsageError) as caught:
+        Limits(rows="few", **{f"unknown{number}": 1 for number in range(12)})
+    assert caught.value.problems[0].startswith("rows is 'few'")
+    assert caught.value.problems[-1] == "and 2 more unknown fields"
+
+
+@pytest.mark.parametrize(
+    "value", ["2x", "it's", [1, "a", None], (1,), (), {"a": [1.5]}, True, -7, b"a"]
+)
+def test_a_short_value_is_shown_as_repr_does(value: object) -> None:
+    assert shown(value) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 99, ["x"] * 99, {"a": list(range(99))}, [[1] * 99] * 99, (0.5,) * 99]
+)
+def test_a_long_value_is_shown_as_repr_begins(value: object) -> None:
+    assert shown(value) == repr(value)[:80] + "…"
+
+
+def test_a_value_that_holds_itself_is_shown() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    assert shown(endless) == "[" * 80 + "…"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....engines.errors import ScheduleError, UsageError
+from ....engines.errors import ScheduleError, UsageError, shown
 from ...schedule.text import format_schedule
 from ..service import EngineService
 from .config import ANY_SCHEDULE
@@ -52,14 +52,14 @@ class ServedModel:
         if wanted is None or wanted in self.listed:
             return
         if wanted.strip().lower().endswith(".json"):
-            raise ScheduleError("schedule", f"{wanted!r:.80} is a file's name; {self._remedy}")
+            raise ScheduleError("schedule", f"{shown(wanted)} is a file's name; {self._remedy}")
         resolve = self.engine.outline.resolve_schedule
         asked = resolve(wanted, max_tokens=max_tokens)
         allowed: list[str | None] = [None, *self.listed]
         if ANY_SCHEDULE not in self.schedules and not any(
             resolve(text, max_tokens=max_tokens) == asked for text in allowed
         ):
-            raise ScheduleError("schedule", f"{wanted!r:.80} is not allowed; {self._remedy}")
+            raise ScheduleError("schedule", f"{shown(wanted)} is not allowed; {self._remedy}")
 
     def label(self, wanted: str | None) -> str:
         """What figures of requests that asked for ``wanted`` are kept under: few names."""
@@ -110,7 +110,7 @@ class ServedModels(Mapping[str, ServedModel]):
         if name in self.names:
             raise unavailable(f"{name} is loading")
         known = ", ".join(self.names)
-        told = "model is missing" if name is None else f"model {name!r:.80} is unknown"
+        told = "model is missing" if name is None else f"model {shown(name)} is unknown"
         raise ApiError(404, f"{told}; served: {known}", param="model", code="model_not_found")
 
     @property

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from ....engines.checking import ValidatedConfig
 from ....engines.documents import parse_json
-from ....engines.errors import UsageError
+from ....engines.errors import UsageError, shown
 from ...batches.prompts import Prompt
 from ...tokens.sampling import SamplingParams
 from .tensors import TensorType
@@ -121,7 +121,7 @@ def _read_parameters(text: str) -> dict[str, Any]:
     subject = "sampling_parameters"
     found = parse_json(text, UsageError, subject=subject)
     if not isinstance(found, dict):
-        raise UsageError(subject, f"is {text!r:.80}; allowed: a JSON object")
+        raise UsageError(subject, f"is {shown(text)}; allowed: a JSON object")
     return {name: _read_number(name, value) for name, value in found.items()}
 
 

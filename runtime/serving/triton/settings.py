@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ....engines.bundle import Verify, WeightsPlace
 from ....engines.checking import MemorySize, Option, ValidatedConfig, expanded
-from ....engines.errors import UsageError
+from ....engines.errors import UsageError, shown
 from ....engines.host.processor import thread_problems
 
 BUNDLE_NAME = "bundle"  # beside model.py: a copy, or a link
@@ -83,7 +83,7 @@ class ModelSettings(ValidatedConfig):
         texts = {}
         for name, value in parameters.items():
             if not isinstance(value, Mapping) or not isinstance(value.get("string_value"), str):
-                raise UsageError(f"parameter {name}", f"is {value!r:.80}; allowed: a string_value")
+                raise UsageError(f"parameter {name}", f"is {shown(value)}; allowed: a string_value")
             texts[name] = value["string_value"]
         return cls(**texts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,3 +127,21 @@ def test_tokens_beyond_the_vocabulary_are_named() -> None:
     problems = SamplingParams(stop_token_ids=[9, 10], logprobs=11).vocabulary_problems(10)
     assert len(problems) == 2
     assert "stop_token_ids has 10; allowed: 0 to 9" in problems[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop_token_ids": [-1] * 10**5},
+        {"stop": [""] * 10**5},
+        {"stop": ["x" * 10**6]},
+        {"seed": [[]] * 10**5},
+        {"min_tokens": 10**4000},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_refusal_is_short_whatever_was_asked(fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        SamplingParams(**fields)
+    assert len(caught.value.problems) == 1
+    assert len(str(caught.value)) < 400
