@@ -21,17 +21,24 @@ class ApiKeys:
 
     @classmethod
     def read(cls, path: Path | None) -> ApiKeys:
-        """One key a line of the file ``path`` and of $SKIPDEC_API_KEY; lines with # are comments.
+        """Read one key a line of the file ``path`` and of $SKIPDEC_API_KEY; # begins a comment.
 
-        Raises UsageError for a file without any, and for one that can't be read.
+        Raises UsageError for a file or a variable that is given and holds no key, so that nobody
+        serves without keys by mistake, and for a file that is not text in UTF-8.
         """
-        text = os.environ.get(VARIABLE, "")
+        keys: list[str] = []
+        if (variable := os.environ.get(VARIABLE)) is not None:
+            keys += _keys(variable, f"${VARIABLE}", "unset it")
         if path is not None:
-            content = read_file(path, UsageError, limit=_MAX_BYTES).decode(errors="replace")
-            if not _keys(content):
-                raise UsageError(str(path), "has no key; write one a line, or leave it out")
-            text = f"{text}\n{content}"
-        return cls(_keys(text))
+            content = read_file(path, UsageError, limit=_MAX_BYTES)
+            try:
+                text = content.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise UsageError(
+                    str(path), f"is not text in UTF-8 ({error}); save it as UTF-8"
+                ) from error
+            keys += _keys(text, str(path), "leave the file out")
+        return cls(tuple(dict.fromkeys(keys)))
 
     @property
     def are_needed(self) -> bool:
@@ -47,6 +54,20 @@ class ApiKeys:
         return found and (not self._keys or scheme.lower() == b"bearer")
 
 
-def _keys(text: str) -> tuple[str, ...]:
-    lines = (line.strip() for line in text.splitlines())
-    return tuple(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+def _keys(text: str, subject: str, remedy: str) -> list[str]:
+    """The keys of ``text``. Raises UsageError for none, and for one that no client can send."""
+    lines = [line.strip() for line in text.splitlines()]
+    keys = []
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        if not line.isprintable():
+            raise UsageError(subject, f"line {number} has control characters; write plain text")
+        keys.append(line)
+    if not keys:
+        raise UsageError(
+            subject,
+            "has no key: it is empty, or its lines begin with #, which makes them comments; "
+            f"write a key a line, or {remedy} to serve without keys",
+        )
+    return keys
