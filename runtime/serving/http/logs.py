@@ -36,11 +36,42 @@ class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and what follows it, a traceback say, indented.
+
+        Nothing that a client sends begins a line or moves a terminal's cursor.
+        """
+        first, *others = (printable(line) for line in super().format(record).split("\n"))
+        return "\n".join([first, *(f"    {line}" for line in others)])
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        """The line without a traceback."""
+        """Return the line without a traceback."""
         fields = getattr(record, "fields", {}).items()
-        told = [f"{name}={value}" for name, value in fields if name not in ("method", "path")]
+        told = [
+            f"{name}={_field(value)}" for name, value in fields if name not in ("method", "path")
+        ]
         return " ".join([super().formatMessage(record), *told])
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with escapes for control characters, line ends and the like.
+
+    >>> printable("a\\nb")
+    'a\\\\nb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _field(value: object) -> str:
+    """A text with spaces, quotes or line ends in quotes, so that it can't look like two fields."""
+    if not isinstance(value, str) or (value.isprintable() and not set(value) & set(' "')):
+        return str(value)
+    return json.dumps(value)
 
 
 def log_to_stderr(form: Literal["text", "json"]) -> None:

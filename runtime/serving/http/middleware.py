@@ -14,12 +14,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .config import ServerConfig
 from .errors import ApiError
 from .keys import ApiKeys
-from .logs import REQUESTS
+from .logs import REQUESTS, printable
 from .metrics import Metrics
 from .record import RequestRecord
 from .traces import trace
 
 _DISCARDED = 16  # times the limit of a body
+_MOST_PATH = 500  # characters of a path in the log
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
 
@@ -56,7 +57,8 @@ class RecordMiddleware:
             if failed is not None:
                 self._metrics.fail(record.model, failed)
             trace(scope, record)
-            REQUESTS.info("%s %s", record.method, record.path, extra={"fields": record.fields()})
+            path = printable(record.path)[:_MOST_PATH].replace(" ", "%20")
+            REQUESTS.info("%s %s", record.method, path, extra={"fields": record.fields()})
 
 
 class KeyMiddleware:
