@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..serving.process.settings import WorkerSettings
 
 _RUNNING = Option(panel="Running")
+_SWITCH_SECONDS = 0.001
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -110,6 +112,8 @@ def serve(options: ServeOptions) -> None:
     from ..serving.http.server import HttpServer, ServedBundle
     from ..serving.process.replicas import open_workers
 
+    # A body that is read in a thread keeps the event loop waiting so long for the interpreter.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     parse_admission(options.service.admission)
     log_to_stderr(options.server.log_format)
     bundles = [ServedBundle.parse(text) for text in options.bundles]

@@ -46,6 +46,8 @@ class BundleOutline:
         schedules.resolve(None, 1)
         template = None if raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
+        if tokenizer is not None:
+            tokenizer.least_tokens("")  # which looks through the vocabulary, the first time
         kernels = kernels_in_use(manifest)
         return cls(manifest.digest, model, tokenizer, kernels, schedules)
 

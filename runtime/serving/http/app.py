@@ -86,7 +86,9 @@ class _Routes:
         if asked.scores_prompts:
             scoring = Scoring(asked, model, prompts, models, metrics, record)
             return await scoring.answer(request.receive)
-        completion = begin(asked, model, prompts, models=models, metrics=metrics, record=record)
+        completion = await begin(
+            asked, model, prompts, models=models, metrics=metrics, record=record
+        )
         if asked.stream:
             return EventStream(completion)
         return await whole_answer(completion, request.receive)

@@ -14,10 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
-from ....engines.errors import UsageError
+from ....engines.errors import UsageError, few
 from ...batches.prompts import checked_token_ids
 from ...tokens.outputs import RequestOutput
 from ..stream import RequestStream
+from .bodies import is_small
 from .choices import usage, whole_choice
 from .config import ServerConfig
 from .disconnects import cancelled_with
@@ -26,8 +27,6 @@ from .metrics import Metrics
 from .protocol import CompletionRequest
 from .record import RequestRecord
 from .served import ServedModel, ServedModels
-
-_LONG = 8_192  # characters from which tokenising leaves the event loop's thread: milliseconds
 
 
 @dataclass(eq=False)
@@ -97,16 +96,18 @@ async def read_completion(
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
-    asked = CompletionRequest.parse(await read_body(request, config))
+    body = await read_body(request, config)
+    stays = is_small(body)
+    parse = CompletionRequest.parse
+    asked = parse(body) if stays else await asyncio.to_thread(parse, body)
     model = models.named(asked.model)
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
-    model.require_allowed(asked.schedule, asked.max_tokens or 16)
-    if sum(map(len, asked.prompts)) > _LONG:
-        return asked, model, await asyncio.to_thread(_token_ids, asked, model)
-    return asked, model, _token_ids(asked, model)
+    if stays and model.lists(asked.schedule):
+        return asked, model, _token_ids(asked, model)
+    return asked, model, await asyncio.to_thread(_token_ids, asked, model)
 
 
-def begin(
+async def begin(
     asked: CompletionRequest,
     model: ServedModel,
     prompts: list[tuple[int, ...]],
@@ -115,18 +116,21 @@ def begin(
     metrics: Metrics,
     record: RequestRecord,
 ) -> Completion:
-    """Queue what was read, all of its prompts or none.
+    """Queue what was read, all of its prompts or none; others get a turn between two prompts.
 
     Raises UsageError, OverloadedError and ClosedError as `AsyncEngine.submit`.
     """
     identity = f"cmpl-{uuid4().hex}"
     streams = list[RequestStream]()
+    params = asked.params
     try:
         for place, prompt in enumerate(prompts):
+            if place:
+                await asyncio.sleep(0)
             streams.append(
                 model.engine.submit(
                     prompt,
-                    asked.params,
+                    params,
                     schedule=asked.schedule,
                     request_id=f"{identity}-{place}",
                     deadline=asked.timeout,
@@ -170,6 +174,8 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
 
 
 def _token_ids(asked: CompletionRequest, model: ServedModel) -> list[tuple[int, ...]]:
+    """The prompts' token ids, once the schedule is found to be allowed."""
+    model.require_allowed(asked.schedule, asked.max_tokens or 16)
     outline = model.engine.outline
     problems, prompts = [], []
     for place, prompt in enumerate(asked.prompts):
@@ -179,5 +185,5 @@ def _token_ids(asked: CompletionRequest, model: ServedModel) -> list[tuple[int, 
         problems += found
         prompts.append(token_ids)
     if problems:
-        raise UsageError("prompt", *problems)
+        raise UsageError("prompt", *few(problems))
     return prompts

@@ -11,6 +11,7 @@ from ....engines.checking import MemorySize, Option, ValidatedConfig
 
 MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # of one request; n
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
+MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROBS = 20
 ANY_SCHEDULE = "any"
 

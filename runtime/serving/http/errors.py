@@ -15,6 +15,7 @@ from ....engines.errors import (
     OverloadedError,
     SkipDecError,
     UsageError,
+    brief,
 )
 
 _SUBJECT = re.compile(r"'?(\w+)'? is ")  # how a problem of a field begins
@@ -52,7 +53,7 @@ class ApiError(Exception):
 
 def api_error(error: SkipDecError) -> ApiError:
     """What a client is told of an error of skipdec's."""
-    message = "; ".join(error.problems)
+    message = brief("; ".join(error.problems))
     match error:
         case OverloadedError():
             wait = {"Retry-After": str(math.ceil(error.retry_after))}

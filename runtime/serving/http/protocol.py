@@ -7,14 +7,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from ....engines.documents import parse_json
-from ....engines.errors import UsageError
+from ....engines.errors import ConfigurationError, UsageError
 from ...tokens.sampling import SamplingParams
+from .bodies import parse_body
 from .config import (
     MAX_COMPLETIONS,
     MAX_LOGPROBS,
     MAX_PROMPTS,
     MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
 )
 
@@ -26,6 +27,10 @@ _PROMPT = {
         _IDS,
         {"type": "array", "items": _IDS, "maxItems": MAX_PROMPTS},
     ]
+}
+_LONGEST = {  # before anything is made of their entries
+    "stop_token_ids": (MAX_STOP_TOKEN_IDS, "token ids"),
+    "stream_options": (8, "options"),
 }
 _FORMS = f"a text, token ids, or a list of up to {MAX_PROMPTS} such"
 
@@ -77,9 +82,14 @@ class CompletionRequest(SamplingParams):
     @classmethod
     def parse(cls, body: bytes) -> Self:
         """Read a body. Raises UsageError with all problems."""
-        document = parse_json(body, UsageError, subject="body")
+        document = parse_body(body)
         if not isinstance(document, dict):
-            raise UsageError("body", "is no JSON object; give one with a prompt")
+            raise UsageError("body", "is not a JSON object; give one with a prompt")
+        for name, (most, words) in _LONGEST.items():
+            if isinstance(value := document.get(name), list | dict) and len(value) > most:
+                raise ConfigurationError(
+                    cls.__name__, f"`{name}` is {len(value):,} {words}; allowed: {most:,}"
+                )
         return cls(**{name: value for name, value in document.items() if value is not None})
 
     @classmethod

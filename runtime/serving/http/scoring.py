@@ -41,13 +41,15 @@ class Scoring:
         """Wait for all texts. Raises ApiError, and what `AsyncEngine.score` does."""
         self._require_few()
         identity = f"cmpl-{uuid4().hex}"
-        tasks = [
-            asyncio.create_task(self._score(prompt, f"{identity}-{place}"))
-            for place, prompt in enumerate(self.prompts)
-        ]
-        self.models.running.update(tasks)
+        tasks = list[asyncio.Task[ScoreOutput]]()
         try:
             async with cancelled_with(receive, self.record, tasks):
+                for place, prompt in enumerate(self.prompts):
+                    if self.record.gone:
+                        break
+                    tasks.append(asyncio.create_task(self._score(prompt, f"{identity}-{place}")))
+                    self.models.running.add(tasks[-1])
+                    await asyncio.sleep(0)  # a prompt is checked in its task, others between
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             self.models.running.difference_update(tasks)

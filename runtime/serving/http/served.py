@@ -40,6 +40,10 @@ class ServedModel:
         """The schedules that are allowed by their texts."""
         return tuple(text for text in self.schedules if text != ANY_SCHEDULE)
 
+    def lists(self, wanted: str | None) -> bool:
+        """Whether ``wanted`` is the default or one of the texts that were given."""
+        return wanted is None or wanted in self.listed
+
     def default_schedule(self, max_tokens: int = 16) -> str:
         """What a request that names none runs."""
         return format_schedule(self.engine.outline.resolve_schedule(None, max_tokens=max_tokens))
@@ -49,7 +53,7 @@ class ServedModel:
 
         A name of a file is never read for a client.
         """
-        if wanted is None or wanted in self.listed:
+        if self.lists(wanted):
             return
         if wanted.strip().lower().endswith(".json"):
             raise ScheduleError("schedule", f"{shown(wanted)} is a file's name; {self._remedy}")
