@@ -1,0 +1,343 @@
+"""Sends each field of the completions protocol at its limits and beyond, and times the server.
+
+    python scripts/attack/fields.py
+    python scripts/attack/fields.py --count 100
+
+Whatever a request says, an answer comes, no answer is a 500 or longer than what is due, and no
+callback of the server's event loop takes more than 5 ms of processor time. A callback's processor
+time is that of the loop's own thread, which other programs on the machine hardly change; the best
+of ``--tries`` counts. Meanwhile /health/live is polled: its longest gap is printed, and has a
+bound that is wide enough for a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiny import tiny_bundle
+
+_MAX_CPU = 0.005  # seconds of the event loop's thread, of one callback
+_MAX_GAP = 0.5  # seconds between two answers of /health/live
+_MAX_ANSWER = 16 << 10  # bytes of a refusal
+_TIMEOUT = 60.0  # seconds for an answer
+_MIB = (1 << 20) - 200  # bytes of a field in a body of 1 MiB
+
+
+@dataclass(frozen=True)
+class Case:
+    """A body, what it is called, and the path that it is sent to."""
+
+    name: str
+    body: bytes
+    path: str = "/v1/completions"
+    method: str = "POST"
+
+
+@dataclass
+class Cost:
+    """The least that several tries of a case took, in seconds, and what was answered."""
+
+    cpu: float = float("inf")  # of the longest callback
+    gap: float = float("inf")  # between two answers of /health/live
+    status: int = 0
+    length: int = 0
+
+    def add(self, cpu: float, gap: float, status: int, length: int) -> None:
+        """Take what one more try took."""
+        self.cpu, self.gap = min(self.cpu, cpu), min(self.gap, gap)
+        self.status, self.length = status, max(self.length, length)
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """All of them: a valid request each, but for what is attacked."""
+    for field, values in _values(random.Random(seed)).items():
+        for name, value in values.items():
+            document = {"prompt": "a", "max_tokens": 1} | {field: value}
+            yield Case(f"{field}: {name}", json.dumps(document).encode())
+    for field in ("prompt", "stop", "seed", "unknown"):
+        for name, raw in _RAW.items():
+            yield Case(
+                f"{field}: {name}",
+                b'{"prompt": "a", "max_tokens": 1, "%s": %s}' % (field.encode(), raw),
+            )
+    yield Case("many unknown fields", _object(60_000))
+    yield Case("few unknown fields", _object(10_000))
+    yield Case("names of 1 MiB", b'{"' + b"n" * _MIB + b'": 1}')
+    yield Case("the same name", b"{" + b'"n":1,' * (_MIB // 6) + b'"n":1}')
+    yield Case("no JSON", b"\xff" * _MIB)
+    yield Case("only brackets", b"[" * _MIB)
+    yield Case("a long path", b"", "/v1/models/" + "%0a" * 9_000, "GET")
+    yield Case("a long unknown path", b"", "/" + "a/" * 14_000, "GET")
+
+
+def _values(source: random.Random) -> dict[str, dict[str, Any]]:
+    numbers = {
+        str(number)[:20]: number for number in (0, -1, 2**31, 2**64 + 1, 0.5, 1e300, 10**4000)
+    }
+    texts = {"1 MiB": "x" * _MIB, "line ends": "\n" * (_MIB // 2), "one": "é", "long": "ab " * 600}
+    lists = {
+        "200,000 numbers": list(range(200_000)),
+        "200,000 of -1": [-1] * 200_000,
+        "10,000 texts": ["x"] * 10_000,
+        "10,000 empty texts": [""] * 10_000,
+        "1,000 lists": [[1]] * 1_000,
+        "mixed": [1, "a", None, [], {}] * 200,
+        "nested": json.loads("[" * 90 + "]" * 90),
+        "an object": {str(number): number for number in range(5_000)},
+    }
+    schedules = {
+        "long horizon": "2x:horizon=1048576",
+        "horizon of digits": "2x:horizon=" + "9" * 480,
+        "digits": "9" * 490 + "x",
+        "options": "2x:" + "a," * 240,
+        "table": "table:table=" + "/".join(["4", "2"] * 120),
+        "d3": "d3:max=4,min=1,alpha=0.99999999999",
+        "d3 of digits": "d3:min=1,alpha=0.5,max=1" + "0" * 400,
+        "spread": "cosine:max=4,min=2,horizon=64,placement=unified-nested,prompt=decay",
+        "a file": "/dev/zero.json",
+        "forged": "x\r\n12:00:01 info",
+    }
+    ids = [[source.randrange(4, 250) for _ in range(63)] for _ in range(64)]
+    prompts = {
+        "64 of 63 ids": ids,
+        "64 texts": ["ab" * 30] * 64,
+        "64 long texts": ["ab " * 5_000] * 64,
+    }
+    odd = numbers | texts | lists
+    fields = (
+        "model",
+        "prompt",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "n",
+        "best_of",
+    )
+    fields += (
+        "logprobs",
+        "echo",
+        "stream",
+        "stream_options",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "user",
+    )
+    fields += (
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "min_tokens",
+        "timeout",
+    )
+    fields += (
+        "ignore_eos",
+        "skip_special_tokens",
+        "include_stop_str_in_output",
+        "schedule",
+        "suffix",
+    )
+    extra = {"schedule": schedules, "prompt": prompts}
+    return {field: odd | extra.get(field, {}) for field in fields}
+
+
+_RAW = {  # JSON that no value of Python's stands for
+    "NaN": b"NaN",
+    "-Infinity": b"-Infinity",
+    "1e999": b"1e999",
+    "5,000 digits": b"9" * 5_000,
+    "bad UTF-8": b'"\xff\xfe"',
+    "half a pair": b'"\\ud800"',
+    "escapes": b'"' + b"\\u1234" * (_MIB // 6) + b'"',
+    "quotes": b'"' + b'\\"' * (_MIB // 2) + b'"',
+    "backslashes": b'"' + b"\\\\" * (_MIB // 2) + b'"',
+    "empty lists": b"[" + b"[]," * (_MIB // 3 - 1) + b"[]]",
+    "empty objects": b"[" + b"{}," * (_MIB // 3 - 1) + b"{}]",
+    "empty texts": b"[" + b'"",' * (_MIB // 3 - 1) + b'""]',
+    "digits": b"[" + b"1," * (_MIB // 2 - 1) + b"1]",
+    "floats": b"[" + b"1e9," * (_MIB // 4 - 1) + b"1]",
+    "long numbers": b"[" + (b"9" * 4_299 + b",") * (_MIB // 4_300 - 1) + b"1]",
+    "nulls": b"[" + b"null," * (_MIB // 5 - 1) + b"1]",
+    "deep": b"[" * 100_000 + b"]" * 100_000,
+}
+
+
+def _object(names: int) -> bytes:
+    return json.dumps({"prompt": "a"} | {f"unknown{name}": 1 for name in range(names)}).encode()
+
+
+class TimedServer:
+    """``skipdec serve`` in a process of its own, whose event loop times its callbacks."""
+
+    def __init__(self, bundle: Path, directory: Path) -> None:
+        self._times = directory / "times"
+        command = [sys.executable, __file__, "--serve", str(self._times), str(bundle)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.port = int(self._line("listening")["address"].rpartition(":")[2])
+        self._line("ready")
+        threading.Thread(target=self._line, args=("stopped",), daemon=True).start()
+
+    def longest(self) -> float:
+        """Return the processor time of the longest callback since the last call, in seconds."""
+        self._times.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        until = time.monotonic() + _TIMEOUT
+        while not self._times.exists():
+            if time.monotonic() > until or self.process.poll() is not None:
+                raise RuntimeError("the server does not tell its times")
+            time.sleep(0.002)
+        return float(self._times.read_text())
+
+    def _line(self, begin: str) -> dict[str, str]:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if line.startswith("{") and json.loads(line)["message"].startswith(begin):
+                return dict(json.loads(line))
+        return {}
+
+
+def serve(times: Path, bundle: str) -> None:
+    """Run the command with a loop that times its callbacks, and writes the longest at SIGUSR1."""
+    from skipdec.cli import main
+
+    longest = 0.0
+    original = asyncio.Handle._run
+
+    def run(handle: asyncio.Handle) -> None:
+        nonlocal longest
+        start = time.thread_time()
+        original(handle)
+        longest = max(longest, time.thread_time() - start)
+
+    def tell(*_: object) -> None:
+        nonlocal longest
+        partial = times.with_suffix(".partial")
+        partial.write_text(str(longest))
+        partial.rename(times)
+        longest = 0.0
+
+    asyncio.Handle._run = run  # type: ignore[method-assign]
+    signal.signal(signal.SIGUSR1, tell)
+    sys.argv = ["skipdec", "serve", f"tiny={bundle}", "--port", "0", "--threads", "1"]
+    sys.argv += ["--log-format", "json", "--allow-schedule", "any"]
+    main()
+
+
+def _sent(port: int, case: Case) -> tuple[int, int]:
+    """Status and length of the answer; status 0 if none came."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
+    try:
+        connection.request(case.method, case.path, case.body)
+        answer = connection.getresponse()
+        return answer.status, len(answer.read())
+    except (OSError, http.client.HTTPException):
+        return 0, 0
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _polled(port: int) -> Iterator[list[float]]:
+    """Poll /health/live until the block is left; the list has the seconds of each answer."""
+    gaps: list[float] = []
+    ended = threading.Event()
+
+    def poll() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
+        while not ended.is_set():
+            start = time.monotonic()
+            connection.request("GET", "/health/live")
+            connection.getresponse().read()
+            gaps.append(time.monotonic() - start)
+            ended.wait(0.002)
+        connection.close()
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield gaps
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _attacked(server: TimedServer, case: Case, count: int) -> Cost:
+    cost = Cost()
+    for _ in range(count):
+        server.longest()
+        with _polled(server.port) as gaps:
+            status, length = _sent(server.port, case)
+        cost.add(server.longest(), max(gaps, default=0.0), status, length)
+        if cost.cpu <= _MAX_CPU / 2:
+            break
+    return cost
+
+
+def _problems(cost: Cost) -> Iterator[str]:
+    if cost.status == 0 or cost.status >= 500:
+        yield f"answered {cost.status}"
+    if cost.status >= 400 and cost.length > _MAX_ANSWER:
+        yield f"refused in {cost.length:,} bytes"
+    if cost.cpu > _MAX_CPU:
+        yield f"{cost.cpu * 1e3:.1f} ms of the event loop"
+    if cost.gap > _MAX_GAP:
+        yield f"/health/live waited {cost.gap * 1e3:.0f} ms"
+
+
+def main() -> int:
+    """Print the dearest cases, and those that break a promise."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, help="cases, drawn from all (all)")
+    parser.add_argument("--tries", type=int, default=5, help="of a case; the best counts")
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chosen = [case for case in cases(arguments.seed) if arguments.only in case.name]
+    if arguments.count is not None:
+        source = random.Random(arguments.seed)
+        chosen = source.sample(chosen, min(arguments.count, len(chosen)))
+    costs: dict[str, Cost] = {}
+    with tempfile.TemporaryDirectory(prefix="fields-") as temporary:
+        server = TimedServer(tiny_bundle(Path(temporary) / "tiny"), Path(temporary))
+        try:
+            for case in chosen:
+                costs[case.name] = _attacked(server, case, arguments.tries)
+        finally:
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait()
+    failures = 0
+    for name, cost in sorted(costs.items(), key=lambda item: -item[1].cpu):
+        problems = list(_problems(cost))
+        failures += bool(problems)
+        if problems:
+            print(f"{name}: {'; '.join(problems)}")
+    dearest = max(costs.values(), key=lambda cost: cost.cpu)
+    print(
+        f"{len(costs)} cases, {failures} failures; of the event loop {dearest.cpu * 1e3:.1f} ms at "
+        f"most, /health/live {max(cost.gap for cost in costs.values()) * 1e3:.0f} ms at most"
+    )
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(Path(sys.argv[2]), sys.argv[3])
+    else:
+        sys.exit(main())
