@@ -9,7 +9,6 @@ from typing import Any
 
 from ...engines.errors import ScheduleError, shown
 from .decays import DECAYS
-from .fields import MAX_HORIZON
 from .notation import read_arguments
 from .schedule import ExitSchedule
 from .text import default_horizon, parse_schedule
@@ -24,13 +23,13 @@ class ScheduleResolver:
     ``own`` is the bundle's, ``default`` stands for None, and None there for ``own``. Where ``own``
     is of constant depth and so has no horizon to lend, ``2x`` is two schedules for requests of 16
     and 64 tokens, ``2x:horizon=64`` one. ``positions`` are the model's: a text names no longer
-    horizon, unless the bundle's own is longer.
+    horizon, unless the bundle's own is longer; None: no such bound.
     """
 
     num_layers: int  # of the bundle
     own: ExitSchedule
     default: str | ExitSchedule | None = None
-    positions: int = MAX_HORIZON
+    positions: int | None = None
 
     def resolve(self, wanted: str | ExitSchedule | None, num_tokens: int) -> ExitSchedule:
         """Return the schedule of a request of ``num_tokens``.
@@ -40,7 +39,8 @@ class ScheduleResolver:
         """
         chosen = next((one for one in (wanted, self.default) if one is not None), self.own)
         if isinstance(chosen, str):
-            horizon = default_horizon(self.own, min(num_tokens, self.positions))
+            reachable = num_tokens if self.positions is None else min(num_tokens, self.positions)
+            horizon = default_horizon(self.own, reachable)
             chosen = self._parse(chosen, horizon)
         if not isinstance(chosen, ExitSchedule):
             raise ScheduleError("schedule", f"is {shown(chosen)}; allowed: a text or ExitSchedule")
@@ -77,6 +77,8 @@ class ScheduleResolver:
 
     def _require_reachable(self, arguments: Mapping[str, Any]) -> None:
         """Refuse a horizon that no request gets to, before anything is made of it."""
+        if self.positions is None:
+            return
         horizon: int = arguments["horizon"]
         most = max(self.positions, self.own.horizon)
         if horizon <= most:

@@ -1,4 +1,4 @@
-// schedules FILE NUM_LAYERS: reads lines "MAX_TOKENS ASKED" and writes what each token of the
+// schedules FILE NUM_LAYERS [POSITIONS]: reads lines "MAX_TOKENS ASKED" and writes what each token of the
 // schedule runs that FILE, a schedule.json, has for it: what generated tokens run, the last index
 // of each layer, and how many tokens of prompts run each layer; or what is wrong.
 #include "schedule/schedules.h"
@@ -39,11 +39,12 @@ void describe(const Schedule& schedule) {
 
 }  // namespace
 
-int main(int, char** words) {
+int main(int count, char** words) {
   try {
     std::ifstream file(words[1], std::ios::binary);
     const std::string text(std::istreambuf_iterator<char>(file), {});
-    const Schedules schedules = Schedules::parse(text, std::stoll(words[2]), words[1]);
+    const std::int64_t positions = count > 3 ? std::stoll(words[3]) : Schedule::kMaxHorizon;
+    const Schedules schedules = Schedules::parse(text, std::stoll(words[2]), words[1], positions);
     std::int64_t max_tokens = 0;
     for (std::string asked; std::cin >> max_tokens && std::getline(std::cin >> std::ws, asked);) {
       try {

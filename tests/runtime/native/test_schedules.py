@@ -39,11 +39,13 @@ OWN = (
 REQUESTS = ((1, "own"), (30, "full"), (64, "2x"), (1, "2x"), (2, "2x"), (5, "2x:horizon=31"))
 
 
-def described(path: Path, num_layers: int, requests: Iterable[tuple[int, str]]) -> list[str]:
+def described(
+    path: Path, num_layers: int, requests: Iterable[tuple[int, str]], *options: object
+) -> list[str]:
     """What schedules.cpp says of each request."""
     lines = "".join(f"{tokens} {asked}\n" for tokens, asked in requests)
     program = built_program("schedules")
-    command = [program, path, str(num_layers)]
+    command = [program, path, str(num_layers), *map(str, options)]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -101,3 +103,18 @@ def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
     with pytest.raises(ScheduleError) as refused:
         ScheduleResolver(6, own).resolve("2x", 2**20 + 1)
     assert line == f"error: {refused.value}"
+
+
+@pytest.mark.parametrize("own", ["full", "2x:horizon=99"])
+def test_both_refuse_a_horizon_beyond_the_positions(tmp_path: Path, own: str) -> None:
+    schedule = ExitSchedule.parse(own, num_layers=6)
+    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(schedule)))
+    resolver = ScheduleResolver(6, schedule, positions=64)
+    longest = max(64, schedule.horizon)
+    asked = [(9, f"2x:horizon={longest}"), (9, f"2x:horizon={longest + 1}"), (9, "2x")]
+    fits, beyond, lent = described(path, 6, asked, 64)
+    assert fits == expected(resolver.resolve(asked[0][1], 9))
+    assert lent == expected(resolver.resolve("2x", 9))
+    with pytest.raises(ScheduleError) as refused:
+        resolver.resolve(asked[1][1], 9)
+    assert beyond == f"error: {refused.value}"

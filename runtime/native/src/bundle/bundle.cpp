@@ -50,7 +50,8 @@ class OpenBundle final : public Bundle {
                             directory_.path() + "/manifest.json")),
         schedules_(Schedules::parse(
             document_of(directory_, "schedule.json", "write it with 'skipdec schedule set'"),
-            manifest_.model.num_layers, directory_.path() + "/schedule.json")) {
+            manifest_.model.num_layers, directory_.path() + "/schedule.json",
+            manifest_.model.max_seq_len)) {
     const Weights weights = weights_of(manifest_);
     const std::atomic<bool> is_stopped{false};
     std::vector<std::string> problems;

@@ -78,7 +78,7 @@ class Schedules::Shared {
 Schedules::Schedules() : shared_(std::make_shared<Shared>()) {}
 
 Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
-                           const std::string& subject) {
+                           const std::string& subject, std::int64_t positions) {
   const Document document{Status::kBundle, subject, "write it with 'skipdec schedule set'"};
   JsonLimits limits;
   limits.remedy = document.remedy;
@@ -93,6 +93,7 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
 
   Schedules schedules;
   schedules.num_layers_ = num_layers;
+  schedules.positions_ = std::min(positions, Schedule::kMaxHorizon);
   PlanEntry own = plan_of(fields.value("plan"), num_layers, document);
   schedules.own_ = std::move(own.schedule);
   schedules.own_horizon_ = own.horizon;
@@ -139,6 +140,11 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
   const std::int64_t horizon = !has_horizon ? 1
                                : named      ? *named
                                             : own_horizon_.value_or(max_tokens);
+  const std::int64_t longest = std::max(positions_, own_horizon_.value_or(1));
+  if (named && *named > longest && longest < Schedule::kMaxHorizon)
+    throw Error(Status::kSchedule, "exit schedule",
+                "horizon is " + std::to_string(*named) + "; allowed: " + range_text(1, longest) +
+                    (longest == positions_ ? ", the bundle's positions" : ", the bundle's own"));
   return shared_->get(preset->first + ":" + std::to_string(horizon),
                       [&] { return schedule_of(preset->second, horizon, num_layers_); });
 }

@@ -30,14 +30,16 @@ class Schedules {
  public:
   Schedules();
 
-  // Parses and checks schedule.json (docs/bundle-format.md). Throws Error (kBundle).
-  static Schedules parse(std::string_view text, std::int64_t num_layers,
-                         const std::string& subject);
+  // Parses and checks schedule.json (docs/bundle-format.md) of a model of ``positions``. Throws
+  // Error (kBundle).
+  static Schedules parse(std::string_view text, std::int64_t num_layers, const std::string& subject,
+                         std::int64_t positions = Schedule::kMaxHorizon);
 
   // The schedule that ``asked`` names for a request of up to ``max_tokens`` tokens:
   //   ""                        the bundle's own
   //   "full", "2x", "4x"        a preset; its horizon is the own schedule's, or max_tokens
-  //   "2x:horizon=64"           the same with a horizon
+  //   "2x:horizon=64"           the same with a horizon, up to the model's positions or, if that
+  //                             is longer, the own schedule's
   //   "{…}", a path *.json      JSON with a "plan", as `skipdec schedule show --json` prints it
   //                             (a path is read where ``may_read_files``)
   // Throws Error (kSchedule), naming what is allowed and the command that makes a plan of any other
@@ -50,6 +52,7 @@ class Schedules {
 
  private:
   std::int64_t num_layers_ = 0;
+  std::int64_t positions_ = Schedule::kMaxHorizon;
   SchedulePointer own_;
   std::optional<std::int64_t> own_horizon_;
   std::map<std::string, Preset> presets_;
