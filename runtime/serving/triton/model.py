@@ -18,7 +18,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from ....engines.errors import ClosedError, OverloadedError, SkipDecError, UsageError
+from ....engines.errors import ClosedError, OverloadedError, SkipDecError, UsageError, brief
 from ...generator import Generator
 from ...tokens.outputs import StreamDelta
 from ..async_engine import AsyncEngine
@@ -91,9 +91,13 @@ class TritonPythonModel:
         Metrics are sent before it, as after it Triton may finalize.
         """
         try:
-            stream = self._engine.submit(asked.prompt, asked.params, schedule=asked.schedule)
-            async with stream:
-                await self._send(asked, stream, sender)
+            outline = self._engine.outline
+            request, schedule = await asyncio.to_thread(  # long texts and schedules take a while
+                outline.prepare, asked.prompt, asked.params, asked.schedule
+            )
+            tokens = request.prompt_token_ids
+            async with self._engine.submit(tokens, asked.params, schedule=schedule) as stream:
+                await self._send(asked, stream, sender, len(tokens))
         except _Cancelled:
             self._metrics.update(self._engine.stats())
             error = pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)
@@ -108,11 +112,17 @@ class TritonPythonModel:
         self._metrics.update(self._engine.stats())
         _send_error(sender, error)
 
-    async def _send(self, asked: TritonRequest, stream: RequestStream, sender: Any) -> None:  # noqa: ANN401
+    async def _send(
+        self,
+        asked: TritonRequest,
+        stream: RequestStream,
+        sender: Any,  # noqa: ANN401  (pb_utils.InferenceResponseSender)
+        num_input_tokens: int,
+    ) -> None:
         answer = Answer(
             asked,
             schedule=stream.schedule,
-            num_input_tokens=self._num_input_tokens(asked),
+            num_input_tokens=num_input_tokens,
             has_text=self._engine.generator.tokenizer is not None,
         )
         clock = self._metrics.clock()
@@ -128,12 +138,6 @@ class TritonPythonModel:
                 return
             if answer.is_due:
                 sender.send(_response(answer))
-
-    def _num_input_tokens(self, asked: TritonRequest) -> int:
-        if not asked.return_num_input_tokens:
-            return 0
-        (request,) = self._engine.generator.make_requests([asked.prompt], asked.params)
-        return len(request.prompt_token_ids)
 
 
 def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) -> AsyncEngine:
@@ -205,7 +209,7 @@ def _send_error(sender: Any, error: Exception) -> None:  # noqa: ANN401
             code = codes.UNAVAILABLE
         case _:
             code = codes.INTERNAL
-    _send_final(sender, pb_utils.InferenceResponse(error=codes(str(error), code)))
+    _send_final(sender, pb_utils.InferenceResponse(error=codes(brief(str(error)), code)))
 
 
 def _send_final(sender: Any, response: Any) -> None:  # noqa: ANN401

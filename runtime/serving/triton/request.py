@@ -34,6 +34,9 @@ _SAMPLING = {
 }
 
 
+_LONGEST = {"schedule": 16_384, "sampling_parameters": 1 << 20}  # characters
+
+
 class TritonRequest(ValidatedConfig):
     """One request; a field is an input tensor, declared by its `TensorType`; all are optional.
 
@@ -77,6 +80,9 @@ class TritonRequest(ValidatedConfig):
         if unknown := ", ".join(tensors.keys() - types.keys()):
             raise UsageError(unknown, f"is unknown; allowed: {', '.join(types)}")
         values = {name: types[name].value(name, array) for name, array in tensors.items()}
+        for name, most in _LONGEST.items():
+            if len(values.get(name) or "") > most:
+                raise UsageError(name, f"has {len(values[name]):,} characters; allowed: {most:,}")
         logs = any(values.get(name) for name in ("return_logprobs", "return_cumulative_logprob"))
         return cls(**values, params=_sampling_params(values, logs))
 

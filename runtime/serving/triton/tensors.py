@@ -12,6 +12,8 @@ from ....engines.errors import UsageError
 
 DataType = Literal["STRING", "BOOL", "INT32", "UINT32", "UINT64", "FP32"]
 
+_MOST_VALUES = 1 << 17  # of one tensor; a prompt of an OPT has 2,048 tokens at most
+
 _NUMPY: dict[DataType, type[np.generic]] = {
     "STRING": np.object_,
     "BOOL": np.bool_,
@@ -45,6 +47,8 @@ class TensorType:
         """
         if self.size == 1 and array.size != 1:
             raise UsageError(name, f"has {array.size} values; allowed: one")
+        if array.size > _MOST_VALUES:
+            raise UsageError(name, f"has {array.size:,} values; allowed: {_MOST_VALUES:,}")
         values = [self._read(name, value) for value in array.reshape(-1).tolist()]
         return values[0] if self.size == 1 else values
 

@@ -83,3 +83,20 @@ def test_what_is_wrong_is_said(given: Tensors, problem: str) -> None:
     with pytest.raises(UsageError) as refused:
         TritonRequest.from_tensors(given)
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"input_ids": [5] * 200_000},
+        {"schedule": "x" * 20_000},
+        {"sampling_parameters": "[" * (2 << 20)},
+        {"sampling_parameters": '{"stop_token_ids": [' + "-1," * 100_000 + "-1]}"},
+        {"stop_words": [""] * 100_000},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_what_is_too_much_is_refused_in_few_words(values: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        params(**values)
+    assert len(str(caught.value)) < 1000
