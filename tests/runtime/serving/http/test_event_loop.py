@@ -1,0 +1,91 @@
+"""Nothing that a request says keeps the event loop busy; scripts/attack/fields.py sends far more.
+
+Processor time of the loop's own thread counts, not the clock, and the least of a few tries: other
+programs on the machine do not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from http_servers import Running, serving
+
+from skipdec.runtime.serving.http.bodies import MAX_CONTAINERS, MAX_TEXTS, parse_body
+from skipdec.runtime.serving.http.server import ServedBundle
+
+MOST_SECONDS = 0.03  # promised are 0.005; each of these took 0.04 to 60 before
+BODIES = {
+    "a horizon of a million": json.dumps({"prompt": "a", "schedule": "2x:horizon=1048576"}),
+    "digits": json.dumps({"prompt": "a", "schedule": "9" * 490 + "x"}),
+    "bad token ids": json.dumps({"prompt": "a", "stop_token_ids": [-1] * 1000}),
+    "more token ids": json.dumps({"prompt": "a", "stop_token_ids": [-1] * 200_000}),
+    "bad stops": json.dumps({"prompt": "a", "stop": [""] * 10_000}),
+    "unknown fields": json.dumps({"prompt": "a"} | {f"unknown{n}": n for n in range(40_000)}),
+    "floats": '{"prompt": [' + "1e9," * 200_000 + "1]}",
+    "lists": '{"prompt": [' + "[]," * 300_000 + "[]]}",
+    "texts": '{"prompt": [' + '"",' * 300_000 + '""]}',
+    "a long model": json.dumps({"model": "\n" * 500_000, "prompt": "a"}),
+}
+
+
+@pytest.fixture(scope="module")
+def lenient(bundle: Path) -> Iterator[Running]:
+    with serving(ServedBundle("tiny", bundle), schedules=("any",)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_costs_the_event_loop_little_and_gets_a_short_refusal(
+    lenient: Running, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    longest = 0.0
+    original = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        nonlocal longest
+        start = time.thread_time()
+        original(handle)
+        longest = max(longest, time.thread_time() - start)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", timed)
+    least = float("inf")
+    for _ in range(3):
+        longest = 0.0
+        answer = lenient.http.post("/v1/completions", content=BODIES[name])
+        least = min(least, longest)
+        assert answer.status_code in (400, 404)
+        assert len(answer.content) < 5000
+    assert least < MOST_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"prompt": [' + b"[1]," * MAX_CONTAINERS + b"[1]]}", "lists and objects"),
+        (b'{"prompt": [' + b'"a",' * MAX_TEXTS + b'"a"]}', "texts"),
+    ],
+)
+def test_a_body_of_too_many_parts_is_refused_by_their_number(body: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=rf"body \| has [\d,]+ {told}.*; allowed: [\d,]+"):
+        parse_body(body)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"prompt": "[{" * 50_000},
+        {"prompt": '\\"[' * 50_000 + "\\"},
+        {"prompt": '"' * 100_000},
+        {"prompt": [[5, -7, 250]] * 64, "temperature": 0.5, "seed": 2**63},
+        {"prompt": list(range(100_000)), "top_p": 1e-3},
+    ],
+    ids=["brackets", "escapes", "quotes", "ids", "numbers"],
+)
+def test_what_texts_hold_is_not_counted(document: dict[str, object]) -> None:
+    body = json.dumps(document).encode()
+    assert parse_body(body) == parse_body(body + b" " * 5000) == document
