@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from .runtime.measuring.inspection import Workload, inspect_bundle
     from .runtime.native_library import NativePaths, native_paths
     from .runtime.schedule import ExitSchedule
-    from .runtime.schedule.decays import Decay
+    from .runtime.schedule.decays import Decay, FallingDecay
     from .runtime.schedule.default import write_schedule
     from .runtime.schedule.fields import ScheduleFields
     from .runtime.schedule.placements import Placement
@@ -102,6 +102,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "ConfigurationError": ".engines.errors",
     "ConsoleProgress": ".engines.host.progress",
     "Decay": ".runtime.schedule.decays",
+    "FallingDecay": ".runtime.schedule.decays",
     "DeviceError": ".engines.errors",
     "Engine": ".runtime.scheduling.engine",
     "EngineBuildError": ".engines.errors",
@@ -199,6 +200,7 @@ __all__ = [  # a star takes _RUNNING alone: the others would load torch
     "EnvironmentMismatchError",
     "Events",
     "ExitSchedule",
+    "FallingDecay",
     "Generator",
     "LogitsError",
     "MissingExtraError",
