@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...engines.errors import UsageError
+from ...engines.checking import expanded
+from ...engines.errors import UsageError, shown
 from ...engines.host.application import Application
 from ...engines.host.console import print_table, reports_errors, result_console
 from ...engines.host.options import AsJson, BundlePath
@@ -100,9 +102,12 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
     from ..schedule.resolved import bundle_schedule
     from ..schedule.text import parse_schedule
 
-    if not Path(text).expanduser().is_dir():
+    # Path.is_dir raises where a name is too long
+    if not os.path.isdir(expanded(text)):  # noqa: PTH112
         if layers is None:
-            raise UsageError(f"schedule {text}", "needs --layers; or name a bundle's directory")
+            raise UsageError(
+                f"schedule {shown(text)}", "needs --layers; or name a bundle's directory"
+            )
         return parse_schedule(text, num_layers=layers, horizon=horizon or _HORIZON)
     from ...engines.bundle import EngineBundle
 
