@@ -83,7 +83,7 @@ def cases(seed: int) -> Iterator[Case]:
     yield Case("the same name", b"{" + b'"n":1,' * (_MIB // 6) + b'"n":1}')
     yield Case("no JSON", b"\xff" * _MIB)
     yield Case("only brackets", b"[" * _MIB)
-    yield Case("3,000 headers", b"{}", headers=3_000)
+    yield Case("1,000 headers", b"{}", headers=1_000)
     yield Case("a long path", b"", "/v1/models/" + "%0a" * 9_000, "GET")
     yield Case("a long unknown path", b"", "/" + "a/" * 14_000, "GET")
 

@@ -20,7 +20,6 @@ from .record import RequestRecord
 from .traces import trace
 
 _DISCARDED = 16  # times the limit of a body
-_MOST_PATH = 500  # characters of a path in the log
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
 
@@ -57,7 +56,7 @@ class RecordMiddleware:
             if failed is not None:
                 self._metrics.fail(record.model, failed)
             trace(scope, record)
-            path = printable(record.path)[:_MOST_PATH].replace(" ", "%20")
+            path = printable(record.path).replace(" ", "%20")
             REQUESTS.info("%s %s", record.method, path, extra={"fields": record.fields()})
 
 

@@ -11,6 +11,8 @@ from starlette.types import Scope
 
 from ..times import RequestTimes
 
+_MOST_PATH = 500  # characters that are kept
+
 
 @dataclass
 class RequestRecord:
@@ -36,7 +38,8 @@ class RequestRecord:
     @classmethod
     def begin(cls, scope: Scope, request_id: str) -> RequestRecord:
         """The record of a request that comes now; `of` finds it."""
-        record = cls(request_id, scope["method"], scope["path"], perf_counter(), time_ns())
+        path = scope["path"][:_MOST_PATH]
+        record = cls(request_id, scope["method"], path, perf_counter(), time_ns())
         _state(scope)["record"] = record
         return record
 
