@@ -89,11 +89,16 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def _values(source: random.Random) -> dict[str, dict[str, Any]]:
-    numbers = {
+    numbers: dict[str, Any] = {
         str(number)[:20]: number for number in (0, -1, 2**31, 2**64 + 1, 0.5, 1e300, 10**4000)
     }
-    texts = {"1 MiB": "x" * _MIB, "line ends": "\n" * (_MIB // 2), "one": "é", "long": "ab " * 600}
-    lists = {
+    texts: dict[str, Any] = {
+        "1 MiB": "x" * _MIB,
+        "line ends": "\n" * (_MIB // 2),
+        "one": "é",
+        "long": "ab " * 600,
+    }
+    lists: dict[str, Any] = {
         "200,000 numbers": list(range(200_000)),
         "200,000 of -1": [-1] * 200_000,
         "10,000 texts": ["x"] * 10_000,
@@ -103,7 +108,7 @@ def _values(source: random.Random) -> dict[str, dict[str, Any]]:
         "nested": json.loads("[" * 90 + "]" * 90),
         "an object": {str(number): number for number in range(5_000)},
     }
-    schedules = {
+    schedules: dict[str, Any] = {
         "long horizon": "2x:horizon=1048576",
         "horizon of digits": "2x:horizon=" + "9" * 480,
         "digits": "9" * 490 + "x",
@@ -116,7 +121,7 @@ def _values(source: random.Random) -> dict[str, dict[str, Any]]:
         "forged": "x\r\n12:00:01 info",
     }
     ids = [[source.randrange(4, 250) for _ in range(63)] for _ in range(64)]
-    prompts = {
+    prompts: dict[str, Any] = {
         "64 of 63 ids": ids,
         "64 texts": ["ab" * 30] * 64,
         "64 long texts": ["ab " * 5_000] * 64,
