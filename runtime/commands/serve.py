@@ -14,6 +14,7 @@ from ...engines.host.extras import require_extra
 from ...engines.host.options import from_options
 from ..serving.config import ServiceConfig
 from ..serving.http.config import ServerConfig
+from ..serving.process.restarts import RestartPolicy
 from .options import EngineOptions
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class ServeOptions(EngineOptions):
     )
     server: Annotated[ServerConfig, Option(panel="Server")] = ServerConfig()
     service: Annotated[ServiceConfig, Option(panel="Limits")] = ServiceConfig()
+    restarts: Annotated[RestartPolicy, Option(panel="Limits")] = RestartPolicy()
 
     def workers(self, bundles: Sequence[ServedBundle]) -> dict[str, list[WorkerSettings]]:
         """What the workers of each bundle, by its name, are started with; all share one machine."""
@@ -118,7 +120,11 @@ def serve(options: ServeOptions) -> None:
     log_to_stderr(options.server.log_format)
     bundles = [ServedBundle.parse(text) for text in options.bundles]
     workers = options.workers(bundles)
-    server = HttpServer(bundles, lambda bundle: open_workers(workers[bundle.name]), options.server)
+    server = HttpServer(
+        bundles,
+        lambda bundle: open_workers(workers[bundle.name], options.restarts),
+        options.server,
+    )
     for settings in workers.values():
         settings[0].outline()  # that all bundles are whole is known before one is loaded
     server.run()

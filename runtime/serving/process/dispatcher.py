@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from threading import Lock
 from time import monotonic
 
@@ -27,13 +28,13 @@ class Dispatcher:
     never asked with the lock held, since it calls `send` with its own.
     """
 
-    def __init__(self, requests: OpenRequests) -> None:
+    def __init__(self, requests: OpenRequests, suspects: Suspects) -> None:
         self._requests = requests
         self._lock = Lock()  # guards all that follows
         self._outbox: Outbox | None = None
         self._unsent: dict[str, OpenRequest] = {}  # in order of arrival
         self._sent: dict[str, OpenRequest] = {}
-        self._suspects = Suspects()
+        self._suspects = suspects
         self._watched: str | None = None  # the suspect that the worker has
         self._heard = 0.0  # of time.monotonic: from the worker, or when it got something to do
 
@@ -51,8 +52,14 @@ class Dispatcher:
 
     def require_sound(self, asked: EngineRequest | EngineScore) -> None:
         """Raise UsageError for a request with which workers die."""
-        if self._suspects and self._suspects.is_poison(Submission.of(asked).content()):
-            raise _poison()
+        with self._lock:
+            has_suspects = bool(self._suspects)
+        if not has_suspects:
+            return
+        content = Submission.of(asked).content()
+        with self._lock:
+            if self._suspects.is_poison(content):
+                raise self._poison(content)
 
     def send(self, opened: OpenRequest) -> None:
         """Hand a request to the worker, or let it wait for one."""
@@ -113,7 +120,8 @@ class Dispatcher:
             if opened.cancelled is not None:
                 self._requests.step(_aborted(opened, opened.cancelled))
         self._requests.end(ran, WorkerDiedError("worker", f"died while the text ran ({reason})"))
-        self._requests.end(poison, _poison())
+        for opened in poison:
+            self._requests.end([opened], self._poison(_content(opened)))
         lost = [opened for opened in sent if opened not in kept]
         problem = f"died twice while the request waited ({reason})"
         self._requests.end(lost, WorkerDiedError("worker", problem))
@@ -185,17 +193,16 @@ class Dispatcher:
             if ended_well:
                 self._suspects.clear(_content(opened))
 
+    def _poison(self, content: str) -> UsageError:
+        return UsageError(
+            "prompt",
+            "is refused: this request was running when a worker died, twice; change it, or send "
+            f"it again in {ceil(self._suspects.seconds_left(content))} s",
+        )
+
 
 def _content(opened: OpenRequest) -> str:
     return Submission.of(opened.asked).content()
-
-
-def _poison() -> UsageError:
-    return UsageError(
-        "prompt",
-        "is refused: this request was running when a worker died, twice; change it, or start the "
-        "server again",
-    )
 
 
 def _aborted(opened: OpenRequest, reason: str) -> StepResult:

@@ -33,6 +33,7 @@ from .link import Outbox
 from .messages import Begun, Loaded, Message, Refused, Stepped
 from .restarts import RestartPolicy
 from .settings import WorkerSettings
+from .suspects import Suspects
 from .worker_process import WORKER
 
 
@@ -43,8 +44,8 @@ class ProcessEngine(EngineService):
     ...     output = await engine.generate("The capital of France is", SamplingParams())
 
     If the worker dies, texts that ran end with WorkerDiedError; requests that waited wait for the
-    next worker, once. A request that ran in two deaths is refused from then on (UsageError). After
-    too many deaths (`RestartPolicy`) the engine has failed for good.
+    next worker, once. A request that ran in two deaths is refused (UsageError) for as long as the
+    `RestartPolicy` says. After too many deaths the engine has failed for good.
     """
 
     def __init__(
@@ -59,11 +60,12 @@ class ProcessEngine(EngineService):
         self._settings = settings
         self._outline = outline
         self._requests = OpenRequests("ProcessEngine", settings.service.max_waiting)
-        self._dispatcher = Dispatcher(self._requests)
+        policy = policy or RestartPolicy()
+        self._dispatcher = Dispatcher(self._requests, Suspects(policy.poison_timeout))
         self._stats: EngineStats | None = None  # of the worker that runs; None until the first
         self._ended_stats: EngineStats | None = None  # of those that died
         self.loaded: Future[None] = Future()
-        self._keeper = WorkerKeeper(settings, policy or RestartPolicy(), self, worker_module)
+        self._keeper = WorkerKeeper(settings, policy, self, worker_module)
 
     @classmethod
     @asynccontextmanager
@@ -89,7 +91,7 @@ class ProcessEngine(EngineService):
         """Load a bundle in a worker; leaving the block kills it. Options as `AsyncEngine.open`.
 
         ``threads``: of the worker's one pool, None for all processors. ``policy``: how often the
-        worker may die. Raises what `Generator.open` does, whatever process it happened in, and
+        worker may die, and how long a request is refused that killed two. Raises what `Generator.open` does, whatever process it happened in, and
         WorkerDiedError.
         """
         service = ServiceConfig(

@@ -18,6 +18,7 @@ from ..outline import BundleOutline
 from ..service import EngineService, seconds_until_room
 from ..stream import RequestStream
 from .engine import ProcessEngine
+from .restarts import RestartPolicy
 from .settings import WorkerSettings
 
 
@@ -38,11 +39,14 @@ class Replicas(EngineService):
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: Sequence[WorkerSettings]) -> AsyncIterator[Self]:
+    async def opened(
+        cls, settings: Sequence[WorkerSettings], policy: RestartPolicy | None = None
+    ) -> AsyncIterator[Self]:
         """Load one worker after the other, each with its ``settings`` of one bundle."""
         async with AsyncExitStack() as stack:
             engines = [
-                await stack.enter_async_context(ProcessEngine.opened(one)) for one in settings
+                await stack.enter_async_context(ProcessEngine.opened(one, policy))
+                for one in settings
             ]
             yield cls(engines, settings[0].service.max_waiting)
 
@@ -149,6 +153,9 @@ class Replicas(EngineService):
 
 def open_workers(
     settings: Sequence[WorkerSettings],
+    policy: RestartPolicy | None = None,
 ) -> AbstractAsyncContextManager[EngineService]:
     """Load one bundle in one worker or several; each with its ``settings``."""
-    return ProcessEngine.opened(settings[0]) if len(settings) == 1 else Replicas.opened(settings)
+    if len(settings) == 1:
+        return ProcessEngine.opened(settings[0], policy)
+    return Replicas.opened(settings, policy)

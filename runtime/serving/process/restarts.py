@@ -1,4 +1,4 @@
-"""When a worker that died is started again, and when no more."""
+"""When a worker that died is started again, and what is not run again."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ....engines.checking import ValidatedConfig
+from ....engines.checking import Option, ValidatedConfig
 
 
 class RestartPolicy(ValidatedConfig):
-    """How often a worker may die, and how long after each death the next one starts."""
+    """How often a worker may die, and how long after each death the next one starts.
+
+    ``poison_timeout``: seconds in which a request is refused with which two workers died; then it
+    is tried once more.
+    """
 
     max_deaths: Annotated[int, Field(ge=0)] = 3  # in `window` seconds; one more is the end
     window: Annotated[float, Field(gt=0)] = 300.0
     delays: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0, 1.0, 4.0)  # then the last
+    poison_timeout: Annotated[float, Option()] = Field(
+        default=3600.0,
+        gt=0,
+        description="seconds in which a request is refused with which two workers died",
+    )
 
 
 class Deaths:

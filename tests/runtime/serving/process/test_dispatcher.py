@@ -16,6 +16,7 @@ from skipdec.runtime.serving.open_requests import OpenRequests
 from skipdec.runtime.serving.process.dispatcher import Dispatcher
 from skipdec.runtime.serving.process.link import Outbox
 from skipdec.runtime.serving.process.messages import Begun, Message, Stepped, Submission
+from skipdec.runtime.serving.process.suspects import Suspects
 from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput
 
 
@@ -38,7 +39,9 @@ class Front:
 
     def __init__(self) -> None:
         self.requests = OpenRequests("test", max_waiting=99)
-        self.dispatcher = Dispatcher(self.requests)
+        self.now = 0.0
+        suspects = Suspects(timeout=60, clock=lambda: self.now)
+        self.dispatcher = Dispatcher(self.requests, suspects)
 
     def worker(self) -> Worker:
         worker = Worker()
@@ -141,10 +144,12 @@ def test_of_those_that_ran_in_a_death_one_runs_at_a_time_and_the_second_death_te
             await other.output()
         with pytest.raises(UsageError, match="twice"):
             await twin.output()  # it waited
-        with pytest.raises(UsageError, match="twice"):
+        with pytest.raises(UsageError, match=r"twice; .* again in 60 s"):
             front.submit("bad once more", 2)
         front.submit("good once more", 1)
         assert front.worker().has == ["good once more"]
+        front.now = 60
+        front.submit("bad in time", 2)
 
     run(test)
 

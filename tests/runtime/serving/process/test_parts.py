@@ -137,13 +137,42 @@ def test_a_worker_is_started_again_later_and_later_and_then_no_more(
 
 
 def test_two_deaths_are_poison_and_an_end_in_between_acquits() -> None:
-    suspects = Suspects()
+    suspects = Suspects(timeout=60)
     suspects.blame(["a", "b", "b"])
     assert suspects.has("b")
     assert not suspects.is_poison("b")
     suspects.clear("a")
     suspects.blame(["a", "b"])
     assert [suspects.is_poison(one) for one in "abc"] == [False, True, False]
+
+
+def test_poison_is_tried_again_after_its_time_and_one_more_death_renews_it() -> None:
+    now = 0.0
+    suspects = Suspects(timeout=60, clock=lambda: now)
+    suspects.blame(["a"])
+    now = 50
+    suspects.blame(["a"])
+    assert suspects.seconds_left("a") == 60
+    now = 109
+    assert suspects.is_poison("a")
+    now = 110
+    assert (suspects.is_poison("a"), suspects.has("a")) == (False, True)
+    suspects.blame(["a"])
+    assert suspects.is_poison("a")
+    now = 170
+    assert not suspects.is_poison("a")
+    now = 230
+    assert not suspects.has("a")
+    assert (bool(suspects), len(suspects)) == (False, 0)
+
+
+def test_suspects_remember_the_latest_4096_requests() -> None:
+    suspects = Suspects(timeout=60)
+    suspects.blame(["poison"])
+    for number in range(3):
+        suspects.blame(["poison", *(f"{number}-{place}" for place in range(2000))])
+    assert len(suspects) == 4096
+    assert suspects.is_poison("poison")
 
 
 @pytest.mark.parametrize(
