@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from ..documents import read_file
 from ..errors import BundleError, UsageError
+from ..host.exits import NATIVE_WORK
 from ..host.processor import available_cores
 from ..manifest import EngineSpec, FileRecord, Manifest
 from .copies import copy_files, push_files
@@ -97,13 +98,14 @@ class EngineBundle:
 
         ``verify="full"`` leaves the hashing of weights to ``use``: see ``hashes_weights``. If the
         bundle is replaced meanwhile, so that engines are missing, the new one is taken. Raises
-        what ``open`` and ``use`` do.
+        what ``open`` and ``use`` do, and ClosedError while the interpreter exits.
         """
         hashes_weights = _hashes_weights(verify)
 
         def load(root: HeldDirectory) -> T:
             bundle = cls._read(root, hash_weights=False)
-            return use(replace(bundle, hashes_weights=hashes_weights))
+            with NATIVE_WORK:
+                return use(replace(bundle, hashes_weights=hashes_weights))
 
         return cls._while_replaced(Path(path), load)
 

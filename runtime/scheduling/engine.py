@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.errors import ClosedError, SkipDecError, UsageError
 from ...engines.memory import Array
 from ..batches.prompts import Prompt
 from ..batches.requests import Request, make_request
@@ -159,6 +159,8 @@ class Engine:
         self._parts.engines.require_usable()
         try:
             deltas = self._do(action)
+        except ClosedError:
+            raise
         except SkipDecError as error:
             self._failures_in_a_row += 1
             if self._config.failures == "raise" or self._failures_in_a_row >= _MOST_FAILURES:

@@ -210,6 +210,8 @@ class AsyncEngine(EngineService):
         """The engine's thread."""
         try:
             self._loop.run()
+        except ClosedError as error:  # the generator was closed, or the interpreter exits
+            self._requests.fail(str(error), error)
         except Exception as error:
             _LOGGER.exception("the engine's thread has failed")
             self._requests.fail(str(error), error)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from ...engines.backends.device import Device
 from ...engines.backends.session import EngineBackend
 from ...engines.errors import CapacityError, ClosedError, SkipDecError
+from ...engines.host.exits import NATIVE_WORK
 from ..kv.pool import BufferPool, KVMemory
 from .slots import SlotStitcher
 from .stitcher import Stitcher
@@ -112,9 +113,14 @@ class LoadedEngines:
     def run(self, step: Callable[[Stitcher], T]) -> T:
         """Return ``step(stitcher)``; nothing is freed meanwhile. It must not keep the stitcher.
 
-        Raises what `require_usable` raises, and CapacityError where memory runs out.
+        Raises what `require_usable` raises, ClosedError while the interpreter exits, and
+        CapacityError where memory runs out.
         """
         self.require_usable()  # a fork may have inherited the lock, taken
+        with NATIVE_WORK:
+            return self._run(step)
+
+    def _run(self, step: Callable[[Stitcher], T]) -> T:
         with self._changed:
             self._stepping = get_ident()
         try:

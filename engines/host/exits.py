@@ -1,0 +1,64 @@
+"""The interpreter's exit: it waits for native work of daemon threads, and lets none begin.
+
+Python ends a daemon thread at exit where that next takes the GIL. Within the bindings of ONNX
+Runtime or TensorRT this unwinds frames of C++ that don't allow it, and the process aborts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from threading import Condition, Lock, get_ident
+from types import TracebackType
+
+from ..errors import ClosedError
+
+_PATIENCE = 10.0  # seconds that an exit waits for work that has begun: a step, or a loading
+
+
+class NativeWork:
+    """Counts blocks of native work; `end` waits for those that run and refuses others.
+
+    >>> with NATIVE_WORK:
+    ...     session.run(...)
+
+    ``patience``: seconds that `end` waits at most, so that a call that hangs holds up no exit.
+    """
+
+    def __init__(self, patience: float = _PATIENCE) -> None:
+        self._patience = patience
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all work, as a forked child must: the threads that did it are its parent's."""
+        self._changed = Condition(Lock())
+        self._running = 0
+        self._exiting: int | None = None  # the thread in which the interpreter exits
+
+    def __enter__(self) -> None:
+        """Begin work. Raises ClosedError if the interpreter exits, in another thread than this."""
+        with self._changed:
+            if self._exiting not in (None, get_ident()):
+                raise ClosedError("Generator", "is closed: the interpreter exits")
+            self._running += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let no other thread begin work, and wait for what runs."""
+        with self._changed:
+            self._exiting = get_ident()
+            self._changed.wait_for(lambda: not self._running, self._patience)
+
+
+NATIVE_WORK = NativeWork()
+atexit.register(NATIVE_WORK.end)
+os.register_at_fork(after_in_child=NATIVE_WORK.reset)

@@ -1,0 +1,119 @@
+"""An interpreter that exits while other threads run native code: it ends in order, and soon."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from skipdec import ClosedError
+from skipdec.engines.host.exits import NativeWork
+
+# Each call of ONNX Runtime is made many times, so that an exit falls into one of them.
+BEGIN = """
+import asyncio, os, sys
+from threading import Event, Thread
+from skipdec import AsyncEngine, Generator, ProcessEngine, SamplingParams
+from skipdec.engines.backends import ort
+
+run = ort.run_bound
+ort.run_bound = lambda *given: [run(*given) for _ in range(300)]
+bundle, begun = sys.argv[1], Event()
+params = SamplingParams(max_tokens=40, ignore_eos=True)
+
+async def opened(kind):
+    context = kind.open(bundle, threads=1, verify="graphs")
+    engine = await context.__aenter__()
+    streams = [engine.submit([5, 6], params) for _ in range(8)]
+    await anext(streams[0])
+    return context, engine, streams
+
+def left_open(kind):
+    return asyncio.new_event_loop().run_until_complete(opened(kind))
+"""
+ENDS = {
+    "a thread generates": """
+generator = Generator.open(bundle, threads=1, verify="graphs")
+def work():
+    for _ in generator.stream([[5, 6]] * 8, params):
+        begun.set()
+Thread(target=work, daemon=True).start()
+begun.wait()
+""",
+    "a thread opens generators": """
+def work():
+    while True:
+        Generator.open(bundle, threads=1, verify="graphs").close()
+        begun.set()
+for _ in range(4):
+    Thread(target=work, daemon=True).start()
+begun.wait()
+""",
+    "an AsyncEngine is open": "kept = left_open(AsyncEngine)",
+    "a ProcessEngine is open": "kept = left_open(ProcessEngine)",
+    "a fork exits by itself": """
+kept = left_open(AsyncEngine)
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0) == (child, 0)
+else:
+    from skipdec.engines.host.exits import NATIVE_WORK
+    NATIVE_WORK.end()  # waits for no thread of the parent
+    os._exit(0)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_interpreter_exits_in_order_while(
+    end: str, exported: Callable[..., Path]
+) -> None:
+    bundle = exported("pre_norm", quantize="int8", kernels="auto")
+    command = [sys.executable, "-c", BEGIN + end, str(bundle)]
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=120)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], told
+
+
+def test_an_exit_waits_for_work_that_runs_and_lets_none_begin() -> None:
+    work, begun, may_end = NativeWork(), Event(), Event()
+
+    def run() -> None:
+        with work:
+            begun.set()
+            may_end.wait()
+
+    worker, exiting = Thread(target=run), Thread(target=work.end)
+    worker.start()
+    begun.wait()
+    exiting.start()
+    while work._exiting is None:
+        pass
+    with pytest.raises(ClosedError, match="interpreter exits"), work:
+        pass
+    assert exiting.is_alive()
+    may_end.set()
+    exiting.join(30)
+    worker.join(30)
+    assert not exiting.is_alive()
+
+
+def test_a_call_that_hangs_holds_up_no_exit() -> None:
+    work = NativeWork(patience=0.01)
+    with work:
+        thread = Thread(target=work.end)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_the_exiting_thread_itself_may_still_work() -> None:
+    work = NativeWork()
+    work.end()
+    with work:
+        pass
