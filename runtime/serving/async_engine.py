@@ -149,12 +149,13 @@ class AsyncEngine(EngineService):
         deadline: float | None = None,
     ) -> RequestStream:
         """See EngineService; raises what `Engine.add` does."""
+        self._requests.require_home()
         made, resolved = self._engine.prepare(prompt, params, schedule)
         name = request_id or uuid4().hex
         ends = None if deadline is None else monotonic() + deadline
         return self._requests.open(
             EngineRequest(name, made, resolved, ends),
-            cancel=lambda: self._loop.send(Cancellation(name, "cancelled")),
+            cancel=lambda reason: self._loop.send(Cancellation(name, reason)),
             send=lambda opened: self._loop.send(opened.asked),
             retry_after=lambda: seconds_until_room(self._engine.stats()),
         )
@@ -171,6 +172,7 @@ class AsyncEngine(EngineService):
         deadline: float | None = None,
     ) -> ScoreOutput:
         """See EngineService."""
+        self._requests.require_home()
         made, resolved = self._outline.prepare_score(
             prompt, continuation, schedule, top_logprobs=top_logprobs, followed_by=followed_by
         )
@@ -179,7 +181,7 @@ class AsyncEngine(EngineService):
         ends = None if deadline is None else monotonic() + deadline
         future = self._requests.open_score(
             EngineScore(name, made, resolved, ends),
-            cancel=lambda: self._loop.send(Cancellation(name, "cancelled")),
+            cancel=lambda reason: self._loop.send(Cancellation(name, reason)),
             send=lambda opened: self._loop.send(opened.asked),
             retry_after=lambda: seconds_until_room(self._engine.stats()),
         )
@@ -187,19 +189,28 @@ class AsyncEngine(EngineService):
 
     async def abort(self, request_id: str) -> None:
         """See EngineService."""
+        self._requests.require_home()
         self._loop.send(Cancellation(request_id, "cancelled"))
 
     def stats(self) -> EngineStats:
         """The engine's; a request that has not reached it yet counts as waiting."""
+        self._requests.require_home()
         return replace(self._engine.stats(), waiting=self._requests.waiting)
 
     async def drain(self, timeout: float | None = None) -> bool:
         """See EngineService."""
+        self._requests.require_home()
         self._requests.refuse("is draining")
-        return await asyncio.to_thread(self._requests.wait_until_idle, timeout)
+        return await self._requests.wait_until_idle(timeout)
+
+    def end_all(self, error: Exception) -> None:
+        """See EngineService."""
+        self._requests.end(self._requests.all(), error)
 
     def close(self) -> None:
         """See EngineService."""
+        if self._requests.is_inherited:
+            return
         self._requests.refuse("is closed")
         self._loop.stop()
         self._thread.join()

@@ -12,8 +12,9 @@ from functools import partial
 from time import time_ns
 
 from ...engines.errors import ClosedError, OverloadedError, UsageError
-from ..schedule.text import format_schedule
-from ..tokens.outputs import StreamDelta
+from ...engines.host.forks import HomeProcess
+from ..tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
+from .deadline import DeadlineTimer
 from .engine_loop import EngineRequest, StepResult
 from .scoring import EngineScore, ScoreFuture
 from .stream import RequestStream
@@ -29,6 +30,24 @@ class OpenRequest:
     has_begun: bool = False  # it no longer waits
     sends: int = 0  # to engines in other processes
     cancelled: str | None = None  # why it is to end
+    is_answered: bool = False  # its client waits no more, though an engine may still have it
+    timer: DeadlineTimer | None = None
+
+    def finish(
+        self, output: RequestOutput | ScoreOutput | None, error: Exception | None = None
+    ) -> None:
+        """Hand over the result, or what went wrong; in the client's thread."""
+        self._stop_timer()
+        self.stream.finish(output, error)  # type: ignore[arg-type]  # as what was asked for
+
+    def give_up(self, reason: str) -> None:
+        """End it with what has come so far; in the client's thread."""
+        self._stop_timer()
+        self.stream.give_up(reason)
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.stop()
 
     @property
     def outstanding_tokens(self) -> int:
@@ -44,6 +63,9 @@ class OpenRequest:
 class OpenRequests:
     """The requests of one engine: let in while there is room, ended one by one.
 
+    A request whose engine does not end it in time ends for its client alone: its name stays in
+    use, and its place taken, until the engine has let it go.
+
     ``owner`` names the engine in errors. Safe from all threads.
     """
 
@@ -51,16 +73,27 @@ class OpenRequests:
         self._owner = owner
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
-        self._is_idle = threading.Condition(self._lock)
+        self._home = HomeProcess(owner, "open an engine here")
         self._by_id: dict[str, OpenRequest] = {}  # in order of arrival
         self._num_waiting = 0
+        self._num_unanswered = 0
+        self._on_idle: list[Callable[[], None]] = []
         self._refusal: str | None = None
         self.failure: Future[str] = Future()  # done once `fail` was called: why
 
     @property
     def refusal(self) -> str | None:
         """Why no more are let in."""
-        return self._refusal
+        return self._home.refusal if self._home.is_left else self._refusal
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that made the engine."""
+        return self._home.is_left
+
+    def require_home(self) -> None:
+        """Raise SkipDecError in a forked child, which has no thread that would answer."""
+        self._home.require()
 
     @property
     def waiting(self) -> int:
@@ -84,39 +117,41 @@ class OpenRequests:
         self,
         asked: EngineRequest,
         *,
-        cancel: Callable[[], None],
+        cancel: Callable[[str], None],
         send: Callable[[OpenRequest], None],
         retry_after: Callable[[], float],
     ) -> RequestStream:
         """Let a request in and hand it to ``send``, in order of arrival; its client's stream.
 
-        ``cancel`` is what the stream does when it is left. Raises UsageError for a request_id that
-        is in use, OverloadedError if too many wait, ClosedError if none is taken any more.
+        ``cancel`` tells the engine to end it, with a reason: when its stream is left, and at its
+        deadline. Raises UsageError for a request_id that is in use, OverloadedError if too many
+        wait, ClosedError if none is taken any more.
         """
-        stream = RequestStream(asked.request_id, format_schedule(asked.schedule), cancel)
-        self._let_in(OpenRequest(asked, stream), send, retry_after)
+        stream = RequestStream(asked, partial(cancel, "cancelled"))
+        self._let_in(OpenRequest(asked, stream), cancel, send, retry_after)
         return stream
 
     def open_score(
         self,
         asked: EngineScore,
         *,
-        cancel: Callable[[], None],
+        cancel: Callable[[str], None],
         send: Callable[[OpenRequest], None],
         retry_after: Callable[[], float],
     ) -> ScoreFuture:
         """`open` of a text to score."""
-        future = ScoreFuture(asked.request_id, cancel)
-        self._let_in(OpenRequest(asked, future), send, retry_after)
+        future = ScoreFuture(asked.request_id, partial(cancel, "cancelled"))
+        self._let_in(OpenRequest(asked, future), cancel, send, retry_after)
         return future
 
     def _let_in(
         self,
         opened: OpenRequest,
+        cancel: Callable[[str], None],
         send: Callable[[OpenRequest], None],
         retry_after: Callable[[], float],
     ) -> None:
-        request_id = opened.asked.request_id
+        request_id, deadline = opened.asked.request_id, opened.asked.deadline
         with self._lock:
             if self._refusal is not None:
                 raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
@@ -133,7 +168,15 @@ class OpenRequests:
                 )
             self._by_id[request_id] = opened
             self._num_waiting += 1
+            self._num_unanswered += 1
             send(opened)
+        if deadline is not None:
+            opened.timer = DeadlineTimer(
+                opened.stream.loop,
+                deadline,
+                tell=partial(cancel, "deadline"),
+                give_up=lambda: self.give_up(request_id, "deadline", has_left=False),
+            )
 
     def refuse(self, reason: str) -> None:
         """Let nothing in from now on."""
@@ -147,10 +190,18 @@ class OpenRequests:
         if not self.failure.done():
             self.failure.set_result(reason)
 
-    def wait_until_idle(self, timeout: float | None) -> bool:
-        """Wait for all to end, ``timeout`` seconds at most; whether they have."""
+    async def wait_until_idle(self, timeout: float | None) -> bool:
+        """Wait for all clients to have their ends, ``timeout`` seconds at most; whether they do."""
+        idle = asyncio.Event()
+        wake = partial(_call_soon, asyncio.get_running_loop(), idle.set)
         with self._lock:
-            return self._is_idle.wait_for(lambda: not self._by_id, timeout)
+            if not self._num_unanswered:
+                return True
+            self._on_idle.append(wake)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await idle.wait()
+        return idle.is_set()
 
     def begin(self, request_ids: Sequence[str]) -> None:
         """These no longer wait."""
@@ -173,12 +224,12 @@ class OpenRequests:
                 opened.tokens += len(delta.token_ids)
                 posts.setdefault(stream.loop, _Post()).deltas.append((stream, delta))
         for output in result.ended:
-            if (opened := self._forget(output.request_id)) is not None:
-                finish = partial(opened.stream.finish, output)  # type: ignore[arg-type]
+            if (opened := self._answer(output.request_id)) is not None:
+                finish = partial(opened.finish, output)
                 posts.setdefault(opened.stream.loop, _Post()).ends.append(finish)
         for score in result.scored:
-            if (opened := self._forget(score.request_id)) is not None:
-                finish = partial(opened.stream.finish, score.output, score.error)  # type: ignore[arg-type]
+            if (opened := self._answer(score.request_id)) is not None:
+                finish = partial(opened.finish, score.output, score.error)
                 posts.setdefault(opened.stream.loop, _Post()).ends.append(finish)
         for loop, post in posts.items():
             _call_soon(loop, post.deliver)
@@ -186,15 +237,35 @@ class OpenRequests:
     def end(self, opened: Collection[OpenRequest], error: Exception) -> None:
         """End these with an error."""
         for one in opened:
-            if self._forget(one.asked.request_id) is not None:
-                _call_soon(one.stream.loop, partial(one.stream.finish, None, error))
+            if self._answer(one.asked.request_id) is not None:
+                _call_soon(one.stream.loop, partial(one.finish, None, error))
 
-    def _forget(self, request_id: str) -> OpenRequest | None:
+    def give_up(self, request_id: str, reason: str, *, has_left: bool) -> None:
+        """End a request with what has come of it, ``reason`` its stop_reason.
+
+        ``has_left``: no engine has it any more, or ever had.
+        """
+        opened = self._answer(request_id, has_left=has_left)
+        if opened is not None:
+            _call_soon(opened.stream.loop, partial(opened.give_up, reason))
+
+    def _answer(self, request_id: str, *, has_left: bool = True) -> OpenRequest | None:
+        """Return a request whose client still waits, for its end; forget one that has left."""
         with self._lock:
-            opened = self._by_id.pop(request_id, None)
-            if opened is not None:
+            opened = self._by_id.get(request_id)
+            if opened is None:
+                return None
+            if has_left:
+                del self._by_id[request_id]
                 self._num_waiting -= not opened.has_begun
-            self._is_idle.notify_all()
+            if opened.is_answered:
+                return None
+            opened.is_answered = True
+            self._num_unanswered -= 1
+            if not self._num_unanswered:
+                for wake in self._on_idle:
+                    wake()
+                self._on_idle.clear()
         return opened
 
 

@@ -58,6 +58,10 @@ class ScoreFuture:
         elif error is not None:
             self._result.set_exception(error)
 
+    def give_up(self, reason: str) -> None:
+        """End it without scores, whatever its engine does."""
+        self.finish(None, given_up(reason))
+
 
 class ScoreQueue:
     """Texts that wait to be scored, first come first served; all in the engine's thread.

@@ -17,7 +17,8 @@ from .stream import RequestStream
 class EngineService(ABC):
     """A bundle that many asyncio clients generate with at once.
 
-    `AsyncEngine` runs it in a thread, `ProcessEngine` in a process, `Replicas` in several.
+    `AsyncEngine` runs it in a thread, `ProcessEngine` in a process, `Replicas` in several. Only the
+    process that opened it can use it: in a forked child its methods raise SkipDecError.
     """
 
     @property
@@ -61,7 +62,8 @@ class EngineService(ABC):
         """Queue a request and return its stream; call it where an event loop runs.
 
         ``deadline``: seconds from now, after which it ends with finish_reason "abort" and
-        stop_reason "deadline", whether it waits or runs.
+        stop_reason "deadline", whether it waits or runs. If the engine hangs, or a step takes
+        long, it ends without the engine, a fifth of a second later, with what has come so far.
 
         Raises, before it is queued, UsageError, ScheduleError and CapacityError; OverloadedError if
         too many wait, ClosedError while draining and when closed.
@@ -119,8 +121,15 @@ class EngineService(ABC):
         """Refuse new requests and wait until those there are have ended; whether they have."""
 
     @abstractmethod
+    def end_all(self, error: Exception) -> None:
+        """End every open request with ``error`` at once, whatever its engine does; then close."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Cancel everything and free all; idempotent, from any thread but the engine's."""
+        """Cancel everything and free all; idempotent, from any thread but the engine's.
+
+        In a forked child nothing is done: all of it is the parent's.
+        """
 
 
 def seconds_until_room(stats: EngineStats) -> float:

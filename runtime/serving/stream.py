@@ -8,7 +8,10 @@ from collections.abc import Callable
 from time import time_ns
 from types import TracebackType
 
+from ..schedule.text import format_schedule
 from ..tokens.outputs import RequestOutput, StreamDelta
+from .engine_loop import EngineRequest
+from .partial import last_deltas, partial_output
 from .times import RequestTimes
 
 
@@ -19,14 +22,16 @@ class RequestStream:
     completion, and `read` takes all of it at once. Belongs to the event loop in which it was made.
     """
 
-    def __init__(self, request_id: str, schedule: str, cancel: Callable[[], None]) -> None:
-        self.request_id = request_id
-        self.schedule = schedule  # that it runs, its text in full
+    def __init__(self, asked: EngineRequest, cancel: Callable[[], None]) -> None:
+        self.request_id = asked.request_id
+        self.schedule = format_schedule(asked.schedule)  # that it runs, its text in full
+        self._asked = asked
         self.times = RequestTimes()
         self._cancel = cancel
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._unread: deque[StreamDelta] = deque()
+        self._pushed: list[StreamDelta] = []  # all of them, where there is a deadline
         self._output: RequestOutput | None = None
         self._error: Exception | None = None
 
@@ -76,16 +81,34 @@ class RequestStream:
         return self._output
 
     def push(self, delta: StreamDelta) -> None:
-        """Take what the engine's next step gave."""
+        """Take what the engine's next step gave; nothing once it has ended."""
+        if self._has_ended:
+            return
+        if self._asked.deadline is not None:
+            self._pushed.append(delta)
         self.times.first_token = self.times.first_token or time_ns()
         self._unread.append(delta)
         self._changed.set()
 
     def finish(self, output: RequestOutput | None, error: Exception | None = None) -> None:
-        """There will be no more: the result, or what went wrong."""
+        """There will be no more: the result, or what went wrong. Only the first end counts."""
+        if self._has_ended:
+            return
         self.times.end = time_ns()
         self._output, self._error = output, error
         self._changed.set()
+
+    def give_up(self, reason: str) -> None:
+        """End it as aborted, ``reason`` its stop_reason, whatever its engine does.
+
+        Of a request with a deadline the result is what has come so far, else it is empty.
+        """
+        if self._has_ended:
+            return
+        last = last_deltas(self._asked, self._pushed, reason)
+        output = partial_output(self._asked, [*self._pushed, *last])
+        self._unread.extend(last)
+        self.finish(output)
 
     async def _wait(self) -> None:
         """Until there is a delta or the end."""

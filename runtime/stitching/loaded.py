@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from ...engines.backends.device import Device
 from ...engines.backends.session import EngineBackend
 from ...engines.errors import CapacityError, ClosedError, SkipDecError
 from ...engines.host.exits import NATIVE_WORK
+from ...engines.host.forks import HomeProcess
 from ..kv.pool import BufferPool, KVMemory
 from .slots import SlotStitcher
 from .stitcher import Stitcher
@@ -46,7 +46,7 @@ class LoadedEngines:
         self._slots: SlotStitcher | None = None  # of the engine that holds the call
         self._planned_bytes = 0
         self._is_closed = False
-        self._process = os.getpid()
+        self._home = HomeProcess("Generator", "open a generator here")
         self._changed = Condition()  # guards all of the above and below
         self._stepping: int | None = None  # the thread that runs a step
         self._holder: _Call | None = None
@@ -92,7 +92,7 @@ class LoadedEngines:
         try:
             yield
         finally:
-            if not self._is_inherited:
+            if not self._home.is_left:
                 with self._changed:
                     self._holder = None
                     self._changed.notify_all()
@@ -106,7 +106,7 @@ class LoadedEngines:
         try:
             yield
         finally:
-            if not self._is_inherited:
+            if not self._home.is_left:
                 with self._changed:
                     self._close_slots()
 
@@ -140,7 +140,7 @@ class LoadedEngines:
 
     def trim(self) -> None:
         """Free the memory that no call uses."""
-        if not self._is_inherited:
+        if not self._home.is_left:
             with self._between_steps():
                 self.pool.trim()
 
@@ -150,7 +150,7 @@ class LoadedEngines:
         Inside a step (a signal handler), returns at once: the step frees all when it ends. In a
         forked child, does nothing: what it would free is its parent's.
         """
-        if self._is_inherited:
+        if self._home.is_left:
             return
         with self._changed:
             self._is_closed = True
@@ -161,13 +161,7 @@ class LoadedEngines:
 
     def require_usable(self) -> Stitcher:
         """Return the stitcher. Raises ClosedError, or SkipDecError in a forked child."""
-        if self._is_inherited:
-            raise SkipDecError(
-                "Generator",
-                f"was opened by process {self._process}, of which this one, {os.getpid()}, is a "
-                "fork: threads and devices don't survive one; open a generator here, or start "
-                "processes by 'spawn'",
-            )
+        self._home.require()
         if self._is_closed or self._stitcher is None:
             raise ClosedError("Generator", "is closed; open the bundle again")
         return self._stitcher
@@ -190,11 +184,6 @@ class LoadedEngines:
 
     def _is_turn_of(self, call: _Call) -> bool:
         return self._holder is None and self._queue[0] is call
-
-    @property
-    def _is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that loaded the engines."""
-        return self._process != os.getpid()
 
     @contextmanager
     def _between_steps(self) -> Iterator[bool]:

@@ -46,9 +46,9 @@ _GROWTH = 1.05  # of the last quarter's mean over the second's
 class Server:
     """``skipdec serve`` of one bundle in a process of its own."""
 
-    def __init__(self, bundle: Path) -> None:
+    def __init__(self, bundle: Path, *options: str) -> None:
         command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
-        command += ["--log-format", "json", "--allow-schedule", "any"]
+        command += ["--log-format", "json", "--allow-schedule", "any", *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.address = str(self._line("listening")["address"])
         self._line("ready")
@@ -116,9 +116,9 @@ def _soaked(
 
 
 @contextmanager
-def started(bundle: Path) -> Iterator[Server]:
+def started(bundle: Path, *options: str) -> Iterator[Server]:
     """A server, which is gone when the block is left."""
-    server = Server(bundle)
+    server = Server(bundle, *options)
     try:
         yield server
     finally:

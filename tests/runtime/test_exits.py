@@ -70,9 +70,7 @@ else:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_interpreter_exits_in_order_while(
-    end: str, exported: Callable[..., Path]
-) -> None:
+def test_an_interpreter_exits_in_order_while(end: str, exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
     command = [sys.executable, "-c", BEGIN + end, str(bundle)]
     started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]

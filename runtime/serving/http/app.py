@@ -17,7 +17,7 @@ from .config import ServerConfig
 from .errors import ApiError, api_error, unavailable
 from .keys import ApiKeys
 from .metrics import Metrics
-from .middleware import BodyLimitMiddleware, KeyMiddleware, RecordMiddleware
+from .middleware import BodyLimitMiddleware, CutMiddleware, KeyMiddleware, RecordMiddleware
 from .page import Page
 from .protocol import CompletionRequest
 from .record import RequestRecord
@@ -60,6 +60,7 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     app.add_exception_handler(Exception, _answer)
     app.add_middleware(BodyLimitMiddleware, limit=config.max_body)
     app.add_middleware(KeyMiddleware, keys=keys, config=config)
+    app.add_middleware(CutMiddleware)
     app.add_middleware(RecordMiddleware, metrics=metrics)  # added last: outermost
     return app
 

@@ -5,6 +5,7 @@ Plain ASGI: a middleware that buffers or wraps messages in tasks would hide that
 
 from __future__ import annotations
 
+import asyncio
 import re
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .config import ServerConfig
-from .errors import ApiError
+from .errors import ApiError, unavailable
 from .keys import ApiKeys
 from .logs import REQUESTS, printable
 from .metrics import Metrics
@@ -58,6 +59,37 @@ class RecordMiddleware:
             trace(scope, record)
             path = printable(record.path).replace(" ", "%20")
             REQUESTS.info("%s %s", record.method, path, extra={"fields": record.fields()})
+
+
+class CutMiddleware:
+    """Ends requests in order that the server's end cancels, once all texts have ended.
+
+    Bodies that are still on their way then are answered 503; answers that their clients don't take
+    are cut.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except asyncio.CancelledError:
+            RequestRecord.of(scope).error = "unavailable"
+            if not has_begun:
+                error = unavailable("the server was shut down before the request was there")
+                await error.response()(scope, receive, send)
 
 
 class KeyMiddleware:

@@ -88,7 +88,6 @@ class ServedModels(Mapping[str, ServedModel]):
             )
         self.names = tuple(names)
         self.is_draining = False
-        self.was_cut = False  # draining took too long: what ran was ended
         self.running: set[Cancellable] = set()  # texts that have not ended
         self._models: dict[str, ServedModel] = {}
 

@@ -14,7 +14,7 @@ from typing import cast
 
 import uvicorn
 
-from ....engines.errors import SkipDecError, UsageError
+from ....engines.errors import ClosedError, SkipDecError, UsageError
 from ....engines.host.signals import SIGNALS
 from ..service import EngineService
 from .app import build_app
@@ -147,7 +147,7 @@ class HttpServer:
                 raise SkipDecError(name, f"has failed: {model.engine.failure.result()}")
 
     async def _drain(self) -> None:
-        """Let what runs end; after shutdown_timeout, end it."""
+        """Let what runs end; after shutdown_timeout, answer without the engines, if need be."""
         models = self.models
         models.is_draining = True
         timeout = self._config.shutdown_timeout
@@ -155,11 +155,10 @@ class HttpServer:
         engines = [model.engine for model in models.values()]
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))
         if not all(drained):
-            models.was_cut = True
             SERVER.warning("%d texts had not ended in time and are cut", len(models.running))
-            for stream in models.running:
-                stream.cancel()
-            await asyncio.gather(*(engine.drain(_CUT_SECONDS) for engine in engines))
+            cut = ClosedError("server", "the server was shut down before the text had ended")
+            for engine in engines:
+                engine.end_all(cut)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -8,11 +8,9 @@ from threading import Lock
 from time import monotonic
 
 from ....engines.errors import UsageError, WorkerDiedError
-from ...schedule.text import format_schedule
-from ...tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from ..engine_loop import Cancellation, EngineRequest, StepResult
 from ..open_requests import OpenRequest, OpenRequests
-from ..scoring import EngineScore, ScoreResult, given_up
+from ..scoring import EngineScore, ScoreResult
 from .link import Outbox
 from .messages import Begun, Refused, Stepped, Submission
 from .suspects import Suspects
@@ -71,12 +69,13 @@ class Dispatcher:
         """End a request, wherever it is."""
         with self._lock:
             opened = self._unsent.pop(request_id, None)
-            if opened is None and (sent := self._sent.get(request_id)) is not None:
+            sent = self._sent.get(request_id)
+            if opened is None and sent is not None and sent.cancelled is None:
                 sent.cancelled = reason
                 if self._outbox is not None:
                     self._outbox.send(Cancellation(request_id, reason))
         if opened is not None:
-            self._requests.step(_aborted(opened, reason))
+            self._requests.give_up(request_id, reason, has_left=True)
 
     def end_late(self) -> None:
         """End those that wait for a worker longer than they may."""
@@ -118,7 +117,8 @@ class Dispatcher:
                 del self._unsent[opened.asked.request_id]
         for opened in sent:
             if opened.cancelled is not None:
-                self._requests.step(_aborted(opened, opened.cancelled))
+                name = opened.asked.request_id
+                self._requests.give_up(name, opened.cancelled, has_left=True)
         self._requests.end(ran, WorkerDiedError("worker", f"died while the text ran ({reason})"))
         for opened in poison:
             self._requests.end([opened], self._poison(_content(opened)))
@@ -203,27 +203,3 @@ class Dispatcher:
 
 def _content(opened: OpenRequest) -> str:
     return Submission.of(opened.asked).content()
-
-
-def _aborted(opened: OpenRequest, reason: str) -> StepResult:
-    """The end of a request that no engine has seen."""
-    asked, request_id = opened.asked, opened.asked.request_id
-    if isinstance(asked, EngineScore):
-        return StepResult(scored=[ScoreResult(request_id, error=given_up(reason))])
-    indices = range(asked.request.params.n)
-    deltas = [
-        (request_id, StreamDelta(0, index, (), "", "abort", 0, stop_reason=reason))
-        for index in indices
-    ]
-    output = RequestOutput(
-        request_id=request_id,
-        prompt=asked.request.prompt,
-        prompt_token_ids=asked.request.prompt_token_ids,
-        outputs=tuple(
-            CompletionOutput(index, "", (), finish_reason="abort", stop_reason=reason)
-            for index in indices
-        ),
-        finished=True,
-        schedule=format_schedule(asked.schedule),
-    )
-    return StepResult(deltas, [output])

@@ -91,8 +91,8 @@ class ProcessEngine(EngineService):
         """Load a bundle in a worker; leaving the block kills it. Options as `AsyncEngine.open`.
 
         ``threads``: of the worker's one pool, None for all processors. ``policy``: how often the
-        worker may die, and how long a request is refused that killed two. Raises what `Generator.open` does, whatever process it happened in, and
-        WorkerDiedError.
+        worker may die, and how long a request is refused that killed two. Raises what
+        `Generator.open` does, whatever process it happened in, and WorkerDiedError.
         """
         service = ServiceConfig(
             max_waiting=max_waiting,
@@ -194,6 +194,7 @@ class ProcessEngine(EngineService):
         The worker alone knows whether a request needs more KV memory than there is at all: then
         its stream raises CapacityError.
         """
+        self._requests.require_home()
         made, resolved = self._outline.prepare(prompt, params, schedule)
         require_rows(made, self._settings.max_batch_size)
         name = request_id or uuid4().hex
@@ -201,7 +202,7 @@ class ProcessEngine(EngineService):
         self._dispatcher.require_sound(asked)
         return self._requests.open(
             asked,
-            cancel=lambda: self._dispatcher.cancel(name, "cancelled"),
+            cancel=lambda reason: self._dispatcher.cancel(name, reason),
             send=self._dispatcher.send,
             retry_after=self._seconds_until_room,
         )
@@ -218,6 +219,7 @@ class ProcessEngine(EngineService):
         deadline: float | None = None,
     ) -> ScoreOutput:
         """See EngineService."""
+        self._requests.require_home()
         made, resolved = self._outline.prepare_score(
             prompt, continuation, schedule, top_logprobs=top_logprobs, followed_by=followed_by
         )
@@ -226,7 +228,7 @@ class ProcessEngine(EngineService):
         self._dispatcher.require_sound(asked)
         future = self._requests.open_score(
             asked,
-            cancel=lambda: self._dispatcher.cancel(name, "cancelled"),
+            cancel=lambda reason: self._dispatcher.cancel(name, reason),
             send=self._dispatcher.send,
             retry_after=self._seconds_until_room,
         )
@@ -234,10 +236,12 @@ class ProcessEngine(EngineService):
 
     async def abort(self, request_id: str) -> None:
         """See EngineService."""
+        self._requests.require_home()
         self._dispatcher.cancel(request_id, "cancelled")
 
     def stats(self) -> EngineStats:
         """Of all workers together, those that died too."""
+        self._requests.require_home()
         known = [one for one in (self._stats, self._ended_stats) if one is not None]
         if not known:
             raise ClosedError("ProcessEngine", "has no figures: its worker never loaded")
@@ -245,11 +249,18 @@ class ProcessEngine(EngineService):
 
     async def drain(self, timeout: float | None = None) -> bool:
         """See EngineService."""
+        self._requests.require_home()
         self._requests.refuse("is draining")
-        return await asyncio.to_thread(self._requests.wait_until_idle, timeout)
+        return await self._requests.wait_until_idle(timeout)
+
+    def end_all(self, error: Exception) -> None:
+        """See EngineService."""
+        self._requests.end(self._requests.all(), error)
 
     def close(self) -> None:
         """See EngineService."""
+        if self._requests.is_inherited:
+            return
         self._requests.refuse("is closed")
         self._keeper.close()
         self._requests.end(self._requests.all(), ClosedError("ProcessEngine", "was closed"))

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Self
 
 from ....engines.errors import OverloadedError, UsageError
+from ....engines.host.forks import HomeProcess
 from ...batches.prompts import Prompt
 from ...schedule import ExitSchedule
 from ...scheduling.stats import EngineStats
@@ -33,6 +34,7 @@ class Replicas(EngineService):
         """``max_waiting``: of all together. The engines stay their owner's to close."""
         self._engines = engines
         self._max_waiting = max_waiting
+        self._home = HomeProcess("Replicas", "open them here")
         self._failure: Future[str] = Future()
         for engine in engines:
             engine.failure.add_done_callback(self._fail)
@@ -123,7 +125,13 @@ class Replicas(EngineService):
 
     async def drain(self, timeout: float | None = None) -> bool:
         """See EngineService."""
+        self._home.require()
         return all(await asyncio.gather(*(engine.drain(timeout) for engine in self._engines)))
+
+    def end_all(self, error: Exception) -> None:
+        """See EngineService."""
+        for engine in self._engines:
+            engine.end_all(error)
 
     def close(self) -> None:
         """See EngineService."""
@@ -132,6 +140,7 @@ class Replicas(EngineService):
 
     def _least_busy(self, request_id: str | None) -> ProcessEngine:
         """Who gets a request. Raises UsageError for a name in use, OverloadedError."""
+        self._home.require()
         if request_id is not None and any(engine.has(request_id) for engine in self._engines):
             raise UsageError(
                 "request_id", f"{request_id!r} is in use; leave it out, or choose another"

@@ -110,6 +110,35 @@ def test_a_deadline_ends_what_runs_and_what_waits(bundle: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_deadline_is_kept_while_a_step_hangs(bundle: Path) -> None:
+    async def main() -> None:
+        async with opened(bundle) as engine:
+            with held_steps():
+                output = await engine.generate(PROMPTS[0], LONG, deadline=0.05)
+                (one,) = output.outputs
+                assert (one.finish_reason, one.stop_reason) == ("abort", "deadline")
+                assert one.token_ids == alone(bundle, PROMPTS[0])[: len(one.token_ids)]
+            assert await engine.drain(timeout=60)
+
+    asyncio.run(main())
+
+
+def test_many_can_wait_for_an_end_at_once(bundle: Path) -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        async with opened(bundle) as engine:
+            with held_steps():
+                stream = engine.submit(PROMPTS[0], LONG)
+                start = loop.time()
+                drained = await asyncio.gather(*(engine.drain(timeout=0.5) for _ in range(64)))
+                took = loop.time() - start
+            assert drained == [False] * 64
+            assert (await stream.output()).finished
+        return took
+
+    assert asyncio.run(main()) < 3  # a pool of threads would take them in turn
+
+
 def test_when_too_many_wait_a_request_is_refused_and_later_taken(bundle: Path) -> None:
     async def main() -> None:
         async with opened(bundle, max_waiting=2) as engine:

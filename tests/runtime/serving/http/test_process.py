@@ -112,10 +112,39 @@ def test_a_second_sigterm_ends_it_at_once(bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path) -> None:
+def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Path) -> None:
+    with started(bundle, "--shutdown-timeout", "1") as served, ThreadPoolExecutor() as pool:
+        served.line("ready")
+        (worker,) = served.workers()
+        os.kill(worker, signal.SIGSTOP)
+        scored = {"echo": True, "logprobs": 1, "max_tokens": 0}
+        asked: list[dict[str, object]] = [{}, {"stream": True}, scored]
+        answers = [pool.submit(served.complete, prompt="a", **fields) for fields in asked]
+        waiting = 'skipdec_requests_waiting{model="tiny"} 3.0'
+        until = monotonic() + 60
+        while waiting not in httpx2.get(f"{served.address}/metrics").text:
+            assert monotonic() < until
+        served.process.send_signal(signal.SIGTERM)
+        whole, stream, score = (answer.result() for answer in answers)
+        _, told = served.process.communicate(timeout=60)
+        assert served.process.returncode == 0
+        wait_for_end([worker])
+    assert [one.status_code for one in (whole, stream, score)] == [503, 200, 503]
+    event, done = stream.text.removeprefix("data: ").split("\n\ndata: ")
+    assert done == "[DONE]\n\n"
+    for error in (whole.json(), json.loads(event), score.json()):
+        assert error["error"]["code"] == "unavailable"
+    assert "traceback" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hangs", [False, True])
+def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path, hangs: bool) -> None:
     with started(bundle, "--replicas", "2") as served:
         while not (workers := served.workers()):
             assert served.process.poll() is None
+        if hangs:
+            os.kill(workers[0], signal.SIGSTOP)
         served.process.send_signal(signal.SIGTERM)
         served.line("stopped")
         assert served.process.wait(60) == 0

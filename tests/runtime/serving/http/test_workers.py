@@ -128,7 +128,18 @@ def test_a_step_that_hangs_turns_the_server_red(bundle: Path) -> None:
             answer = running.http.get("/health/live")
             assert (answer.status_code, answer.json()["error"]["code"]) == (500, "not_live")
             running.server.stop()
-            assert asked.result().status_code in (500, 503)
+            assert asked.result().json()["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_timeout_is_kept_while_a_step_hangs(bundle: Path, stream: bool) -> None:
+    asked = LONG | {"prompt": [STUCK], "timeout": 1.0, "stream": stream}
+    with served(bundle, shutdown_timeout=0.0) as running:
+        answer = running.complete(**asked)
+        documents = events(answer) if stream else [answer.json()]
+    choices = [choice for document in documents for choice in document["choices"]]
+    assert (choices[-1]["finish_reason"], choices[-1]["stop_reason"]) == ("abort", "deadline")
+    assert sum(len(choice["layers_per_token"]) for choice in choices) <= 1
 
 
 def test_a_deadline_is_kept_on_the_other_side(bundle: Path) -> None:

@@ -54,7 +54,7 @@ class Front:
         self.dispatcher.require_sound(asked)
         return self.requests.open(
             asked,
-            cancel=lambda: self.dispatcher.cancel(name, "cancelled"),
+            cancel=lambda reason: self.dispatcher.cancel(name, reason),
             send=self.dispatcher.send,
             retry_after=lambda: 1.0,
         )

@@ -1,0 +1,300 @@
+"""Stops workers under load, ends servers meanwhile, and exits interpreters that generate.
+
+    python scripts/attack/hangs.py --count 20
+
+Each round starts `skipdec serve` with one worker or two. While requests run, whole and as streams,
+with and without a `timeout`, workers are stopped (SIGSTOP) and go on at random moments; then all
+are stopped for good and the server gets SIGTERM. Every request must end with its text, its timeout
+kept, or with the documented error; the server must exit with 0, soon, and leave no worker. Then
+interpreters exit while a daemon thread generates, scores or loads, or an engine is open: each with
+code 0, soon, without a process left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Semaphore
+from typing import Any
+
+from soak import Server, started
+from tiny import tiny_bundle
+
+_CLIENTS = 12
+_STOPS = 4  # of a worker, in a round
+_SHUTDOWN = 0.5  # seconds, --shutdown-timeout
+_PATIENCE = 20.0  # seconds by which a busy machine may be late
+_MOST = 120.0  # seconds of anything
+
+# A process that exits while something runs: `python -c EXIT BUNDLE KIND SECONDS`.
+_EXIT = """
+import asyncio, logging, os, signal, sys, time
+from threading import Event, Thread
+import skipdec
+from skipdec import Generator, SamplingParams
+
+bundle, kind, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+logging.disable(logging.WARNING)
+params = SamplingParams(max_tokens=40, ignore_eos=True)
+begun = Event()
+
+def work():
+    generator = Generator.open(bundle, threads=1, max_batch_size=64)
+    while True:
+        match kind:
+            case "generate":
+                generator.generate([[5] * 20] * 64, params)
+            case "score":
+                generator.score([[5] * 20] * 64, [[6] * 20] * 64)
+            case "load":
+                Generator.open(bundle, threads=1).close()
+        begun.set()
+
+async def opened():
+    context = getattr(skipdec, kind.removesuffix(", stopped")).open(bundle, threads=1)
+    engine = await context.__aenter__()
+    streams = [engine.submit([5] * 20, params) for _ in range(200)]
+    await anext(streams[0])
+    return context, engine, streams
+
+if "Engine" in kind:
+    kept = asyncio.new_event_loop().run_until_complete(opened())
+    if "Process" in kind:
+        print(kept[1].worker_pid, flush=True)
+    if "stopped" in kind:
+        os.kill(kept[1].worker_pid, signal.SIGSTOP)
+else:
+    Thread(target=work, daemon=True).start()
+    begun.wait()
+time.sleep(seconds)
+"""
+_EXITS = ("generate", "score", "load", "AsyncEngine", "ProcessEngine", "ProcessEngine, stopped")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client got for ``asked``, and after how many seconds."""
+
+    asked: dict[str, Any]
+    status: int
+    text: str
+    seconds: float
+
+
+def main() -> int:
+    """Attack servers and interpreters, and print what did not end as it must."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=20, help="servers, and exits of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    outcomes: Counter[str] = Counter()
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="hangs-") as temporary:
+        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        for _ in range(arguments.count):
+            problems += _attack_server(bundle, chance, outcomes)
+            for kind in _EXITS:
+                problems += _exit(bundle, kind, chance)
+    ends = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    print(f"requests: {ends}")
+    exits = arguments.count * len(_EXITS)
+    print(f"{arguments.count} servers, {exits} interpreters, {len(problems)} failures")
+    for problem in problems:
+        print(problem)
+    return int(bool(problems))
+
+
+def _attack_server(bundle: Path, chance: random.Random, outcomes: Counter[str]) -> Iterator[str]:
+    """Stop workers of one server again and again, then end it; yield what was wrong."""
+    options = ("--shutdown-timeout", str(_SHUTDOWN), "--replicas", str(chance.choice((1, 2))))
+    with started(bundle, *options) as server, ThreadPoolExecutor(_CLIENTS) as pool:
+        workers = _children(server.process.pid)
+        for _ in range(_STOPS):
+            asked = _begun(server, pool, chance)
+            time.sleep(chance.uniform(0, 0.1))
+            worker = chance.choice(workers)
+            os.kill(worker, signal.SIGSTOP)
+            time.sleep(chance.uniform(0, 1))
+            os.kill(worker, signal.SIGCONT)
+            yield from _judged(asked, outcomes, ends_well=True)
+        yield from _left(server)
+        yield from _ended(server, workers, pool, chance, outcomes)
+
+
+def _ended(
+    server: Server,
+    workers: Sequence[int],
+    pool: ThreadPoolExecutor,
+    chance: random.Random,
+    outcomes: Counter[str],
+) -> Iterator[str]:
+    """SIGTERM while all workers are stopped; yield what was wrong."""
+    asked = _begun(server, pool, chance)
+    time.sleep(chance.uniform(0, 0.1))
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    time.sleep(chance.uniform(0.2, 0.5))  # until the server has read all of them
+    start = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    yield from _judged(asked, outcomes, ends_well=False)
+    try:
+        code = server.process.wait(_MOST)
+    except subprocess.TimeoutExpired:
+        yield f"the server still runs {_MOST:g} s after SIGTERM"
+        return
+    if code:
+        yield f"the server ended with {code}"
+    if (took := time.monotonic() - start) > _SHUTDOWN + _PATIENCE:
+        yield f"the server took {took:.1f} s to end"
+    yield from (f"worker {worker} has survived" for worker in workers if not _is_gone(worker))
+
+
+def _begun(server: Server, pool: ThreadPoolExecutor, chance: random.Random) -> list[Future[Answer]]:
+    """Send a request a client; return once all are on their way."""
+    sent = Semaphore(0)
+    asked = [pool.submit(_ask, server, _drawn(chance), sent) for _ in range(_CLIENTS)]
+    for _ in asked:
+        sent.acquire(timeout=_MOST)
+    return asked
+
+
+def _drawn(chance: random.Random) -> dict[str, Any]:
+    """Fields of a request: whole, a stream, or a prompt to score; every other has a timeout."""
+    fields: dict[str, Any] = {"prompt": [5] * chance.randint(1, 20), "ignore_eos": True}
+    kind = chance.choice(("whole", "whole", "stream", "stream", "score"))
+    if kind == "score":
+        fields |= {"echo": True, "logprobs": 1, "max_tokens": 0}
+    else:
+        fields |= {"max_tokens": chance.randint(1, 40), "stream": kind == "stream"}
+        fields["n"] = chance.choice((1, 1, 3))
+    if chance.random() < 0.5:
+        fields["timeout"] = round(chance.uniform(0.01, 1), 3)
+    return fields
+
+
+def _ask(server: Server, fields: dict[str, Any], sent: Semaphore) -> Answer:
+    """Send a request, and read all of its answer. Raises OSError, HTTPException if it is cut."""
+    start = time.monotonic()
+    address = server.address.removeprefix("http://")
+    connection = http.client.HTTPConnection(address, timeout=_MOST)
+    try:
+        connection.request("POST", "/v1/completions", json.dumps({"model": "tiny"} | fields))
+        sent.release()
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    finally:
+        connection.close()
+    return Answer(fields, answer.status, text, time.monotonic() - start)
+
+
+def _judged(
+    asked: Sequence[Future[Answer]], outcomes: Counter[str], *, ends_well: bool
+) -> Iterator[str]:
+    """Count how requests ended; yield those that must not have. ``ends_well``: none is cut."""
+    for one in asked:
+        try:
+            answer = one.result(2 * _MOST)
+            outcome = _outcome(answer)
+        except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+            outcomes["failed"] += 1
+            yield f"a request failed: {error!r}"
+            continue
+        outcomes[outcome] += 1
+        allowed = {"length"}
+        if timeout := answer.asked.get("timeout"):
+            allowed.add("deadline")
+            if answer.seconds > timeout + _PATIENCE:
+                yield f"a timeout of {timeout} s was kept after {answer.seconds:.1f} s"
+        if not ends_well:
+            allowed.add("unavailable")
+        if outcome not in allowed:
+            yield f"{answer.asked} ended in {outcome}: {answer.status} {answer.text[-300:]}"
+
+
+def _outcome(answer: Answer) -> str:
+    """Return a finish reason, "deadline" or an error's code. Raises ValueError, LookupError."""
+    if not answer.asked.get("stream") or answer.status != 200:
+        document = json.loads(answer.text)
+        if "error" in document:
+            return str(document["error"]["code"])
+        ends = [choice["stop_reason"] or choice["finish_reason"] for choice in document["choices"]]
+    else:
+        *events, done = answer.text.removesuffix("\n\n").split("\n\n")
+        if done != "data: [DONE]":
+            raise ValueError(f"a stream ended without [DONE], after {len(events)} events")
+        documents = [json.loads(event.removeprefix("data: ")) for event in events]
+        if "error" in documents[-1]:
+            return str(documents[-1]["error"]["code"])
+        choices = [choice for document in documents for choice in document["choices"]]
+        last = [choice for choice in choices if choice["finish_reason"]]
+        ends = [choice["stop_reason"] or choice["finish_reason"] for choice in last]
+        if len(ends) != answer.asked["n"]:
+            raise ValueError(f"{len(ends)} of {answer.asked['n']} completions ended")
+    return "deadline" if "deadline" in ends else str(ends[0])
+
+
+def _left(server: Server) -> Iterator[str]:
+    """Yield what the workers still have once all clients have their answers."""
+    until = time.monotonic() + _PATIENCE
+    names = [f'skipdec_requests_{state}{{model="tiny"}}' for state in ("running", "waiting")]
+    names.append('skipdec_kv_bytes{kind="reserved",model="tiny"}')
+    while any((figures := server.figures())[name] for name in names):
+        if time.monotonic() > until:
+            yield f"workers still have { ({name: figures[name] for name in names}) }"
+            return
+        time.sleep(0.02)
+
+
+def _exit(bundle: Path, kind: str, chance: random.Random) -> Iterator[str]:
+    """Let an interpreter exit in the middle of something; yield what was wrong."""
+    command = [sys.executable, "-c", _EXIT, str(bundle), kind, str(chance.uniform(0, 0.05))]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_MOST, check=False)
+    except subprocess.TimeoutExpired:
+        yield f"{kind}: the interpreter did not exit"
+        return
+    if ended.returncode:
+        yield f"{kind}: exit code {ended.returncode}: {ended.stderr[-300:]}"
+    for worker in map(int, ended.stdout.split()):
+        if not _is_gone(worker):
+            yield f"{kind}: worker {worker} has survived"
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for children in listed for child in children.read_text().split()]
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process ends soon, or has; one that is left over is killed."""
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.01)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
