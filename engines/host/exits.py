@@ -50,7 +50,8 @@ class NativeWork:
     ) -> None:
         with self._changed:
             self._running -= 1
-            self._changed.notify_all()
+            if self._exiting is not None:
+                self._changed.notify_all()
 
     def end(self) -> None:
         """Let no other thread begin work, and wait for what runs."""
