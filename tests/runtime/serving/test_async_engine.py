@@ -111,13 +111,15 @@ def test_a_deadline_ends_what_runs_and_what_waits(bundle: Path) -> None:
 
 
 def test_a_deadline_is_kept_while_a_step_hangs(bundle: Path) -> None:
+    whole = alone(bundle, PROMPTS[0])
+
     async def main() -> None:
         async with opened(bundle) as engine:
             with held_steps():
                 output = await engine.generate(PROMPTS[0], LONG, deadline=0.05)
                 (one,) = output.outputs
                 assert (one.finish_reason, one.stop_reason) == ("abort", "deadline")
-                assert one.token_ids == alone(bundle, PROMPTS[0])[: len(one.token_ids)]
+                assert one.token_ids == whole[: len(one.token_ids)]
             assert await engine.drain(timeout=60)
 
     asyncio.run(main())
