@@ -57,7 +57,7 @@ class NativeWork:
         """Let no other thread begin work, and wait for what runs."""
         with self._changed:
             self._exiting = get_ident()
-            self._changed.wait_for(lambda: not self._running, self._patience)
+            self._changed.wait_for(lambda: self._running <= 0, self._patience)
 
 
 NATIVE_WORK = NativeWork()

@@ -77,7 +77,7 @@ class OpenRequests:
         self._by_id: dict[str, OpenRequest] = {}  # in order of arrival
         self._num_waiting = 0
         self._num_unanswered = 0
-        self._on_idle: list[Callable[[], None]] = []
+        self._on_idle: set[Callable[[], None]] = set()
         self._refusal: str | None = None
         self.failure: Future[str] = Future()  # done once `fail` was called: why
 
@@ -197,11 +197,16 @@ class OpenRequests:
         with self._lock:
             if not self._num_unanswered:
                 return True
-            self._on_idle.append(wake)
-        with suppress(TimeoutError):
+            self._on_idle.add(wake)
+        try:
             async with asyncio.timeout(timeout):
                 await idle.wait()
-        return idle.is_set()
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._on_idle.discard(wake)
+        return True
 
     def begin(self, request_ids: Sequence[str]) -> None:
         """These no longer wait."""
@@ -265,7 +270,6 @@ class OpenRequests:
             if not self._num_unanswered:
                 for wake in self._on_idle:
                     wake()
-                self._on_idle.clear()
         return opened
 
 
