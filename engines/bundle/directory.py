@@ -25,7 +25,8 @@ class HeldDirectory:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise BundleError(str(path), f"can't be opened ({error.strerror})") from error
-        weakref.finalize(self, os.close, descriptor)
+        closing = weakref.finalize(self, os.close, descriptor)
+        closing.atexit = False  # a daemon thread may still load from it
         self._opened = os.fstat(descriptor)
         self._descriptor = descriptor
         held = _DESCRIPTORS / str(descriptor)

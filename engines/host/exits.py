@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import atexit
 import os
-from threading import Condition, Lock, get_ident
+from threading import Condition, Lock, Thread, current_thread, get_ident
+from time import monotonic, sleep
 from types import TracebackType
 
 from ..errors import ClosedError
 
 _PATIENCE = 10.0  # seconds that an exit waits for work that has begun: a step, or a loading
+_LAST_SECONDS = 0.2  # for a thread to be refused its next work, and to end in order
 
 
 class NativeWork:
@@ -34,11 +36,14 @@ class NativeWork:
         self._changed = Condition(Lock())
         self._running = 0
         self._exiting: int | None = None  # the thread in which the interpreter exits
+        self._refused: set[Thread] = set()
 
     def __enter__(self) -> None:
         """Begin work. Raises ClosedError if the interpreter exits, in another thread than this."""
         with self._changed:
             if self._exiting not in (None, get_ident()):
+                self._refused.add(current_thread())
+                self._changed.notify_all()
                 raise ClosedError("Generator", "is closed: the interpreter exits")
             self._running += 1
 
@@ -54,10 +59,18 @@ class NativeWork:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Let no other thread begin work, and wait for what runs."""
+        """Let no other thread begin work, wait for what runs, and a moment for its threads to end.
+
+        A thread that has that moment prints its traceback whole.
+        """
         with self._changed:
-            self._exiting = get_ident()
+            self._exiting, running = get_ident(), self._running
             self._changed.wait_for(lambda: self._running <= 0, self._patience)
+            self._changed.wait_for(lambda: len(self._refused) >= running, _LAST_SECONDS)
+            refused = list(self._refused)
+        until = monotonic() + _LAST_SECONDS
+        while any(thread.is_alive() for thread in refused) and monotonic() < until:
+            sleep(0.001)
 
 
 NATIVE_WORK = NativeWork()
