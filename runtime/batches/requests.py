@@ -14,13 +14,17 @@ from .prompts import Prompt, Prompts, as_prompt_list, checked_token_ids, prompt_
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and how to continue it. ``max_tokens`` is resolved: never None."""
+    """One prompt and how to continue it. ``max_tokens`` is resolved: never None.
+
+    ``client``: who asks, for turns between clients and for a prefix cache of each client's own.
+    """
 
     index: int  # position in the call
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     max_tokens: int
+    client: str = ""
 
 
 def make_requests(
@@ -57,6 +61,7 @@ def make_request(
     model: ModelSpec,
     tokenizer: Tokenizer | None,
     subject: str,
+    client: str = "",
 ) -> Request:
     """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError."""
     problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
@@ -80,7 +85,7 @@ def make_request(
         )
     if problems:
         raise UsageError("generate", *problems)
-    return Request(index, prompt_text(prompt), token_ids, params, max_tokens)
+    return Request(index, prompt_text(prompt), token_ids, params, max_tokens, client)
 
 
 def _as_params_list(

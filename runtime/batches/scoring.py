@@ -39,6 +39,7 @@ class ScoreRequest:
     ``is_prompt``: the continuation is the rest of the prompt, so its tokens have the depth at which
     a prompt is read. ``top_logprobs``: how many of the most probable tokens are reported beside
     each. ``followed_by``: a request for the one token behind all of these, at the same depth.
+    ``client``: who asks, for turns between clients.
     """
 
     index: int
@@ -47,6 +48,7 @@ class ScoreRequest:
     is_prompt: bool = False
     top_logprobs: int | None = None
     followed_by: Request | None = None
+    client: str = ""
 
     @property
     def fed(self) -> tuple[int, ...]:
@@ -122,6 +124,7 @@ def make_score_request(
     *,
     top_logprobs: int | None = None,
     followed_by: SamplingParams | None = None,
+    client: str = "",
 ) -> ScoreRequest:
     """Tokenize and check one text; without a continuation, the prompt's own tokens are scored.
 
@@ -147,7 +150,7 @@ def make_score_request(
             )
         token_ids = (*made.prompt_token_ids, *made.token_ids)
         following = make_request(0, token_ids, followed_by, model, tokenizer, "prompt")
-    return replace(made, top_logprobs=top_logprobs, followed_by=following)
+    return replace(made, top_logprobs=top_logprobs, followed_by=following, client=client)
 
 
 class Scorer:

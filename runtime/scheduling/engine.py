@@ -85,6 +85,11 @@ class Engine:
         return self._parts.max_rows
 
     @property
+    def running_rows(self) -> int:
+        """Rows that run."""
+        return len(self._rows)
+
+    @property
     def is_busy(self) -> bool:
         """Whether anything runs or waits."""
         return self._scheduler.is_busy
@@ -95,24 +100,29 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         schedule: str | ExitSchedule | None = None,
+        client: str = "",
     ) -> int:
         """Let a request wait and return its number, which its deltas carry as ``request_index``.
+
+        ``client``: any name of whoever asks. Clients take turns, a request each; requests without
+        a name are those of one client.
 
         Raises, before it is queued, UsageError, ScheduleError, or CapacityError if it could never
         run.
         """
-        return self.add_request(*self.prepare(prompt, params, schedule))
+        return self.add_request(*self.prepare(prompt, params, schedule, client))
 
     def prepare(
         self,
         prompt: Prompt,
         params: SamplingParams | None,
         schedule: str | ExitSchedule | None,
+        client: str = "",
     ) -> tuple[Request, ExitSchedule]:
         """Make and check what `add_request` takes; raises what ``add`` does. From any thread."""
         parts = self._parts
         request = make_request(
-            0, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt"
+            0, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt", client
         )
         resolved = parts.schedules.resolve(schedule, request.max_tokens)
         self.room.require_possible(request, resolved)
@@ -146,7 +156,9 @@ class Engine:
         self._next_row += len(outputs)
         self._requests[number] = running
         self._counters.submitted += 1
-        self._scheduler.add(Job(number, len(request.prompt_token_ids), len(outputs)))
+        self._scheduler.add(
+            Job(number, len(request.prompt_token_ids), len(outputs), request.client)
+        )
         return number
 
     def step(self) -> list[StreamDelta]:
@@ -216,7 +228,7 @@ class Engine:
         return EngineStats(
             requests=len(self._requests),
             running=len(self._rows),
-            waiting=len(self._scheduler.waiting),
+            waiting=self._scheduler.num_waiting,
             reserved_bytes=self._parts.slots.reserved_bytes,
             prefix_bytes=self._parts.slots.prefix_bytes,
             limit_bytes=pool.limit or 0,

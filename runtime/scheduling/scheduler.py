@@ -6,15 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .admission import Admission, Situation
+from .client_queues import ClientQueues
 
 
 @dataclass(frozen=True)
 class Job:
-    """A request as far as scheduling goes: its number, its prompt's tokens, its completions."""
+    """A request as far as scheduling goes: its number, its prompt's tokens, its completions.
+
+    ``client``: who asks; requests without a name are those of one client.
+    """
 
     number: int
     prompt_length: int
     rows: int = 1
+    client: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,14 @@ def _no_tokens(job: Job) -> int:
 
 
 class Scheduler:
-    """First come, first served, in ``slots`` rows; it runs nothing itself and reads no clock.
+    """Lets requests into ``slots`` rows; it runs nothing itself and reads no clock.
 
-    Prompts of like length (the shortest at least half the longest) share a call of at most
-    ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that many. After a
-    call for prompts comes a step, so that the gap between two tokens of a text is at most one
-    such call and one step. Whoever waits first is in the next call for prompts, so nobody starves.
+    Clients take turns, a request each (`ClientQueues`); requests of one client are let in first
+    come, first served. Prompts of like length (the shortest at least half the longest) share a
+    call of at most ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of
+    that many. After a call for prompts comes a step, so that the gap between two tokens of a text
+    is at most one such call and one step. The next call for prompts has the request whose turn it
+    is, which none passes while it waits for rows or memory, so nobody starves.
 
     ``max_chunk_tokens``: of one prompt in one call, where that is less.
 
@@ -91,7 +98,7 @@ class Scheduler:
         self._fits = fits
         self._kept_tokens = kept_tokens
         self._fills_first = fills_first
-        self._waiting: dict[int, Job] = {}  # in order of arrival
+        self._waiting = ClientQueues[int, Job]()
         self._running: dict[int, int] = {}  # number -> rows that still run
         self._chunked: tuple[Job, int] | None = None  # and its tokens that have run
         self._owes_step = False
@@ -99,8 +106,13 @@ class Scheduler:
 
     @property
     def waiting(self) -> tuple[Job, ...]:
-        """Those that wait, in order of arrival."""
-        return tuple(self._waiting.values())
+        """Those that wait, in the order in which they are let in if no other comes."""
+        return tuple(self._waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
 
     @property
     def is_busy(self) -> bool:
@@ -115,11 +127,11 @@ class Scheduler:
     def add(self, job: Job) -> None:
         """Let a request wait, which has at most as many rows as there are slots."""
         assert job.rows <= self._slots, job
-        self._waiting[job.number] = job
+        self._waiting.add(job.number, job, job.client)
 
     def cancel(self, number: int) -> None:
         """Forget a request, wherever it is."""
-        self._waiting.pop(number, None)
+        self._waiting.discard(number)
         self._running.pop(number, None)
         if self._chunked is not None and self._chunked[0].number == number:
             self._chunked = None
@@ -150,11 +162,11 @@ class Scheduler:
         return self._slots - self.running_rows
 
     def _group(self) -> list[Job]:
-        """The first that waits, if it fits, and others of like length that do, too."""
+        """Return the job whose turn it is, if it fits, and others of like length that do, too."""
         group: list[Job] = []
         free = self._free()
         shortest = longest = 0
-        for job in self._waiting.values():
+        for job in self._waiting:
             low = min(shortest or job.prompt_length, job.prompt_length)
             high = max(longest, job.prompt_length)
             is_alike = high <= max(2 * low, low + _CHEAP_PADDING)
@@ -179,7 +191,7 @@ class Scheduler:
         return job.prompt_length > self._max_chunk_tokens or self._kept_tokens(job) > 0
 
     def _held_until(self, group: Sequence[Job], now: float) -> float | None:
-        waiting = sum(job.rows for job in self._waiting.values())
+        waiting = sum(job.rows for job in self._waiting)
         if not group or (self._fills_first and waiting <= self._free()):
             self._since = None
             return None  # nobody else comes who could share the call
@@ -196,7 +208,7 @@ class Scheduler:
     def _let_in(self, group: Sequence[Job]) -> Action:
         self._since = None
         for job in group:
-            del self._waiting[job.number]
+            self._waiting.serve(job.number)
         first = group[0]
         if self._runs_in_chunks(first):
             return self._next_chunk(first, self._kept_tokens(first))

@@ -23,6 +23,22 @@ class EngineScoring:
         self._parts = parts
         self._counters = counters
 
+    @property
+    def seconds(self) -> float:
+        """Time that scoring has taken so far."""
+        return self._counters.scoring_seconds
+
+    @property
+    def text_seconds(self) -> float:
+        """Time that texts have taken so far: their prompts, their steps and sampling."""
+        counters = self._counters
+        return counters.prefill_seconds + counters.decode_seconds + counters.sampling_seconds
+
+    @property
+    def text_steps(self) -> int:
+        """Decode steps of texts so far."""
+        return self._counters.steps
+
     def check(self, request: ScoreRequest) -> None:
         """Raise CapacityError for a text that could never be scored. From any thread."""
         self._parts.scorer.check([request])

@@ -147,10 +147,11 @@ class AsyncEngine(EngineService):
         schedule: str | ExitSchedule | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> RequestStream:
         """See EngineService; raises what `Engine.add` does."""
         self._requests.require_home()
-        made, resolved = self._engine.prepare(prompt, params, schedule)
+        made, resolved = self._engine.prepare(prompt, params, schedule, client)
         name = request_id or uuid4().hex
         ends = None if deadline is None else monotonic() + deadline
         return self._requests.open(
@@ -170,11 +171,17 @@ class AsyncEngine(EngineService):
         followed_by: SamplingParams | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> ScoreOutput:
         """See EngineService."""
         self._requests.require_home()
         made, resolved = self._outline.prepare_score(
-            prompt, continuation, schedule, top_logprobs=top_logprobs, followed_by=followed_by
+            prompt,
+            continuation,
+            schedule,
+            top_logprobs=top_logprobs,
+            followed_by=followed_by,
+            client=client,
         )
         self._engine.scoring.check(made)
         name = request_id or uuid4().hex

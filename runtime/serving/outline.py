@@ -78,10 +78,11 @@ class BundleOutline:
         prompt: Prompt,
         params: SamplingParams | None,
         schedule: str | ExitSchedule | None,
+        client: str = "",
     ) -> tuple[Request, ExitSchedule]:
         """Make and check a request. Raises UsageError and ScheduleError."""
         request = make_request(
-            0, prompt, params or SamplingParams(), self.model, self.tokenizer, "prompt"
+            0, prompt, params or SamplingParams(), self.model, self.tokenizer, "prompt", client
         )
         return request, self.schedules.resolve(schedule, request.max_tokens)
 
@@ -93,6 +94,7 @@ class BundleOutline:
         *,
         top_logprobs: int | None = None,
         followed_by: SamplingParams | None = None,
+        client: str = "",
     ) -> tuple[ScoreRequest, ExitSchedule]:
         """Make and check a text to score. Raises UsageError and ScheduleError."""
         request = make_score_request(
@@ -102,6 +104,7 @@ class BundleOutline:
             self.tokenizer,
             top_logprobs=top_logprobs,
             followed_by=followed_by,
+            client=client,
         )
         max_tokens = 1 if continuation is None else len(request.token_ids)
         return request, self.schedules.resolve(schedule, max_tokens)

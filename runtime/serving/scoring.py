@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from ...engines.errors import ClosedError, SkipDecError
 from ..batches.scoring import ScoreRequest
 from ..schedule import ExitSchedule
+from ..scheduling.client_queues import ClientQueues
 from ..scheduling.engine import Engine
+from ..scheduling.scoring_turns import ScoringTurns
 from ..tokens.outputs import ScoreOutput
 
 
@@ -64,57 +66,64 @@ class ScoreFuture:
 
 
 class ScoreQueue:
-    """Texts that wait to be scored, first come first served; all in the engine's thread.
+    """Texts that wait to be scored, all in the engine's thread; clients take turns, a text each.
 
-    After each comes a decode step of what runs, if anything does: the gap between two tokens grows
-    by one text at most. One that needs memory which running requests hold waits for it.
+    Scored texts and those that are generated share the time (`ScoringTurns`): the gap between two
+    tokens grows by one scored text at most. One that needs memory which running requests hold
+    waits for it.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: dict[str, EngineScore] = {}  # in order of arrival
-        self._steps = -1  # of the engine when the last text was scored
+        self._waiting = ClientQueues[str, EngineScore]()
+        self._turns = ScoringTurns()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, score: EngineScore) -> None:
         """Let a text wait."""
-        self._waiting[score.request_id] = score
+        self._waiting.add(score.request_id, score, score.request.client)
 
     def give_up(self, request_id: str, reason: str) -> list[ScoreResult]:
         """Take a text out, if it waits; ``reason`` is "deadline" if that is over."""
-        if self._waiting.pop(request_id, None) is None:
+        if not self._waiting.discard(request_id):
             return []
         self._engine.scoring.drop()
         return [ScoreResult(request_id, error=given_up(reason))]
 
     def late(self, now: float) -> list[str]:
         """The texts whose deadline is over at ``now``."""
-        waiting = self._waiting.values()
         return [
-            one.request_id for one in waiting if one.deadline is not None and now > one.deadline
+            one.request_id
+            for one in self._waiting
+            if one.deadline is not None and now > one.deadline
         ]
 
     @property
     def next(self) -> EngineScore | None:
-        """The first text that waits, unless what runs is owed a step or holds its memory."""
+        """The text whose turn it is, unless what runs is owed time or holds its memory."""
         if not self._waiting:
             return None
-        stats, first = self._engine.stats(), next(iter(self._waiting.values()))
-        if stats.running and stats.steps == self._steps:
-            return None
-        scoring = self._engine.scoring
-        return None if self._engine.is_busy and not scoring.fits(first.request) else first
+        engine, first = self._engine, next(iter(self._waiting))
+        if not engine.is_busy:
+            return first
+        scoring, running = engine.scoring, engine.running_rows > 0
+        is_due = self._turns.is_due(scoring.text_seconds, scoring.text_steps, running=running)
+        return first if is_due and scoring.fits(first.request) else None
 
     def run(self, score: EngineScore) -> ScoreResult:
         """Score the text that `next` is."""
-        del self._waiting[score.request_id]
-        self._steps = self._engine.stats().steps
+        self._waiting.serve(score.request_id)
+        scoring = self._engine.scoring
+        start = scoring.seconds
         try:
-            output = self._engine.scoring.run(score.request, score.schedule)
+            output = scoring.run(score.request, score.schedule)
         except SkipDecError as error:
             return ScoreResult(score.request_id, error=error)
+        finally:
+            seconds = scoring.seconds - start
+            self._turns.scored(seconds, scoring.text_seconds, scoring.text_steps)
         return ScoreResult(score.request_id, output)
 
 

@@ -58,12 +58,15 @@ class EngineService(ABC):
         schedule: str | ExitSchedule | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> RequestStream:
         """Queue a request and return its stream; call it where an event loop runs.
 
         ``deadline``: seconds from now, after which it ends with finish_reason "abort" and
         stop_reason "deadline", whether it waits or runs. If the engine hangs, or a step takes
         long, it ends without the engine, a fifth of a second later, with what has come so far.
+        ``client``: any name of whoever asks; clients take turns, a request each, and those without
+        a name are one client. A prefix cache may be each client's own.
 
         Raises, before it is queued, UsageError, ScheduleError and CapacityError; OverloadedError if
         too many wait, ClosedError while draining and when closed.
@@ -77,10 +80,16 @@ class EngineService(ABC):
         schedule: str | ExitSchedule | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> RequestOutput:
-        """The whole result of a request; cancelling the call cancels it."""
+        """Return the whole result of a request; cancelling the call cancels it. See `submit`."""
         stream = self.submit(
-            prompt, params, schedule=schedule, request_id=request_id, deadline=deadline
+            prompt,
+            params,
+            schedule=schedule,
+            request_id=request_id,
+            deadline=deadline,
+            client=client,
         )
         async with stream:
             return await stream.output()
@@ -96,13 +105,14 @@ class EngineService(ABC):
         followed_by: SamplingParams | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> ScoreOutput:
         """Log-probabilities of given tokens, between two steps of what runs; as `Generator.score`.
 
         Without a ``continuation``, of the prompt's own tokens but for the first, at the depth at
         which a prompt is read. ``top_logprobs``: of so many of the most probable tokens, too.
         ``followed_by``, of max_tokens 1: the result has the token behind all of these as
-        ``following``. Cancelling the call cancels it.
+        ``following``. ``client``: as in `submit`. Cancelling the call cancels it.
 
         Raises what `submit` raises, TimeoutError if the deadline is over before it was its turn,
         ClosedError if it was aborted, SkipDecError if an engine fails.

@@ -20,11 +20,14 @@ CONFIG = {
 }
 
 
-def tiny_bundle(directory: Path, *, seed: int = 0, quantize: str = "none") -> Path:
+def tiny_bundle(
+    directory: Path, *, seed: int = 0, quantize: str = "none", positions: int = 64
+) -> Path:
     """Export a bundle below the new ``directory``, in a process of its own; some seconds."""
     model = directory / "model"
     model.mkdir(parents=True)
-    (model / "config.json").write_text(json.dumps(CONFIG))
+    config = CONFIG | {"max_position_embeddings": positions}
+    (model / "config.json").write_text(json.dumps(config))
     bundle = directory / "bundle"
     command = [str(Path(sys.executable).with_name("skipdec")), "export", str(model)]
     command += ["--load-format", "dummy", "--seed", str(seed), "--no-verify", "--quiet"]

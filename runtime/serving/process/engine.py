@@ -188,6 +188,7 @@ class ProcessEngine(EngineService):
         schedule: str | ExitSchedule | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> RequestStream:
         """See EngineService.
 
@@ -195,7 +196,7 @@ class ProcessEngine(EngineService):
         its stream raises CapacityError.
         """
         self._requests.require_home()
-        made, resolved = self._outline.prepare(prompt, params, schedule)
+        made, resolved = self._outline.prepare(prompt, params, schedule, client)
         require_rows(made, self._settings.max_batch_size)
         name = request_id or uuid4().hex
         asked = EngineRequest(name, made, resolved, _end(deadline))
@@ -217,11 +218,17 @@ class ProcessEngine(EngineService):
         followed_by: SamplingParams | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> ScoreOutput:
         """See EngineService."""
         self._requests.require_home()
         made, resolved = self._outline.prepare_score(
-            prompt, continuation, schedule, top_logprobs=top_logprobs, followed_by=followed_by
+            prompt,
+            continuation,
+            schedule,
+            top_logprobs=top_logprobs,
+            followed_by=followed_by,
+            client=client,
         )
         name = request_id or uuid4().hex
         asked = EngineScore(name, made, resolved, _end(deadline))

@@ -46,7 +46,9 @@ class Submission:
 
     def content(self) -> str:
         """A hash that requests share which ask for the same: prompt, parameters, schedule."""
-        return sha256(encode(replace(self, request_id="", deadline=None))).hexdigest()
+        request = replace(self.request, client="")
+        asked = replace(self, request_id="", deadline=None, request=request)
+        return sha256(encode(asked)).hexdigest()
 
 
 @dataclass(frozen=True)

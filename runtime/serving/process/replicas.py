@@ -86,10 +86,16 @@ class Replicas(EngineService):
         schedule: str | ExitSchedule | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> RequestStream:
         """See `ProcessEngine.submit`."""
         return self._least_busy(request_id).submit(
-            prompt, params, schedule=schedule, request_id=request_id, deadline=deadline
+            prompt,
+            params,
+            schedule=schedule,
+            request_id=request_id,
+            deadline=deadline,
+            client=client,
         )
 
     async def score(
@@ -102,6 +108,7 @@ class Replicas(EngineService):
         followed_by: SamplingParams | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        client: str = "",
     ) -> ScoreOutput:
         """See EngineService."""
         return await self._least_busy(request_id).score(
@@ -112,6 +119,7 @@ class Replicas(EngineService):
             followed_by=followed_by,
             request_id=request_id,
             deadline=deadline,
+            client=client,
         )
 
     async def abort(self, request_id: str) -> None:

@@ -98,6 +98,43 @@ def test_nobody_passes_one_who_waits_for_memory() -> None:
     assert engine.next_action(0) == Prefill((1, 2))
 
 
+@pytest.mark.parametrize("admission", ["fcfs", "gang:min_free=2,hold_ms=0"])
+def test_clients_take_turns_and_keep_their_own_order(admission: str) -> None:
+    engine = scheduler(admission)
+    for number, client in enumerate("aaaabba"):
+        engine.add(Job(number, 20, client=client))
+    engine.add(Job(7, 20, client="c"))
+    order = [0, 4, 7, 1, 5, 2, 3, 6]
+    assert [job.number for job in engine.waiting] == order
+    begun: list[int] = []
+    while engine.is_busy:
+        match engine.next_action(0):
+            case Prefill((number,)):
+                begun.append(number)
+                engine.row_ended(number)
+    assert begun == order
+
+
+def test_a_client_that_comes_back_goes_behind_those_who_wait() -> None:
+    """Else many small requests of one client, one after the other, would pass all others."""
+    engine = scheduler()
+    for number, client in enumerate("ab"):
+        engine.add(Job(number, 20, client=client))
+    assert engine.next_action(0) == Prefill((0,))
+    engine.row_ended(0)
+    engine.add(Job(2, 20, client="a"))
+    assert engine.next_action(0) == Prefill((1,))
+
+
+def test_a_request_that_is_given_up_costs_its_client_no_turn() -> None:
+    engine = scheduler()
+    for number, client in enumerate("aab"):
+        engine.add(Job(number, 20, client=client))
+    engine.cancel(0)
+    assert engine.next_action(0) == Prefill((1,))
+    assert [job.number for job in engine.waiting] == [2]
+
+
 def test_a_gang_waits_for_others_but_not_for_long() -> None:
     engine = scheduler("gang:min_free=2,hold_ms=8")
     engine.add(Job(0, 4))
@@ -190,15 +227,18 @@ class Model:
 
 @given(
     jobs=st.lists(
-        st.tuples(st.integers(1, 100), st.integers(1, SLOTS), st.integers(1, 9)), max_size=12
+        st.tuples(
+            st.integers(1, 100), st.integers(1, SLOTS), st.integers(1, 9), st.sampled_from("abc")
+        ),
+        max_size=12,
     ),
     pauses=st.lists(st.integers(0, 4), min_size=12, max_size=12),
     admission=st.sampled_from(["fcfs", "gang:min_free=2,hold_ms=3"]),
 )
 def test_everyone_runs_once_within_slots_and_memory(
-    jobs: list[tuple[int, int, int]], pauses: list[int], admission: str
+    jobs: list[tuple[int, int, int, str]], pauses: list[int], admission: str
 ) -> None:
-    """And the first that waits is in the next call for prompts, so nobody is passed for ever."""
+    """And while a client waits each other one leads a call for prompts at most once."""
     limit = 150
     running: Model
 
@@ -207,13 +247,14 @@ def test_everyone_runs_once_within_slots_and_memory(
         return used + sum(job.prompt_length for job in wanted) <= limit
 
     running = Model(Scheduler(SLOTS, TOKENS, parse_admission(admission), fits), limit)
-    steps = [count for _, _, count in jobs]
+    steps = [count for _, _, count, _ in jobs]
+    led_since: dict[str, set[str]] = {}  # by client that waits: who has led calls since it does
     now, to_come = 0.0, list(enumerate(jobs))
     pause = 0
     for _ in range(2000):
         if to_come and pause <= 0:
-            number, (length, rows, _) = to_come.pop(0)
-            job = Job(number, length, rows)
+            number, (length, rows, _, client) = to_come.pop(0)
+            job = Job(number, length, rows, client)
             running.arrived.append(job)
             running.scheduler.add(job)
             pause = pauses[number]
@@ -221,9 +262,24 @@ def test_everyone_runs_once_within_slots_and_memory(
         action = running.scheduler.next_action(now)
         if isinstance(action, Prefill | Chunk) and first is not None:
             numbers = action.numbers if isinstance(action, Prefill) else (action.number,)
-            assert numbers[0] == first.number or (isinstance(action, Chunk) and action.start)
+            is_later_chunk = isinstance(action, Chunk) and action.start > 0
+            assert numbers[0] == first.number or is_later_chunk
+            if not is_later_chunk:
+                _take_turn(led_since, running, numbers)
         running.do(action, steps)
         now, pause = now + 0.001, pause - 1
         if not to_come and not running.left and len(running.begun) == len(jobs):
             break
     assert sorted(running.begun) == list(range(len(jobs)))
+
+
+def _take_turn(led_since: dict[str, set[str]], running: Model, numbers: Sequence[int]) -> None:
+    clients = {job.number: job.client for job in running.arrived}
+    waiting = {job.client for job in running.scheduler.waiting}
+    leader, served = clients[numbers[0]], {clients[number] for number in numbers}
+    for client in waiting - served:
+        leaders = led_since.setdefault(client, set())
+        assert leader not in leaders
+        leaders.add(leader)
+    for client in served | (led_since.keys() - waiting):
+        led_since.pop(client, None)

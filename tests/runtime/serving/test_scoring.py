@@ -24,6 +24,7 @@ from skipdec.runtime.batches.scoring import ScoreRequest
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.scheduling.scoring import EngineScoring
+from skipdec.runtime.scheduling.scoring_turns import ScoringTurns
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.tokens.outputs import ScoreOutput, StreamDelta
 
@@ -116,8 +117,44 @@ def test_between_two_texts_that_are_scored_comes_a_step(
     monkeypatch.setattr(Engine, "_decode", decoded)
     with_engine(bundle, main)
     assert done.count("score") == 5
+    while done[-1] == "score":  # the text has ended
+        done.pop()
     assert ["score", "score"] not in [done[place : place + 2] for place in range(len(done))]
-    assert done[-1] == "decode"
+
+
+def test_texts_run_as_long_as_the_last_scored_prompt_took() -> None:
+    turns = ScoringTurns()
+    assert turns.is_due(text_seconds=5.0, steps=9, running=True)
+    turns.scored(2.0, text_seconds=5.0, steps=9)
+    assert not turns.is_due(text_seconds=6.9, steps=11, running=True)
+    assert turns.is_due(text_seconds=7.0, steps=11, running=True)
+    turns.scored(0.0, text_seconds=7.0, steps=11)
+    assert not turns.is_due(text_seconds=7.0, steps=11, running=True)  # those that run are owed one
+    assert turns.is_due(text_seconds=7.0, steps=11, running=False)
+
+
+def test_clients_take_turns_to_have_texts_scored(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    score = EngineScoring.run
+
+    def scored(self: EngineScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+        done.append(request.client)
+        return score(self, request, schedule)
+
+    async def main(engine: AsyncEngine) -> None:
+        with held_steps():
+            text = asyncio.create_task(engine.generate(TEXT, LONG))
+            while not engine.stats().running:
+                await asyncio.sleep(0)
+            scores = [asyncio.create_task(engine.score(TEXT, client=one)) for one in "aaaab"]
+            await asyncio.sleep(0)
+        await asyncio.gather(text, *scores)
+
+    monkeypatch.setattr(EngineScoring, "run", scored)
+    with_engine(bundle, main)
+    assert done == ["a", "b", "a", "a", "a"]
 
 
 def test_a_text_is_given_up_when_its_client_goes_its_time_is_over_or_it_is_aborted(

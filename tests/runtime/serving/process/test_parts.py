@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,12 @@ def test_contents_are_alike_whatever_a_request_is_called() -> None:
     first, second = submission(seed=1), submission(seed=1)
     object.__setattr__(second, "request_id", "b")
     assert first.content() == second.content() != submission(seed=2).content()
+
+
+def test_contents_are_alike_whoever_asks() -> None:
+    first = submission(seed=1)
+    second = replace(first, request=replace(first.request, client="b"))
+    assert first.content() == second.content()
 
 
 def test_a_link_gives_whole_messages_only_and_tells_the_end() -> None:

@@ -1,0 +1,144 @@
+"""Sends much from one client of `skipdec serve` and asks how long another client's text waits.
+
+    python scripts/attack/fairness.py
+    python scripts/attack/fairness.py --bundle opt-125m-int8 --long 200 --scored 1500
+
+The greedy client has an API key of its own and sends 64 long texts, then 192 prompts to score; the
+other one sends a short text meanwhile. The bundle is tiny unless one is given. Seconds are printed;
+what has to hold is counted in decode steps and in scored prompts, which no busy machine changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+from soak import Server, started
+from tiny import tiny_bundle
+
+_GREEDY, _OTHER = "greedy-client", "other-client"
+_TEXTS = 64
+_PROMPTS, _PROMPTS_EACH = 192, 64  # that are scored, in all and in one request
+_SHORT = 32  # tokens of the short text
+_TOKEN = 5  # of all prompts
+_PATIENCE = 120.0  # seconds until the greedy client's requests have reached the engine
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a short text waited for: seconds, decode steps, and texts and prompts that ended."""
+
+    seconds: float
+    steps: float
+    ended: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s, {self.steps:.0f} steps, {self.ended:.0f} others ended"
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Both clients of one server."""
+
+    server: Server
+    http: httpx2.AsyncClient
+
+    async def ask(self, key: str, **fields: object) -> None:
+        """Send a request of token ids and read its whole answer."""
+        answer = await self.http.post(
+            f"{self.server.address}/v1/completions",
+            json={"temperature": 0, "ignore_eos": True, **fields},
+            headers={"Authorization": f"Bearer {key}"},
+        )
+        answer.raise_for_status()
+
+    async def wait_of_short_text(self) -> Wait:
+        """Send the other client's text and measure its wait."""
+        start, before = time.perf_counter(), self._work()
+        await self.ask(_OTHER, prompt=[_TOKEN] * 4, max_tokens=_SHORT)
+        seconds, after = time.perf_counter() - start, self._work()
+        return Wait(seconds, after[0] - before[0], after[1] - before[1] - 1)
+
+    @asynccontextmanager
+    async def busy(self, requests: list[Awaitable[None]]) -> AsyncIterator[None]:
+        """Within the block the greedy client's ``requests`` run and wait."""
+        tasks = [asyncio.ensure_future(request) for request in requests]
+        ended, until = self._work()[1], time.monotonic() + _PATIENCE
+        while self._work()[1] < ended + 2:  # the first are done, the others have arrived
+            assert time.monotonic() < until, "the greedy client's requests do not run"
+            await asyncio.sleep(0.01)
+        yield
+        assert not all(task.done() for task in tasks), "too few requests: nobody had to wait"
+        await asyncio.gather(*tasks)
+
+    def _work(self) -> tuple[float, float]:
+        """Decode steps, and requests that have ended, of the engine so far."""
+        figures = self.server.figures()
+        steps = figures['skipdec_steps_total{model="tiny"}']
+        return steps, figures['skipdec_requests_total{model="tiny",state="finished"}']
+
+
+def main() -> int:
+    """Print what a short text waits for, and whether that is within its bound."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bundle", type=Path, help="another one")
+    parser.add_argument("--long", type=int, default=400, help="tokens of a greedy text")
+    parser.add_argument("--scored", type=int, default=1000, help="tokens of a scored prompt")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fairness-") as temporary:
+        bundle = arguments.bundle or tiny_bundle(
+            Path(temporary) / "tiny", quantize="int8", positions=2048
+        )
+        keys = Path(temporary) / "keys"
+        keys.write_text(f"{_GREEDY}\n{_OTHER}\n")
+        with started(bundle, "--api-key-file", str(keys)) as server:
+            problems = list(asyncio.run(_attack(server, arguments.long, arguments.scored)))
+    for problem in problems:
+        print(problem)
+    print(f"2 attacks of a greedy client, {len(problems)} failures")
+    return int(bool(problems))
+
+
+async def _attack(server: Server, long: int, scored: int) -> list[str]:
+    async with httpx2.AsyncClient(timeout=None, limits=httpx2.Limits(max_connections=None)) as http:
+        clients = Clients(server, http)
+        print(f"alone: {await clients.wait_of_short_text()}")
+        texts = [
+            clients.ask(_GREEDY, prompt=[_TOKEN] * 8, max_tokens=long) for _ in range(_TEXTS)
+        ]
+        async with clients.busy(texts):
+            beside_texts = await clients.wait_of_short_text()
+        print(f"beside {_TEXTS} texts of {long} tokens: {beside_texts}")
+        scores = [
+            clients.ask(
+                _GREEDY,
+                prompt=[[_TOKEN] * scored] * _PROMPTS_EACH,
+                echo=True,
+                logprobs=0,
+                max_tokens=0,
+            )
+            for _ in range(_PROMPTS // _PROMPTS_EACH)
+        ]
+        async with clients.busy(scores):
+            beside_scores = await clients.wait_of_short_text()
+        print(f"beside {_PROMPTS} scored prompts of {scored} tokens: {beside_scores}")
+    return list(_failures(beside_texts, beside_scores, long))
+
+
+def _failures(beside_texts: Wait, beside_scores: Wait, long: int) -> Iterator[str]:
+    """A slot is free once one long text has ended; a step beside scores takes no prompt's time."""
+    if beside_texts.steps > 2 * long:
+        yield f"a text of {_SHORT} tokens waited {beside_texts.steps:.0f} steps, bound {2 * long}"
+    if beside_scores.ended > _SHORT // 2:
+        yield f"{beside_scores.ended:.0f} prompts were scored before, bound {_SHORT // 2}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
