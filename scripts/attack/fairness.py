@@ -99,7 +99,9 @@ def main() -> int:
         keys = Path(temporary) / "keys"
         keys.write_text(f"{_GREEDY}\n{_OTHER}\n")
         with started(bundle, "--api-key-file", str(keys)) as server:
-            problems = list(asyncio.run(_attack(server, arguments.long, arguments.scored)))
+            problems = asyncio.run(_attack(server, arguments.long, arguments.scored))
+            if code := server.stop():
+                problems.append(f"the server ended with {code}")
     for problem in problems:
         print(problem)
     print(f"2 attacks of a greedy client, {len(problems)} failures")

@@ -132,6 +132,7 @@ async def begin(
                     schedule=asked.schedule,
                     request_id=f"{identity}-{place}",
                     deadline=asked.timeout,
+                    client=record.client,
                 )
             )
     except BaseException:

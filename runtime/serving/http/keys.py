@@ -45,6 +45,16 @@ class ApiKeys:
         """Whether there is a key at all."""
         return bool(self._keys)
 
+    def client(self, authorization: bytes) -> str | None:
+        """Return a name for whoever has the header's key, the same for all of its requests.
+
+        None for a key that is not ours, and where none is needed: a name that clients choose by
+        themselves would be another one for each request.
+        """
+        _, _, given = authorization.partition(b" ")
+        matches = [hmac.compare_digest(key, given.strip()) for key in self._keys]
+        return f"key {matches.index(True)}" if any(matches) else None
+
     def accept(self, authorization: bytes) -> bool:
         """Whether the header ``Bearer KEY`` has one of the keys, or none is needed."""
         scheme, _, given = authorization.partition(b" ")

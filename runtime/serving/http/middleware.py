@@ -115,6 +115,8 @@ class KeyMiddleware:
                 )
                 await error.response()(scope, receive, send)
                 return
+            record = RequestRecord.of(scope)
+            record.client = self._keys.client(given) or record.client
         await self._app(scope, receive, send)
 
 

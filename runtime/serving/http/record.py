@@ -23,6 +23,7 @@ class RequestRecord:
     path: str
     start: float  # perf_counter seconds
     start_ns: int  # nanoseconds since 1970
+    client: str = ""  # its address, or a name of its API key; takes turns with others
     status: int | None = None  # None: nothing was answered
     gone: bool = False  # the client went before the end
     model: str | None = None
@@ -40,6 +41,7 @@ class RequestRecord:
         """The record of a request that comes now; `of` finds it."""
         path = scope["path"][:_MOST_PATH]
         record = cls(request_id, scope["method"], path, perf_counter(), time_ns())
+        record.client = (scope.get("client") or ("",))[0]
         _state(scope)["record"] = record
         return record
 
@@ -58,7 +60,7 @@ class RequestRecord:
     def fields(self) -> dict[str, Any]:
         """What is known, for a log."""
         known = vars(self) | {"seconds": round(perf_counter() - self.start, 4)}
-        for name in ("start", "start_ns", "texts"):
+        for name in ("start", "start_ns", "client", "texts"):
             del known[name]
         if self.realised_depth is not None:
             known["realised_depth"] = round(self.realised_depth, 3)

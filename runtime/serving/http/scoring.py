@@ -71,6 +71,7 @@ class Scoring:
             followed_by=asked.params if asked.max_tokens else None,
             request_id=request_id,
             deadline=asked.timeout,
+            client=self.record.client,
         )
 
     def _require_few(self) -> None:

@@ -1,0 +1,84 @@
+"""Whose turn a request takes: an API key's where keys are needed, else its address'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_servers import ROWS, Running, held_steps, serving
+
+from skipdec.runtime.serving.async_engine import AsyncEngine
+from skipdec.runtime.serving.http.server import ServedBundle
+
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 20, "ignore_eos": True}
+SCORED: dict[str, Any] = {"prompt": "ab", "echo": True, "logprobs": 0, "max_tokens": 0}
+RUNNING = 'skipdec_requests_running{model="tiny"}'
+WAITING = 'skipdec_requests_waiting{model="tiny"}'
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The clients' names of requests in order of their arrival at the engine."""
+    names: list[str] = []
+
+    def noted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(engine: AsyncEngine, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+            names.append(options["client"])
+            return method(engine, *args, **options)
+
+        return call
+
+    for name in ("submit", "score"):
+        monkeypatch.setattr(AsyncEngine, name, noted(getattr(AsyncEngine, name)))
+    return names
+
+
+def ask(running: Running, key: str, **fields: object) -> int:
+    headers = {"Authorization": f"Bearer {key}"}
+    return running.http.post("/v1/completions", json=fields, headers=headers).status_code
+
+
+@pytest.mark.parametrize("fields", [LONG, SCORED], ids=["text", "scored"])
+def test_requests_of_one_key_have_one_clients_name(
+    bundle: Path, tmp_path: Path, clients: list[str], fields: dict[str, Any]
+) -> None:
+    (tmp_path / "keys").write_text("first\nsecond\n")
+    with serving(ServedBundle("tiny", bundle), api_key_file=tmp_path / "keys") as running:
+        for key in ("first", "second", "first"):
+            assert ask(running, key, **fields) == 200
+        assert ask(running, "third", **fields) == 401
+    assert len(clients) == 3
+    assert clients[0] == clients[2] != clients[1]
+    assert "first" not in clients[0]  # names may be shown, keys may not
+
+
+def test_without_keys_a_client_cannot_choose_its_name(bundle: Path, clients: list[str]) -> None:
+    with serving(ServedBundle("tiny", bundle)) as running:
+        for key in ("anything", "else"):
+            assert ask(running, key, user=key, **LONG) == 200
+    assert clients == ["127.0.0.1"] * 2
+
+
+def test_a_second_client_does_not_wait_for_all_of_the_first(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("greedy\nother\n")
+    ended: list[str] = []
+
+    def send(key: str) -> None:
+        assert ask(running, key, **LONG) == 200
+        ended.append(key)
+
+    with (
+        serving(ServedBundle("tiny", bundle), api_key_file=tmp_path / "keys") as running,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        with held_steps():
+            sent = [pool.submit(send, "greedy") for _ in range(7)]
+            running.wait_until(lambda figures: figures[WAITING] + figures[RUNNING] == 7)
+            sent.append(pool.submit(send, "other"))
+            running.wait_until(lambda figures: figures[WAITING] + figures[RUNNING] == 8)
+        for one in sent:
+            one.result()
+    assert ended.index("other") <= 2 * ROWS  # those that ran, and as many with it
