@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import cast
 
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend, open_backend
@@ -17,6 +18,7 @@ from .batches.runner import BatchRunner, GeneratorConfig
 from .batches.scoring import make_score_requests
 from .batches.step import gather_outputs
 from .kv.pool import KVMemory
+from .kv.prefix_sharing import PrefixSharing
 from .schedule import ExitSchedule
 from .schedule.resolved import bundle_schedule
 from .schedule.resolver import ScheduleResolver
@@ -306,7 +308,7 @@ class Generator:
         max_prefill_tokens: int | None = None,
         max_model_len: int | None = None,
         admission: str | None = None,
-        prefix_cache: bool = True,
+        prefix_cache: bool | PrefixSharing = "shared",
     ) -> Iterator[Engine]:
         """Hold this generator for requests that come at any time and run together; see `Engine`.
 
@@ -317,19 +319,19 @@ class Generator:
         ``fcfs``, the default on a CPU, or ``gang:min_free=2,hold_ms=8``, that on a device. Up to
         ``max_batch_size`` rows run at once. ``prefix_cache``: on a CPU, keep what prompts'
         beginnings make, in up to a quarter of the KV memory, so that prompts that begin like one
-        before run the rest only; the texts are the same.
+        before run the rest only; the texts are the same. "shared": whoever sent that one; "client":
+        only if it was of the same ``client`` (`Engine.add`), who else could tell from the time of a
+        first token what others sent; "off": keep nothing. True and False are "shared" and "off".
 
         Other calls are refused while it is open.
 
         Raises UsageError for a value that is not allowed, SkipDecError inside
         another engine or this thread's open stream.
         """
-        config = EngineConfig(admission=admission)
+        config = EngineConfig(admission=admission, prefixes=cast(PrefixSharing, prefix_cache))
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)
-        with self._source.engine(
-            config, max_model_len=max_model_len, keeps_prefixes=prefix_cache
-        ) as engine:
+        with self._source.engine(config, max_model_len=max_model_len) as engine:
             yield engine
 
     def score(

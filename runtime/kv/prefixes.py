@@ -16,9 +16,12 @@ BLOCK_TOKENS = 16  # a beginning is kept, and found, in whole blocks of as many 
 
 @dataclass(eq=False)
 class _Block:
-    """Some tokens of a prompt behind those of ``parent``, and what all layers made of them."""
+    """Some tokens of a prompt behind those of ``parent``, and what all layers made of them.
 
-    parent: _Block | None
+    The first block of a prompt has its owner as parent.
+    """
+
+    parent: _Block | str
     tokens: tuple[int, ...]
     memory: Buffer
     values: Array  # [L, 2, N, BLOCK_TOKENS, W], keys and values
@@ -35,6 +38,9 @@ class PrefixCache:
     >>> len(blocks) * BLOCK_TOKENS
     64
 
+    A prompt finds the beginnings of its ``owner`` alone: whoever may not learn, from how long its
+    own prompts take, what others sent is an owner of its own.
+
     ``pool`` owns the memory; `limit` says how much of it may be kept. Host memory only.
     """
 
@@ -43,7 +49,7 @@ class PrefixCache:
         self._layout = layout
         self._shape = (num_layers, 2, layout.num_heads, BLOCK_TOKENS, layout.width)
         self._block_bytes = pooled_size(2 * num_layers * layout.nbytes(1, BLOCK_TOKENS))
-        self._blocks: OrderedDict[tuple[_Block | None, tuple[int, ...]], _Block] = OrderedDict()
+        self._blocks: OrderedDict[tuple[_Block | str, tuple[int, ...]], _Block] = OrderedDict()
         self._limit = 0
         self._num_held = 0  # blocks, those of recordings included
 
@@ -57,25 +63,25 @@ class PrefixCache:
         self._limit = nbytes
         self._make_room(0)
 
-    def find(self, tokens: Sequence[int]) -> list[_Block]:
-        """The longest kept beginning of a prompt, but its last token, which must run."""
+    def find(self, tokens: Sequence[int], owner: str = "") -> list[_Block]:
+        """Return the longest kept beginning of a prompt but its last token, which must run."""
         found: list[_Block] = []
-        parent: _Block | None = None
+        parent: _Block | str = owner
         for start in range(0, len(tokens) - BLOCK_TOKENS, BLOCK_TOKENS):
             key = parent, tuple(tokens[start : start + BLOCK_TOKENS])
             if key not in self._blocks:
                 break
             self._blocks.move_to_end(key)
-            parent = self._blocks[key]
-            found.append(parent)
+            parent = block = self._blocks[key]
+            found.append(block)
         for block in reversed(found):  # a block is used as recently as what lies behind it
             self._blocks.move_to_end((block.parent, block.tokens))
         return found
 
-    def record(self, tokens: Sequence[int]) -> Recording:
+    def record(self, tokens: Sequence[int], owner: str = "") -> Recording:
         """Begin to keep the whole blocks of a prompt that are not kept, as far as there is room."""
-        known = self.find([*tokens, 0])
-        parent = known[-1] if known else None
+        known = self.find([*tokens, 0], owner)
+        parent: _Block | str = known[-1] if known else owner
         new: list[_Block] = []
         for start in range(len(known) * BLOCK_TOKENS, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             if not self._make_room(self._block_bytes, spare=known):
@@ -84,8 +90,8 @@ class PrefixCache:
             self._num_held += 1
             values = cast(Array, self._pool.memory.tensor(memory, self._shape, self._layout.dtype))
             block_tokens = tuple(tokens[start : start + BLOCK_TOKENS])
-            parent = _Block(parent, block_tokens, memory, values)
-            new.append(parent)
+            parent = block = _Block(parent, block_tokens, memory, values)
+            new.append(block)
         return Recording(self, len(known) * BLOCK_TOKENS, new)
 
     def keep(self, blocks: Sequence[_Block]) -> None:
@@ -98,7 +104,7 @@ class PrefixCache:
                 self._free(block)
                 continue
             self._blocks[key] = block
-            if block.parent is not None:
+            if isinstance(block.parent, _Block):
                 block.parent.children += 1
 
     def drop(self, blocks: Sequence[_Block]) -> None:
@@ -126,7 +132,7 @@ class PrefixCache:
             if oldest is None:
                 return False
             block = self._blocks.pop(oldest)
-            if block.parent is not None:
+            if isinstance(block.parent, _Block):
                 block.parent.children -= 1
             self._free(block)
         return True

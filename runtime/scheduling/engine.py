@@ -151,6 +151,7 @@ class Engine:
             model=parts.model,
             tokenizer=parts.tokenizer,
             start=start,
+            owner=request.client if self._config.prefixes == "client" else "",
         )
         self._next_number += 1
         self._next_row += len(outputs)

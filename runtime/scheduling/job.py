@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...engines.manifest import ModelSpec
 from ..batches.planning import Row
@@ -61,10 +61,11 @@ class RunningRequest:
         model: ModelSpec,
         tokenizer: Tokenizer | None,
         start: float,
+        owner: str = "",
     ) -> RunningRequest:
         """Rows ``first_row`` and up, one for each of the ``outputs`` of the request's n.
 
-        ``start``: when its caller began to wait.
+        ``start``: when its caller began to wait. ``owner``: see `PromptRow`.
         """
         rows = [
             RunningRow(
@@ -75,7 +76,9 @@ class RunningRequest:
             )
             for place, index in enumerate(outputs)
         ]
-        prompt = prompt_row(layout, request, schedule, first_row, len(rows))
+        prompt = replace(
+            prompt_row(layout, request, schedule, first_row, len(rows)), owner=owner
+        )
         return cls(number, request, schedule, rows, prompt, start)
 
     @property

@@ -12,6 +12,7 @@ from ...engines.manifest import ModelSpec
 from ..batches.planning import MAX_PREFILL_TOKENS
 from ..batches.scoring import Scorer
 from ..kv.layout import KVLayout
+from ..kv.prefix_sharing import PrefixSharing
 from ..schedule.resolver import ScheduleResolver
 from ..stitching.loaded import LoadedEngines
 from ..stitching.slots import SlotStitcher
@@ -26,13 +27,14 @@ class EngineConfig(ValidatedConfig):
     default on a CPU, or ``gang:min_free=2,hold_ms=8``, that on a device. ``fills_first``: prompts
     run as long as there are slots, with no step between, for requests whose texts nobody awaits one
     by one. ``failures``: "end" the rows that one concerns and go on, or "raise" it to the caller of
-    ``step``.
+    ``step``. ``prefixes``: whether kept beginnings of prompts are for all clients or each one's.
     """
 
     max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
     admission: str | None = None
     fills_first: bool = False
     failures: Literal["end", "raise"] = "end"
+    prefixes: PrefixSharing = "shared"
 
 
 @dataclass(frozen=True)

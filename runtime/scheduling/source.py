@@ -30,9 +30,10 @@ class EngineSource:
 
     @contextmanager
     def engine(
-        self, config: EngineConfig, *, max_model_len: int | None, keeps_prefixes: bool
+        self, config: EngineConfig, *, max_model_len: int | None
     ) -> Iterator[Engine]:
         """Hold the generator for one; see `Generator.engine`."""
+        keeps_prefixes = config.prefixes != "off"
         slots = self.runner.make_slots(max_model_len, keeps_prefixes=keeps_prefixes)
         with self.runner.holding(slots, lasts=True):
             yield Engine(self._parts(slots), config)

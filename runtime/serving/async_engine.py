@@ -11,13 +11,14 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Self
+from typing import Self, cast
 from uuid import uuid4
 
 from ...engines.bundle import Verify, WeightsPlace
 from ...engines.errors import ClosedError
 from ..batches.prompts import Prompt
 from ..generator import Generator
+from ..kv.prefix_sharing import PrefixSharing
 from ..schedule import ExitSchedule
 from ..scheduling.admission import parse_admission
 from ..scheduling.stats import EngineStats
@@ -75,7 +76,7 @@ class AsyncEngine(EngineService):
         max_prefill_tokens: int | None = None,
         max_model_len: int | None = None,
         admission: str | None = None,
-        prefix_cache: bool = True,
+        prefix_cache: bool | PrefixSharing = "shared",
     ) -> AsyncIterator[Self]:
         """Open a bundle directory; leaving the block cancels what runs and frees all.
 
@@ -88,7 +89,7 @@ class AsyncEngine(EngineService):
             max_prefill_tokens=max_prefill_tokens,
             max_model_len=max_model_len,
             admission=admission,
-            prefix_cache=prefix_cache,
+            prefix_cache=cast(PrefixSharing, prefix_cache),
         )
         parse_admission(config.admission)
         generator = await asyncio.to_thread(

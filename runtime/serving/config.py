@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ...engines.checking import Option, ValidatedConfig
+from ..kv.prefix_sharing import PrefixSharing
 
 if TYPE_CHECKING:
     from ..generator import Generator
@@ -35,9 +36,10 @@ class ServiceConfig(ValidatedConfig):
     admission: Annotated[str | None, Option()] = Field(
         default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
     )
-    prefix_cache: Annotated[bool, Option("--prefix-cache/--no-prefix-cache")] = Field(
-        default=True,
-        description="on a CPU, keep what prompts' beginnings make, in up to a quarter of kv_memory",
+    prefix_cache: Annotated[PrefixSharing, Option()] = Field(
+        default="shared",
+        description="on a CPU, reuse what prompts' beginnings made: all clients', each client's "
+        "own only, or off (shared)",
     )
 
     def engine(self, generator: Generator) -> AbstractContextManager[Engine]:

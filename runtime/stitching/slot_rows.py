@@ -83,7 +83,7 @@ class SlotRows(SlotStitcher):
         """See SlotStitcher."""
         if self._prefixes is None or not row.runs_whole:
             return 0
-        kept = len(self._prefixes.find(row.tokens)) * BLOCK_TOKENS
+        kept = len(self._prefixes.find(row.tokens, row.owner)) * BLOCK_TOKENS
         if kept < _LEAST_KEPT_TOKENS:
             return 0
         if self.bytes_alone(row, in_chunks=True) > self._cache.limit:
@@ -128,7 +128,7 @@ class SlotRows(SlotStitcher):
         chunked = _ChunkedPrompt(row, KVCache(self._pool, self._chunk_plan(row)))
         self._chunked = chunked
         if self._prefixes is not None and row.runs_whole:
-            blocks = self._prefixes.find(row.tokens)
+            blocks = self._prefixes.find(row.tokens, row.owner)
             for layer in range(self._num_layers):
                 restore(blocks, layer, chunked.cache.rows(layer, 0, 1))
             chunked.done = len(blocks) * BLOCK_TOKENS
@@ -243,7 +243,7 @@ class SlotRows(SlotStitcher):
             recordings = {}
             for index, row in enumerate(rows):
                 if self._prefixes is not None and row.runs_whole:
-                    recordings[index] = self._prefixes.record(row.tokens)
+                    recordings[index] = self._prefixes.record(row.tokens, row.owner)
                     on_failure.callback(recordings[index].give_up)
             yield recordings
             for recording in recordings.values():

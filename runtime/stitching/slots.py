@@ -19,6 +19,7 @@ class PromptRow:
     """A row that begins: its number, its prompt, and what is reserved for it.
 
     ``copies``: numbers of rows that go on from the same prompt (further completions of it).
+    ``owner``: of the kept beginnings that the prompt may use, see `PrefixCache`.
     """
 
     row: int
@@ -26,6 +27,7 @@ class PromptRow:
     schedule: ExitSchedule
     reservation: Reservation
     copies: tuple[int, ...] = ()
+    owner: str = ""
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Self
+from typing import Self, cast
 from uuid import uuid4
 
 from ....engines.bundle import Verify, WeightsPlace
 from ....engines.errors import BundleError, ClosedError
 from ...batches.prompts import Prompt
+from ...kv.prefix_sharing import PrefixSharing
 from ...schedule import ExitSchedule
 from ...scheduling.room import require_rows
 from ...scheduling.stats import EngineStats
@@ -85,7 +86,7 @@ class ProcessEngine(EngineService):
         max_prefill_tokens: int | None = None,
         max_model_len: int | None = None,
         admission: str | None = None,
-        prefix_cache: bool = True,
+        prefix_cache: bool | PrefixSharing = "shared",
         policy: RestartPolicy | None = None,
     ) -> AsyncIterator[Self]:
         """Load a bundle in a worker; leaving the block kills it. Options as `AsyncEngine.open`.
@@ -99,7 +100,7 @@ class ProcessEngine(EngineService):
             max_prefill_tokens=max_prefill_tokens,
             max_model_len=max_model_len,
             admission=admission,
-            prefix_cache=prefix_cache,
+            prefix_cache=cast(PrefixSharing, prefix_cache),
         )
         settings = WorkerSettings(
             path=Path(path),

@@ -96,7 +96,10 @@ class TritonPythonModel:
                 outline.prepare, asked.prompt, asked.params, asked.schedule
             )
             tokens = request.prompt_token_ids
-            async with self._engine.submit(tokens, asked.params, schedule=schedule) as stream:
+            stream = self._engine.submit(
+                tokens, asked.params, schedule=schedule, client=asked.client or ""
+            )
+            async with stream:
                 await self._send(asked, stream, sender, len(tokens))
         except _Cancelled:
             self._metrics.update(self._engine.stats())

@@ -50,6 +50,7 @@ class TritonRequest(ValidatedConfig):
     text_input: Annotated[str | None, _TEXT] = None
     input_ids: Annotated[list[int] | None, TensorType("INT32", -1)] = None
     schedule: Annotated[str | None, _TEXT] = None
+    client: Annotated[str | None, _TEXT] = Field(default=None, max_length=256)
     stream: Annotated[bool, _FLAG] = False
     sampling_parameters: Annotated[str | None, _TEXT] = None
     max_tokens: Annotated[int | None, _INT] = None

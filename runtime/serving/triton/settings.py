@@ -14,6 +14,7 @@ from ....engines.bundle import Verify, WeightsPlace
 from ....engines.checking import MemorySize, Option, ValidatedConfig, expanded
 from ....engines.errors import UsageError, shown
 from ....engines.host.processor import thread_problems
+from ...kv.prefix_sharing import PrefixSharing
 
 BUNDLE_NAME = "bundle"  # beside model.py: a copy, or a link
 
@@ -49,8 +50,10 @@ class ModelSettings(ValidatedConfig):
     admission: Annotated[str | None, _RUNNING] = Field(
         default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
     )
-    prefix_cache: Annotated[bool, Option("--prefix-cache/--no-prefix-cache", panel="Running")] = (
-        Field(default=True, description="on a CPU, keep what prompts' beginnings make")
+    prefix_cache: Annotated[PrefixSharing, _RUNNING] = Field(
+        default="shared",
+        description="on a CPU, reuse what prompts' beginnings made: all clients', each client's "
+        "own only, or off (shared)",
     )
     raw_prompt: Annotated[bool, Option()] = Field(
         default=False, description="without the template that the model was tuned with"

@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skipdec import Generator, SamplingParams
+from random_requests import run_all
+
+from skipdec import Generator, SamplingParams, UsageError
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.engines.errors import DeviceError
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.batches.scoring import make_score_requests
 from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.kv.pool import BufferPool
+from skipdec.runtime.kv.prefix_sharing import PrefixSharing
 from skipdec.runtime.kv.prefixes import BLOCK_TOKENS, PrefixCache, restore
 from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.tokens.outputs import RequestOutput
@@ -56,6 +59,33 @@ def test_a_hit_and_a_miss_give_equal_tokens(generator: Generator, schedule: str)
     assert first + later == expected
     assert stats.prefix_tokens == 4 * 2 * BLOCK_TOKENS
     assert stats.prefix_bytes > 0 == stats.reserved_bytes
+
+
+@pytest.mark.parametrize(
+    ("sharing", "hits"), [("shared", 4), (True, 4), ("client", 2), ("off", 0), (False, 0)]
+)
+def test_a_client_of_its_own_cache_finds_its_own_beginnings_alone(
+    generator: Generator, sharing: PrefixSharing | bool, hits: int
+) -> None:
+    prompts = [[*SYSTEM, 7, 8, number] for number in range(4, 9)]
+    expected = tokens(generator.generate(prompts, PARAMS, schedule="full"))
+    found = []
+    with generator.engine(prefix_cache=sharing) as engine:
+        for prompt, client in zip(prompts, ["a", "b", "a", "b", ""], strict=True):
+            number = engine.add(prompt, PARAMS, schedule="full", client=client)
+            run_all(engine)
+            found.append(engine.take(number))
+        hit_tokens = engine.stats().prefix_tokens
+    assert tokens(found) == expected
+    assert hit_tokens == hits * 2 * BLOCK_TOKENS
+
+
+def test_a_sharing_that_is_none_is_refused_with_what_is_allowed(generator: Generator) -> None:
+    with (
+        pytest.raises(UsageError, match="'shared', 'client' or 'off'"),
+        generator.engine(prefix_cache="own"),  # type: ignore[arg-type]
+    ):
+        pass
 
 
 def test_what_a_hit_adds_is_kept_as_well(generator: Generator) -> None:

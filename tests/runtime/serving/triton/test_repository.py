@@ -51,6 +51,14 @@ def test_all_settings_come_back_from_the_configuration() -> None:
     assert ModelSettings.from_parameters(parameters(text)) == settings
 
 
+@pytest.mark.parametrize(
+    ("text", "sharing"), [("True", "shared"), ("False", "off"), ("client", "client")]
+)
+def test_prefix_cache_of_older_repositories_is_read(text: str, sharing: str) -> None:
+    given = {"prefix_cache": {"string_value": text}}
+    assert ModelSettings.from_parameters(given).prefix_cache == sharing
+
+
 def test_a_gpu_is_asked_for_where_engines_run_on_one() -> None:
     assert "KIND_GPU" in config_text("m", {}, on_gpu=True)
 
