@@ -8,7 +8,12 @@ from typing import Self
 
 from ...engines.memory import Buffer, Tensor
 from .layout import KVLayout
-from .pool import BufferPool
+from .pool import BufferPool, pooled_size
+
+
+def pair_bytes(layout: KVLayout, size: tuple[int, int]) -> int:
+    """Return the bytes that a key and a value buffer of ``size`` rows and positions take."""
+    return 2 * pooled_size(layout.nbytes(*size)) if all(size) else 0
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -42,28 +41,24 @@ def capacity_class(positions: int, most: int) -> int:
     return min(size_class(positions, 16), most)
 
 
-SlotSizes = Callable[[int, int], tuple[int, int]]
-"""Rows and positions of a layer's buffers, where so many rows reserve up to so many positions."""
+@dataclass(frozen=True)
+class SlotSizes:
+    """How large a layer's buffers are, where some rows reserve up to some positions.
 
+    Buffers grow in classes up to ``most_rows`` and ``most_positions``, so that they seldom grow, or
+    are ``exact``: least memory, cheapest when the longest request comes first. With a ``capacity``
+    their rows have as many positions each, and there are ``least_rows`` or more of them.
+    """
 
-def exact_sizes(rows: int, positions: int) -> tuple[int, int]:
-    """Buffers of what is reserved: least memory; few moves where who needs most comes first."""
-    return rows, positions
+    most_rows: int
+    most_positions: int
+    exact: bool = False
+    capacity: int | None = None
+    least_rows: int = 1
 
-
-def class_sizes(most_rows: int, most_positions: int) -> SlotSizes:
-    """Buffers that grow in classes, so that they seldom grow."""
-
-    def sizes(rows: int, positions: int) -> tuple[int, int]:
-        return row_class(rows, most_rows), capacity_class(positions, most_positions)
-
-    return sizes
-
-
-def fixed_sizes(most_rows: int, positions: int, *, least_rows: int) -> SlotSizes:
-    """Buffers whose rows have ``positions`` each, ``least_rows`` or more of them."""
-
-    def sizes(rows: int, _: int) -> tuple[int, int]:
-        return max(least_rows, row_class(rows, most_rows)), positions
-
-    return sizes
+    def of(self, rows: int, positions: int) -> tuple[int, int]:
+        """Return the buffers' rows and positions where ``rows`` reserve up to ``positions``."""
+        if self.exact:
+            return rows, positions
+        rows = max(self.least_rows, row_class(rows, self.most_rows))
+        return rows, self.capacity or capacity_class(positions, self.most_positions)

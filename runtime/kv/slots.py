@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from ...engines.memory import Tensor
 from .layout import KVLayout
-from .pair import CachePair
-from .pool import BufferPool, pooled_size
+from .pair import CachePair, pair_bytes
+from .pool import BufferPool
 from .reservation import Reservation, SlotSizes
 
 
@@ -52,7 +52,7 @@ class SlotCache:
         self.version = 0  # grows whenever a row enters or leaves a layer, or a buffer is another
         self.planned_bytes = 0  # most that a reservation needed at once, growing included
         self._pool = pool
-        self._sizes = sizes
+        self.sizes = sizes
         self._keeps = keeps
         self._layers = [_Slots() for _ in range(num_layers)]
         self._lengths: dict[int, int] = {}  # row -> positions that hold something
@@ -92,11 +92,6 @@ class SlotCache:
             if slots.pair is not None and slots.pair.size != size:
                 growth = max(growth, self._pair_bytes(slots.pair.size))
         return total + max(growth, prompt_bytes)
-
-    def bytes_alone(self, reservations: Sequence[Reservation]) -> int:
-        """Bytes that these rows take if there are no others."""
-        layers = zip(*(one.capacities for one in reservations), strict=True)
-        return sum(self._pair_bytes(self._size(filter(None, layer), None)) for layer in layers)
 
     def reserve(self, reservations: Mapping[int, Reservation], prompt_bytes: int) -> None:
         """Reserve for rows, by their numbers, what `fits` said yes to."""
@@ -206,8 +201,8 @@ class SlotCache:
         held_rows, held_positions = (0, 0) if pair is None else pair.size
         if not capacities:
             return (held_rows, held_positions) if self._keeps else (0, 0)
-        rows, positions = self._sizes(len(capacities), max(capacities))
+        rows, positions = self.sizes.of(len(capacities), max(capacities))
         return max(rows, held_rows), max(positions, held_positions)
 
     def _pair_bytes(self, size: tuple[int, int]) -> int:
-        return 2 * pooled_size(self.layout.nbytes(*size)) if all(size) else 0
+        return pair_bytes(self.layout, size)

@@ -76,11 +76,11 @@ class Call:
     def _rows_that_fit(self, request: Request, schedule: ExitSchedule) -> int:
         for rows in range(min(request.params.n, self._engine.max_rows), 1, -1):
             try:
-                self._engine.room.require_memory(request, schedule, rows, "")
+                self._engine.room.limits.require_memory(request, schedule, rows, "")
             except CapacityError:
                 continue
             return rows
-        self._engine.room.require_memory(request, schedule, 1, f"prompt {request.index}")
+        self._engine.room.limits.require_memory(request, schedule, 1, f"prompt {request.index}")
         return 1
 
     def _feed(self) -> None:

@@ -75,7 +75,7 @@ class Engine:
             parse_admission(config.admission, on_device=parts.engines.device is not None),
             self._fits,
             kept_tokens=self._kept_tokens,
-            max_chunk_tokens=self.room.max_chunk_tokens,
+            max_chunk_tokens=self.room.limits.max_chunk_tokens,
             fills_first=config.fills_first,
         )
 
@@ -125,7 +125,7 @@ class Engine:
             0, prompt, params or SamplingParams(), parts.model, parts.tokenizer, "prompt", client
         )
         resolved = parts.schedules.resolve(schedule, request.max_tokens)
-        self.room.require_possible(request, resolved)
+        self.room.limits.require_possible(request, resolved)
         return request, resolved
 
     def add_request(self, request: Request, schedule: ExitSchedule) -> int:

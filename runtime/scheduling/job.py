@@ -12,7 +12,8 @@ from ..kv.layout import KVLayout
 from ..kv.reservation import Reservation
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
-from ..stitching.slots import PromptRow, StepRow
+from ..stitching.prompt_rows import PromptRow
+from ..stitching.slots import StepRow
 from ..tokens.outputs import CompletionOutput, RequestOutput
 from ..tokens.tokenizer import Tokenizer
 

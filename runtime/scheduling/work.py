@@ -7,7 +7,8 @@ from time import perf_counter
 from typing import TypeVar
 
 from ...engines.memory import Array
-from ..stitching.slots import PromptRow, StepRow
+from ..stitching.prompt_rows import PromptRow
+from ..stitching.slots import StepRow
 from ..tokens.logits import StepLogits
 from .parts import EngineParts
 from .stats import Counters

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ...engines.memory import Array
 from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool, pooled_size
-from ..kv.reservation import fixed_sizes
+from ..kv.reservation import SlotSizes
 from ..kv.slots import SlotCache
 from ..tokens.logits import CandidateLogits
 from .device import DeviceStitcher
@@ -114,9 +114,10 @@ def device_slot_cache(
         layout,
         num_layers=num_layers,
         limit=limits.kv_bytes,
-        sizes=fixed_sizes(
+        sizes=SlotSizes(
             limits.max_rows,
-            limits.capacity,
+            limits.max_positions,
+            capacity=limits.capacity,
             least_rows=limits.max_rows if has_room else 1,
         ),
         keeps=has_room,

@@ -12,8 +12,10 @@ from ..kv.pool import BufferPool
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
 from ..kv.slots import SlotCache
 from ..schedule import LayerPlan
+from .prompt_rows import PromptRow, num_keeping, reservations
 from .slot_limits import SlotLimits
-from .slots import PromptRow, SlotStitcher, StepRow, num_keeping, reservations
+from .slot_memory import SlotMemory
+from .slots import SlotStitcher, StepRow
 from .stitcher import LayerCaches
 
 _PREFIX_SHARE = 4  # of KV memory, beginnings of prompts are kept in a quarter at most
@@ -39,6 +41,7 @@ class SlotRows(SlotStitcher):
         self._pool = pool
         self._num_layers = num_layers
         self._limits = limits
+        self._memory = SlotMemory(cache.layout, num_layers, cache.sizes, limits.bucket)
         self._prefixes = prefixes
         self._plans: dict[int, LayerPlan] = {}  # row -> of its last step
         self._chunked: _ChunkedPrompt | None = None
@@ -68,16 +71,16 @@ class SlotRows(SlotStitcher):
         most = self._limits.most_prompts
         if most is not None and len(rows) > most:
             return False
-        return self._cache.fits(reservations(rows), self._scratch_plan(rows).nbytes)
+        return self._cache.fits(reservations(rows), self._memory.scratch_plan(rows).nbytes)
 
     def fits_in_chunks(self, row: PromptRow) -> bool:
         """See SlotStitcher."""
-        return self._cache.fits(reservations([row]), self._chunk_plan(row).nbytes)
+        return self._cache.fits(reservations([row]), self._memory.chunk_plan(row).nbytes)
 
-    def bytes_alone(self, row: PromptRow, *, in_chunks: bool) -> int:
+    @property
+    def memory(self) -> SlotMemory:
         """See SlotStitcher."""
-        plan = self._chunk_plan(row) if in_chunks else self._scratch_plan([row])
-        return self._cache.bytes_alone(reservations([row])) + plan.nbytes
+        return self._memory
 
     def kept_tokens(self, row: PromptRow) -> int:
         """See SlotStitcher."""
@@ -86,7 +89,7 @@ class SlotRows(SlotStitcher):
         kept = len(self._prefixes.find(row.tokens, row.owner)) * BLOCK_TOKENS
         if kept < _LEAST_KEPT_TOKENS:
             return 0
-        if self.bytes_alone(row, in_chunks=True) > self._cache.limit:
+        if self._memory.alone(row, in_chunks=True) > self._cache.limit:
             return 0  # in chunks it could never run
         return kept
 
@@ -96,11 +99,11 @@ class SlotRows(SlotStitcher):
         Where all rows keep a layer, it writes their slots; else a scratch pair, from which the
         rows that do keep it are copied.
         """
-        self._reserve(rows, self._scratch_plan(rows))
+        self._reserve(rows, self._memory.scratch_plan(rows))
         active = [[row.active_length(layer) for row in rows] for layer in range(self._num_layers)]
         written: dict[int, tuple[Tensor, Tensor]] = {}  # by layer, [rows, N, T, W]
         with (
-            KVCache(self._pool, self._scratch_plan(rows)) as scratch,
+            KVCache(self._pool, self._memory.scratch_plan(rows)) as scratch,
             self._recording(rows) as recordings,
         ):
 
@@ -124,8 +127,8 @@ class SlotRows(SlotStitcher):
     def begin_chunks(self, row: PromptRow) -> int:
         """See SlotStitcher."""
         assert self._chunked is None, "one prompt at a time"
-        self._reserve([row], self._chunk_plan(row))
-        chunked = _ChunkedPrompt(row, KVCache(self._pool, self._chunk_plan(row)))
+        self._reserve([row], self._memory.chunk_plan(row))
+        chunked = _ChunkedPrompt(row, KVCache(self._pool, self._memory.chunk_plan(row)))
         self._chunked = chunked
         if self._prefixes is not None and row.runs_whole:
             blocks = self._prefixes.find(row.tokens, row.owner)
@@ -258,35 +261,6 @@ class SlotRows(SlotStitcher):
                 continue
             for target, held in zip(self._cache.enter(layer, [row.row]), source, strict=True):
                 self._pool.memory.copy_between((target, 0), (held, index), len(row.tokens))
-
-    def _scratch_plan(self, rows: Sequence[PromptRow]) -> KVPlan:
-        """One pair for the layers that not all rows keep."""
-        layers = range(self._num_layers)
-        longest = max(
-            (
-                max(row.active_length(layer) for row in rows)
-                for layer in layers
-                if num_keeping(rows, layer) < len(rows)
-            ),
-            default=0,
-        )
-        return KVPlan(
-            self._cache.layout,
-            rows=len(rows),
-            capacities=(0,) * len(layers),
-            scratch_rows=len(rows) if longest else 0,
-            scratch_capacity=(self._limits.bucket or longest) if longest else 0,
-        )
-
-    def _chunk_plan(self, row: PromptRow) -> KVPlan:
-        """Every layer needs what it has seen of a prompt that comes in chunks."""
-        return KVPlan(
-            self._cache.layout,
-            rows=1,
-            capacities=tuple(
-                self._limits.bucket or row.active_length(layer) for layer in range(self._num_layers)
-            ),
-        )
 
     def _drop_chunked(self) -> None:
         if self._chunked is not None:

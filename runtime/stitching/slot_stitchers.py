@@ -7,7 +7,7 @@ from typing import cast
 from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
 from ..kv.prefixes import PrefixCache
-from ..kv.reservation import class_sizes, exact_sizes
+from ..kv.reservation import SlotSizes
 from ..kv.slots import SlotCache
 from .device import DeviceStitcher
 from .device_slots import DeviceSlotStitcher, device_slot_cache
@@ -36,7 +36,7 @@ def make_slots(
     if isinstance(stitcher, DeviceStitcher):
         cache = device_slot_cache(pool, layout, num_layers, limits)
         return DeviceSlotStitcher(stitcher, cache, pool, limits)
-    sizes = exact_sizes if exact else class_sizes(limits.max_rows, limits.max_positions)
+    sizes = SlotSizes(limits.max_rows, limits.max_positions, exact=exact)
     cache = SlotCache(pool, layout, num_layers=num_layers, limit=limits.kv_bytes, sizes=sizes)
     prefixes = PrefixCache(pool, layout, num_layers) if keeps_prefixes else None
     return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, limits, prefixes)

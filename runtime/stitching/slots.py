@@ -4,55 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...engines.memory import Array
-from ..kv.reservation import Reservation
-from ..schedule import ExitSchedule, LayerPlan
+from ..schedule import LayerPlan
 from ..tokens.logits import StepLogits
+from .prompt_rows import PromptRow
 from .slot_limits import SlotLimits
-
-
-@dataclass(frozen=True)
-class PromptRow:
-    """A row that begins: its number, its prompt, and what is reserved for it.
-
-    ``copies``: numbers of rows that go on from the same prompt (further completions of it).
-    ``owner``: of the kept beginnings that the prompt may use, see `PrefixCache`.
-    """
-
-    row: int
-    tokens: tuple[int, ...]
-    schedule: ExitSchedule
-    reservation: Reservation
-    copies: tuple[int, ...] = ()
-    owner: str = ""
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Its own number and its copies'."""
-        return (self.row, *self.copies)
-
-    @property
-    def runs_whole(self) -> bool:
-        """Whether every layer runs on the whole prompt."""
-        layers = range(len(self.reservation.capacities))
-        return all(self.active_length(layer) == len(self.tokens) for layer in layers)
-
-    def active_length(self, layer: int) -> int:
-        """How many of the prompt's tokens, from the first on, run ``layer``."""
-        return self.schedule.prompt_prefix(layer, len(self.tokens))
-
-
-def reservations(rows: Sequence[PromptRow]) -> list[Reservation]:
-    """One for each row and copy."""
-    return [row.reservation for row in rows for _ in row.rows]
-
-
-def num_keeping(rows: Sequence[PromptRow], layer: int) -> int:
-    """How many of the rows run ``layer`` after their prompts."""
-    return sum(1 for row in rows if row.reservation.capacities[layer])
+from .slot_memory import SlotMemory
 
 
 class StepRow(NamedTuple):
@@ -78,10 +37,6 @@ class SlotStitcher(ABC):
     @abstractmethod
     def fits_in_chunks(self, row: PromptRow) -> bool:
         """The same for one row whose prompt runs in chunks."""
-
-    @abstractmethod
-    def bytes_alone(self, row: PromptRow, *, in_chunks: bool) -> int:
-        """Bytes of KV memory that the row and its copies need if nothing else runs."""
 
     @abstractmethod
     def kept_tokens(self, row: PromptRow) -> int:
@@ -128,6 +83,11 @@ class SlotStitcher(ABC):
     @abstractmethod
     def limits(self) -> SlotLimits:
         """What the slots hold at most."""
+
+    @property
+    @abstractmethod
+    def memory(self) -> SlotMemory:
+        """What rows need of KV memory."""
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from ....engines.errors import BundleError, ClosedError
 from ...batches.prompts import Prompt
 from ...kv.prefix_sharing import PrefixSharing
 from ...schedule import ExitSchedule
-from ...scheduling.room import require_rows
+from ...scheduling.room import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import ScoreOutput
 from ...tokens.sampling import SamplingParams
@@ -65,6 +65,7 @@ class ProcessEngine(EngineService):
         self._dispatcher = Dispatcher(self._requests, Suspects(policy.poison_timeout))
         self._stats: EngineStats | None = None  # of the worker that runs; None until the first
         self._ended_stats: EngineStats | None = None  # of those that died
+        self._limits: RequestLimits | None = None  # of the last worker that has loaded
         self.loaded: Future[None] = Future()
         self._keeper = WorkerKeeper(settings, policy, self, worker_module)
 
@@ -193,12 +194,15 @@ class ProcessEngine(EngineService):
     ) -> RequestStream:
         """See EngineService.
 
-        The worker alone knows whether a request needs more KV memory than there is at all: then
-        its stream raises CapacityError.
+        Until the first worker has loaded nobody knows how much KV memory there is: the stream of a
+        request that needs more raises CapacityError.
         """
         self._requests.require_home()
         made, resolved = self._outline.prepare(prompt, params, schedule, client)
-        require_rows(made, self._settings.max_batch_size)
+        if self._limits is None:
+            require_rows(made, self._settings.max_batch_size)
+        else:
+            self._limits.require_possible(made, resolved)
         name = request_id or uuid4().hex
         asked = EngineRequest(name, made, resolved, _end(deadline))
         self._dispatcher.require_sound(asked)
@@ -285,7 +289,7 @@ class ProcessEngine(EngineService):
                 str(self._settings.path),
                 "was replaced by another bundle since it was opened; start the server again",
             )
-        self._stats = loaded.stats
+        self._stats, self._limits = loaded.stats, loaded.limits
         self._dispatcher.worker_is_up(outbox)
         if not self.loaded.done():
             self.loaded.set_result(None)

@@ -14,6 +14,7 @@ from ....engines.errors import SkipDecError
 from ...batches.requests import Request
 from ...batches.scoring import ScoreRequest
 from ...schedule.text import format_schedule, parse_schedule
+from ...scheduling.room import RequestLimits
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from ..engine_loop import Cancellation, EngineRequest
@@ -57,6 +58,7 @@ class Loaded:
 
     digest: str  # of the manifest of the bundle that it opened
     stats: EngineStats
+    limits: RequestLimits
 
 
 @dataclass(frozen=True)

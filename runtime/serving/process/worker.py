@@ -45,7 +45,8 @@ def main() -> None:
     with settings.service.engine(generator) as engine:
         loop = EngineLoop(engine, _LinkSink(link, engine))
         intake.serve(engine, loop, generator.model.num_layers)
-        link.send(Loaded(generator.bundle.manifest.digest, engine.stats()))
+        digest = generator.bundle.manifest.digest
+        link.send(Loaded(digest, engine.stats(), engine.room.limits))
         try:
             loop.run()
         except Exception:
@@ -85,7 +86,7 @@ class _Intake(Thread):
                 try:
                     asked = message.asked(self._num_layers)
                     if isinstance(asked, EngineRequest):
-                        self._engine.room.require_possible(asked.request, asked.schedule)
+                        self._engine.room.limits.require_possible(asked.request, asked.schedule)
                     else:
                         self._engine.scoring.check(asked.request)
                 except SkipDecError as error:

@@ -20,6 +20,7 @@ from steered_worker import DIE, HOLD, STUCK
 from workers import AT_ONCE, settings
 
 from skipdec import SkipDecError
+from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
 from skipdec.runtime.serving.process.engine import ProcessEngine
@@ -38,10 +39,10 @@ def _workers_find_the_steered_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_process(
-    policy: RestartPolicy = AT_ONCE,
+    policy: RestartPolicy = AT_ONCE, **options: object
 ) -> Callable[[ServedBundle], AbstractAsyncContextManager[ProcessEngine]]:
     return lambda bundle: ProcessEngine.opened(
-        settings(bundle.path), policy, worker_module="steered_worker"
+        settings(bundle.path, **options), policy, worker_module="steered_worker"
     )
 
 
@@ -50,6 +51,24 @@ def served(bundle: Path, **config: object) -> Iterator[Running]:
     tiny = ServedBundle("tiny", bundle)
     with serving(tiny, open_engine=in_process(), **config) as running:
         yield running
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"kv_memory": 40_000}, "kv_memory allows 40,000"),
+        ({"service": ServiceConfig(max_model_len=20)}, "max_model_len allows 20"),
+    ],
+)
+def test_what_can_never_fit_is_refused_before_a_stream_begins(
+    bundle: Path, options: dict[str, object], problem: str
+) -> None:
+    tiny = ServedBundle("tiny", bundle)
+    with serving(tiny, open_engine=in_process(**options)) as running:
+        answers = [running.complete(**LONG, stream=stream) for stream in (False, True)]
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert answers[0].json() == answers[1].json()
+    assert problem in answers[0].json()["error"]["message"]
 
 
 def kill_worker(running: Running) -> None:

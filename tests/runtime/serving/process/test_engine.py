@@ -71,7 +71,7 @@ def test_texts_and_scores_are_those_of_an_engine_in_this_process(bundle: Path) -
     asyncio.run(main())
 
 
-def test_what_is_wrong_is_said_before_it_is_queued_or_by_its_stream(bundle: Path) -> None:
+def test_what_is_wrong_is_said_before_it_is_queued(bundle: Path) -> None:
     async def main() -> None:
         async with steered(bundle, kv_memory=40_000) as engine:
             with pytest.raises(UsageError, match="no tokens"):
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said_before_it_is_queued_or_by_its_stream(bundle: Path
             with pytest.raises(CapacityError, match="n 3"):
                 engine.submit([5], SamplingParams(n=3, max_tokens=2))
             with pytest.raises(CapacityError, match="kv_memory allows 40,000"):
-                await engine.generate([5], LONG)
+                engine.submit([5], LONG)
             assert engine.stats().waiting == 0
 
     asyncio.run(main())

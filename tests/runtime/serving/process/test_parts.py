@@ -15,13 +15,17 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.batches.requests import Request
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.kv.layout import KVLayout
+from skipdec.runtime.kv.reservation import SlotSizes
 from skipdec.runtime.scheduling.histogram import Distribution
+from skipdec.runtime.scheduling.room import RequestLimits
 from skipdec.runtime.scheduling.stats import EngineStats
 from skipdec.runtime.serving.engine_loop import Cancellation
 from skipdec.runtime.serving.process import settings as settings_module
 from skipdec.runtime.serving.process.link import Link
 from skipdec.runtime.serving.process.messages import (
     Begun,
+    Loaded,
     Logged,
     Message,
     Refused,
@@ -33,6 +37,7 @@ from skipdec.runtime.serving.process.messages import (
 from skipdec.runtime.serving.process.restarts import Deaths, RestartPolicy
 from skipdec.runtime.serving.process.settings import WorkerSettings
 from skipdec.runtime.serving.process.suspects import Suspects
+from skipdec.runtime.stitching.slot_memory import SlotMemory
 from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
 
 STATS = EngineStats(
@@ -58,6 +63,13 @@ STATS = EngineStats(
     sampling_seconds=0.25,
     histograms={"step_rows": Distribution((1, 2), (3, 4, 0), 11.0)},
 )
+LIMITS = RequestLimits(
+    max_rows=2,
+    max_positions=64,
+    max_chunk_tokens=32,
+    kv_bytes=1 << 20,
+    memory=SlotMemory(KVLayout(4, 8, "float32"), 6, SlotSizes(2, 64, capacity=64)),
+)
 LOGPROBS = ({5: Logprob(-math.inf, 1, "\u2028\n"), 6: Logprob(-0.5)},)
 DELTA = StreamDelta(0, 1, (5,), "é\n\u2028", "stop", 3, LOGPROBS, "x")
 OUTPUT = RequestOutput("a", None, (1, 2), (CompletionOutput(0, "x", (5,), -0.5, LOGPROBS),), True)
@@ -76,6 +88,7 @@ def submission(**params: object) -> Submission:
         Refused.of(CapacityError("prompt", "one\n", "two"), "a"),
         Begun(("a", "b")),
         Stepped((("a", DELTA),), (OUTPUT,), (), STATS),
+        Loaded("digest", STATS, LIMITS),
         Logged(40, "skipdec", "Traceback:\n  line"),
     ],
     ids=lambda message: type(message).__name__,
