@@ -9,6 +9,7 @@ from ..memory import Array
 from .library import KernelLibrary
 
 _NOT_FINITE, _FAILED = -1, -2
+_MOST = 2**63 - 1  # of a c_int64, which takes larger integers modulo 2**64
 
 
 class _Draw(ctypes.Structure):
@@ -36,7 +37,7 @@ class KernelDraw:
     ) -> None:
         self._library = library
         self._draw_token = library.draw_token
-        self._draw = _Draw(inverse_temperature, margin, max(0, top_k), top_p, 0.0)
+        self._draw = _Draw(inverse_temperature, margin, min(max(0, top_k), _MOST), top_p, 0.0)
         self._reference = ctypes.byref(self._draw)
 
     def draw(self, logits: Array, uniform: float) -> int | None:

@@ -165,6 +165,12 @@ def test_what_is_wrong_is_said_by_name(server: Running, fields: dict[str, Any], 
     assert re.search(told, error["message"])
 
 
+def test_a_top_k_beyond_all_integers_of_c_keeps_all_tokens(server: Running) -> None:
+    asked: dict[str, Any] = {"prompt": "a", "seed": 3, "max_tokens": 12, "ignore_eos": True}
+    answers = [server.complete(**asked, top_k=top_k).json() for top_k in (0, 2**64 + 1)]
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
 def test_a_timeout_ends_a_text_as_it_is(server: Running) -> None:
     answer = server.complete(prompt="a", max_tokens=50, ignore_eos=True, timeout=1e-6).json()
     assert answer["choices"][0]["finish_reason"] == "abort"

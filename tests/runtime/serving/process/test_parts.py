@@ -84,6 +84,7 @@ def submission(**params: object) -> Submission:
     "message",
     [
         submission(stop=["\n", "é"], seed=2**63, logprobs=3, temperature=0),
+        submission(top_k=2**64 + 1),
         Cancellation("a", "cancelled"),
         Refused.of(CapacityError("prompt", "one\n", "two"), "a"),
         Begun(("a", "b")),

@@ -41,6 +41,10 @@ def params(**values: object) -> SamplingParams:
             {"sampling_parameters": '{"temperature": "0.1", "ignore_eos": "True", "stop": "7"}'},
             SamplingParams(temperature=0.1, ignore_eos=True, stop="7"),
         ),
+        (
+            {"sampling_parameters": '{"top_k": "18446744073709551617"}'},
+            SamplingParams(top_k=2**64 + 1),
+        ),
         ({"return_logprobs": True}, SamplingParams(logprobs=0)),
         (
             {"return_cumulative_logprob": True, "sampling_parameters": '{"logprobs": 4}'},
