@@ -77,9 +77,7 @@ class RunningRequest:
             )
             for place, index in enumerate(outputs)
         ]
-        prompt = replace(
-            prompt_row(layout, request, schedule, first_row, len(rows)), owner=owner
-        )
+        prompt = replace(prompt_row(layout, request, schedule, first_row, len(rows)), owner=owner)
         return cls(number, request, schedule, rows, prompt, start)
 
     @property

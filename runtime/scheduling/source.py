@@ -29,9 +29,7 @@ class EngineSource:
     schedules: ScheduleResolver
 
     @contextmanager
-    def engine(
-        self, config: EngineConfig, *, max_model_len: int | None
-    ) -> Iterator[Engine]:
+    def engine(self, config: EngineConfig, *, max_model_len: int | None) -> Iterator[Engine]:
         """Hold the generator for one; see `Generator.engine`."""
         keeps_prefixes = config.prefixes != "off"
         slots = self.runner.make_slots(max_model_len, keeps_prefixes=keeps_prefixes)

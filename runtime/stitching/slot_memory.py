@@ -51,7 +51,7 @@ class SlotMemory:
         )
 
     def chunk_plan(self, row: PromptRow) -> KVPlan:
-        """Return the caches of a prompt that runs in chunks: all layers need what they have seen."""
+        """Return the caches of a prompt in chunks: all layers need what they have seen."""
         return KVPlan(
             self.layout,
             rows=1,

@@ -112,9 +112,7 @@ async def _attack(server: Server, long: int, scored: int) -> list[str]:
     async with httpx2.AsyncClient(timeout=None, limits=httpx2.Limits(max_connections=None)) as http:
         clients = Clients(server, http)
         print(f"alone: {await clients.wait_of_short_text()}")
-        texts = [
-            clients.ask(_GREEDY, prompt=[_TOKEN] * 8, max_tokens=long) for _ in range(_TEXTS)
-        ]
+        texts = [clients.ask(_GREEDY, prompt=[_TOKEN] * 8, max_tokens=long) for _ in range(_TEXTS)]
         async with clients.busy(texts):
             beside_texts = await clients.wait_of_short_text()
         print(f"beside {_TEXTS} texts of {long} tokens: {beside_texts}")

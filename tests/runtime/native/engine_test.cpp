@@ -31,7 +31,7 @@ class EngineTest : public ::testing::Test {
     config.max_batch_size = max_batch_size;
     config.kv_memory = kv_memory;
     config.max_prefill_tokens = max_prefill_tokens;
-    config.prefix_cache = prefix_cache;
+    config.prefix_cache = prefix_cache ? PrefixSharing::kShared : PrefixSharing::kOff;
     engine_ = std::make_unique<Engine>(bundle_.manifest(), engines_, nullptr, config);
   }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "errors.h"
+#include "scheduling/scoring_turns.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -60,6 +61,51 @@ TEST_F(SchedulerTest, NobodyPassesTheFirstThatDoesNotFit) {
   EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(0)));
   scheduler.row_ended(0);
   EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{1}));
+}
+
+TEST_F(SchedulerTest, ClientsTakeTurnsAndKeepTheirOwnOrder) {
+  Scheduler scheduler = make(4, 32);
+  const std::string clients = "aaaabbac";
+  for (std::size_t number = 0; number < clients.size(); ++number) {
+    scheduler.add({static_cast<std::int64_t>(number), 20}, clients.substr(number, 1));
+  }
+  scheduler.cancel(3);
+  Numbers begun;
+  while (scheduler.is_busy()) {
+    const Action action = scheduler.next_action(0);
+    if (!std::holds_alternative<Prefill>(action)) continue;
+    begun.push_back(prefilled(action).front());
+    scheduler.row_ended(begun.back());
+  }
+  EXPECT_EQ(begun, (Numbers{0, 4, 7, 1, 5, 2, 6}));
+}
+
+TEST_F(SchedulerTest, AClientThatComesBackGoesBehindThoseWhoWait) {
+  Scheduler scheduler = make(4, 32);
+  scheduler.add({0, 20}, "a");
+  scheduler.add({1, 20}, "b");
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0}));
+  scheduler.row_ended(0);
+  scheduler.add({2, 20}, "a");
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{1}));
+}
+
+TEST(ScoringTurnsTest, GenerationRunsAsLongAsTheLastScoredTextTook) {
+  ScoringTurns turns;
+  const EngineStats before;
+  EngineStats after;
+  EXPECT_TRUE(turns.is_due(before));
+  after.scoring_seconds = 2;
+  after.steps = 9;
+  turns.scored(before, after);
+  after.running = 1;
+  after.decode_seconds = 1.9;
+  after.steps = 11;
+  EXPECT_FALSE(turns.is_due(after));
+  after.sampling_seconds = 0.2;
+  EXPECT_TRUE(turns.is_due(after));
+  turns.scored(after, after);
+  EXPECT_FALSE(turns.is_due(after));  // rows that run are owed a step
 }
 
 TEST_F(SchedulerTest, MemoryBoundsWhatIsLetInTogether) {

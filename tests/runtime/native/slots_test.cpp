@@ -119,6 +119,18 @@ TEST_F(PrefixesTest, TheLastTokenOfAPromptMustRun) {
   EXPECT_EQ(prefixes_.kept_tokens(tokens(49, 1)), 0);
 }
 
+TEST_F(PrefixesTest, AnOwnerFindsItsOwnBeginningsAlone) {
+  prefixes_.set_limit(1 << 20);
+  prefixes_.record(tokens(32), "a").commit();
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(33), "a"), 32);
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(33), "b"), 0);
+  EXPECT_EQ(prefixes_.kept_tokens(tokens(33)), 0);
+  prefixes_.record(tokens(32), "b").commit();
+  EXPECT_EQ(prefixes_.find(tokens(33), "b").size(), 2U);
+  prefixes_.set_limit(0);
+  EXPECT_EQ(pool_.in_use_bytes(), 0);
+}
+
 TEST_F(PrefixesTest, WhatWasUsedLongestAgoGoesFirstAndEndsBeforeBeginnings) {
   prefixes_.set_limit(1 << 20);
   keep(tokens(32));

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from random_requests import run_all
 
 from skipdec import Generator, SamplingParams, UsageError

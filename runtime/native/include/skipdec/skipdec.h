@@ -42,7 +42,7 @@ extern "C" {
 
 /* Grows when something is added; a program runs with any library whose number is at least that of
  * the header it was compiled with. */
-#define SKIPDEC_ABI_VERSION 1
+#define SKIPDEC_ABI_VERSION 2
 
 typedef enum skipdec_status {
   SKIPDEC_OK = 0,
@@ -84,6 +84,14 @@ typedef enum skipdec_weights {
   SKIPDEC_WEIGHTS_COPIED = 1  /* to memory of this process, in huge pages where there are */
 } skipdec_weights;
 
+/* Who finds the beginnings of prompts that are kept. Who shares them can learn, from the time of a
+ * first token, what others sent. */
+typedef enum skipdec_prefix_cache {
+  SKIPDEC_PREFIX_CACHE_OFF = 0,    /* none are kept */
+  SKIPDEC_PREFIX_CACHE_SHARED = 1, /* all clients */
+  SKIPDEC_PREFIX_CACHE_CLIENT = 2  /* each client its own only, see skipdec_params */
+} skipdec_prefix_cache;
+
 typedef struct skipdec_options {
   size_t size;
   const char* schedule;    /* default of all requests, see skipdec_params; NULL: the bundle's own */
@@ -97,7 +105,7 @@ typedef struct skipdec_options {
   int32_t max_prefill_tokens; /* of one call for prompts; default 2048 */
   int64_t max_model_len;      /* positions of a request, prompt and text; 0: as many as there are */
   const char* admission;      /* "fcfs" or "gang:min_free=2,hold_ms=8"; NULL: fcfs */
-  int32_t prefix_cache;       /* keep beginnings of prompts; default 1 */
+  int32_t prefix_cache;       /* a skipdec_prefix_cache; default SKIPDEC_PREFIX_CACHE_SHARED */
   const char* onnxruntime;    /* path of libonnxruntime; NULL: searched for */
 } skipdec_options;
 
@@ -197,6 +205,7 @@ typedef struct skipdec_params {
   double deadline;           /* seconds from now after which it ends, "abort"; 0: none */
   skipdec_callback callback; /* NULL: deltas are asked for by skipdec_request_next */
   void* user_data;
+  const char* client; /* any name of whoever asks: clients take turns, a request each; NULL: none */
 } skipdec_params;
 
 SKIPDEC_API void skipdec_params_init(skipdec_params* params, size_t size);

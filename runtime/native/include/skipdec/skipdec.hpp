@@ -162,6 +162,7 @@ class Options {
   Options& max_model_len(std::int64_t positions) { return set(options_.max_model_len, positions); }
   Options& admission(std::string text) { return set(admission_, std::move(text)); }
   Options& prefix_cache(bool on) { return set(options_.prefix_cache, on ? 1 : 0); }
+  Options& prefix_cache(skipdec_prefix_cache who) { return set(options_.prefix_cache, who); }
   Options& onnxruntime(std::string path) { return set(onnxruntime_, std::move(path)); }
 
   // For C; valid while this lives and stays as it is.
@@ -222,6 +223,7 @@ class Params {
     return set(params_.logprobs, count.value_or(-1));
   }
   Params& schedule(std::string text) { return set(schedule_, std::move(text)); }
+  Params& client(std::string name) { return set(client_, std::move(name)); }
   Params& deadline(Seconds from_now) { return set(params_.deadline, from_now.count()); }
   Params& on_delta(OnDelta function) { return set(on_delta_, std::move(function)); }
 
@@ -239,6 +241,7 @@ class Params {
     params.stop_token_ids = stop_token_ids_.data();
     params.num_stop_token_ids = stop_token_ids_.size();
     if (schedule_) params.schedule = detail::zero_ended(*schedule_, "schedule");
+    if (client_) params.client = detail::zero_ended(*client_, "client");
     return params;
   }
 
@@ -252,7 +255,7 @@ class Params {
   skipdec_params params_;
   std::vector<std::string> stop_;
   std::vector<std::int64_t> stop_token_ids_;
-  std::optional<std::string> schedule_;
+  std::optional<std::string> schedule_, client_;
   OnDelta on_delta_;
 };
 

@@ -18,7 +18,7 @@ const skipdec_options& default_options() {
     options.max_batch_size = static_cast<int32_t>(service.engine.max_batch_size);
     options.max_waiting = static_cast<int32_t>(service.max_waiting);
     options.max_prefill_tokens = static_cast<int32_t>(service.engine.max_prefill_tokens);
-    options.prefix_cache = service.engine.prefix_cache ? 1 : 0;
+    options.prefix_cache = SKIPDEC_PREFIX_CACHE_SHARED;
     return options;
   }();
   return standard;
@@ -32,6 +32,21 @@ Enum enumerator(int value, const char* name) {
                          "is " + std::to_string(value) + "; allowed: 0 and 1, see skipdec.h");
   }
   return static_cast<Enum>(value);
+}
+
+// Throws Error (kUsage) for what is no skipdec_prefix_cache.
+runtime::PrefixSharing prefix_sharing(int32_t value) {
+  switch (value) {
+    case SKIPDEC_PREFIX_CACHE_OFF:
+      return runtime::PrefixSharing::kOff;
+    case SKIPDEC_PREFIX_CACHE_SHARED:
+      return runtime::PrefixSharing::kShared;
+    case SKIPDEC_PREFIX_CACHE_CLIENT:
+      return runtime::PrefixSharing::kClient;
+    default:
+      throw runtime::Error(runtime::Status::kUsage, "prefix_cache",
+                           "is " + std::to_string(value) + "; allowed: 0, 1 and 2, see skipdec.h");
+  }
 }
 
 runtime::ServiceOptions service_options(const skipdec_options& given) {
@@ -49,7 +64,7 @@ runtime::ServiceOptions service_options(const skipdec_options& given) {
       static_cast<std::int64_t>(std::min<uint64_t>(given.kv_memory, INT64_MAX));
   options.engine.max_prefill_tokens = given.max_prefill_tokens;
   options.engine.admission = runtime::text_or_empty(given.admission);
-  options.engine.prefix_cache = given.prefix_cache != 0;
+  options.engine.prefix_cache = prefix_sharing(given.prefix_cache);
   return options;
 }
 

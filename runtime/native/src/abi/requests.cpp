@@ -30,9 +30,9 @@ skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>
     made.push_back(std::make_unique<skipdec_request>());
     made.back()->service = engine->service;
   }
-  const auto tickets = engine->service->submit_many(prompts, runtime::sampling_params(whole),
-                                                    runtime::text_or_empty(whole.schedule),
-                                                    whole.deadline, on_delta);
+  const auto tickets = engine->service->submit_many(
+      prompts, runtime::sampling_params(whole), runtime::text_or_empty(whole.schedule),
+      whole.deadline, on_delta, runtime::text_or_empty(whole.client));
   for (std::size_t index = 0; index < made.size(); ++index) {
     made[index]->ticket = tickets[index];
     requests[index] = made[index].release();

@@ -12,7 +12,12 @@ struct PrefixCache::Block {
   Tokens tokens{};
   Buffer memory;  // [L, 2, N, kBlockTokens, W], keys and values
   std::int64_t children = 0;
+  std::string owner;  // of a prompt's first block; else empty
 };
+
+PrefixCache::Key PrefixCache::key_of(const Block& block) {
+  return {block.parent.get(), block.tokens, block.owner};
+}
 
 PrefixCache::PrefixCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_layers)
     : pool_(pool),
@@ -26,23 +31,26 @@ void PrefixCache::set_limit(std::int64_t nbytes) {
   make_room(0, {});
 }
 
-std::vector<PrefixCache::BlockPointer> PrefixCache::find(const std::vector<std::int64_t>& tokens) {
-  std::vector<BlockPointer> found = known(tokens, tokens.size() - 1);
+std::vector<PrefixCache::BlockPointer> PrefixCache::find(const std::vector<std::int64_t>& tokens,
+                                                         const std::string& owner) {
+  std::vector<BlockPointer> found = known(tokens, tokens.size() - 1, owner);
   touch(found);
   return found;
 }
 
-std::int64_t PrefixCache::kept_tokens(const std::vector<std::int64_t>& tokens) const {
-  return static_cast<std::int64_t>(known(tokens, tokens.size() - 1).size()) * kBlockTokens;
+std::int64_t PrefixCache::kept_tokens(const std::vector<std::int64_t>& tokens,
+                                      const std::string& owner) const {
+  return static_cast<std::int64_t>(known(tokens, tokens.size() - 1, owner).size()) * kBlockTokens;
 }
 
 // The kept blocks among the first ``end`` tokens.
 std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std::int64_t>& tokens,
-                                                          std::size_t end) const {
+                                                          std::size_t end,
+                                                          const std::string& owner) const {
   std::vector<BlockPointer> found;
   const Block* parent = nullptr;
   for (std::size_t start = 0; start + kBlockTokens <= end; start += kBlockTokens) {
-    Key key{parent, {}};
+    Key key{parent, {}, parent == nullptr ? owner : std::string()};
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(start), kBlockTokens,
                 key.tokens.begin());
     const auto place = places_.find(key);
@@ -56,15 +64,16 @@ std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std:
 // A block is used as recently as what lies behind it.
 void PrefixCache::touch(const std::vector<BlockPointer>& blocks) {
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    const auto place = places_.at(Key{(*block)->parent.get(), (*block)->tokens});
+    const auto place = places_.at(key_of(**block));
     blocks_.splice(blocks_.end(), blocks_, place);
   }
 }
 
-PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& tokens) {
+PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& tokens,
+                                           const std::string& owner) {
   Recording recording;
   recording.cache_ = this;
-  const std::vector<BlockPointer> kept = known(tokens, tokens.size());
+  const std::vector<BlockPointer> kept = known(tokens, tokens.size(), owner);
   touch(kept);
   recording.start_ = static_cast<std::int64_t>(kept.size()) * kBlockTokens;
   BlockPointer parent = kept.empty() ? nullptr : kept.back();
@@ -75,6 +84,7 @@ PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& toke
     block->memory = pool_.acquire(block_bytes_);
     ++num_held_;
     block->parent = parent;
+    if (parent == nullptr) block->owner = owner;
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(start), kBlockTokens,
                 block->tokens.begin());
     recording.blocks_.push_back(block);
@@ -101,7 +111,7 @@ void PrefixCache::Recording::copy(std::int64_t layer, const CacheView& written, 
 void PrefixCache::Recording::commit() {
   bool is_known = false;
   for (const BlockPointer& block : blocks_) {
-    const Key key{block->parent.get(), block->tokens};
+    const Key key = key_of(*block);
     is_known = is_known || cache_->places_.count(key) > 0;
     if (is_known) {  // another prompt of the same call has kept it meanwhile
       cache_->free(block);
@@ -137,7 +147,7 @@ bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>
     });
     if (oldest == blocks_.end()) return false;
     const BlockPointer block = std::move(*oldest);
-    places_.erase(Key{block->parent.get(), block->tokens});
+    places_.erase(key_of(*block));
     blocks_.erase(oldest);
     if (block->parent) --block->parent->children;
     free(block);
@@ -157,7 +167,7 @@ CacheView PrefixCache::view(const Block& block, std::int64_t layer) const {
 }
 
 std::size_t PrefixCache::Hash::operator()(const Key& key) const {
-  std::size_t hash = std::hash<const void*>{}(key.parent);
+  std::size_t hash = std::hash<const void*>{}(key.parent) ^ std::hash<std::string>{}(key.owner);
   for (const std::int64_t token : key.tokens) {
     hash = (hash ^ static_cast<std::size_t>(token)) * 0x9E3779B97F4A7C15ULL;
     hash ^= hash >> 29U;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -17,7 +18,9 @@ constexpr std::int64_t kBlockTokens = 16;  // a beginning is kept, and found, in
 // Keys and values of prompts' beginnings, in all layers; the least recently used go first.
 //
 // A position's keys and values depend on the tokens up to it alone, where every layer runs on the
-// whole prompt. So a prompt that begins like one before takes them over and runs the rest.
+// whole prompt. So a prompt that begins like one before takes them over and runs the rest. It finds
+// the beginnings of its ``owner`` alone: whoever may not learn, from how long its own prompts take,
+// what others sent is an owner of its own.
 class PrefixCache {
  public:
   // Some tokens of a prompt behind those of ``parent``, and what all layers made of them.
@@ -32,9 +35,11 @@ class PrefixCache {
   // Keeps at most so many bytes from now on, dropping what is beyond.
   void set_limit(std::int64_t nbytes);
   // The longest kept beginning of a prompt, but its last token, which must run.
-  std::vector<BlockPointer> find(const std::vector<std::int64_t>& tokens);
+  std::vector<BlockPointer> find(const std::vector<std::int64_t>& tokens,
+                                 const std::string& owner = {});
   // How many tokens `find` would find, which changes nothing.
-  std::int64_t kept_tokens(const std::vector<std::int64_t>& tokens) const;
+  std::int64_t kept_tokens(const std::vector<std::int64_t>& tokens,
+                           const std::string& owner = {}) const;
   void clear();
 
   // New blocks of one prompt, filled a layer at a time while it runs; given up unless committed.
@@ -60,7 +65,7 @@ class PrefixCache {
   };
 
   // Begins to keep the whole blocks of a prompt that are not kept, as far as there is room.
-  Recording record(const std::vector<std::int64_t>& tokens);
+  Recording record(const std::vector<std::int64_t>& tokens, const std::string& owner = {});
 
   // Writes what ``layer`` made of ``blocks`` to the first row of ``target``.
   void restore(const std::vector<BlockPointer>& blocks, std::int64_t layer,
@@ -71,8 +76,9 @@ class PrefixCache {
   struct Key {
     const Block* parent;
     Tokens tokens;
+    std::string owner;  // of a prompt's first block; else empty
     bool operator==(const Key& other) const {
-      return parent == other.parent && tokens == other.tokens;
+      return parent == other.parent && tokens == other.tokens && owner == other.owner;
     }
   };
   struct Hash {
@@ -80,7 +86,9 @@ class PrefixCache {
   };
   using Blocks = std::list<BlockPointer>;  // the least recently used first
 
-  std::vector<BlockPointer> known(const std::vector<std::int64_t>& tokens, std::size_t end) const;
+  static Key key_of(const Block& block);
+  std::vector<BlockPointer> known(const std::vector<std::int64_t>& tokens, std::size_t end,
+                                  const std::string& owner) const;
   void touch(const std::vector<BlockPointer>& blocks);
   bool make_room(std::int64_t nbytes, const std::vector<BlockPointer>& spare);
   void free(const BlockPointer& block);

@@ -40,7 +40,8 @@ Engine::Engine(const Manifest& manifest, const Engines& engines, const Tokenizer
     : model_(manifest.model),
       tokenizer_(tokenizer),
       config_(config),
-      stitcher_(engines, manifest, limits_of(manifest, config), config.prefix_cache),
+      stitcher_(engines, manifest, limits_of(manifest, config),
+                config.prefix_cache != PrefixSharing::kOff),
       scheduler_(
           config.max_batch_size, config.max_prefill_tokens, Admission::parse(config.admission),
           [this](const std::vector<Job>& jobs) { return fits(jobs); },
@@ -58,6 +59,7 @@ void Engine::add(std::int64_t number, Request request, double start) {
   running->request = std::move(request);
   const Request& asked = running->request;
   running->prompt = prompt_row(asked, next_row_);
+  if (config_.prefix_cache == PrefixSharing::kClient) running->prompt.owner = asked.client;
   running->rows_left = asked.params.n;
   next_row_ += asked.params.n;
   running->sequences.reserve(static_cast<std::size_t>(asked.params.n));
@@ -65,7 +67,8 @@ void Engine::add(std::int64_t number, Request request, double start) {
     running->sequences.emplace_back(asked, index, model_, tokenizer_, start);
   }
   ++counters_.submitted;
-  scheduler_.add({number, static_cast<std::int64_t>(asked.prompt.size()), asked.params.n});
+  scheduler_.add({number, static_cast<std::int64_t>(asked.prompt.size()), asked.params.n},
+                 asked.client);
   requests_.emplace(number, std::move(running));
   publish();
 }

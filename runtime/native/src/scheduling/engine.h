@@ -14,13 +14,16 @@
 
 namespace skipdec::runtime {
 
+// Who finds the beginnings of prompts that are kept: all clients, or each its own only.
+enum class PrefixSharing { kOff, kShared, kClient };
+
 struct EngineConfig {
   std::int64_t max_batch_size = 8;  // rows at once
   std::int64_t max_model_len = 0;   // positions of a request; 0: as many as the bundle holds
   std::int64_t kv_memory = 0;       // bytes
   std::int64_t max_prefill_tokens = 2048;
   std::string admission;
-  bool prefix_cache = true;
+  PrefixSharing prefix_cache = PrefixSharing::kShared;
 };
 
 // What an engine has done so far; see skipdec_stats.

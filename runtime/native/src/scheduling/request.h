@@ -10,12 +10,14 @@
 
 namespace skipdec::runtime {
 
-// One prompt and how to continue it. ``max_tokens`` is resolved: never 0.
+// One prompt and how to continue it. ``max_tokens`` is resolved: never 0. ``client``: who asks, for
+// turns between clients and for a prefix cache of each client's own.
 struct Request {
   TokenSpan prompt;
   SamplingParams params;
   std::int64_t max_tokens = 0;
   SchedulePointer schedule;
+  std::string client;
 };
 
 // Throws Error (kUsage) for no tokens, or one that the vocabulary doesn't have.

@@ -27,7 +27,7 @@ std::int64_t Scheduler::running_rows() const {
 }
 
 void Scheduler::cancel(std::int64_t number) {
-  waiting_.erase(number);
+  waiting_.discard(number);
   running_.erase(number);
   if (chunked_ && chunked_->first.number == number) chunked_.reset();
 }
@@ -54,33 +54,33 @@ Action Scheduler::next_action(double now) {
   return Wait{until};
 }
 
-// The first that waits, if it fits, and others of like length that do, too.
+// The job whose turn it is, if it fits, and others of like length that do, too.
 std::vector<Job> Scheduler::group() const {
   std::vector<Job> found;
   std::int64_t free_slots = free();
   std::int64_t shortest = 0;
   std::int64_t longest = 0;
-  for (const auto& [number, job] : waiting_) {
+  waiting_.visit_in_turn([&](const Job& job) {  // whether others may be let in with it
     const std::int64_t low =
         std::min(found.empty() ? job.prompt_length : shortest, job.prompt_length);
     const std::int64_t high = std::max(longest, job.prompt_length);
     const auto calls = static_cast<std::int64_t>(found.size()) + 1;
     const bool is_alike =
         high <= std::max(2 * low, low + kCheapPadding) && high * calls <= max_prefill_tokens_;
-    if (!found.empty() && !is_alike) continue;
-    if (job.rows > free_slots) break;  // whoever comes later must not pass it
+    if (!found.empty() && !is_alike) return true;
+    if (job.rows > free_slots) return false;  // whoever comes later must not pass it
     const bool runs_alone = runs_in_chunks(job);
-    if (!found.empty() && runs_alone) continue;
+    if (!found.empty() && runs_alone) return true;
     found.push_back(job);
     if (!fits_(found)) {
       found.pop_back();
-      break;
+      return false;
     }
     free_slots -= job.rows;
     shortest = low;
     longest = high;
-    if (runs_alone) break;
-  }
+    return !runs_alone;
+  });
   return found;
 }
 
@@ -95,7 +95,10 @@ std::optional<double> Scheduler::held_until(const std::vector<Job>& group, doubl
   }
   since_ = since_.value_or(now);
   Situation situation;
-  for (const auto& [number, job] : waiting_) situation.waiting += job.rows;
+  waiting_.visit_in_turn([&](const Job& job) {
+    situation.waiting += job.rows;
+    return true;
+  });
   situation.free = free();
   situation.running = running_rows();
   situation.since = *since_;
@@ -105,7 +108,7 @@ std::optional<double> Scheduler::held_until(const std::vector<Job>& group, doubl
 
 Action Scheduler::let_in(const std::vector<Job>& group) {
   since_.reset();
-  for (const Job& job : group) waiting_.erase(job.number);
+  for (const Job& job : group) waiting_.serve(job.number);
   const Job& first = group.front();
   if (runs_in_chunks(first)) return next_chunk(first, kept_tokens_(first));
   Prefill prefill;

@@ -6,11 +6,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "scheduling/admission.h"
+#include "scheduling/client_queues.h"
 
 namespace skipdec::runtime {
 
@@ -37,12 +39,14 @@ struct Wait {
 };
 using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 
-// First come, first served, in ``slots`` rows; it runs nothing itself and reads no clock.
+// Lets requests into ``slots`` rows; it runs nothing itself and reads no clock.
 //
-// Prompts of like length (the shortest at least half the longest) share a call of at most
-// ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that many. After a
-// call for prompts comes a step, so that the gap between two tokens of a text is at most one such
-// call and one step. Whoever waits first is in the next call for prompts, so nobody starves.
+// Clients take turns, a request each (`ClientQueues`); requests of one client are let in first
+// come, first served. Prompts of like length (the shortest at least half the longest) share a call
+// of at most ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that
+// many. After a call for prompts comes a step, so that the gap between two tokens of a text is at
+// most one such call and one step. The next call for prompts has the request whose turn it is,
+// which none passes while it waits for rows or memory, so nobody starves.
 class Scheduler {
  public:
   // Whether jobs can be let in together, by memory; asked for what is let in next.
@@ -53,13 +57,16 @@ class Scheduler {
   Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens,
             std::unique_ptr<const Admission> admission, Fits fits, KeptTokens kept_tokens);
 
-  std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
+  std::int64_t waiting() const { return waiting_.size(); }
   bool is_busy() const { return !waiting_.empty() || !running_.empty() || chunked_.has_value(); }
   // Those of a prompt that is under way in chunks do not run yet.
   std::int64_t running_rows() const;
 
-  // Lets a request wait, which has at most as many rows as there are slots. Numbers ascend.
-  void add(const Job& job) { waiting_.emplace(job.number, job); }
+  // Lets a request wait, which has at most as many rows as there are slots. ``client``: who asks;
+  // requests without a name are those of one client.
+  void add(const Job& job, const std::string& client = {}) {
+    waiting_.add(job.number, client, job);
+  }
   // Forgets a request, wherever it is.
   void cancel(std::int64_t number);
   // One row of a running request has ended.
@@ -79,7 +86,7 @@ class Scheduler {
   std::unique_ptr<const Admission> admission_;
   Fits fits_;
   KeptTokens kept_tokens_;
-  std::map<std::int64_t, Job> waiting_;                  // in order of arrival
+  ClientQueues<Job> waiting_;
   std::map<std::int64_t, std::int64_t> running_;         // number -> rows that still run
   std::optional<std::pair<Job, std::int64_t>> chunked_;  // and its tokens that have run
   bool owes_step_ = false;

@@ -63,10 +63,12 @@ void Service::end_late() {
   for (const std::int64_t number : late) post(engine_->abort(number, "deadline"));
 }
 
-// Scores a text, if one waits and there is memory for it.
+// Scores a text, if one waits, it is its turn, and there is memory for it.
 void Service::score_next() {
   if (scores_.empty()) return;
-  if (engine_->is_busy() && !engine_->fits(scores_.front().request)) return;
+  const EngineStats before = engine_->stats();
+  const bool is_due = turns_.is_due(before) && engine_->fits(scores_.front().request);
+  if (engine_->is_busy() && !is_due) return;
   Score score = std::move(scores_.front());
   scores_.pop_front();
   try {
@@ -74,6 +76,7 @@ void Service::score_next() {
   } catch (const std::exception&) {
     score.result.set_exception(std::current_exception());
   }
+  turns_.scored(before, engine_->stats());
   const std::scoped_lock lock(mutex_);
   --num_open_;
   changed_.notify_all();

@@ -62,15 +62,13 @@ void Service::load_tokenizer() {
 
 std::shared_ptr<Ticket> Service::submit(const Prompt& prompt, const SamplingParams& params,
                                         const std::string& schedule, double deadline,
-                                        OnDelta on_delta) {
-  return submit_many({prompt}, params, schedule, deadline, {std::move(on_delta)}).front();
+                                        OnDelta on_delta, const std::string& client) {
+  return submit_many({prompt}, params, schedule, deadline, {std::move(on_delta)}, client).front();
 }
 
-std::vector<std::shared_ptr<Ticket>> Service::submit_many(const std::vector<Prompt>& prompts,
-                                                          const SamplingParams& params,
-                                                          const std::string& schedule,
-                                                          double deadline,
-                                                          const std::vector<OnDelta>& on_delta) {
+std::vector<std::shared_ptr<Ticket>> Service::submit_many(
+    const std::vector<Prompt>& prompts, const SamplingParams& params, const std::string& schedule,
+    double deadline, const std::vector<OnDelta>& on_delta, const std::string& client) {
   require_usable();
   const ModelSpec& model = manifest().model;
   params.check(model.vocab_size, model.eos_token_id);
@@ -79,6 +77,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(const std::vector<Prom
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (const Prompt& prompt : prompts) {
     made.push_back(arrival(prompt, params, schedule, deadline));
+    made.back().request.client = client;
     tickets.push_back(made.back().ticket);
     if (!on_delta.empty()) tickets.back()->on_delta = on_delta[tickets.size() - 1];
   }

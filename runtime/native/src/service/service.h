@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "errors.h"
+#include "scheduling/scoring_turns.h"
 #include "service/ticket.h"
 
 namespace skipdec::runtime {
@@ -46,15 +47,18 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   // Checks a request and lets it wait. ``schedule``: empty for the default; ``deadline``: seconds
-  // from now, 0 for none. Throws kUsage, kSchedule, kCapacity, kBusy, kClosed.
+  // from now, 0 for none; ``client``: see Request. Throws kUsage, kSchedule, kCapacity, kBusy,
+  // kClosed.
   std::shared_ptr<Ticket> submit(const Prompt& prompt, const SamplingParams& params,
-                                 const std::string& schedule, double deadline, OnDelta on_delta);
+                                 const std::string& schedule, double deadline, OnDelta on_delta,
+                                 const std::string& client = {});
   // The same of several, let in together as far as they fit: all of them or, if it throws, none.
   // ``on_delta``: empty, or one for each.
   std::vector<std::shared_ptr<Ticket>> submit_many(const std::vector<Prompt>& prompts,
                                                    const SamplingParams& params,
                                                    const std::string& schedule, double deadline,
-                                                   const std::vector<OnDelta>& on_delta);
+                                                   const std::vector<OnDelta>& on_delta,
+                                                   const std::string& client = {});
   // Ends it before the next step.
   void cancel(std::int64_t number);
   // Log-probabilities of a continuation, at a turn of its own; not within a callback. ``scored``
@@ -117,6 +121,7 @@ class Service {
   // Of the engine's thread alone.
   std::map<std::int64_t, std::shared_ptr<Ticket>> open_;  // that have not ended
   std::deque<Score> scores_;
+  ScoringTurns turns_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

@@ -57,7 +57,7 @@ std::int64_t SlotStitcher::bytes_alone(const PromptRow& row, bool in_chunks) con
 
 std::int64_t SlotStitcher::kept_tokens(const PromptRow& row) const {
   if (!prefixes_ || !row.runs_whole()) return 0;
-  const std::int64_t kept = prefixes_->kept_tokens(row.tokens);
+  const std::int64_t kept = prefixes_->kept_tokens(row.tokens, row.owner);
   if (kept < kLeastKeptTokens) return 0;
   // In chunks it may never fit.
   return bytes_alone(row, true) > cache_.limits().kv_bytes ? 0 : kept;
@@ -100,7 +100,7 @@ Logits SlotStitcher::prefill(const std::vector<const PromptRow*>& rows) {
   for (const PromptRow* row : rows) {
     if (prefixes_ && row->runs_whole()) {
       const auto index = static_cast<std::int64_t>(prompts.size());
-      recordings.emplace_back(index, prefixes_->record(row->tokens));
+      recordings.emplace_back(index, prefixes_->record(row->tokens, row->owner));
     }
     prompts.push_back(&row->tokens);
     numbers.push_back(row->row);
@@ -136,7 +136,7 @@ std::int64_t SlotStitcher::begin_chunks(const PromptRow& row) {
         std::make_unique<CachePair>(pool_, cache_.layout(), 1, row.active_length(layer)));
   }
   if (prefixes_ && row.runs_whole()) {
-    const auto blocks = prefixes_->find(row.tokens);
+    const auto blocks = prefixes_->find(row.tokens, row.owner);
     for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
       const CacheView target = chunked.caches[static_cast<std::size_t>(layer)]->view(0, 1);
       prefixes_->restore(blocks, layer, target);
@@ -162,7 +162,7 @@ Logits SlotStitcher::chunk(std::int64_t stop) {
   chunked.done = stop;
   if (!is_last) return logits;
   std::optional<PrefixCache::Recording> recording;
-  if (prefixes_ && row.runs_whole()) recording.emplace(prefixes_->record(row.tokens));
+  if (prefixes_ && row.runs_whole()) recording.emplace(prefixes_->record(row.tokens, row.owner));
   for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
     copy_kept({&row}, layer, cache_of(layer));
     if (recording) recording->copy(layer, cache_of(layer), 0);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -18,13 +19,15 @@
 namespace skipdec::runtime {
 
 // A row that begins: its number, its prompt, and what is reserved for it. ``copies``: numbers of
-// rows that go on from the same prompt (further completions of it).
+// rows that go on from the same prompt (further completions of it). ``owner``: of the kept
+// beginnings that the prompt may use, see `PrefixCache`.
 struct PromptRow {
   SlotCache::Row row = 0;
   TokenSpan tokens;
   SchedulePointer schedule;
   Reservation reservation;
   std::vector<SlotCache::Row> copies;
+  std::string owner;
 
   // How many of the prompt's tokens, from the first on, run ``layer``.
   std::int64_t active_length(std::int64_t layer) const {

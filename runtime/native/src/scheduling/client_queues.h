@@ -1,0 +1,84 @@
+// Queues of several clients, who take turns.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <string>
+#include <utility>
+
+namespace skipdec::runtime {
+
+// Items that wait, a queue per client; they are visited going round the clients.
+//
+// A client's items keep their order of arrival. A client whose item was served goes behind all
+// others, and so does one that had nothing waiting: each waits for one item of every client before
+// it at most. With one client the order is that of arrival.
+template <class Item>
+class ClientQueues {
+ public:
+  std::int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  // Lets an item wait behind the others of its client. Keys differ.
+  void add(std::int64_t key, const std::string& client, Item item) {
+    auto queue = std::find_if(queues_.begin(), queues_.end(),
+                              [&](const Queue& each) { return each.client == client; });
+    if (queue == queues_.end()) queue = queues_.insert(queue, Queue{client, {}});
+    queue->items.emplace_back(key, std::move(item));
+    ++size_;
+  }
+
+  // Takes out an item that waits; its client's next turn comes after all others'.
+  void serve(std::int64_t key) {
+    const auto queue = remove(key);
+    if (queue != queues_.end()) queues_.splice(queues_.end(), queues_, queue);
+  }
+
+  // Takes out an item that is given up, which costs its client no turn; nothing if it is unknown.
+  void discard(std::int64_t key) { remove(key); }
+
+  // Calls ``visit`` with each item until it returns false, in the order in which they are served if
+  // no other comes. Allocates nothing.
+  template <class Visit>
+  void visit_in_turn(const Visit& visit) const {
+    bool found = true;
+    for (std::size_t round = 0; found; ++round) {
+      found = false;
+      for (const Queue& queue : queues_) {
+        if (round >= queue.items.size()) continue;
+        found = true;
+        if (!visit(queue.items[round].second)) return;
+      }
+    }
+  }
+
+ private:
+  struct Queue {
+    std::string client;
+    std::deque<std::pair<std::int64_t, Item>> items;
+  };
+  using Queues = std::list<Queue>;  // in order of their turns; none is empty
+
+  // The queue that the item was in; the end if there is none, or if it is empty and gone.
+  typename Queues::iterator remove(std::int64_t key) {
+    for (auto queue = queues_.begin(); queue != queues_.end(); ++queue) {
+      const auto item = std::find_if(queue->items.begin(), queue->items.end(),
+                                     [&](const auto& each) { return each.first == key; });
+      if (item == queue->items.end()) continue;
+      queue->items.erase(item);
+      --size_;
+      if (!queue->items.empty()) return queue;
+      queues_.erase(queue);
+      break;
+    }
+    return queues_.end();
+  }
+
+  Queues queues_;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace skipdec::runtime
