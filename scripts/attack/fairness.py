@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ class Clients:
         return Wait(seconds, after[0] - before[0], after[1] - before[1] - 1)
 
     @asynccontextmanager
-    async def busy(self, requests: list[Awaitable[None]]) -> AsyncIterator[None]:
+    async def busy(self, requests: Sequence[Awaitable[None]]) -> AsyncIterator[None]:
         """Within the block the greedy client's ``requests`` run and wait."""
         tasks = [asyncio.ensure_future(request) for request in requests]
         ended, until = self._work()[1], time.monotonic() + _PATIENCE
