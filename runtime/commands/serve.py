@@ -29,7 +29,7 @@ _EXAMPLES = """
 
 skipdec serve opt-1.3b.skipdec
 
-skipdec serve opt-1.3b.skipdec --schedule 2x --allow-schedule 2x --allow-schedule 4x
+skipdec serve opt-1.3b.skipdec --schedule 2x --allow-schedule 4x
 
 skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 --api-key-file keys.txt
 

@@ -27,7 +27,8 @@ class ServerConfig(ValidatedConfig):
     )
     schedules: Annotated[tuple[str, ...], Option("--allow-schedule", metavar="SCHEDULE")] = Field(
         default=(),
-        description="a request may ask for it; may be repeated; any: all (bundle's own and full)",
+        description="allow requests this one beside full and the bundle's own; may be repeated; "
+        "any allows all",
     )
     api_key_file: Annotated[Path | None, Option(metavar="FILE")] = Field(
         default=None, description="a key a line, one of which /v1 asks for ($SKIPDEC_API_KEY)"

@@ -20,16 +20,16 @@ class ServedModel:
 
     name: str
     engine: EngineService
-    schedules: tuple[str, ...]  # texts; with "any" among them all are allowed
+    schedules: tuple[str, ...]  # texts; "any" among them allows all
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 
     @classmethod
     def of(cls, name: str, engine: EngineService, allowed: Sequence[str]) -> ServedModel:
-        """``allowed``: texts that were given for all bundles; none: the bundle's own and full.
+        """Allow full depth, the bundle's own schedule, and the texts in ``allowed``.
 
-        Raises ScheduleError for one that does not fit the bundle.
+        Raises ScheduleError for a text that does not fit the bundle.
         """
-        texts = allowed or ("full", format_schedule(engine.outline.bundle_schedule))
+        texts = ("full", format_schedule(engine.outline.bundle_schedule), *allowed)
         model = cls(name, engine, tuple(dict.fromkeys(texts)))
         for text in model.listed:
             engine.outline.resolve_schedule(text, max_tokens=16)

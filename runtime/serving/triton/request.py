@@ -92,6 +92,8 @@ class TritonRequest(ValidatedConfig):
             yield "give either `text_input` or `input_ids`"
         if self.text_input is None and not self.exclude_input_in_output:
             yield "`exclude_input_in_output` is false; allowed: with `text_input` only"
+        if self.schedule is not None and self.schedule.strip().lower().endswith(".json"):
+            yield f"`schedule` is {self.schedule!r:.80}, a file's name; give the schedule's text"
 
     @property
     def prompt(self) -> Prompt:

@@ -62,6 +62,23 @@ def test_models_schedules_and_version_are_listed(server: Running) -> None:
     assert server.http.get("/health/live").status_code == 200
 
 
+@pytest.mark.parametrize("given", [("3x",), ("3x", "any"), ("full",)])
+def test_an_allowed_schedule_adds_to_full_and_the_bundles_own(
+    tiny: ServedBundle, given: tuple[str, ...]
+) -> None:
+    with serving(tiny, schedules=given) as running:
+        (listed,) = running.http.get("/v1/schedules").json()["data"]
+        texts = [entry["schedule"] for entry in listed["allowed"]]
+        added = [text for text in given if text not in ("any", "full")]
+        assert texts == ["full", listed["default"], *added]
+        assert listed["any"] == ("any" in given)
+        for text in texts:
+            answer = running.complete(prompt="a", max_tokens=1, schedule=text)
+            assert answer.status_code == 200
+        refused = running.complete(prompt="a", max_tokens=1, schedule="3x:horizon=9")
+        assert refused.status_code == (200 if "any" in given else 400)
+
+
 def test_the_page_holds_all_that_it_shows_and_its_policy_lets_only_that_in(server: Running) -> None:
     answer = server.http.get("/")
     (script,) = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
