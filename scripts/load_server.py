@@ -6,8 +6,9 @@
 
 Closed loop: ``--clients`` of them, each of which sends its next request when its last one has ended
 (twice the slots saturate a server). Open loop: ``--rate`` requests a second as a Poisson process; a
-time counts from when a request was due. Prompts are random token ids of ``--lengths``, or the lines
-of ``--file``: {"prompt": …, "max_tokens": …, "schedule": …}. Texts are greedy, of max_tokens.
+time counts from when a request was due. Prompts are random token ids of ``--lengths``, or those of
+``--file``, whose lines are those of ``skipdec generate --input``: {"prompt": …, "max_tokens": …}.
+Texts are greedy unless a line says otherwise, and end at max_tokens (16) and nowhere before.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python examples/ray/continue_files.py restaurants-int8 prompts/*.jsonl --output texts --actors 2
 
-A line is {"prompt": …} with any other fields; its line in the output has the text, too. Started
-again after a stop or a crash it takes the files whose output is missing. ``--address auto`` joins a
-cluster, all of whose machines must see the same paths; without it Ray runs on this machine alone.
+A line is one of ``skipdec generate --input``, {"prompt": …, "max_tokens": …}; its line in the
+output has the text, too. Started again after a stop or a crash it takes the files whose output is
+missing. ``--address auto`` joins a cluster, all of whose machines must see the same paths; without
+it Ray runs on this machine alone.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ head -3 prompts.jsonl | skipdec generate opt-1.3b.skipdec --input - --top-p 0.9 
 
 A pipe whose first line is no JSON object is one prompt, without its last line feed.
 
-[bold]Lines in[/bold]: {"id": "a", "prompt": "Hello", "max_tokens": 8}. "prompt_token_ids" may stand
-for "prompt"; sampling fields have the names of the options, with _ for -.
+[bold]Lines in[/bold]: {"id": "a", "prompt": "Hello", "max_tokens": 8}. Only the prompt is needed, a
+text or token ids. A line may have a "schedule" and every sampling option, with _ for -; a line
+without an id has its number.
 
 [bold]Lines out[/bold], in the same order: {"id", "text", "token_ids", "finish_reason",
 "layers_per_token"}; for n above 1 {"id", "outputs"}; for a bad line {"id", "line", "error"}, and

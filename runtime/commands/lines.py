@@ -11,25 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.documents import open_regular
-from ...engines.errors import CapacityError, LogitsError, UsageError
+from ...engines.errors import CapacityError, LogitsError, ScheduleError, UsageError
 from ...engines.host.console import print_json, stderr_console
 from ...engines.host.signals import Interruption
-from ..batches.requests import Request, make_request
-from ..generator import Generator
-from ..tokens.outputs import RequestOutput, StreamDelta
-from .jsonl import (
+from ..batches.records import (
     BadRecord,
     Record,
     RecordId,
-    error_line,
     joined,
     read_records,
-    result_line,
     split_lines,
-    to_bytes,
 )
+from ..batches.requests import Request, make_request
+from ..generator import Generator
+from ..schedule import ExitSchedule
+from ..tokens.outputs import RequestOutput, StreamDelta
 from .options import GenerateOptions
 from .progress import GenerationProgress
+from .result_lines import result_line, to_bytes
 from .results import ResultFile, run_parameters
 from .stdin import stdin
 
@@ -149,10 +148,11 @@ def _write(lines: Sequence[dict[str, Any]], file: ResultFile | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A record whose prompt the bundle accepts."""
+    """A record whose prompt and schedule the bundle accepts."""
 
     record: Record
     request: Request
+    schedule: ExitSchedule
 
     @property
     def num_completions(self) -> int:
@@ -164,7 +164,8 @@ class RecordRunner:
     """Runs records in chunks and yields their lines, results and errors, in the input's order.
 
     A chunk ends with ``chunk_size`` completions or a few more. Records whose ids are in ``done``
-    are left out. Each record's schedule is its own: neither other records nor resuming change it.
+    are left out. ``schedule`` is for records that name none; what a record runs depends neither on
+    other records nor on resuming.
     ``cancelled`` ends the running chunk between two steps; what it has finished is still yielded.
     """
 
@@ -181,13 +182,12 @@ class RecordRunner:
         self._generator = generator
         self._chunk_size = chunk_size
         self._cancelled = cancelled
+        self._schedule = schedule
+        self._resolved: dict[tuple[str | None, int], ExitSchedule] = {}
+        own = self._resolve(schedule, 1)
         self._todo = [self._check(record) for record in records if not _is_done(record, done)]
-        requests = [item.request for item in self._todo if isinstance(item, Checked)]
-        schedules = generator.resolve_schedules(requests, schedule)
-        self.schedules = schedules or [generator.resolve_schedule(schedule, max_tokens=1)]
-        self._schedule_of = {
-            request.index: own for request, own in zip(requests, schedules, strict=True)
-        }
+        schedules = [item.schedule for item in self._todo if isinstance(item, Checked)]
+        self.schedules = schedules or [own]
 
     @property
     def num_completions(self) -> int:
@@ -232,7 +232,21 @@ class RecordRunner:
             )
         except UsageError as error:
             return BadRecord(record.line, record.record_id, joined(error.problems))
-        return Checked(record, request)
+        if record.schedule is None:
+            return Checked(record, request, self._resolve(self._schedule, request.max_tokens))
+        try:
+            schedule = self._resolve(record.schedule, request.max_tokens)
+        except ScheduleError as error:
+            text = f"{error.subject} {joined(error.problems)}"
+            return BadRecord(record.line, record.record_id, text)
+        return Checked(record, request, schedule)
+
+    def _resolve(self, schedule: str | None, max_tokens: int) -> ExitSchedule:
+        """Return the schedule of a request; resolving one takes as long as reading a line."""
+        key = schedule, max_tokens
+        if key not in self._resolved:
+            self._resolved[key] = self._generator.resolve_schedule(schedule, max_tokens=max_tokens)
+        return self._resolved[key]
 
     def _generate(
         self, items: Sequence[Checked], on_progress: Progress
@@ -247,7 +261,7 @@ class RecordRunner:
         try:
             outputs = self._generator.generate_requests(
                 [item.request for item in items],
-                [self._schedule_of[item.request.index] for item in items],
+                [item.schedule for item in items],
                 cancelled=self._cancelled,
                 on_progress=on_progress,
             )
@@ -272,10 +286,10 @@ def _line_of(
 ) -> dict[str, Any] | None:
     """Return the line of one record, None if it was cancelled."""
     if isinstance(item, BadRecord):
-        return error_line(item)
+        return item.to_dict()
     output = outputs[item.record.line]
     if isinstance(output, BadRecord):
-        return error_line(output)
+        return output.to_dict()
     return result_line(item.record.record_id, output.outputs) if _is_finished(output) else None
 
 

@@ -18,16 +18,18 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 class GenerationProgress:
     """Counts tokens, layers and completions, ``total`` of which are to come, and tells ``events``.
 
-    ``schedules``: what the requests run, at most their horizons differ. A context manager: the
-    time between its two ends is what speeds are taken from.
+    ``schedules``: what the requests run. A context manager: the time between its two ends is what
+    speeds are taken from.
     """
 
     def __init__(
         self, schedules: Sequence[ExitSchedule], total: int, events: Events, kernels: str
     ) -> None:
         self._kernels = kernels
-        self._schedule = min(schedules, key=lambda schedule: schedule.horizon)
-        self._longest_horizon = max(schedule.horizon for schedule in schedules)
+        different = set(schedules)
+        self._schedule = min(different, key=lambda schedule: schedule.horizon)
+        self._longest_horizon = max(schedule.horizon for schedule in different)
+        self._num_schedules = len({_without_horizon(schedule) for schedule in different})
         self._events = events
         self._num_told = 0  # completions
         events.stage("generating", total)
@@ -97,12 +99,18 @@ class GenerationProgress:
         return f"{first}" if first == last else f"{first}…{last}"
 
     @property
-    def _schedule_text(self) -> str:
+    def _schedule_text(self) -> str | None:
+        """Of all requests; None where they differ in more than their horizons."""
+        if self._num_schedules > 1:
+            return None
         text = format_schedule(self._schedule)
         return text.replace(f"horizon={self._schedule.horizon}", f"horizon={self._horizon_text}")
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures as a JSON object; ``horizon`` is null where requests differ in it."""
+        """Return the figures as a JSON object.
+
+        ``schedule`` and ``horizon`` are null where requests differ in them.
+        """
         horizon = self._schedule.horizon
         return {
             "schedule": self._schedule_text,
@@ -127,8 +135,14 @@ class GenerationProgress:
                 f"{params.max_tokens} unless given; 0 is as many as fit"
             )
         realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
+        schedule = self._schedule_text
+        ran = f"{self._num_schedules} schedules" if schedule is None else f"schedule {schedule}"
         return (
-            f"schedule {self._schedule_text}, horizon {self._horizon_text}"
-            f"{realised}\n{self.num_tokens} tokens in {self.seconds:.2f} s, "
+            f"{ran}, horizon {self._horizon_text}{realised}\n"
+            f"{self.num_tokens} tokens in {self.seconds:.2f} s, "
             f"{self.tokens_per_second:.1f} tokens/s, prompts included, on {self._kernels}{hint}"
         )
+
+
+def _without_horizon(schedule: ExitSchedule) -> str:
+    return format_schedule(schedule).replace(f"horizon={schedule.horizon}", "")

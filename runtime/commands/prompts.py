@@ -10,9 +10,9 @@ from typing import Any
 from ...engines.host.console import print_json, stderr_console
 from ...engines.host.signals import Interruption
 from ..tokens.outputs import RequestOutput, StreamDelta
-from .jsonl import result_line, to_bytes
 from .options import GenerateOptions
 from .progress import GenerationProgress
+from .result_lines import result_line, to_bytes
 
 
 def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:

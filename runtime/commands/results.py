@@ -13,11 +13,12 @@ from ...engines.bundle import EngineBundle, replace_file
 from ...engines.bundle.place import WriterLock
 from ...engines.documents import read_json
 from ...engines.errors import BundleError, SkipDecError, UsageError
+from ..batches.records import RecordId, json_object
 from ..schedule.resolved import bundle_schedule
 from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.sampling import SamplingParams
-from .jsonl import RecordId, json_object, to_bytes
 from .options import GenerateOptions
+from .result_lines import to_bytes
 
 
 def run_parameters(options: GenerateOptions) -> dict[str, Any]:

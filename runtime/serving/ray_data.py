@@ -15,20 +15,27 @@ Ray itself is loaded by `continue_files` alone.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import Field
 
-from ...engines.checking import MemorySize, ValidatedConfig
-from ...engines.documents import parse_json
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.checking import MemorySize, ValidatedConfig, plain
+from ...engines.documents import open_regular
+from ...engines.errors import SkipDecError, UsageError, did_you_mean
 from ...engines.host.extras import require_extra
 from ...engines.writing import naming_file
-from ..batches.prompts import Prompt
+from ..batches.records import (
+    BadRecord,
+    PromptLine,
+    Record,
+    read_record,
+    read_records,
+    split_lines,
+)
 from ..tokens.outputs import RequestOutput
 from ..tokens.sampling import SamplingParams
 
@@ -36,23 +43,30 @@ _SUFFIX = ".partial"  # of an output that is being written
 _NO_RESULT: dict[str, Any] = {
     "text": "", "token_ids": [], "layers_per_token": [], "finish_reason": "", "schedule": "",
 }  # fmt: skip
+_RESULTS = (*_NO_RESULT, "error")
+_READ = PromptLine.model_fields.keys() - {"id", "prompt"}  # of a row's columns
 
 
 class PredictorConfig(ValidatedConfig):
-    """What each actor opens, and how it continues prompts; see `Generator.open`."""
+    """What each actor opens, and how it continues prompts; see `Generator.open`.
+
+    ``params`` and ``schedule`` are for rows that have no columns, and lines that have no fields, of
+    these names.
+    """
 
     bundle: Path = Field(description="its directory, which every machine must have")
     params: SamplingParams = SamplingParams()
     schedule: str | None = Field(default=None, description="(the bundle's own)")
-    prompt_column: str = Field(default="prompt", description="holds texts, or lists of token ids")
+    prompt_column: str = Field(
+        default="prompt", description="of rows; holds texts, or lists of token ids"
+    )
     threads: int = Field(default=1, ge=1, description="of an actor; give Ray num_cpus as many")
     max_batch_size: int = Field(default=16, ge=1, description="rows of an actor at once")
     kv_memory: MemorySize | None = Field(default=None, description="of an actor's KV caches")
     raw_prompts: bool = Field(default=False, description="without the template of the model")
 
     def _problems(self) -> Iterator[str]:
-        if self.params.n != 1:
-            yield f"`params` has n {self.params.n}; allowed: 1, a row a text"
+        yield from (f"`params` has {problem}" for problem in _row_problems(self.params))
 
 
 class SkipDecPredictor:
@@ -79,38 +93,67 @@ class SkipDecPredictor:
         )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """All columns of ``batch``, and those of the results, an entry a row.
+        """Return all columns of ``batch`` and those of the results, an entry a row.
+
+        Columns that are named as fields of `PromptLine` say how a row is continued; where they have
+        no value, None or NaN, the configuration's holds. Other columns are kept as they are.
 
         ``text``, ``token_ids``, ``layers_per_token``, ``finish_reason`` and ``schedule``: as in
         `CompletionOutput`; ``error``: why a row could not run, which ends no other; else "".
 
-        Raises UsageError if there is no column of prompts.
+        Raises UsageError if there is no column of prompts, and for a column that is nearly named
+        as a field.
         """
-        name = self._config.prompt_column
-        if name not in batch:
-            columns = ", ".join(batch)
-            raise UsageError("prompt_column", f"is {name!r}; the rows have: {columns}")
-        results = self.continued([_prompt(value) for value in batch[name]])
-        found = {key: [result[key] for result in results] for key in (*_NO_RESULT, "error")}
-        return {**batch, **found}
+        self._check_columns(list(map(str, batch)))
+        results = self.continued(list(self._records(batch)))
+        return {**batch, **{key: [result[key] for result in results] for key in _RESULTS}}
 
-    def continued(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
-        """A dict of the columns above for each prompt."""
+    def continued(self, records: Sequence[Record | BadRecord]) -> list[dict[str, Any]]:
+        """Return a dict of the columns above for each record."""
         with self._generator.engine() as engine:
-            numbers: list[int | SkipDecError] = []
-            for prompt in prompts:
+            numbers: list[int | str] = []  # of requests, or what is wrong
+            for record in records:
+                if isinstance(record, BadRecord):
+                    numbers.append(record.error)
+                    continue
                 try:
-                    numbers.append(engine.add(prompt, self._config.params))
+                    if problems := list(_row_problems(record.params)):
+                        raise UsageError("row", *problems)
+                    numbers.append(
+                        engine.add(record.prompt, record.params, schedule=record.schedule)
+                    )
                 except SkipDecError as error:
-                    numbers.append(error)
+                    numbers.append(str(error))
             while engine.is_busy:
                 engine.step()
             return [
-                _NO_RESULT | {"error": str(one)}
-                if isinstance(one, SkipDecError)
-                else _result(engine.take(one))
+                _NO_RESULT | {"error": one} if isinstance(one, str) else _result(engine.take(one))
                 for one in numbers
             ]
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        """Raise UsageError unless each column is a field, or can't be meant as one."""
+        name = self._config.prompt_column
+        if name not in columns:
+            raise UsageError("prompt_column", f"is {name!r}; the rows have: {', '.join(columns)}")
+        known = {name, "id", *_READ, *_RESULTS}
+        misspelt = [
+            f"column {column!r} is unknown; {meant}rename it, or drop it (Dataset.drop_columns)"
+            for column in columns
+            if column not in known
+            and (meant := did_you_mean(column, sorted(_READ), among=len(columns)))
+        ]
+        if misspelt:
+            raise UsageError("rows", *misspelt)
+
+    def _records(self, batch: Mapping[str, Any]) -> Iterator[Record | BadRecord]:
+        """Read each row of ``batch``."""
+        name = self._config.prompt_column
+        columns = [column for column in batch if column in _READ - {name}]
+        for place, prompt in enumerate(batch[name], start=1):
+            own = {column: _value(batch[column][place - 1]) for column in columns}
+            given = {column: value for column, value in own.items() if value is not None}
+            yield read_record(place, {"prompt": plain(prompt)} | given, self._config.params)
 
     def close(self) -> None:
         """Free all; an actor's end does as well."""
@@ -122,15 +165,20 @@ def continue_files(
 ) -> list[Path]:
     """Continue the prompts of files of JSON lines, each into a file of its name in ``output``.
 
-    A line is an object with config.prompt_column; the line that comes out holds its fields and the
-    predictor's. Files whose output is there are left alone, so that a job that was stopped goes on
-    where it was: an output gets its name when it is whole. ``actors`` of config.threads CPUs each
-    take a file at a time, whose lines run together; of some hundred lines no slot is empty for
-    long. Returns what was written. All machines must see the files under the same paths.
+    A line has the fields of `PromptLine`; the line that comes out holds them and the predictor's,
+    that of a bad line ``{"id", "line", "error"}``. Files whose output is there are left alone, so
+    that a job that was stopped goes on where it was: an output gets its name when it is whole.
+    ``actors`` of config.threads CPUs each take a file at a time, whose lines run together; of some
+    hundred lines no slot is empty for long. Returns what was written. All machines must see the
+    files under the same paths.
 
-    Raises UsageError for inputs of one name, MissingExtraError without Ray, and what an actor fails
-    with.
+    Raises UsageError for inputs of one name and for another prompt_column, MissingExtraError
+    without Ray, and what an actor fails with.
     """
+    if config.prompt_column != "prompt":
+        raise UsageError(
+            "prompt_column", f"is {config.prompt_column!r}; a line of a file has its 'prompt'"
+        )
     require_extra("ray", "continue_files")
     import ray
     import ray.data
@@ -146,7 +194,7 @@ def continue_files(
         return []
     rows = [{"input": str(path), "output": str(output / path.name)} for path in missing]
     written = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _FileContinuer,
+        FileContinuer,
         fn_constructor_args=[config],
         batch_size=1,
         num_cpus=config.threads,
@@ -155,50 +203,55 @@ def continue_files(
     return [Path(row["output"]) for row in written.take_all()]
 
 
-class _FileContinuer:
-    """An actor that continues whole files."""
+class FileContinuer:
+    """Continues whole files: an actor of `continue_files`."""
 
     def __init__(self, config: PredictorConfig) -> None:
         self._predictor = SkipDecPredictor(config)
-        self._column = config.prompt_column
+        self._params = config.params
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Continue the files in ``input``, each into its file in ``output``."""
         for source, target in zip(batch["input"], batch["output"], strict=True):
             self._continue(Path(source), Path(target))
         return dict(batch)
 
     def _continue(self, source: Path, target: Path) -> None:
-        rows = [
-            self._row(number, line)
-            for number, line in enumerate(source.read_text(encoding="utf-8").split("\n"), start=1)
-            if line.strip()
-        ]
-        good = [row for row in rows if "error" not in row]
-        results = iter(self._predictor.continued([row[self._column] for row in good]))
+        with open_regular(source) as file:
+            records = list(read_records(split_lines(file), self._params))
+        results = self._predictor.continued(records)
         partial = target.with_name(f".{target.name}{_SUFFIX}")
         with naming_file(partial), partial.open("w", encoding="utf-8") as file:
-            for row in rows:
-                line = row if "error" in row else row | next(results)
+            for record, result in zip(records, results, strict=True):
+                if isinstance(record, BadRecord):
+                    line = record.to_dict()
+                else:
+                    line = {**record.fields, **result}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)
 
-    def _row(self, number: int, line: str) -> dict[str, Any]:
-        """A line's fields; of a bad one its number and what is wrong."""
-        try:
-            row = parse_json(line, UsageError, subject=f"line {number}")
-        except UsageError as error:
-            return {"line": number, "error": str(error)}
-        if not isinstance(row, dict) or self._column not in row:
-            return {"line": number, "error": f"is no object with {self._column!r}"}
-        row.pop("error", None)
-        return row
+
+def _value(entry: Any) -> Any:  # noqa: ANN401  (an entry of a column)
+    """Return a value as JSON has it; None for NaN, which stands for none where others have one.
+
+    Columns of integers that have such gaps are of floats, so those that are whole are integers.
+    """
+    value = plain(entry)
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return None
+    return int(value) if value.is_integer() else value
 
 
-def _prompt(value: Any) -> Prompt:  # noqa: ANN401  (an entry of a column)
-    """A text, or token ids."""
-    return value if isinstance(value, str) else [int(token) for token in np.asarray(value)]
+def _row_problems(params: SamplingParams) -> Iterator[str]:
+    """Name what a row has no room for."""
+    if params.n != 1:
+        yield f"n {params.n}; allowed: 1, a text a row"
+    if params.logprobs is not None:
+        yield f"logprobs {params.logprobs}; allowed: none, a row has no column for them"
 
 
 def _result(output: RequestOutput) -> dict[str, Any]:

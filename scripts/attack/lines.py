@@ -27,8 +27,9 @@ from tiny import tiny_bundle
 import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
 from skipdec import Generator, SamplingParams
 from skipdec.cli import build_app
-from skipdec.runtime.commands.jsonl import read_records, to_bytes
+from skipdec.runtime.batches.records import read_records
 from skipdec.runtime.commands.lines import RecordRunner
+from skipdec.runtime.commands.result_lines import to_bytes
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4)
 KEYS = [
@@ -36,13 +37,26 @@ KEYS = [
     "id",
     "prompt",
     "prompt_token_ids",
+    "schedule",
     "self",
     "cls",
     "",
     "\ud800",
 ]
 NUMBERS = [0, 1, -1, 2, 63, 64, 65, 2**31, 2**63, 10**30, 0.5, 1e-300, 1e300, float("nan")]
-TEXTS = ["", "a", "\0", "\ud800", "\U0001f600", "x" * 100_000, "[" * 50, "-inf"]
+TEXTS = [
+    "",
+    "a",
+    "full",
+    "2x",
+    "2x.json",
+    "\0",
+    "\ud800",
+    "\U0001f600",
+    "x" * 100_000,
+    "[" * 50,
+    "-inf",
+]
 VALUES: list[Any] = [
     *NUMBERS,
     *TEXTS,

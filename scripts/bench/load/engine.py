@@ -21,7 +21,7 @@ class EngineClient:
     @asynccontextmanager
     async def stream(self, request: LoadRequest) -> AsyncIterator[AsyncIterator[int]]:
         """See `Client`."""
-        params = SamplingParams(max_tokens=request.max_tokens, temperature=0, ignore_eos=True)
+        params = SamplingParams(max_tokens=request.max_tokens, **request.sampling)
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
         try:
             stream = self._engine.submit(prompt, params, schedule=request.schedule)

@@ -50,9 +50,8 @@ class OpenAIClient:
             "model": self._model,
             "prompt": request.prompt,
             "max_tokens": request.max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
             "stream": True,
+            **request.sampling,
         }
         if request.schedule is not None:
             fields["schedule"] = request.schedule

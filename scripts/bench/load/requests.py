@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from bench.load.lengths import Lengths
+from skipdec import SamplingParams
+from skipdec.engines.documents import open_regular
 from skipdec.engines.errors import UsageError
+from skipdec.runtime.batches.records import BadRecord, Record, read_records, split_lines
 
 _FIRST_TOKEN = 4  # those before it are special ones of OPT's
+_GREEDY: Mapping[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+_DRAWING = frozenset(  # what a line may say of sampling beside max_tokens
+    {"temperature", "top_k", "top_p", "min_p", "seed"}
+    | {"repetition_penalty", "presence_penalty", "frequency_penalty"}
+)
+_LINE = ["id", "prompt", "prompt_token_ids", "schedule", "max_tokens"]
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One request, greedy, whose text ends at max_tokens and nowhere before."""
+    """One request, whose text ends at max_tokens and nowhere before."""
 
     prompt: str | tuple[int, ...]
     max_tokens: int
     schedule: str | None = None  # None: the server's
     leave_after: int | None = None  # tokens after which the client goes; 0: when it has sent it
-
-
-class Line(BaseModel):
-    """One line of a file of requests."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    prompt: str | list[int] = Field(min_length=1)
-    max_tokens: int = Field(ge=1)
-    schedule: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=lambda: _GREEDY)  # fields of SamplingParams
 
 
 def drawn(
@@ -57,22 +56,45 @@ def drawn(
 def read(path: Path, schedule: str | None = None) -> Iterator[LoadRequest]:
     """The requests of a file, again and again; ``schedule``: of lines that name none.
 
-    A line: ``{"prompt": "Once", "max_tokens": 32}``; ``prompt`` may be token ids, ``schedule`` may
-    be given. Raises UsageError for one that is not allowed, before any is sent.
+    Lines are those of ``skipdec generate``: ``{"prompt": "Once", "max_tokens": 32}``. Without
+    other sampling fields a text is greedy. A field that would end it before max_tokens is refused.
+    Raises UsageError for a line that is not allowed, before any is sent.
     """
+    defaults = SamplingParams(**_GREEDY)
+    with open_regular(path) as file:
+        records = list(read_records(split_lines(file), defaults))
+    if not records:
+        raise UsageError(str(path), 'holds no request; a line is {"prompt": …, "max_tokens": …}')
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            one = Line.model_validate_json(line)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            place = ".".join(str(part) for part in problem["loc"])
-            raise UsageError(f"{path}, line {number}", f"{place} {problem['msg']}") from None
-        prompt = one.prompt if isinstance(one.prompt, str) else tuple(one.prompt)
-        found.append(LoadRequest(prompt, one.max_tokens, one.schedule or schedule))
-    if not found:
-        raise UsageError(str(path), "holds no request; a line is {'prompt': …, 'max_tokens': …}")
+    for record in records:
+        subject = f"{path}, line {record.line}"
+        if isinstance(record, BadRecord):
+            raise UsageError(subject, record.error)
+        if problems := list(_problems(record)):
+            raise UsageError(subject, *problems)
+        found.append(_request(record, schedule))
     yield from cycle(found)
+
+
+def _request(record: Record, schedule: str | None) -> LoadRequest:
+    prompt = record.prompt if isinstance(record.prompt, str) else tuple(record.prompt)
+    sampling = {name: getattr(record.params, name) for name in _DRAWING & record.fields.keys()}
+    assert record.params.max_tokens is not None
+    return LoadRequest(
+        prompt,
+        record.params.max_tokens,
+        record.schedule or schedule,
+        sampling={**_GREEDY, **sampling},
+    )
+
+
+def _problems(record: Record) -> Iterator[str]:
+    """What a load can't send: a text of unknown length, or several."""
+    if others := sorted(record.fields.keys() - _DRAWING - set(_LINE)):
+        allowed = ", ".join([*_LINE, *sorted(_DRAWING)])
+        yield f"{', '.join(others)} can't be part of a load; allowed: {allowed}"
+    if record.params.max_tokens is None:
+        yield "max_tokens is null; allowed: an integer from 1: all texts of a load end there"
 
 
 def impatient(requests: Iterator[LoadRequest], share: float, seed: int) -> Iterator[LoadRequest]:

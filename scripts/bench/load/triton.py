@@ -61,7 +61,7 @@ async def _events(responses: Any) -> AsyncIterator[int]:  # noqa: ANN401  (trito
 def _inputs(request: LoadRequest) -> list[Any]:
     inputs = [
         _input("max_tokens", "INT32", np.array([request.max_tokens], np.int32)),
-        _text("sampling_parameters", json.dumps({"ignore_eos": True, "temperature": 0})),
+        _text("sampling_parameters", json.dumps(dict(request.sampling))),
         _input("stream", "BOOL", np.array([True])),
         _input("return_num_output_tokens", "BOOL", np.array([True])),
     ]

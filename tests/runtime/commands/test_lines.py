@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipdec.runtime.commands.jsonl import BadRecord, Record, RecordId, read_records, to_bytes
+from skipdec.runtime.batches.records import BadRecord, Record, RecordId, read_records
 from skipdec.runtime.commands.lines import RecordRunner
+from skipdec.runtime.commands.result_lines import to_bytes
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.outputs import StreamDelta
 from skipdec.runtime.tokens.sampler import Logits, SampledToken, Sampler
@@ -89,7 +91,28 @@ def test_bad_records_become_errors_and_the_rest_runs(generator: Generator) -> No
     assert [line["id"] for line in lines if "error" not in line] == ["r2", "r7"]
 
 
-_KEYS = [*SamplingParams.model_fields, "prompt", "prompt_token_ids", "self", "\ud800", "colour"]
+def test_a_line_runs_the_schedule_that_it_names(generator: Generator) -> None:
+    records = [
+        record(1, 3),
+        replace(record(2, 3), schedule="full"),
+        replace(record(3, 3), schedule="9y"),
+    ]
+    lines = [line for chunk in run(generator, records, schedule="2x") for line in chunk]
+    first, second = (max(line["layers_per_token"][1:]) for line in lines[:2])
+    assert first < second == 6
+    assert lines[2]["line"] == 3
+    assert "schedule '9y'" in lines[2]["error"]
+
+
+_KEYS = [
+    *SamplingParams.model_fields,
+    "prompt",
+    "prompt_token_ids",
+    "schedule",
+    "self",
+    "\ud800",
+    "colour",
+]
 _VALUES = [0, 1, 2, -1, 7, 10**9, 10**30, 0.5, 1e-300, 1e300, float("nan"), True, None, "", "x"]
 _LISTS = [[], [5], [5, 9], ["x", ""], list(range(128)), {}, "\ud800", "x" * 2000, [[5]], [None]]
 _FIELDS = st.dictionaries(st.sampled_from(_KEYS), st.sampled_from([*_VALUES, *_LISTS]), max_size=4)

@@ -64,3 +64,10 @@ def test_horizons_of_the_requests_own_are_shown_as_a_range() -> None:
     text = "linear:max=4,min=2,warmup=1,horizon=4…20"
     assert counted.summary_text(SamplingParams()).startswith(f"schedule {text}, horizon 4…20\n")
     assert (counted.summary()["schedule"], counted.summary()["horizon"]) == (text, None)
+
+
+def test_schedules_of_the_lines_own_are_counted() -> None:
+    schedules = [parse_schedule(text, num_layers=6, horizon=9) for text in ("2x", "full", "2x")]
+    counted = GenerationProgress(schedules, 3, Events(), "skipdec avx2")
+    assert counted.summary_text(SamplingParams()).startswith("2 schedules, horizon ")
+    assert counted.summary()["schedule"] is None

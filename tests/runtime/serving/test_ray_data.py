@@ -17,7 +17,12 @@ from text_bundles import STRUCTURE
 
 from skipdec import Generator, SamplingParams, UsageError
 from skipdec.engines.host.extras import missing_modules
-from skipdec.runtime.serving.ray_data import PredictorConfig, SkipDecPredictor
+from skipdec.runtime.serving.ray_data import (
+    FileContinuer,
+    PredictorConfig,
+    SkipDecPredictor,
+    continue_files,
+)
 
 PROMPTS = ["Ant", "The Mill is", "a", "Cotto \u2028 2", "x" * 30, "y"]
 PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=7)
@@ -52,14 +57,51 @@ def test_a_batch_of_rows_gets_the_texts_of_generate_and_keeps_its_columns(bundle
 
 @pytest.mark.usefixtures("own_thread_pools")
 def test_a_row_that_cannot_run_ends_no_other(bundle: Path) -> None:
-    found = predictor(bundle, prompt_column="ids")({"ids": [[5, 6], [999], [7]], "n": [0, 1, 2]})
+    found = predictor(bundle, prompt_column="ids")({"ids": [[5, 6], [999], [7]], "row": [0, 1, 2]})
     assert [bool(error) for error in found["error"]] == [False, True, False]
     assert "999" in found["error"][1]
     assert [len(ids) for ids in found["token_ids"]] == [7, 0, 7]
 
 
 @pytest.mark.usefixtures("own_thread_pools")
-def test_what_is_not_allowed_is_said(bundle: Path) -> None:
+def test_columns_that_are_named_as_fields_say_how_a_row_is_continued(bundle: Path) -> None:
+    batch = {
+        "prompt": np.array(["Ant"] * 5),
+        "max_tokens": np.array([3.0, 5.0, np.nan, 0.0, 2.0]),  # as pandas has integers with gaps
+        "schedule": np.array(["full", None, None, None, "9y"], dtype=object),
+        "author": np.array(["x"] * 5),
+    }
+    found = predictor(bundle)(batch)
+    assert [len(ids) for ids in found["token_ids"]] == [3, 5, 7, 0, 0]
+    assert found["schedule"][0] == "full" != found["schedule"][1]
+    assert "max_tokens is 0" in found["error"][3]
+    assert "'9y'" in found["error"][4]
+
+
+@pytest.mark.usefixtures("own_thread_pools")
+def test_lines_of_a_file_are_those_of_generate(bundle: Path, tmp_path: Path) -> None:
+    lines = [{"max_tokens": 3}, {"max_token": 3}, {"n": 2}]
+    text = "\n".join(json.dumps({"prompt": "Ant"} | line) for line in lines)
+    (tmp_path / "in.jsonl").write_text(text)
+    config = PredictorConfig(bundle=bundle, params=PARAMS, max_batch_size=2)
+    paths = {"input": [str(tmp_path / "in.jsonl")], "output": [str(tmp_path / "out.jsonl")]}
+    FileContinuer(config)(paths)
+    good, typo, several = map(json.loads, (tmp_path / "out.jsonl").open())
+    assert (good["prompt"], len(good["token_ids"]), good["error"]) == ("Ant", 3, "")
+    assert typo["line"] == 2
+    assert "did you mean 'max_tokens'?" in typo["error"]
+    assert "n 2; allowed: 1" in several["error"]
+
+
+@pytest.mark.usefixtures("own_thread_pools")
+def test_what_is_not_allowed_is_said(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'max_token' is unknown; did you mean 'max_tokens'"):
+        predictor(bundle)({"prompt": PROMPTS, "max_token": [3] * 6})
+    config = PredictorConfig(bundle=bundle, prompt_column="text")
+    with pytest.raises(UsageError, match="a line of a file has its 'prompt'"):
+        continue_files([], tmp_path, config, actors=1)
+    with pytest.raises(UsageError, match="logprobs 1; allowed: none"):
+        PredictorConfig(bundle=bundle, params=SamplingParams(logprobs=1))
     with pytest.raises(UsageError, match="n 2; allowed: 1"):
         PredictorConfig(bundle=bundle, params=SamplingParams(n=2))
     with pytest.raises(UsageError, match="the rows have: text"):

@@ -161,7 +161,14 @@ def test_the_same_seed_draws_the_same_requests_of_the_right_lengths() -> None:
 
 @pytest.mark.parametrize(
     ("line", "problem"),
-    [("{}", "prompt"), ('{"prompt": "a", "max_tokens": 0}', "max_tokens"), ("", "no request")],
+    [
+        ("{}", "line 1 | prompt and prompt_token_ids are both missing"),
+        ('{"prompt": "a", "max_tokens": 0}', "line 1 | max_tokens is 0"),
+        ('\n{"prompt": "a", "max_token": 2}', "line 2 | 'max_token' is unknown; did you mean"),
+        ('{"prompt": "a", "stop": "x"}', "stop can't be part of a load"),
+        ('{"prompt": "a", "max_tokens": null}', "max_tokens is null"),
+        ("", "no request"),
+    ],
 )
 def test_a_file_of_requests_is_checked_before_any_is_sent(
     tmp_path: Path, line: str, problem: str
@@ -170,6 +177,20 @@ def test_a_file_of_requests_is_checked_before_any_is_sent(
     path.write_text(line)
     with pytest.raises(UsageError, match=problem):
         next(read(path))
+
+
+def test_a_line_is_that_of_generate(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(
+        '{"id": "a", "prompt": "Ant"}\n'
+        '{"prompt_token_ids": [5], "max_tokens": 2, "top_p": 0.5, "schedule": "full"}\n'
+    )
+    greedy = {"temperature": 0.0, "ignore_eos": True}
+    assert list(islice(read(path, "2x"), 3)) == [
+        LoadRequest("Ant", 16, "2x"),
+        LoadRequest((5,), 2, "full", sampling=greedy | {"top_p": 0.5}),
+        LoadRequest("Ant", 16, "2x"),
+    ]
 
 
 def test_the_script_prints_a_table_and_writes_json(server: Running, tmp_path: Path) -> None:

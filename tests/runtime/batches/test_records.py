@@ -1,4 +1,4 @@
-"""Lines in are parsed one by one, each bad one by itself; lines out are exact."""
+"""Lines of prompts are read one by one, each bad one by itself, alike for all who read them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ import json
 
 import pytest
 
-from skipdec.runtime.commands import jsonl
-from skipdec.runtime.commands.jsonl import (
-    BadRecord,
-    Record,
-    error_line,
-    read_records,
-    result_line,
-    split_lines,
-    to_bytes,
-)
-from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob
+from skipdec.runtime.batches import records
+from skipdec.runtime.batches.records import BadRecord, Record, read_records, split_lines
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 DEFAULTS = SamplingParams(max_tokens=7)
@@ -28,27 +19,34 @@ def read(*lines: str | bytes) -> list[Record | BadRecord]:
     return list(read_records(encoded, DEFAULTS))
 
 
-def completion(**fields: object) -> CompletionOutput:
-    return CompletionOutput(
-        **{
-            "index": 0,
-            "text": "é",
-            "token_ids": (5, 6),
-            "finish_reason": "length",
-            "layers_per_token": (6, 4),
-            **fields,
-        }
-    )
-
-
 def test_line_has_prompt_id_and_its_own_sampling() -> None:
-    records = read(
+    found = read(
         '{"id": "a", "prompt": "Hi", "temperature": 0}', '{"id": 2, "prompt_token_ids": [3]}'
     )
-    assert records == [
+    assert found == [
         Record(1, "a", "Hi", SamplingParams(max_tokens=7, temperature=0)),
         Record(2, 2, [3], DEFAULTS),
     ]
+
+
+def test_a_line_without_an_id_has_its_number() -> None:
+    found = read('{"prompt": "a"}', "", '{"id": null, "prompt": "b"}', '{"id": 1, "prompt": "c"}')
+    assert [(one.line, one.record_id) for one in found] == [(1, 1), (3, 3), (4, 1)]
+    assert found[2] == BadRecord(4, 1, "id 1 was on line 1; ids must differ")
+
+
+def test_a_line_may_name_its_schedule_and_keeps_its_fields() -> None:
+    (record,) = read('{"prompt": [5, 6], "schedule": "2x"}')
+    assert isinstance(record, Record)
+    assert (record.prompt, record.schedule) == ([5, 6], "2x")
+    assert record.fields == {"prompt": [5, 6], "schedule": "2x"}
+
+
+def test_what_a_line_gets_wrong_depends_on_the_callers_defaults() -> None:
+    line = b'{"prompt": "a", "min_tokens": 20}'
+    for allowed, kind in ((16, BadRecord), (64, Record)):
+        (found,) = read_records([line], SamplingParams(max_tokens=allowed))
+        assert isinstance(found, kind)
 
 
 def test_null_lifts_a_default() -> None:
@@ -58,9 +56,9 @@ def test_null_lifts_a_default() -> None:
 
 
 def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> None:
-    records = read(b'\xef\xbb\xbf{"id": 1, "prompt": "a"}\r\n', b"\r\n", '{"id": 2, "prompt": "b"}')
-    assert [record.line for record in records] == [1, 3]
-    assert all(isinstance(record, Record) for record in records)
+    found = read(b'\xef\xbb\xbf{"id": 1, "prompt": "a"}\r\n', b"\r\n", '{"id": 2, "prompt": "b"}')
+    assert [record.line for record in found] == [1, 3]
+    assert all(isinstance(record, Record) for record in found)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +68,17 @@ def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> N
         (b'{"id": 1, "prompt": "\xff"}', None, "is not JSON"),
         ("[" * 100_000, None, "is nested deeper than 100 levels"),
         ('"text"', None, "is str; allowed: a JSON object"),
-        ('{"prompt": "x"}', None, "id is None"),
         ('{"id": true, "prompt": "x"}', None, "id is True"),
         ('{"id": 1.5, "prompt": "x"}', None, "id is 1.5"),
         ('{"id": "\\ud800", "prompt": "x"}', None, "surrogates not allowed"),
-        ('{"id": 1}', 1, "both are missing; give one"),
-        ('{"id": 1, "promt": "a"}', 1, "both are missing; did you mean 'prompt'? give one"),
-        ('{"id": 1, "prompt": "x", "prompt_token_ids": [1]}', 1, "both are given"),
+        ('{"id": 1}', 1, "both missing; give one"),
+        ('{"id": 1, "prompt": null}', 1, "both missing; give one"),
+        ('{"promt": "a"}', 1, "'promt' is unknown; did you mean 'prompt'?"),
+        ('{"prompt": "a", "max_token": 3}', 1, "did you mean 'max_tokens'?"),
+        ('{"id": 1, "prompt": "x", "prompt_token_ids": [1]}', 1, "both given"),
         ('{"id": 1, "prompt": 3}', 1, "prompt is 3"),
+        ('{"id": 1, "prompt": "x", "schedule": 2}', 1, "schedule is 2; allowed: an exit schedule"),
+        ('{"id": 1, "prompt": "x", "schedule": "a.JSON"}', 1, "'a.JSON', a file's name; give the"),
         ('{"id": 1, "prompt_token_ids": "x"}', 1, "prompt_token_ids is 'x'"),
         ('{"id": 1, "prompt": "x", "colour": 2}', 1, "'colour' is unknown"),
         ('{"id": 1, "prompt": "x", "temperature": NaN}', 1, "temperature is nan"),
@@ -103,7 +104,7 @@ def test_all_problems_of_a_line_are_named() -> None:
 
 
 def test_a_line_that_is_too_long_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "_MAX_LINE", 30)
+    monkeypatch.setattr(records, "_MAX_LINE", 30)
     fits = b'{"id": 1, "prompt": "abcdefg"}'
     content = b"\n".join((fits, fits[:-2] + b"h" * 99 + b'"}', fits.replace(b"1", b"2")))
     first, second, third = read_records(split_lines(io.BytesIO(content)), DEFAULTS)
@@ -118,33 +119,11 @@ def test_of_very_many_problems_some_are_named() -> None:
 
 
 def test_second_line_with_an_id_is_bad_even_if_the_first_one_is() -> None:
-    records = read('{"id": 1}', '{"id": 1, "prompt": "x"}', '{"id": "1", "prompt": "x"}')
-    assert [type(record) for record in records] == [BadRecord, BadRecord, Record]
-    assert records[1] == BadRecord(2, 1, "id 1 was on line 1; ids must differ")
-
-
-def test_result_line_of_one_completion() -> None:
-    line = to_bytes(result_line("a", [completion()]))
-    assert line.decode() == (
-        '{"id": "a", "text": "é", "token_ids": [5, 6], "finish_reason": "length", '
-        '"layers_per_token": [6, 4]}\n'
-    )
-
-
-def test_result_line_of_several_completions_lists_them() -> None:
-    line = result_line(1, [completion(), completion(index=1, stop_reason="x")])
-    assert [output["index"] for output in line["outputs"]] == [0, 1]
-    assert line["outputs"][1]["stop_reason"] == "x"
-    assert "text" not in line
-
-
-def test_log_probabilities_are_there_if_they_were_asked_for() -> None:
-    output = completion(cumulative_logprob=-1.5, logprobs=({5: Logprob(-1.5, 2, "e")},))
-    line = json.loads(to_bytes(result_line(1, [output])))
-    entry = {"token_id": 5, "logprob": -1.5, "rank": 2, "decoded_token": "e"}
-    assert (line["cumulative_logprob"], line["logprobs"]) == (-1.5, [[entry]])
+    found = read('{"id": 1}', '{"id": 1, "prompt": "x"}', '{"id": "1", "prompt": "x"}')
+    assert [type(record) for record in found] == [BadRecord, BadRecord, Record]
+    assert found[1] == BadRecord(2, 1, "id 1 was on line 1; ids must differ")
 
 
 def test_error_line_has_the_id_where_there_is_one() -> None:
-    assert error_line(BadRecord(3, "a", "no")) == {"id": "a", "line": 3, "error": "no"}
-    assert error_line(BadRecord(3, None, "no")) == {"line": 3, "error": "no"}
+    assert BadRecord(3, "a", "no").to_dict() == {"id": "a", "line": 3, "error": "no"}
+    assert BadRecord(3, None, "no").to_dict() == {"line": 3, "error": "no"}

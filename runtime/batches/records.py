@@ -1,0 +1,178 @@
+"""Prompts as lines of JSON, read alike by ``generate``, Ray's actors and the load generator.
+
+A line, with any fields of SamplingParams beside the prompt:
+
+    {"id": "a1", "prompt": "name[Alimentum], food[", "temperature": 0, "max_tokens": 3}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Annotated, Any
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from ...engines.documents import parse_json
+from ...engines.errors import UsageError
+from ..tokens.sampling import SamplingParams
+from .prompts import Prompt
+
+RecordId = str | int
+
+_MAX_PROBLEMS = 20  # shown of one line
+_MAX_LINE = 16 * 2**20  # bytes
+_MAX_SCHEDULE = 500  # characters
+_MAX_SHOWN = 80  # characters of a bad value
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+_PROMPT: dict[str, Any] = {"anyOf": [{"type": "string"}, _IDS]}
+
+
+class PromptLine(SamplingParams):
+    """The fields of one line; each but the prompt may be left out, and an unknown one is refused.
+
+    A sampling field that a line leaves out has the caller's default.
+    """
+
+    model_config = ConfigDict(title="PromptLine")
+
+    id: RecordId | None = Field(
+        default=None, description="a text or an integer; the number of its line unless given"
+    )
+    prompt: Annotated[Any, WithJsonSchema(_PROMPT)] = Field(
+        default=None, description="a text, or a list of token ids"
+    )
+    prompt_token_ids: Annotated[Any, WithJsonSchema(_IDS)] = Field(
+        default=None, description="a list of token ids, in place of prompt"
+    )
+    schedule: str | None = Field(
+        default=None,
+        max_length=_MAX_SCHEDULE,
+        description=f"an exit schedule in up to {_MAX_SCHEDULE} characters; a file's name is not",
+    )
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if (self.prompt is None) == (self.prompt_token_ids is None):
+            seen = "missing" if self.prompt is None else "given"
+            yield f"prompt and prompt_token_ids are both {seen}; give one of them"
+        elif not isinstance(self.prompt, str | list | None):
+            yield f"prompt is {self.prompt!r:.{_MAX_SHOWN}}; allowed: a text, or token ids"
+        elif not isinstance(self.prompt_token_ids, list | None):
+            ids = f"{self.prompt_token_ids!r:.{_MAX_SHOWN}}"
+            yield f"prompt_token_ids is {ids}; allowed: a list of token ids"
+        if self.schedule is not None and self.schedule.strip().lower().endswith(".json"):
+            yield f"`schedule` is {self.schedule!r:.80}, a file's name; give the schedule's text"
+
+    @property
+    def content(self) -> Prompt:
+        """The text or the token ids."""
+        prompt: Prompt = self.prompt_token_ids if self.prompt is None else self.prompt
+        return prompt
+
+    @property
+    def params(self) -> SamplingParams:
+        """How the prompt is continued."""
+        return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line that may run: what to continue and how."""
+
+    line: int  # from 1
+    record_id: RecordId
+    prompt: Prompt
+    params: SamplingParams
+    schedule: str | None = None  # None: the caller's
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)  # as the line has them
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """One line that can't run."""
+
+    line: int
+    record_id: RecordId | None
+    error: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``{"id", "line", "error"}``, the id only where it could be read."""
+        identity = {} if self.record_id is None else {"id": self.record_id}
+        return identity | {"line": self.line, "error": self.error}
+
+
+def split_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file or pipe; of one that is too long for ``read_records``, a part."""
+    while line := file.readline(_MAX_LINE + 2):
+        rest = line
+        while len(rest) > _MAX_LINE and not rest.endswith(b"\n"):
+            rest = file.readline(_MAX_LINE + 2)
+        yield line
+
+
+def read_records(lines: Iterable[bytes], defaults: SamplingParams) -> Iterator[Record | BadRecord]:
+    """Read every line that is not blank; ``defaults`` are for the sampling fields it leaves out.
+
+    A line without an id has its number as id. Of two lines with one id the second is bad.
+    """
+    first_lines: dict[RecordId, int] = {}
+    for number, line in enumerate(lines, start=1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")  # byte-order mark
+        if not line.strip():
+            continue
+        record = _parse(number, line, defaults)
+        if record.record_id is not None:
+            first = first_lines.setdefault(record.record_id, number)
+            if first != number:
+                text = f"id {record.record_id!r} was on line {first}; ids must differ"
+                record = BadRecord(number, record.record_id, text)
+        yield record
+
+
+def read_record(
+    number: int, fields: dict[str, Any], defaults: SamplingParams
+) -> Record | BadRecord:
+    """Check the fields of line ``number``."""
+    found = fields.get("id")
+    record_id = number if found is None else found
+    try:
+        line = PromptLine(**(dict(defaults) | fields))
+    except UsageError as error:
+        return BadRecord(number, record_id if _is_id(record_id) else None, joined(error.problems))
+    is_plain = fields.keys().isdisjoint(SamplingParams.model_fields)
+    params = defaults if is_plain else line.params
+    return Record(number, record_id, line.content, params, line.schedule, fields)
+
+
+def json_object(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line; None for anything else."""
+    try:
+        document = parse_json(line, UsageError, subject="line")
+    except UsageError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def joined(problems: Sequence[str]) -> str:
+    """Return one text of some problems, which may be as many as a line has keys."""
+    more = len(problems) - _MAX_PROBLEMS
+    shown = [*problems[:_MAX_PROBLEMS], *([f"and {more} more problems"] if more > 0 else [])]
+    return "; ".join(shown)
+
+
+def _parse(number: int, line: bytes, defaults: SamplingParams) -> Record | BadRecord:
+    if len(line) > _MAX_LINE + 1:
+        return BadRecord(number, None, f"is longer than {_MAX_LINE:,} bytes")
+    try:
+        document = parse_json(line, UsageError, subject="line")
+    except UsageError as error:
+        return BadRecord(number, None, joined(error.problems))
+    if not isinstance(document, dict):
+        return BadRecord(number, None, f"is {type(document).__name__}; allowed: a JSON object")
+    return read_record(number, document, defaults)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
