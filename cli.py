@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from .engines.host.application import Application
+from .engines.host.application import Application, CommandGroup
 from .engines.host.console import reports_errors
 from .engines.host.installation import own_version
 from .engines.host.processor import restart_with_huge_pages
@@ -41,7 +41,7 @@ _COMMANDS = {  # name → the module whose `register` adds it, and what it is fo
 }
 
 
-class _Commands(TyperGroup):
+class _Commands(CommandGroup):
     """Lists commands by their names alone: what they import would make ``--help`` slow."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  (typer's own)

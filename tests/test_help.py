@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 from skipdec import __version__, cli
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.build_app(), list(arguments), env={"COLUMNS": "80"})
+def run(*arguments: str, columns: int = 80) -> Result:
+    environment = {"COLUMNS": str(columns), "TERM": "dumb"}
+    return CliRunner().invoke(cli.build_app(), list(arguments), env=environment)
 
 
 def commands() -> Iterator[tuple[list[str], str]]:
@@ -25,14 +26,52 @@ def commands() -> Iterator[tuple[list[str], str]]:
         yield from (([name, *inner.split()], entry.epilog) for inner, entry in found.items())
 
 
+COMMANDS = list(commands())
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("words", [words for words, _ in COMMANDS], ids=" ".join)
+def test_help_has_whole_names_and_no_values_of_flags(words: list[str], columns: int) -> None:
+    command: Any = cli._load(words[0])
+    command = command.commands[words[1]] if len(words) > 1 else command
+    lines = run(*words, "--help", columns=columns).stdout.splitlines()
+    shown = [line.strip() for line in lines]
+    begins = {word.strip(",") for line in shown for word in re.split(r" {2,}", line)[0].split()}
+    for option in command.params:
+        assert begins >= {name for name in option.opts if name.startswith("-")}
+        assert begins >= set(option.secondary_opts)
+        if option.metavar and not re.fullmatch(r"<[\w ]+>", option.metavar):
+            assert any(str(option.metavar) in line for line in shown)
+    assert not re.search(r"<(bool|str|int|float|path|int range|list\[.*)>", "\n".join(shown))
+    options = lines[: next(place for place, line in enumerate(lines) if "Examples" in line)]
+    assert all(len(line) <= columns for line in options)
+
+
 @pytest.mark.parametrize(
-    ("words", "epilog"), [pytest.param(*c, id=" ".join(c[0])) for c in commands()]
+    ("words", "problem"),
+    [
+        (["generate", "bundle", "--quiet", "true"], "--quiet takes no value; leave 'true' out"),
+        (["generate", "bundle", "-q", "False", "-p", "a"], "-q takes no value"),
+        (["serve", "--no-prefix-cache", "true", "bundle"], "--no-prefix-cache takes no value"),
+    ],
+)
+def test_a_flag_with_a_truth_value_is_refused(words: list[str], problem: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert problem in " ".join(result.stderr.replace("│", "").split())
+
+
+def test_true_can_still_be_a_prompt() -> None:
+    for words in (["-q", "--", "true"], ["-q", "-p", "true"], ["true", "-q"]):
+        assert "takes no value" not in run("generate", "no-bundle", *words).output
+
+
+@pytest.mark.parametrize(
+    ("words", "epilog"), [pytest.param(*c, id=" ".join(c[0])) for c in COMMANDS]
 )
 def test_examples_can_be_copied_from_80_columns(words: list[str], epilog: str) -> None:
     shown = run(*words, "--help").stdout
-    assert not re.search(r"--\S+ .*<list\[", shown), "a type is one value's, repeated or not"
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert not re.search(r"^│ [* ] *-\S*…", shown, re.MULTILINE), "names are whole"
     joined = re.sub(r" \\\n +", " ", shown)
     examples = re.findall(r"^ *((?:skipdec|torchrun|head) .*)$", epilog, re.MULTILINE)
     assert examples

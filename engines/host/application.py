@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from .help import WIDEST, flags, print_help
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -17,15 +20,16 @@ _BREAK = re.compile(r" (?=--?[a-z]|\| )")  # before an option or a pipe
 
 
 class Application(typer.Typer):
-    """As typer's own, but for a command's purpose and the text below its options.
+    """As typer's own, but for its help.
 
-    A paragraph of the purpose is wrapped by the terminal, wherever the docstring breaks its lines.
-    Below the options, lines that are commands are never wrapped where a shell would not go on: a
-    long one has backslashes. Other lines are paragraphs, or as far indented as the first of them.
+    Options are shown as `print_help` does. Below them, lines that are commands are never wrapped
+    where a shell would not go on: a long one has backslashes. Other lines are paragraphs, or as far
+    indented as the first of them.
     """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  (typer's)
         settings.setdefault("add_completion", False)
+        settings.setdefault("cls", CommandGroup)
         super().__init__(rich_markup_mode="rich", **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[C], C]:  # noqa: ANN401
@@ -33,22 +37,28 @@ class Application(typer.Typer):
         return super().command(name, cls=_Command, **settings)
 
 
+class CommandGroup(TyperGroup):
+    """A group of commands, with help as `print_help` prints it."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  (typer's own)
+        """Print the group's commands and options."""
+        print_help(self, ctx)
+
+
 class _Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  (typer's own)
-        described, epilog = self.help, self.epilog
-        self.help, self.epilog = _unwrapped(described or ""), None
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self.help, self.epilog = described, epilog
-        if epilog:
-            _print_epilog(epilog)
+        print_help(self, ctx)
+        if self.epilog:
+            _print_epilog(self.epilog)
 
-
-def _unwrapped(text: str) -> str:
-    """``text`` with each paragraph on one line: the terminal's width wraps it, not the source's."""
-    paragraphs = text.split("\f")[0].strip().split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Read ``args`` as typer does, but refuse a truth value after a flag."""
+        switches = flags(self)
+        options = args[: args.index("--")] if "--" in args else args
+        for option, value in pairwise(options):
+            if option in switches and value.lower() in ("true", "false"):
+                ctx.fail(f"{option} takes no value; leave {value!r} out")
+        return super().parse_args(ctx, args)
 
 
 def _print_epilog(text: str) -> None:
@@ -56,6 +66,7 @@ def _print_epilog(text: str) -> None:
     from rich.padding import Padding
 
     console = Console(highlight=False)
+    console.width = min(console.width, WIDEST)
     for block in text.strip("\n").split("\n\n"):
         for lines in _paragraphs(block):
             if _COMMAND.match(lines):

@@ -140,7 +140,6 @@ class _Field:
             settings["help"] += " (required)"
         default = None if self.info.is_required() else self.info.default
         if self.is_repeated:
-            settings.setdefault("metavar", f"<{shown.__name__}>")  # of one: not <list[str]>
             shown, default = list[shown], list(default or ()) or None
         elif isinstance(default, tuple):
             default = ",".join(map(str, default))
@@ -238,10 +237,10 @@ def _shown_as(kind: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401  (any an
             "autocompletion": lambda: choices,
         }
     if kind is Path:
-        return str, {"metavar": "<path>"}
+        return str, {"metavar": "PATH"}
     if kind is ByteSize:
         return str, {"metavar": "SIZE"}
-    return bool if kind is bool else str, {}
+    return (bool, {}) if kind is bool else (str, {"metavar": "TEXT"})
 
 
 def _number_or_text(kind: type) -> Callable[[str], Any]:

@@ -32,10 +32,10 @@ class EngineOptions(ValidatedConfig):
     threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
     weights: Annotated[WeightsPlace, _RUNNING] = Field(
         default="mapped",
-        description="mapped files, or copied: slower to open, faster steps on a CPU (mapped)",
+        description="mapped files, or copied: slower to open, faster steps on a CPU",
     )
     verify: Annotated[Verify, _RUNNING] = Field(
-        default="full", description="hash weights while they are loaded, or graphs only (full)"
+        default="full", description="hash weights while they are loaded, or graphs only"
     )
 
     def _problems(self) -> Iterator[str]:

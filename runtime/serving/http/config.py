@@ -37,7 +37,7 @@ class ServerConfig(ValidatedConfig):
         default=False, description="/metrics asks for a key, too"
     )
     log_format: Annotated[Literal["text", "json"], Option()] = Field(
-        default="text", description="of a line a request on stderr, never with its prompt (text)"
+        default="text", description="of a line a request on stderr, never with its prompt"
     )
     max_body: Annotated[MemorySize, Option(panel=_LIMITS)] = Field(
         default=1 << 20, ge=1024, description="of a request"
