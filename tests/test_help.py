@@ -27,6 +27,8 @@ def commands() -> Iterator[tuple[list[str], str]]:
 
 
 COMMANDS = list(commands())
+LONG = ["export", "build", "compare", "verify", "bench", "generate", "calibrate", "round"]
+LONG += ["evaluate", "tune", "fit"]
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -77,6 +79,12 @@ def test_examples_can_be_copied_from_80_columns(words: list[str], epilog: str) -
     assert examples
     for example in examples:
         assert re.search(rf"^ +{re.escape(example)}$", joined, re.MULTILINE), example
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_commands_that_take_long_can_be_quiet(name: str) -> None:
+    command: Any = cli._load(name)
+    assert any({"-q", "--quiet"} <= set(option.opts) for option in command.params)
 
 
 def test_the_version_is_told() -> None:

@@ -16,7 +16,7 @@ from ...engines.host.console import (
     stderr_console,
 )
 from ...engines.host.installation import install_command
-from ...engines.host.options import AsJson, from_options
+from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...runtime.commands.options import EngineOptions
 from ..evaluation.config import EvaluationConfig
@@ -65,6 +65,7 @@ def evaluate(
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="report, JSON, picture")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace --output")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Write texts at every schedule, compare them with references, and measure the time."""
@@ -76,23 +77,26 @@ def evaluate(
     if output and (problems := evaluation_place(output).problems(force=force)):
         raise UsageError(f"--output {output}", *problems)
     open_generator = partial(engines.open, max_batch_size=config.batch_size)
-    with ConsoleProgress() as progress:
+    with ConsoleProgress(quiet=quiet) as progress:
         evaluation = run(config, open_generator, progress)
     document = report_document(evaluation, threads=engines.threads or available_cores())
     if output is not None:
-        _write(output, evaluation, document, force=force)
+        _write(output, evaluation, document, force=force, quiet=quiet)
     if as_json:
         print_json(document)
     else:
         print_markdown(result_console(), tables_markdown(evaluation))
 
 
-def _write(output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool) -> None:
+def _write(
+    output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool, quiet: bool
+) -> None:
     from ..evaluation.report import pictures, write_evaluation
 
     names = write_evaluation(output, evaluation, document, force=force)
     console = stderr_console()
-    console.print(f"wrote {', '.join(str(output / name) for name in names)}")
+    if not quiet:
+        console.print(f"wrote {', '.join(str(output / name) for name in names)}")
     if missing := [name for name in pictures(evaluation) if name not in names]:
         console.print(
             f"no {', '.join(missing)}: needs matplotlib, not installed here; run: "

@@ -11,7 +11,7 @@ import typer
 from ...engines.bundle import replace_file
 from ...engines.errors import UsageError
 from ...engines.host.console import print_json, result_console, stderr_console
-from ...engines.host.options import AsJson, Given, from_options
+from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...engines.sealing import sealed_text
 from ...runtime.commands.options import EngineOptions
@@ -93,6 +93,7 @@ def fit(
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="front as .png or .svg")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace what is there")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the least loss of quality."""
@@ -106,10 +107,12 @@ def fit(
         space=choose_space(given.values),
     )
     _check_files(output, plot, force=force)
-    with ConsoleProgress() as progress:
+    with ConsoleProgress(quiet=quiet) as progress:
         found = run(config, partial(engines.open, max_batch_size=config.rows), progress)
     if output is not None:
         _write_schedule(output, found.chosen.schedule)
+        if not quiet:
+            stderr_console().print(f"wrote {output}", markup=False)
     if plot is not None:
         from ..fitting.plot import plot_fit
 
@@ -145,4 +148,3 @@ def _write_schedule(path: Path, schedule: ExitSchedule) -> None:
     from ...runtime.schedule.resolved import schedule_file
 
     replace_file(path, sealed_text(schedule_file(schedule)).encode())
-    stderr_console().print(f"wrote {path}", markup=False)

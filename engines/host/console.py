@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -38,6 +38,7 @@ _ADVICE = {
 
 _PIPE_WIDTH = 10_000
 _NUMBER = re.compile(r"[-+–\d]")  # what a cell with a number begins with
+_GAP = 2  # columns of the console between those of a table
 _LEAST_TEXT = 12  # columns of the console that a text keeps beside numbers
 
 
@@ -68,21 +69,17 @@ def print_table(
     """Print a table whose numbers are never cut.
 
     ``texts``: the places of columns that wrap where the console is narrow. Where not even the
-    other columns fit, each row becomes lines of a heading and a value. ``bold``: places of rows.
+    other columns fit, the table is turned: rows become columns. ``bold``: places of rows.
     """
-    from rich.cells import cell_len
     from rich.table import Table
 
     cells = [list(row) for row in rows]
-    widths = [
-        max(cell_len(line) for cell in column for line in cell.split("\n"))
-        for column in zip(headings, *cells, strict=True)
-    ]
+    widths = [max(map(_width, column)) for column in zip(headings, *cells, strict=True)]
     least = [
         min(width, _LEAST_TEXT) if place in texts else width for place, width in enumerate(widths)
     ]
-    if sum(least) + 2 * (len(least) - 1) > console.width:
-        _print_records(console, headings, cells, title, bold)
+    if sum(least) + _GAP * (len(least) - 1) > console.width:
+        _print_sideways(console, headings, cells, texts=texts, title=title, bold=bold)
         return
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
     for place, (heading, width) in enumerate(zip(headings, least, strict=True)):
@@ -113,25 +110,66 @@ def print_facts(console: Console, facts: Sequence[tuple[str, str, str]]) -> None
     console.print(table)
 
 
-def _print_records(
+def _print_sideways(
     console: Console,
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
+    *,
+    texts: Collection[int],
     title: str,
     bold: Collection[int],
 ) -> None:
+    """Print a line a heading and a column a row, as many columns beside each other as fit."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
     names = [" ".join(heading.replace("-\n", "").split()) for heading in headings]
-    for place, row in enumerate(rows):
-        for name, cell in zip(names, row, strict=True):
-            if cell:
-                table.add_row(name, cell, style="bold" if place in bold else "")
+    widths = [_least_width(row, texts) for row in rows]
+    name_width = max(map(_width, names))
+    for place, shown in enumerate(_fitting(widths, console.width - name_width)):
+        table = Table(
+            title="" if place else title,
+            title_justify="left",
+            show_header=False,
+            box=None,
+            padding=(0, 1),
+            pad_edge=False,
+        )
+        table.add_column(overflow="fold")
+        for row in shown:
+            style = "bold" if row in bold else ""
+            table.add_column(justify="right", overflow="fold", min_width=widths[row], style=style)
+        for line, name in enumerate(names):
+            cells = [rows[row][line] for row in shown]
+            if any(cells):
+                table.add_row(name, *cells)
         table.add_row()
-    console.print(table)
+        console.print(table)
+
+
+def _fitting(widths: Sequence[int], width: int) -> Iterator[list[int]]:
+    """Cut the places of columns into groups of which each fits ``width``, or is of one."""
+    group: list[int] = []
+    for place, least in enumerate(widths):
+        if group and sum(widths[other] + _GAP for other in group) + least + _GAP > width:
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group
+
+
+def _least_width(cells: Sequence[str], texts: Collection[int]) -> int:
+    """Return the columns that ``cells`` need one below the other."""
+    return max(
+        min(_width(cell), _LEAST_TEXT) if place in texts else _width(cell)
+        for place, cell in enumerate(cells)
+    )
+
+
+def _width(cell: str) -> int:
+    from rich.cells import cell_len
+
+    return max(map(cell_len, cell.split("\n")))
 
 
 def print_json(document: Any) -> None:  # noqa: ANN401  (any JSON value)
@@ -187,7 +225,7 @@ def print_markdown(console: Console, text: str) -> None:
         return
     for block in text.rstrip("\n").split("\n\n"):
         if not block.startswith("| "):
-            console.print(f"{block}\n")
+            console.print(f"{block}\n", soft_wrap=False)
             continue
         headings, _, *rows = map(_cells, block.splitlines())
         texts = [

@@ -13,7 +13,7 @@ from ...engines.bundle.place import bundle_place
 from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import SkipDecError
 from ...engines.host.console import print_json
-from ...engines.host.options import AsJson, BundlePath, from_options
+from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ...engines.manifest import Manifest
 from ..config import GIB, CheckpointSource, LoadFormat
 
@@ -88,6 +88,7 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="its --ranges, if that migrated outliers into weights"),
     ] = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of BUNDLE and, with --reference, every engine and the greedy tokens."""
@@ -95,7 +96,7 @@ def verify(
     from ..verification.process import verify_bundle
 
     try:
-        with ConsoleProgress() as progress:
+        with ConsoleProgress(quiet=quiet) as progress:
             report = verify_bundle(
                 bundle,
                 reference.source(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ...engines.host.console import print_json, print_table, result_console
-from ...engines.host.options import AsJson, BundlePath, from_options
+from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ..measuring.config import BenchConfig
 from .options import EngineOptions
 
@@ -58,7 +58,12 @@ def register(app: typer.Typer) -> None:
 
 @from_options
 def bench(
-    bundle: BundlePath, config: BenchConfig, engines: EngineOptions, *, as_json: AsJson = False
+    bundle: BundlePath,
+    config: BenchConfig,
+    engines: EngineOptions,
+    *,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure latency, throughput and the gain over full depth, all in one run.
 
@@ -73,7 +78,7 @@ def bench(
     from ..measuring.native_calls import NativeCalls
 
     threads, most_rows = engines.threads, max(config.batch_sizes)
-    with ConsoleProgress() as progress, ExitStack() as opened:
+    with ConsoleProgress(quiet=quiet) as progress, ExitStack() as opened:
         progress.stage("loading")
         native = None
         if config.runtime == "native":

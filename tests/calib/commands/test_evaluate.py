@@ -26,6 +26,10 @@ def test_tables_go_to_stdout_and_files_to_the_directory(
     assert result.returncode == 0, result.stderr
     assert f"| tiny | {SKIPPING} | 3.00 |" in result.stdout
     assert "wrote" in result.stderr
+    again = run_command(f"tiny={bundle}", "--data", data, "-o", output, "--force", "-q", *SMALL)
+    assert again.returncode == 0
+    assert not again.stderr
+    assert f"| tiny | {SKIPPING} | 3.00 |" in again.stdout
     assert (output / "evaluation.md").read_text().startswith("# Evaluation")
 
 

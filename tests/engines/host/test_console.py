@@ -50,6 +50,26 @@ def test_numbers_are_whole_and_texts_complete_at_every_width(width: int, count: 
     assert LONG in re.sub(r"\d{4}\.\d×|\s", "", text)
 
 
+def test_a_table_that_is_too_wide_is_turned_and_stays_short() -> None:
+    console = console_of(80)
+    headings = ["bundle", "schedule", *(f"figure {place}" for place in range(11))]
+    figures = ["69.1 [66.8, 71.2]"] * 11
+    print_table(console, headings, [["a", text, *figures] for text in ("full", "2x", "4x")])
+    lines = [line for line in printed(console).splitlines() if line]
+    assert len(lines) == 13
+    assert lines[1].split() == ["schedule", "full", "2x", "4x"]
+    assert all(line.count("69.1 [66.8, 71.2]") == 3 for line in lines[2:])
+
+
+def test_a_turned_table_goes_on_below_where_its_columns_do_not_fit() -> None:
+    console = console_of(60)
+    rows = [[f"row {place}", *NUMBERS] for place in range(9)]
+    print_table(console, ["name", *(f"figure {number}" for number in NUMBERS)], rows)
+    begins = [line.split("  ")[0] for line in printed(console).splitlines() if line]
+    assert begins.count("name") == 2
+    assert len(begins) == 20
+
+
 def test_a_pipe_gets_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(result_console(), ["schedule", *NUMBERS], [[LONG * 3, *NUMBERS]])
     _heading, row = capsys.readouterr().out.splitlines()
