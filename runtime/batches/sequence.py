@@ -28,8 +28,7 @@ class RunningSequence:
         self.token_ids: list[int] = []
         self._layers: list[int] = []
         self._logprobs: list[dict[int, Logprob]] = []
-        self._call_start = call_start
-        self._time_to_first_token = 0.0
+        self._call_start = self._first_time = self._last_time = call_start
         self._step_seconds: list[float] = []
         self.sampler = Sampler(
             request.params,
@@ -78,11 +77,11 @@ class RunningSequence:
 
     def record_time(self, step_start: float | None) -> None:
         """Note when the last token was there; ``step_start`` is None for the first one."""
-        now = perf_counter()
+        self._last_time = perf_counter()
         if step_start is None:
-            self._time_to_first_token = now - self._call_start
+            self._first_time = self._last_time
         else:
-            self._step_seconds.append(now - step_start)
+            self._step_seconds.append(self._last_time - step_start)
 
     def output(self) -> CompletionOutput:
         """Return what there is so far."""
@@ -98,7 +97,11 @@ class RunningSequence:
             finish_reason=self.finish_reason,
             stop_reason=self._stop_checker.stop_reason,
             layers_per_token=tuple(self._layers),
-            timings=Timings(self._time_to_first_token, tuple(self._step_seconds)),
+            timings=Timings(
+                time_to_first_token=self._first_time - self._call_start,
+                step_seconds=tuple(self._step_seconds),
+                decode_seconds=self._last_time - self._first_time,
+            ),
         )
 
     def _delta(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..schedule import ExitSchedule
+from ..schedule.plan import LayerRanges
 from ..schedule.text import format_schedule
 from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from .requests import Request
@@ -38,15 +39,29 @@ def gather_outputs(
             outputs[request_index, completion.index] = completion
         if on_progress is not None:
             on_progress(step.deltas)
+    gathered = [
+        tuple(outputs[request.index, place] for place in range(request.params.n))
+        for request in requests
+    ]
     texts = {schedule: format_schedule(schedule) for schedule in set(schedules)}
     return [
         RequestOutput(
             request_id=str(request.index),
             prompt=request.prompt,
             prompt_token_ids=request.prompt_token_ids,
-            outputs=tuple(outputs[request.index, i] for i in range(request.params.n)),
+            outputs=completions,
             finished=True,
             schedule=texts[schedule],
+            layer_ranges=ranges_of(schedule, completions),
         )
-        for request, schedule in zip(requests, schedules, strict=True)
+        for request, schedule, completions in zip(requests, schedules, gathered, strict=True)
     ]
+
+
+def ranges_of(
+    schedule: ExitSchedule, completions: Iterable[CompletionOutput]
+) -> dict[int, LayerRanges]:
+    """Return the layers of each number of layers that ``completions`` ran."""
+    return schedule.layer_ranges(
+        count for completion in completions for count in set(completion.layers_per_token)
+    )

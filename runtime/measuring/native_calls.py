@@ -106,6 +106,6 @@ def _request_output(index: int, prompt: tuple[int, ...], output: dict[str, Any])
         token_ids=tuple(output["token_ids"]),
         finish_reason="length",
         layers_per_token=tuple(output["layers"]),
-        timings=Timings(times[0], steps),
+        timings=Timings(times[0], steps, sum(steps)),
     )
     return RequestOutput(str(index), None, prompt, (completion,), finished=True)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+LayerRanges = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True)
 class LayerPlan:
@@ -18,6 +20,21 @@ class LayerPlan:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.layers)
+
+    @property
+    def ranges(self) -> LayerRanges:
+        """The first and last layer of each run of neighbours.
+
+        >>> LayerPlan((0, 9, 10, 11)).ranges
+        ((0, 0), (9, 11))
+        """
+        found: list[tuple[int, int]] = []
+        for layer in self.layers:
+            if found and layer == found[-1][1] + 1:
+                found[-1] = (found[-1][0], layer)
+            else:
+                found.append((layer, layer))
+        return tuple(found)
 
 
 @dataclass(frozen=True)

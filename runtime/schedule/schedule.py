@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
@@ -16,7 +16,7 @@ from .decays import DECAYS, Decay
 from .fields import ScheduleFields, round_half_up
 from .notation import full_arguments, read_arguments
 from .placements import PLACEMENTS, Placement
-from .plan import LayerPlan, Segment, generated_holes, prompt_holes
+from .plan import LayerPlan, LayerRanges, Segment, generated_holes, prompt_holes
 from .rule import parameters_of
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
@@ -181,6 +181,13 @@ class ExitSchedule(ScheduleFields):
         if index < 0:
             raise IndexError(f"generated index is {index}; allowed: 0 or more")
         return self.segments[bisect_right(self._starts, index) - 1].plan
+
+    def layer_ranges(self, budgets: Iterable[int]) -> dict[int, LayerRanges]:
+        """Return, for each number of layers that a token ran, which ones these were.
+
+        A schedule has one set for each number, wherever in a prompt or a text it stands.
+        """
+        return {budget: self._plan_of(budget).ranges for budget in set(budgets)}
 
     @cached_property
     def full_plan(self) -> LayerPlan:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .notation import FIELDS, read_document
+from .plan import LayerPlan
 from .schedule import ExitSchedule
 
 
@@ -45,12 +46,7 @@ def format_layers(layers: Iterable[int]) -> str:
     >>> format_layers((0, 9, 10, 11))
     '0, 9–11'
     """
-    ranges: list[list[int]] = []
-    for layer in layers:
-        if ranges and layer == ranges[-1][-1] + 1:
-            ranges[-1][-1] = layer
-        else:
-            ranges.append([layer, layer])
+    ranges = LayerPlan(tuple(layers)).ranges
     return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in ranges)
 
 

@@ -8,6 +8,7 @@ from ...engines.manifest import ModelSpec
 from ..batches.planning import Row
 from ..batches.requests import Request
 from ..batches.sequence import RunningSequence
+from ..batches.step import ranges_of
 from ..kv.layout import KVLayout
 from ..kv.reservation import Reservation
 from ..schedule import ExitSchedule
@@ -95,6 +96,7 @@ class RunningRequest:
             outputs=outputs,
             finished=self.is_finished,
             schedule=format_schedule(self.schedule),
+            layer_ranges=ranges_of(self.schedule, outputs),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..batches.step import ranges_of
 from ..schedule.text import format_schedule
 from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from .engine_loop import EngineRequest
@@ -26,16 +27,18 @@ def partial_output(asked: EngineRequest, deltas: Sequence[StreamDelta]) -> Reque
 
     Text that the engine held back, since a stop string might begin there, is missing.
     """
+    outputs = tuple(
+        _completion(index, [delta for delta in deltas if delta.index == index])
+        for index in range(asked.request.params.n)
+    )
     return RequestOutput(
         request_id=asked.request_id,
         prompt=asked.request.prompt,
         prompt_token_ids=asked.request.prompt_token_ids,
-        outputs=tuple(
-            _completion(index, [delta for delta in deltas if delta.index == index])
-            for index in range(asked.request.params.n)
-        ),
+        outputs=outputs,
         finished=True,
         schedule=format_schedule(asked.schedule),
+        layer_ranges=ranges_of(asked.schedule, outputs),
     )
 
 

@@ -24,7 +24,8 @@ class RequestStream:
 
     def __init__(self, asked: EngineRequest, cancel: Callable[[], None]) -> None:
         self.request_id = asked.request_id
-        self.schedule = format_schedule(asked.schedule)  # that it runs, its text in full
+        self.exit_schedule = asked.schedule
+        self.schedule = format_schedule(asked.schedule)  # in full
         self._asked = asked
         self.times = RequestTimes()
         self._cancel = cancel

@@ -9,7 +9,7 @@ One request (a prompt) has ``SamplingParams.n`` completions:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -38,6 +38,7 @@ class Timings(_Output):
 
     time_to_first_token: float  # from the call of generate to the first output token
     step_seconds: tuple[float, ...] = ()  # one for each later token: the step that produced it
+    decode_seconds: float = 0.0  # from the first output token to the last
 
     @property
     def seconds_per_token(self) -> float:
@@ -71,6 +72,8 @@ class RequestOutput(_Output):
     outputs: tuple[CompletionOutput, ...]
     finished: bool
     schedule: str = ""  # the exit schedule that it ran, its text in full
+    # for each number in layers_per_token, the layers that ran: first and last of each run
+    layer_ranges: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,17 @@ def test_n_completions_share_the_prompt_and_differ(generator: Generator) -> None
 
 
 def test_layers_per_token_follow_the_schedule(generator: Generator) -> None:
-    output = generator.generate([PROMPTS[0]], GREEDY, schedule=SCHEDULE)[0].outputs[0]
+    request = generator.generate([PROMPTS[0]], GREEDY, schedule=SCHEDULE)[0]
+    output = request.outputs[0]
     assert output.layers_per_token == (6, 4, 4, 3, 3, 2, 2, 2, 2, 2, 2, 2)
+    assert request.layer_ranges == {
+        6: ((0, 5),),
+        4: ((0, 0), (3, 5)),
+        3: ((0, 0), (4, 5)),
+        2: ((0, 0), (5, 5)),
+    }
+    assert output.timings is not None
+    assert output.timings.decode_seconds >= sum(output.timings.step_seconds) > 0
 
 
 @pytest.mark.parametrize("schedule", ["2x", "full", None])

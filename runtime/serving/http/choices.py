@@ -6,14 +6,36 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...schedule import ExitSchedule
+from ...schedule.plan import LayerRanges
+from ...schedule.text import format_schedule
 from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
 from ...tokens.tokenizer import Tokenizer
 
 
+class ShownSchedule:
+    """The schedule of a stream as its chunks show it; each number's layers are found once."""
+
+    def __init__(self, schedule: ExitSchedule) -> None:
+        self.text = format_schedule(schedule)
+        self._schedule = schedule
+        self._ranges: dict[int, LayerRanges] = {}
+
+    def ranges(self, count: int) -> LayerRanges:
+        """Return the layers that a token of ``count`` layers ran."""
+        if count not in self._ranges:
+            self._ranges |= self._schedule.layer_ranges([count])
+        return self._ranges[count]
+
+
 def whole_choice(
-    output: CompletionOutput, index: int, prompt: str, schedule: str, tokenizer: Tokenizer | None
+    request: RequestOutput,
+    output: CompletionOutput,
+    index: int,
+    prompt: str,
+    tokenizer: Tokenizer | None,
 ) -> dict[str, Any]:
-    """A completion that has ended; ``prompt``: what is echoed before its text."""
+    """Return a completion of ``request`` that has ended; ``prompt`` is echoed before its text."""
     return {
         "index": index,
         "text": prompt + output.text,
@@ -21,8 +43,11 @@ def whole_choice(
         and logprobs_document(output.token_ids, output.logprobs, tokenizer, len(prompt)),
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
-        "schedule": schedule,
+        "schedule": request.schedule,
         "layers_per_token": list(output.layers_per_token),
+        "layer_ranges": {
+            count: request.layer_ranges[count] for count in sorted(set(output.layers_per_token))
+        },
     }
 
 
@@ -30,21 +55,23 @@ def delta_choice(
     deltas: Sequence[StreamDelta],
     index: int,
     prompt: str,
-    schedule: str,
+    schedule: ShownSchedule,
     tokenizer: Tokenizer | None,
     offset: int,
 ) -> dict[str, Any]:
     """What one completion got since the last chunk; ``offset``: characters of its text before."""
     tokens = [token for delta in deltas for token in delta.token_ids]
     logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
+    layers = [delta.layers for delta in deltas for _ in delta.token_ids]
     return {
         "index": index,
         "text": prompt + "".join(delta.text for delta in deltas),
         "logprobs": logprobs_document(tokens, logprobs, tokenizer, offset) if logprobs else None,
         "finish_reason": deltas[-1].finish_reason,
         "stop_reason": deltas[-1].stop_reason,
-        "schedule": schedule,
-        "layers_per_token": [delta.layers for delta in deltas for _ in delta.token_ids],
+        "schedule": schedule.text,
+        "layers_per_token": layers,
+        "layer_ranges": {count: schedule.ranges(count) for count in sorted(set(layers))},
     }
 
 
@@ -78,18 +105,30 @@ def logprobs_document(
 
 
 def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
-    """Tokens of all prompts and completions, and the layers that a token ran in the mean."""
+    """Count tokens of all prompts and completions, and average layers and times over them.
+
+    Times are those of the engine: ``time_to_first_token`` on average over the texts, and
+    ``decode_seconds`` from each text's first token to its last, summed over the texts, so that
+    tokens behind the first over ``decode_seconds`` is the speed of one text.
+    """
     prompt_tokens = completion_tokens = layers = 0
+    first_tokens, decode_seconds = [], 0.0
     for output in outputs:
         prompt_tokens += len(output.prompt_token_ids)
         for completion in output.outputs:
             completion_tokens += len(completion.token_ids)
             layers += sum(completion.layers_per_token)
+            if completion.timings is not None and completion.token_ids:
+                first_tokens.append(completion.timings.time_to_first_token)
+                decode_seconds += completion.timings.decode_seconds
+    num_texts = len(first_tokens)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "realised_depth": layers / completion_tokens if completion_tokens else None,
+        "time_to_first_token": sum(first_tokens) / num_texts if num_texts else None,
+        "decode_seconds": decode_seconds if num_texts else None,
     }
 
 

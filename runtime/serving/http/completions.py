@@ -159,7 +159,7 @@ def _choices(completion: Completion, outputs: list[RequestOutput]) -> Iterator[d
     for place, output in enumerate(outputs):
         for one in output.outputs:
             index = place * completion.asked.n + one.index
-            yield whole_choice(one, index, completion.echoed(place), output.schedule, tokenizer)
+            yield whole_choice(output, one, index, completion.echoed(place), tokenizer)
 
 
 async def read_body(request: Request, config: ServerConfig) -> bytes:

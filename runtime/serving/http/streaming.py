@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from ....engines.errors import SkipDecError
 from ...tokens.outputs import StreamDelta
 from ..stream import RequestStream
-from .choices import delta_choice
+from .choices import ShownSchedule, delta_choice
 from .completions import Completion
 from .errors import ApiError, api_error
 
@@ -60,9 +60,9 @@ class EventStream(Response):
 async def _choices(completion: Completion) -> AsyncIterator[dict[str, object]]:
     """A choice for each completion that has got something, as often as one has."""
     tokenizer = completion.model.engine.outline.tokenizer
+    schedules = [ShownSchedule(stream.exit_schedule) for stream in completion.streams]
     lengths: dict[int, int] = {}  # characters sent so far, of a choice
     async for place, deltas in _merged(completion.streams):
-        schedule = completion.streams[place].schedule
         for one in dict.fromkeys(delta.index for delta in deltas):
             index = place * completion.asked.n + one
             prompt = "" if index in lengths else completion.echoed(place)
@@ -70,7 +70,7 @@ async def _choices(completion: Completion) -> AsyncIterator[dict[str, object]]:
                 [delta for delta in deltas if delta.index == one],
                 index,
                 prompt,
-                schedule,
+                schedules[place],
                 tokenizer,
                 lengths.get(index, 0) + len(prompt),
             )

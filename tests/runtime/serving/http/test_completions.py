@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import openai
 import pytest
-from http_servers import Running, open_tiny
+from http_servers import Running, open_tiny, serving
 
+from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.tokens.outputs import RequestOutput
 from skipdec.runtime.tokens.sampling import SamplingParams
 
@@ -86,8 +89,47 @@ def test_a_stream_joined_is_the_whole_answer(client: openai.OpenAI, echo: bool) 
         used = chunk.usage
     assert texts == [choice.text for choice in whole.choices]
     assert layers == [choice.layers_per_token for choice in whole.choices]
-    assert used == whole.usage
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens", "realised_depth")
+    assert [getattr(used, name) for name in counts] == [
+        getattr(whole.usage, name) for name in counts
+    ]
     assert texts[0].startswith("ab") >= echo
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranges"),
+    [
+        ("full", {}),
+        ("linear:max=3,min=2,horizon=4", {"2": [[0, 0], [5, 5]], "3": [[0, 0], [4, 5]]}),
+        ("linear:max=3,min=2,horizon=4,placement=bottom", {"2": [[0, 1]], "3": [[0, 2]]}),
+    ],
+)
+def test_a_choice_names_the_layers_that_ran(
+    bundle: Path, schedule: str, ranges: dict[str, list[list[int]]]
+) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 6, "ignore_eos": True, "schedule": schedule}
+    with serving(ServedBundle("tiny", bundle), schedules=("any",)) as running:
+        (choice,) = running.complete(**asked).json()["choices"]
+        chunks = running.complete(**asked, stream=True).text.split("\n\n")
+    ranges = ranges | {"6": [[0, 5]]}  # of the first token, which the prompt makes
+    assert choice["layer_ranges"] == ranges
+    streamed = dict[str, list[list[int]]]()
+    for chunk in chunks[:-2]:
+        (part,) = json.loads(chunk.removeprefix("data: "))["choices"]
+        assert part["layer_ranges"].keys() == {str(count) for count in part["layers_per_token"]}
+        streamed |= part["layer_ranges"]
+    assert streamed == ranges
+
+
+def test_usage_has_the_engines_own_times(server: Running) -> None:
+    asked = {"prompt": "a", "max_tokens": 8, "n": 2, "ignore_eos": True, "seed": 1}
+    start = perf_counter()
+    used = server.complete(**asked).json()["usage"]
+    seconds = perf_counter() - start
+    assert 0 < used["time_to_first_token"] < seconds
+    assert 0 < used["decode_seconds"] < 2 * seconds
+    one = server.complete(prompt="a", max_tokens=1).json()["usage"]
+    assert one["decode_seconds"] == 0
 
 
 def test_logprobs_have_openais_form_whole_and_streamed(client: openai.OpenAI, bundle: Path) -> None:

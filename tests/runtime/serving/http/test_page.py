@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from http_servers import Running
+from http_servers import Running, serving
+
+from skipdec.runtime.serving.http.server import ServedBundle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -161,4 +164,106 @@ def test_an_error_is_told_and_the_page_can_be_used_again(browser: Browser, serve
     page.click("#run")
     page.locator(".text span").first.wait_for(state="attached")
     assert not page.get_by_role("alert").inner_text()
+    page.close()
+
+
+def canned(ranges: dict[str, list[list[int]]], layers: list[int], **usage: float) -> str:
+    """A stream of one token a chunk that comes all at once, as over a slow line."""
+    choices = [
+        {
+            "index": 0,
+            "text": "a",
+            "logprobs": {"tokens": ["a"], "token_logprobs": [-1.0]},
+            "finish_reason": None,
+            "layers_per_token": [count],
+            "layer_ranges": {str(count): ranges[str(count)]},
+        }
+        for count in layers
+    ]
+    documents = [{"choices": [choice]} for choice in choices] + [{"choices": [], "usage": usage}]
+    lines = [f"data: {json.dumps(document)}\n\n" for document in documents]
+    return "".join([*lines, "data: [DONE]\n\n"])
+
+
+@pytest.mark.parametrize(
+    ("ranges", "shown", "skipped"),
+    [
+        ({"6": [[0, 5]], "2": [[0, 0], [5, 5]]}, [0, 5], [1, 2, 3, 4]),
+        ({"6": [[0, 5]], "2": [[0, 1]]}, [0, 1], [2, 3, 4, 5]),
+        ({"6": [[0, 5]], "2": [[0, 0], [3, 3]]}, [0, 3], [1, 2, 4, 5]),
+    ],
+)
+def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
+    browser: Browser,
+    server: Running,
+    ranges: dict[str, list[list[int]]],
+    shown: list[int],
+    skipped: list[int],
+) -> None:
+    page = browser.new_page()
+    body = canned(ranges, [6, 2, 2, 2], time_to_first_token=0.25, decode_seconds=2.0)
+    page.route(
+        "**/v1/completions",
+        lambda route: route.fulfill(body=body, content_type="text/event-stream"),
+    )
+    page.goto(server.url)
+    page.locator("#left option").nth(1).wait_for(state="attached")
+    page.select_option("#right", "none")
+    page.fill("#tokens", "4")
+    page.click("#run")
+    page.locator(".figures", has_text="tokens/s").wait_for()
+    figures = page.locator(".figures").inner_text()
+    assert figures == "4 tokens, 1.5 tokens/s, first after 0.250 s, 3.0 of 6 layers"
+    text = ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in ranges["2"])
+    assert page.locator(".text span").nth(2).get_attribute("title") == (
+        f"2 of 6 layers: {text}, log-probability -1.00"
+    )
+    # How much of each cell of the third column is painted: all of it where its layer ran.
+    painted: list[float] = page.eval_on_selector(
+        "canvas",
+        """one => Array.from({length: 6}, (_, layer) => {
+            const ratio = window.devicePixelRatio || 1, step = Math.min(16 * ratio, one.width / 4);
+            const cell = one.height / 6, top = one.height - (layer + 1) * cell;
+            const data = one.getContext('2d').getImageData(
+                2 * step + 3, top + 3, step - 7, cell - 6).data;
+            return data.filter((v, i) => i % 4 === 3 && v > 0).length / (data.length / 4);
+        })""",
+    )
+    assert all(painted[layer] == 1 for layer in shown)
+    assert all(painted[layer] < 0.5 for layer in skipped)
+    page.close()
+
+
+def test_the_page_asks_for_a_key_where_the_server_does(
+    browser: Browser, bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    with serving(ServedBundle("tiny", bundle), wait=False, api_key_file=tmp_path / "keys") as held:
+        held.wait_until(lambda figures: held.http.get("/health/ready").status_code == 200)
+        page = browser.new_page()
+        page.goto(held.url)
+        page.locator("#access").wait_for(state="visible")
+        assert page.evaluate("document.activeElement.id") == "key"
+        page.fill("#key", "wrong")
+        page.click("#access button")
+        page.get_by_role("alert").get_by_text("does not know this API key").wait_for()
+        page.fill("#key", "secret")
+        page.click("#access button")
+        page.locator("#left option").nth(1).wait_for(state="attached")
+        assert page.locator("#access").is_hidden()
+        page.fill("#tokens", "2")
+        page.click("#run")
+        page.locator(".figures", has_text="tokens/s").first.wait_for()
+        page.reload()
+        page.locator("#left option").nth(1).wait_for(state="attached")
+        assert page.locator("#access").is_hidden()
+        assert page.evaluate("localStorage.length") == 0
+        page.close()
+
+
+def test_no_key_is_asked_for_where_the_server_has_none(browser: Browser, server: Running) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    page.locator("#left option").nth(1).wait_for(state="attached")
+    assert page.locator("#access").is_hidden()
     page.close()

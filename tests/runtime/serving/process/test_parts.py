@@ -38,7 +38,13 @@ from skipdec.runtime.serving.process.restarts import Deaths, RestartPolicy
 from skipdec.runtime.serving.process.settings import WorkerSettings
 from skipdec.runtime.serving.process.suspects import Suspects
 from skipdec.runtime.stitching.slot_memory import SlotMemory
-from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
+from skipdec.runtime.tokens.outputs import (
+    CompletionOutput,
+    Logprob,
+    RequestOutput,
+    StreamDelta,
+    Timings,
+)
 
 STATS = EngineStats(
     requests=3,
@@ -72,7 +78,8 @@ LIMITS = RequestLimits(
 )
 LOGPROBS = ({5: Logprob(-math.inf, 1, "\u2028\n"), 6: Logprob(-0.5)},)
 DELTA = StreamDelta(0, 1, (5,), "é\n\u2028", "stop", 3, LOGPROBS, "x")
-OUTPUT = RequestOutput("a", None, (1, 2), (CompletionOutput(0, "x", (5,), -0.5, LOGPROBS),), True)
+COMPLETION = CompletionOutput(0, "x", (5,), -0.5, LOGPROBS, timings=Timings(0.5, (0.25,), 0.5))
+OUTPUT = RequestOutput("a", None, (1, 2), (COMPLETION,), True, "2x", {12: ((0, 0), (2, 12))})
 
 
 def submission(**params: object) -> Submission:
