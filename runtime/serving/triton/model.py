@@ -124,7 +124,7 @@ class TritonPythonModel:
     ) -> None:
         answer = Answer(
             asked,
-            schedule=stream.schedule,
+            schedule=stream.exit_schedule,
             num_input_tokens=num_input_tokens,
             has_text=self._engine.generator.tokenizer is not None,
         )

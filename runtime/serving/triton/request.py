@@ -69,6 +69,7 @@ class TritonRequest(ValidatedConfig):
     return_logprobs: Annotated[bool, _FLAG] = False
     return_token_ids: Annotated[bool, _FLAG] = False
     return_layers_per_token: Annotated[bool, _FLAG] = False
+    return_layer_ranges: Annotated[bool, _FLAG] = False
     return_schedule: Annotated[bool, _FLAG] = False
     return_num_input_tokens: Annotated[bool, _FLAG] = False
     return_num_output_tokens: Annotated[bool, _FLAG] = False

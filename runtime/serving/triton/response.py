@@ -9,6 +9,8 @@ from typing import Any
 import numpy.typing as npt
 
 from ....engines.errors import SkipDecError
+from ...schedule import ExitSchedule
+from ...schedule.text import format_schedule
 from ...tokens.outputs import Logprob, StreamDelta
 from .request import TritonRequest
 from .tensors import TensorType
@@ -24,6 +26,7 @@ OUTPUT_TYPES = {
     "logprobs": _TEXTS,
     "token_ids": TensorType("INT32", -1),
     "layers_per_token": TensorType("INT32", -1),
+    "layer_ranges": TensorType("STRING"),
     "schedule": TensorType("STRING"),
     "num_input_tokens": TensorType("UINT32"),
     "num_output_tokens": _COUNTS,
@@ -58,12 +61,17 @@ class _Completion:
 class Answer:
     """Gathers a request's deltas into responses: one at the end, or as soon as there is text.
 
-    ``schedule``: the text of what it runs. ``num_input_tokens``: of the prompt. ``has_text``:
+    ``schedule``: what it runs. ``num_input_tokens``: of the prompt. ``has_text``:
     whether the bundle has a tokenizer; without one each step of a stream is a response.
     """
 
     def __init__(
-        self, request: TritonRequest, *, schedule: str, num_input_tokens: int, has_text: bool
+        self,
+        request: TritonRequest,
+        *,
+        schedule: ExitSchedule,
+        num_input_tokens: int,
+        has_text: bool,
     ) -> None:
         self._request = request
         self._schedule = schedule
@@ -112,8 +120,11 @@ class Answer:
             values["token_ids"] = [token for one in completions for token in one.token_ids]
         if request.return_layers_per_token:
             values["layers_per_token"] = [count for one in completions for count in one.layers]
+        if request.return_layer_ranges:
+            counts = {count for one in completions for count in one.layers}
+            values["layer_ranges"] = json.dumps(self._schedule.layer_ranges(sorted(counts)))
         if request.return_schedule:
-            values["schedule"] = self._schedule
+            values["schedule"] = format_schedule(self._schedule)
         if request.return_num_input_tokens:
             values["num_input_tokens"] = self._num_input_tokens
         if request.return_num_output_tokens:

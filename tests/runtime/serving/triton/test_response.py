@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from skipdec import SamplingParams, SkipDecError
+from skipdec import ExitSchedule, SamplingParams, SkipDecError
 from skipdec.runtime.serving.triton.request import TritonRequest
 from skipdec.runtime.serving.triton.response import Answer
 from skipdec.runtime.tokens.outputs import FinishReason, Logprob, StreamDelta
@@ -20,7 +20,7 @@ def delta(text: str, token: int, *, index: int = 0, end: FinishReason | None = N
 
 def answer(*, n: int = 1, has_text: bool = True, **flags: bool) -> Answer:
     request = TritonRequest(text_input="p", params=SamplingParams(n=n), **flags)  # type: ignore[arg-type]
-    return Answer(request, schedule="full", num_input_tokens=4, has_text=has_text)
+    return Answer(request, schedule=ExitSchedule.full(6), num_input_tokens=4, has_text=has_text)
 
 
 def test_a_stream_waits_for_whole_characters_and_drops_no_token() -> None:
@@ -87,3 +87,13 @@ def test_a_computation_that_failed_is_an_error() -> None:
     failed = StreamDelta(0, 0, (), "", "error", 0, stop_reason="logits are NaN")
     with pytest.raises(SkipDecError, match="logits are NaN"):
         answer().add(failed)
+
+
+def test_the_layers_that_ran_come_with_the_tokens_that_ran_them() -> None:
+    request = TritonRequest(text_input="p", stream=True, return_layer_ranges=True)
+    schedule = ExitSchedule.parse("linear:max=3,min=3,horizon=4", num_layers=6)
+    sent = Answer(request, schedule=schedule, num_input_tokens=4, has_text=True)
+    sent.add(StreamDelta(0, 0, (5,), "a", None, layers=6))
+    assert json.loads(sent.take()["layer_ranges"].item()) == {"6": [[0, 5]]}
+    sent.add(StreamDelta(0, 0, (6,), "b", "stop", layers=3))
+    assert json.loads(sent.take()["layer_ranges"].item()) == {"3": [[0, 0], [4, 5]]}
