@@ -118,13 +118,15 @@ def _lines(purpose: str, width: int) -> list[str]:
     text, bracket, facts = purpose.rpartition(" [")
     if bracket and facts.endswith("]"):
         purpose = f"{text}{bracket}{facts.replace(' ', _NO_BREAK)}"
-    lines = wrap(purpose, width, break_on_hyphens=False) or [""]
+    lines = wrap(purpose, max(width, 8), break_on_hyphens=False) or [""]
     return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def _print_wrapped(console: Console, text: str) -> None:
     indent = _INDENT * " "
-    for line in wrap(text, console.width - 1, initial_indent=indent, subsequent_indent=indent):
+    for line in wrap(
+        text, max(console.width - 1, 8), initial_indent=indent, subsequent_indent=indent
+    ):
         console.print(line)
 
 

@@ -129,12 +129,23 @@ json choice_of(std::int64_t index, const std::string& text,
           {"finish_reason", finish_reason ? json(*finish_reason) : json(nullptr)}};
 }
 
+// Which layers ran, by their number.
+json layer_sets(const skipdec::Request& request, const skipdec::Completion& completion) {
+  json found = json::object();
+  for (const std::int64_t count : completion.layers) {
+    const std::string key = std::to_string(count);
+    if (!found.contains(key)) found[key] = request.layers(count);
+  }
+  return found;
+}
+
 json document_of(const skipdec::Request& request) {
   const skipdec::Completion completion = request.completion();
   return {{"object", "text_completion"},
           {"schedule", request.schedule()},
           {"choices", json::array({choice_of(0, completion.text, completion.finish_reason)})},
           {"layers", completion.layers},
+          {"layer_sets", layer_sets(request, completion)},
           {"usage",
            {{"prompt_tokens", request.prompt_token_ids().size()},
             {"completion_tokens", completion.token_ids.size()}}}};

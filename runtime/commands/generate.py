@@ -27,8 +27,9 @@ text or token ids. A line may have a "schedule" and every sampling option, with 
 without an id has its number.
 
 [bold]Lines out[/bold], in the same order: {"id", "text", "token_ids", "finish_reason",
-"layers_per_token"}; for n above 1 {"id", "outputs"}; for a bad line {"id", "line", "error"}, and
-the exit code is 1. Ctrl-C keeps what was finished; --resume goes on from there.
+"layers_per_token", "layer_ranges"}; for n above 1 {"id", "outputs", "layer_ranges"}; for a bad line
+{"id", "line", "error"}, and the exit code is 1. Ctrl-C keeps what was finished; --resume goes on
+from there.
 
 Values in round brackets are the defaults.
 """

@@ -290,7 +290,7 @@ def _line_of(
     output = outputs[item.record.line]
     if isinstance(output, BadRecord):
         return output.to_dict()
-    return result_line(item.record.record_id, output.outputs) if _is_finished(output) else None
+    return result_line(item.record.record_id, output) if _is_finished(output) else None
 
 
 def _is_finished(output: RequestOutput) -> bool:

@@ -82,7 +82,7 @@ def _delta_line(delta: StreamDelta) -> dict[str, Any]:
 
 
 def _document(outputs: Sequence[RequestOutput], progress: GenerationProgress) -> dict[str, Any]:
-    results = [result_line(place, output.outputs) for place, output in enumerate(outputs)]
+    results = [result_line(place, output) for place, output in enumerate(outputs)]
     return progress.summary() | {"results": results}
 
 

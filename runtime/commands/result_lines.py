@@ -1,28 +1,28 @@
 """Results as lines of JSON; `runtime.batches.records` reads the lines that they answer.
 
 {"id": "a1", "text": "French], area", "token_ids": [84, 269, 12], "finish_reason": "length",
- "layers_per_token": [12, 8, 8]}
+ "layers_per_token": [12, 8, 8], "layer_ranges": {"8": [[0, 0], [5, 11]], "12": [[0, 11]]}}
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from ..batches.records import RecordId
-from ..tokens.outputs import CompletionOutput, Logprob
+from ..tokens.outputs import CompletionOutput, Logprob, RequestOutput
 
 
-def result_line(record_id: RecordId, outputs: Sequence[CompletionOutput]) -> dict[str, Any]:
+def result_line(record_id: RecordId, request: RequestOutput) -> dict[str, Any]:
     """Return the line of one record.
 
     With one completion its fields stand at the top, with more (``n``) in a list ``outputs``.
     """
-    if len(outputs) == 1:
-        return {"id": record_id} | _completion(outputs[0])
-    listed = [{"index": output.index} | _completion(output) for output in outputs]
-    return {"id": record_id, "outputs": listed}
+    ranges = {"layer_ranges": dict(sorted(request.layer_ranges.items()))}
+    if len(request.outputs) == 1:
+        return {"id": record_id} | _completion(request.outputs[0]) | ranges
+    listed = [{"index": output.index} | _completion(output) for output in request.outputs]
+    return {"id": record_id, "outputs": listed} | ranges
 
 
 def to_bytes(line: dict[str, Any]) -> bytes:

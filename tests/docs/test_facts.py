@@ -21,7 +21,7 @@ from skipdec.runtime.commands.result_lines import result_line
 from skipdec.runtime.schedule.decays import DECAYS
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule
-from skipdec.runtime.tokens.outputs import CompletionOutput
+from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput
 
 
 def page(name: str) -> str:
@@ -108,7 +108,8 @@ def test_examples_of_errors_are_true() -> None:
 def test_a_line_out_has_the_keys_of_the_page() -> None:
     _, line = blocks("docs/guides/generate.md", "json")[0].splitlines()
     output = CompletionOutput(0, "text", (84,), finish_reason="length", layers_per_token=(12,))
-    assert list(json.loads(line)) == list(result_line("a1", [output]))
+    request = RequestOutput("0", "a", (5,), (output,), finished=True)
+    assert list(json.loads(line)) == list(result_line("a1", request))
 
 
 def test_generated_pages_name_what_there_is() -> None:

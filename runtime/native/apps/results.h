@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <skipdec/skipdec.hpp>
 #include <string>
 #include <vector>
@@ -45,6 +46,25 @@ inline Json json_of(const Completion& completion, const Engine& engine, bool has
   return fields;
 }
 
+// For each number of layers that tokens ran, which: first and last of each run of neighbours.
+inline Json layer_ranges(const Request& request, const std::vector<Completion>& completions) {
+  std::set<std::int64_t> counts;
+  for (const Completion& each : completions) counts.insert(each.layers.begin(), each.layers.end());
+  Json found = Json::object();
+  for (const std::int64_t count : counts) {
+    Json ranges = Json::array();
+    for (const std::int64_t layer : request.layers(count)) {
+      if (!ranges.empty() && ranges.back()[1] == layer - 1) {
+        ranges.back()[1] = layer;
+      } else {
+        ranges.push_back(Json::array({layer, layer}));
+      }
+    }
+    found[std::to_string(count)] = ranges;
+  }
+  return found;
+}
+
 // One completion's fields stand at the top, more of them in a list.
 inline Json json_of(std::size_t id, const Request& request, const Engine& engine,
                     bool has_tokenizer) {
@@ -52,13 +72,13 @@ inline Json json_of(std::size_t id, const Request& request, const Engine& engine
   const std::vector<Completion> completions = request.completions();
   if (completions.size() == 1) {
     line.update(json_of(completions.front(), engine, has_tokenizer));
-    return line;
   }
-  for (std::size_t index = 0; index < completions.size(); ++index) {
+  for (std::size_t index = 0; completions.size() > 1 && index < completions.size(); ++index) {
     Json one = {{"index", index}};
     one.update(json_of(completions[index], engine, has_tokenizer));
     line["outputs"].push_back(one);
   }
+  line["layer_ranges"] = layer_ranges(request, completions);
   return line;
 }
 

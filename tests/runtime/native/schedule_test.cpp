@@ -47,6 +47,15 @@ TEST(Schedule, ShortensPromptsAsTheRuleSays) {  // Python's example: 12 layers, 
   EXPECT_EQ(schedule.prompt_depth(0, 1), 12);
 }
 
+TEST(Schedule, HasOneSetOfLayersForEachNumber) {
+  const Schedule schedule(6, {{0, {0, 4, 5}}, {3, {0, 5}}}, {{-1, 1, 1, 2, -1, -1}, 2}, "worked");
+  EXPECT_EQ(schedule.layers(2), (LayerPlan{0, 5}));
+  EXPECT_EQ(schedule.layers(3), (LayerPlan{0, 4, 5}));
+  EXPECT_EQ(schedule.layers(4), (LayerPlan{0, 3, 4, 5}));  // of a prompt's last token
+  EXPECT_EQ(schedule.layers(6), (LayerPlan{0, 1, 2, 3, 4, 5}));
+  EXPECT_THROW(schedule.layers(5), Error);
+}
+
 // Of three layers, as in schedule.json: segments, the prompt's rule, what is said.
 struct Hole {
   const char* segments;

@@ -99,8 +99,11 @@ def events_of(content: bytes) -> list[str]:
 def test_the_service_streams_what_it_answers_whole(text_bundle: Path, address: str) -> None:
     body = {"prompt": "Hello", "max_tokens": 30, "temperature": 0.9, "top_p": 0.95, "seed": 7}
     status, content = asked(address, body | {"schedule": "2x"})
-    (choice,) = json.loads(content)["choices"]
+    answer = json.loads(content)
+    (choice,) = answer["choices"]
     assert status == 200
+    assert {str(count) for count in answer["layers"]} == set(answer["layer_sets"])
+    assert all(len(layers) == int(count) for count, layers in answer["layer_sets"].items())
     assert choice["finish_reason"] == "length"
     *events, done = events_of(asked(address, body | {"schedule": "2x", "stream": True})[1])
     assert done == "[DONE]"

@@ -270,6 +270,11 @@ SKIPDEC_API skipdec_status skipdec_request_prompt(skipdec_request* request,
 /* The schedule that it runs, in full; lives as long as the request. */
 SKIPDEC_API skipdec_status skipdec_request_schedule(skipdec_request* request,
                                                     const char** schedule);
+/* The layers, [count], lowest first, of a token that ran ``count`` of them, which is one of a
+ * completion's ``layers``: a schedule has one set for each number. Lives as long as the request.
+ * SKIPDEC_USAGE for a number that no token runs. */
+SKIPDEC_API skipdec_status skipdec_request_layers(skipdec_request* request, int64_t count,
+                                                  const int64_t** layers);
 
 /* Cancels it if it runs, and frees it: its callback is not called any more. Waits for one that
  * runs, but within it. NULL is allowed. */

@@ -338,6 +338,13 @@ class Request {
     return schedule;
   }
 
+  // Which layers a token ran that ran ``count`` of them, one of a completion's ``layers``.
+  std::vector<std::int64_t> layers(std::int64_t count) const {
+    const std::int64_t* layers = nullptr;
+    detail::check(skipdec_request_layers(handle_.get(), count, &layers));
+    return detail::copied(layers, static_cast<std::size_t>(count));
+  }
+
   // Passes once over the deltas that are still to come, waiting for each.
   class Iterator {
    public:

@@ -155,7 +155,17 @@ skipdec_status skipdec_request_prompt(skipdec_request* request, const int64_t** 
 
 skipdec_status skipdec_request_schedule(skipdec_request* request, const char** schedule) {
   return guarded([&] {
-    *required(schedule, "schedule") = required(request, "request")->ticket->schedule.c_str();
+    *required(schedule, "schedule") =
+        required(request, "request")->ticket->schedule->text().c_str();
+    return SKIPDEC_OK;
+  });
+}
+
+skipdec_status skipdec_request_layers(skipdec_request* request, int64_t count,
+                                      const int64_t** layers) {
+  return guarded([&] {
+    *required(layers, "layers") = nullptr;
+    *layers = required(request, "request")->ticket->schedule->layers(count).data();
     return SKIPDEC_OK;
   });
 }

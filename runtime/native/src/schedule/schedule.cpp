@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "errors.h"
@@ -95,10 +96,29 @@ Schedule::Schedule(std::int64_t num_layers, std::vector<Segment> segments, Promp
       last_indices_[static_cast<std::size_t>(layer)] =
           is_last ? kForever : segments_[i + 1].start - 1;
   }
+  all_.resize(static_cast<std::size_t>(num_layers));
+  std::iota(all_.begin(), all_.end(), 0);
+  std::copy_if(all_.begin(), all_.end(), std::back_inserter(last_prompt_),
+               [this](std::int64_t layer) { return prompt_prefix(layer, 2) == 2; });
 }
 
 bool Schedule::is_reduced() const {
   return static_cast<std::int64_t>(segments_.back().layers.size()) < num_layers_;
+}
+
+const LayerPlan& Schedule::layers(std::int64_t count) const {
+  const auto is_meant = [count](const LayerPlan& plan) {
+    return static_cast<std::int64_t>(plan.size()) == count;
+  };
+  for (const LayerPlan* plan : {&all_, &last_prompt_}) {
+    if (is_meant(*plan)) return *plan;
+  }
+  const auto found = std::find_if(segments_.begin(), segments_.end(),
+                                  [&](const Segment& each) { return is_meant(each.layers); });
+  if (found != segments_.end()) return found->layers;
+  throw Error(
+      Status::kUsage, "count",
+      "is " + std::to_string(count) + "; no token of schedule " + text_ + " runs as many layers");
 }
 
 const LayerPlan& Schedule::plan(std::int64_t index) const {

@@ -58,6 +58,9 @@ class Schedule {
   std::int64_t prompt_prefix(std::int64_t layer, std::int64_t length) const;
   // Layers that token ``index`` of a prompt of ``length`` tokens runs.
   std::int64_t prompt_depth(std::int64_t index, std::int64_t length) const;
+  // The layers of a token that runs ``count`` of them: the last of a prompt, or a generated one.
+  // Throws Error (kUsage) for a number that no such token runs.
+  const LayerPlan& layers(std::int64_t count) const;
   // Of one row, a prompt and ``num_fed`` generated tokens that are fed back: tokens by layer.
   std::vector<std::int64_t> active_lengths(std::int64_t prompt_length, std::int64_t num_fed) const;
 
@@ -67,6 +70,8 @@ class Schedule {
   PromptRule prompt_;
   std::string text_;
   std::vector<std::int64_t> last_indices_;
+  LayerPlan all_;          // layers of the model
+  LayerPlan last_prompt_;  // what the last token of a prompt of two or more runs
 };
 
 using SchedulePointer = std::shared_ptr<const Schedule>;

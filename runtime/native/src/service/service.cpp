@@ -117,7 +117,7 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
   made.ticket = std::make_shared<Ticket>();
   made.ticket->num_completions = params.n;
   made.ticket->prompt = request.prompt;
-  made.ticket->schedule = request.schedule->text();
+  made.ticket->schedule = request.schedule;
   made.ticket->deadline = deadline > 0 ? made.start + deadline : 0;
   return made;
 }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "schedule/schedule.h"
 #include "service/mailbox.h"
 
 namespace skipdec::runtime {
@@ -23,9 +24,9 @@ class Ticket {
   std::int64_t number = 0;
   std::int64_t num_completions = 1;
   TokenSpan prompt;
-  std::string schedule;  // in full
-  OnDelta on_delta;      // empty: deltas go to the mailbox
-  double deadline = 0;   // of the clock; 0: none
+  SchedulePointer schedule;
+  OnDelta on_delta;     // empty: deltas go to the mailbox
+  double deadline = 0;  // of the clock; 0: none
   Mailbox mailbox;
 
  private:
