@@ -77,11 +77,11 @@ def read(path: Path, schedule: str | None = None) -> Iterator[LoadRequest]:
 
 
 def _request(record: Record, schedule: str | None) -> LoadRequest:
-    prompt = record.prompt if isinstance(record.prompt, str) else tuple(record.prompt)
+    prompt: Any = record.prompt
     sampling = {name: getattr(record.params, name) for name in _DRAWING & record.fields.keys()}
     assert record.params.max_tokens is not None
     return LoadRequest(
-        prompt,
+        prompt if isinstance(prompt, str) else tuple(prompt),
         record.params.max_tokens,
         record.schedule or schedule,
         sampling={**_GREEDY, **sampling},
@@ -89,7 +89,10 @@ def _request(record: Record, schedule: str | None) -> LoadRequest:
 
 
 def _problems(record: Record) -> Iterator[str]:
-    """What a load can't send: a text of unknown length, or several."""
+    """Name what a load can't send: no prompt, a text of unknown length, or several."""
+    prompt: Any = record.prompt
+    if not prompt or (isinstance(prompt, list) and not all(type(one) is int for one in prompt)):
+        yield f"prompt is {prompt!r:.80}; allowed: a text, or token ids"
     if others := sorted(record.fields.keys() - _DRAWING - set(_LINE)):
         allowed = ", ".join([*_LINE, *sorted(_DRAWING)])
         yield f"{', '.join(others)} can't be part of a load; allowed: {allowed}"

@@ -139,7 +139,8 @@ def test_lines_from_stdin_go_to_stdout(run: Callable[..., Result]) -> None:
     assert result.exit_code == 0
     lines = parsed(result.stdout)
     assert [line["id"] for line in lines] == list(range(5))
-    assert list(lines[0]) == ["id", "text", "token_ids", "finish_reason", "layers_per_token"]
+    keys = ["id", "text", "token_ids", "finish_reason", "layers_per_token", "layer_ranges"]
+    assert list(lines[0]) == keys
 
 
 def test_seed_gives_a_line_the_same_result_in_any_company(run: Callable[..., Result]) -> None:

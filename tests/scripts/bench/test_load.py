@@ -165,6 +165,8 @@ def test_the_same_seed_draws_the_same_requests_of_the_right_lengths() -> None:
         ("{}", "line 1 | prompt and prompt_token_ids are both missing"),
         ('{"prompt": "a", "max_tokens": 0}', "line 1 | max_tokens is 0"),
         ('\n{"prompt": "a", "max_token": 2}', "line 2 | 'max_token' is unknown; did you mean"),
+        ('{"prompt": ""}', "prompt is ''; allowed: a text"),
+        ('{"prompt": [5, "6"]}', "line 1 | prompt is"),
         ('{"prompt": "a", "stop": "x"}', "stop can't be part of a load"),
         ('{"prompt": "a", "max_tokens": null}', "max_tokens is null"),
         ("", "no request"),
