@@ -155,6 +155,9 @@ def _widen(graph: ir.Graph) -> None:
         if maker is not None and maker.op_type != "Gather":
             continue
         if table is not None and table.is_initializer() and table.const_value is None:
-            node.outputs[0].replace_all_uses_with(source)
+            if maker is None:
+                node.outputs[0].replace_all_uses_with(source)
+            else:
+                replace_value(node.outputs[0], source)  # the rows may be a graph output
             source.type = ir.TensorType(ir.DataType.FLOAT)
             graph.remove(node, safe=True)

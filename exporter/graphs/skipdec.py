@@ -33,7 +33,7 @@ from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
 from .attention import replace_attention
 from .fusion import fuse_product
-from .lowering import CONTRIB_DOMAIN, LoweredEngine, products_by_weight
+from .lowering import CONTRIB_DOMAIN, LoweredEngine, products_by_weight, replace_value
 from .norms import replace_norms
 from .products import quantize_products
 
@@ -108,18 +108,18 @@ def _narrow_matrices(kind: EngineKind, model: ModelSpec, precision: PrecisionSpe
 
 
 def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> None:
-    """Let initialisers be of the bundle's type; what is looked up in them, or they, are cast."""
+    """Store the matrices ``names`` in the bundle's type and cast them, or their rows, on use."""
     for name in names:
         matrix = graph.initializers[name]
         matrix.type = ir.TensorType(_element_type(precision.dtype))
         for use in list(matrix.uses()):
             node = use.node
             if node.op_type == "Gather" and use.idx == 0:
-                looked_up = node.outputs[0]
-                cast = ir.node("Cast", [looked_up], {"to": ir.DataType.FLOAT})
-                looked_up.replace_all_uses_with(cast.outputs[0])
-                cast.replace_input_with(0, looked_up)
-                looked_up.type = matrix.type
+                rows = node.outputs[0]
+                cast = ir.node("Cast", [rows], {"to": ir.DataType.FLOAT})
+                replace_value(rows, cast.outputs[0])  # the cast as well, which reads the rows
+                cast.replace_input_with(0, rows)
+                rows.name, rows.type = f"{name}.rows", matrix.type
                 graph.insert_after(node, cast)
             else:
                 cast = ir.node("Cast", [matrix], {"to": ir.DataType.FLOAT})

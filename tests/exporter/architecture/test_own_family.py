@@ -12,6 +12,7 @@ from toy_family import CONFIG, Toy, ToyModel, write_toy
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.host.events import Events
+from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import TensorRole
 from skipdec.exporter.architecture.architecture import (
     ARCHITECTURES,
@@ -19,7 +20,8 @@ from skipdec.exporter.architecture.architecture import (
     hub_id,
     short_names,
 )
-from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.config import BuildConfig, ExportConfig
+from skipdec.exporter.pipeline.build import build_bundle
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification import process
 from skipdec.exporter.verification.bundle import verify_bundle
@@ -36,6 +38,7 @@ SCHEDULES = [
     "linear:max=4,min=2,warmup=1,horizon=5",
     "linear:max=3,min=2,warmup=1,horizon=4,prompt=decay",
 ]
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
 
 class Here(AbstractContextManager[None]):
@@ -96,6 +99,25 @@ def test_an_added_family_is_exported_verified_and_decoded_with_skipping(
             with Generator.open(bundle.path, **options) as generator:
                 outputs = generator.generate(PROMPTS, params, schedule=schedule)
             assert [list(output.outputs[0].token_ids) for output in outputs] == expected
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_of_a_16_bit_table_may_be_an_engine_output(dtype: str, tmp_path: Path) -> None:
+    """The toy's embed engine is one Gather, whose output is the graph's."""
+    write_toy(tmp_path / "toy")
+    model, narrow, wide = str(tmp_path / "toy"), tmp_path / "narrow", tmp_path / "wide"
+    report = export(ExportConfig(model=model, output=narrow, dtype=dtype))
+    assert report.verification is not None
+    assert report.verification.tokens is not None
+    build_bundle(BuildConfig(bundle=narrow, target="onnxruntime", output=wide))
+    params = SamplingParams(temperature=0, max_tokens=GENERATED, ignore_eos=True)
+    texts = []
+    for bundle in (narrow, wide):
+        with Generator.open(bundle, threads=1) as generator:
+            outputs = generator.generate(PROMPTS, params, schedule="full")
+        texts.append([output.outputs[0].token_ids for output in outputs])
+    assert texts[0] == texts[1]
 
 
 def test_its_published_checkpoints_have_short_names() -> None:
