@@ -255,6 +255,11 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     atol: Annotated[float | None, _RUNNING] = Field(
         default=None, gt=0, description="tolerance of verification (by precision)"
     )
+    max_divergence: Annotated[float | None, _RUNNING] = Field(
+        default=None,
+        gt=0,
+        description="nats a token that quantising may cost in verification (by precision)",
+    )
 
     @property
     def source(self) -> CheckpointSource:

@@ -39,5 +39,8 @@ class Events:
     def status(self, text: str) -> None:
         """A figure of the moment, e.g. ``step 40: loss 2.310``."""
 
+    def warn(self, text: str) -> None:
+        """Something that was found on the way deserves attention, though the work goes on."""
+
     def note(self, text: str) -> None:
         """A line that is worth keeping."""

@@ -85,9 +85,13 @@ class ConsoleProgress(Events):
     def planned(self, summary: str, warnings: Sequence[str] = ()) -> None:
         """Warnings in any case, then what will be done, if anything is said of it."""
         for warning in warnings:
-            self._print(Text.assemble(("warning:", "yellow"), " ", warning))
+            self.warn(warning)
         if summary:
             self.note(summary)
+
+    def warn(self, text: str) -> None:
+        """Print a warning, however quiet the command is."""
+        self._print(Text.assemble(("warning:", "yellow"), " ", text))
 
     def stage(self, name: str, total: int | None = None) -> None:
         """A new bar."""

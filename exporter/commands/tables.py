@@ -200,7 +200,8 @@ def describe_precision(precision: PrecisionSpec) -> str:
 def describe_verification(report: ExportReport) -> str:
     """What verification found, a line for each kind of check."""
     if report.verification is not None:
-        return "\n".join(("passed", *report.verification.summary()))
+        verification = report.verification
+        return "\n".join((verification.verdict, *verification.summary()))
     if "trace" in report.stage_seconds:  # an export, not a build
         return "none (--no-verify)"
     if report.build is None:

@@ -41,6 +41,11 @@ class ReferenceOptions(ValidatedConfig):
         gt=0,
         description="largest difference, as a fraction of the largest value (by precision)",
     )
+    max_divergence: Annotated[float | None, Option()] = Field(
+        default=None,
+        gt=0,
+        description="nats a token that quantising may cost (by precision)",
+    )
     seed: Annotated[int, Option()] = Field(
         default=0, ge=0, description="of dummy weights and test prompts"
     )
@@ -102,6 +107,7 @@ def verify(
                 reference.source(),
                 ranges=ranges,
                 atol=reference.atol,
+                max_divergence=reference.max_divergence,
                 verify_memory=reference.verify_memory,
                 events=progress,
             )

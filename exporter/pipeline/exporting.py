@@ -150,6 +150,7 @@ def _verification(
         precision=precision,
         ranges=config.ranges,
         atol=config.atol,
+        max_divergence=config.max_divergence,
         verify_memory=config.verify_memory,
     )
 

@@ -18,6 +18,7 @@ from ..config import DEFAULT_TARGET
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
 from .calls import ModuleCalls, SessionCalls
+from .divergence import DivergenceBound, divergence_bound, remedies
 from .engines import check_engine, graph_tensors, weight_problem
 from .identity import (
     available_memory,
@@ -43,7 +44,6 @@ from .tokens import (
 )
 from .tolerance import Tolerance, engine_tolerance, plan_tolerance
 
-_INTEGERS = {"int8", "int8-block", "int4", "fp8"}
 
 
 def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:
@@ -66,7 +66,11 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
         tokens = None if broken else verification.check_tokens()
         notes = verification.notes()
     return VerificationReport(
-        engines=engines, tokens=tokens, notes=notes, seconds=perf_counter() - start
+        engines=engines,
+        tokens=tokens,
+        notes=notes,
+        remedies=tuple(remedies(request.precision, is_migrated=migration is not None)),
+        seconds=perf_counter() - start,
     )
 
 
@@ -87,6 +91,7 @@ class Verification:
     ) -> None:
         self._seed = request.source.seed
         self._atol = request.atol
+        self._max_divergence = request.max_divergence
         self._memory = min(request.verify_memory, available_memory())
         self._bundle = bundle
         self._model = bundle.manifest.model
@@ -137,10 +142,8 @@ class Verification:
 
     @property
     def _is_float(self) -> bool:
-        """Whether nothing is rounded to integers."""
-        precision = self._precision
-        rounded = (precision.quantize, precision.head_quantize, precision.kv_dtype)
-        return set(rounded).isdisjoint(_INTEGERS)
+        """Whether nothing is quantised."""
+        return divergence_bound(self._precision) is None
 
     @property
     def _runs_canonical(self) -> bool:
@@ -235,13 +238,21 @@ class Verification:
         else:
             logits = self._streamed_reference(rows)
         self._events.advance("tokens of the reference")
+        is_float = self._is_float or (self._is_compiled and not runs_plans)
         return compare_tokens(
             texts,
             logits,
             "Hugging Face" if fits else "layer by layer",
             self._atol or token_tolerance(self._precision),
-            required=self._is_float or (self._is_compiled and not runs_plans),
+            required=is_float,
+            bound=self._divergence_bound(is_float=is_float),
         )
+
+    def _divergence_bound(self, *, is_float: bool) -> DivergenceBound | None:
+        """Return what was asked for, else the precision's own of engines that are quantised."""
+        if self._max_divergence is not None:
+            return DivergenceBound(self._max_divergence, self._max_divergence)
+        return None if is_float else divergence_bound(self._precision)
 
     def _streamed_texts(self) -> list[GreedyText]:
         manifest = self._bundle.manifest

@@ -57,6 +57,8 @@ def run_verification(
         raise _crashed(request.directory, crash) from None
     report = VerificationReport.model_validate(content)
     report.raise_if_failed(str(request.directory))
+    for warning in report.warnings:
+        (events or Events()).warn(warning)
     return report
 
 
@@ -66,6 +68,7 @@ def verify_bundle(
     *,
     ranges: Path | None = None,
     atol: float | None = None,
+    max_divergence: float | None = None,
     verify_memory: int = 8 * GIB,
     events: Events | None = None,
 ) -> VerificationReport | None:
@@ -73,7 +76,9 @@ def verify_bundle(
 
     ``source``: the checkpoint that it was made of. ``ranges``: the export's, if it had some.
     ``atol``: the largest difference, as a fraction of the largest value; None: by precision.
-    ``verify_memory``: bytes for a whole reference model. None without ``source``.
+    ``max_divergence``: what next-token distributions may diverge by, in nats a token; None: by
+    precision, of a quantised bundle. ``verify_memory``: bytes for a whole reference model.
+    Returns None without ``source``.
 
     Raises BundleError for a file that is not as it was, and what ``run_verification`` does.
     """
@@ -88,6 +93,7 @@ def verify_bundle(
         kernels=opened.manifest.kernels,
         ranges=ranges,
         atol=atol,
+        max_divergence=max_divergence,
         verify_memory=verify_memory,
     )
     return run_verification(request, events)

@@ -38,6 +38,9 @@ class VerificationRequest(ValidatedConfig):
         default=None, description="with the factors that migrated the weights, if any did"
     )
     atol: float | None = Field(default=None, gt=0, description="None: by precision")
+    max_divergence: float | None = Field(
+        default=None, gt=0, description="nats a token; None: by precision, if it is quantised"
+    )
     verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
 
 
@@ -53,6 +56,12 @@ class EngineCheck(MeasuredModel):
     )
     failure: str | None = Field(default=None, description="why the engine failed to run")
     ran: bool = Field(default=True, description="False: only its weights were compared")
+
+    @property
+    def is_inexact(self) -> bool:
+        """Whether the engine ran, with the right weights, and its numbers alone are off."""
+        is_sound = self.failure is None and not self.weights_differ
+        return is_sound and self.error > self.tolerance
 
     @property
     def problems(self) -> list[str]:
@@ -74,7 +83,9 @@ class TokenCheck(MeasuredModel):
 
     The reference reads the bundle's own tokens, so one difference does not hide the next. A token
     that differs is a tie if the reference's logits for the two are less than ``tolerance`` apart.
-    ``required`` is False for a quantised bundle, which is held against the unquantised model.
+    ``required``: no token may differ but for ties. It is False for a quantised bundle, whose
+    distributions may diverge from the unquantised model's by ``allowed_divergence`` instead, in
+    the mean over the positions; above ``usual_divergence`` there is a warning.
     """
 
     reference: TokenReference
@@ -85,10 +96,40 @@ class TokenCheck(MeasuredModel):
     worst_logprob_error: float
     tolerance: float = Field(description="in logits")
     required: bool
+    divergence: float = Field(description="Kullback-Leibler, nats a token")
+    usual_divergence: float | None = Field(default=None, description="likewise")
+    allowed_divergence: float | None = Field(default=None, description="None: no bound")
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong; empty if it passed or was not required to."""
+        """What is wrong; empty if it passed."""
+        return [*self._token_problems(), *self._divergence_problems()]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What passed but is unusual."""
+        if self.usual_divergence is None or self.divergence <= self.usual_divergence:
+            return []
+        return [
+            f"next-token distributions {self._divergence()}; {self.usual_divergence:g} or less is "
+            f"usual in this precision, {self.allowed_divergence:g} is allowed; evaluate the bundle "
+            "on your data"
+        ]
+
+    def _divergence_problems(self) -> list[str]:
+        allowed = self.allowed_divergence
+        if allowed is None or self.divergence <= allowed:  # NaN is not
+            return []
+        return [
+            f"next-token distributions {self._divergence()}; allowed in this precision: "
+            f"{allowed:g}, or what --max-divergence says; {self.equal} of {self.compared} greedy "
+            f"tokens are equal, log-probabilities are off by up to {self.worst_logprob_error:.2g}"
+        ]
+
+    def _divergence(self) -> str:
+        return f"diverge by {self.divergence:.2g} nats a token from {self.reference}'s"
+
+    def _token_problems(self) -> list[str]:
         if not self.required:
             return []
         problems = []
@@ -108,22 +149,30 @@ class TokenCheck(MeasuredModel):
     def summary(self) -> str:
         """One line for people."""
         against = self.reference if self.required else f"{self.reference}, not quantised"
-        return (
+        line = (
             f"{self.equal} of {self.compared} greedy tokens equal the model's ({against}), "
             f"{self.ties} are ties; log-probabilities are off by up to "
             f"{self.worst_logprob_error:.1e}"
+        )
+        if self.allowed_divergence is None:
+            return line
+        return (
+            f"{line}; distributions diverge by {self.divergence:.1e} of "
+            f"{self.allowed_divergence:g} nats a token allowed"
         )
 
 
 class VerificationReport(MeasuredModel):
     """All that a verification found. Without ``tokens`` it stopped at broken engines.
 
-    ``notes`` say what was not checked, and why.
+    ``notes`` say what was not checked, and why; ``remedies`` what rounds less than a quantised
+    bundle does.
     """
 
     engines: tuple[EngineCheck, ...]
     tokens: TokenCheck | None
     notes: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
     seconds: float
 
     @property
@@ -132,6 +181,30 @@ class VerificationReport(MeasuredModel):
         worst_first = sorted(self.engines, key=_excess, reverse=True)
         problems = [problem for check in worst_first for problem in check.problems]
         return problems + (self.tokens.problems if self.tokens is not None else [])
+
+    @property
+    def advice(self) -> str | None:
+        """What to try where rounding may have caused the problems; None where it can't have."""
+        has_token_problems = self.tokens is not None and bool(self.tokens.problems)
+        is_rounding = has_token_problems or any(check.is_inexact for check in self.engines)
+        if not (self.remedies and is_rounding):
+            return None
+        return f"this precision may be too coarse for the checkpoint; try {self._remedies}"
+
+    @property
+    def _remedies(self) -> str:
+        return ", or ".join(self.remedies)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What passed but is unusual."""
+        warnings = [] if self.tokens is None else self.tokens.warnings
+        return [f"{warning}, or try {self._remedies}" for warning in warnings]
+
+    @property
+    def verdict(self) -> str:
+        """What can be said of a bundle without problems: ``passed``, if all of it was checked."""
+        return "passed, in part" if self.notes else "passed"
 
     def summary(self) -> list[str]:
         """Lines for people about a bundle that passed."""
@@ -155,6 +228,8 @@ class VerificationReport(MeasuredModel):
         if len(problems) > _REPORTED_PROBLEMS:
             more = f"and {len(problems) - _REPORTED_PROBLEMS} more"
             problems = [*problems[:_REPORTED_PROBLEMS], more]
+        if self.advice is not None:
+            problems.append(self.advice)
         if problems:
             raise VerificationError(subject, *problems)
 

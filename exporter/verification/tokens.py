@@ -23,11 +23,12 @@ from ...runtime.tokens.sampling import SamplingParams
 from ..architecture.architecture import architecture_of
 from ..architecture.weights import TensorReader
 from .calls import EngineCalls
+from .divergence import DivergenceBound, divergence
 from .report import TokenCheck, TokenReference
 
 _PROMPT_LENGTHS = (1, 12, 5, 8)
 _GENERATED_TOKENS = 8
-_REPORTED_LOGPROBS = 5
+_REPORTED_LOGPROBS = 20  # they hold most of what a model that was trained expects
 
 FloatArray = NDArray[np.float32]
 
@@ -177,13 +178,15 @@ def compare_tokens(
     relative_tolerance: float,
     *,
     required: bool,
+    bound: DivergenceBound | None = None,
 ) -> TokenCheck:
     """Compare each generated token with the reference's choice at its position.
 
-    ``reference_logits[r]`` is [tokens read of row r, V].
+    ``reference_logits[r]`` is [tokens read of row r, V]. ``bound``: of a quantised bundle.
     """
     compared = equal = ties = 0
     worst_gap = worst_error = 0.0
+    divergences = []
     tolerance = relative_tolerance * max(float(np.abs(each).max()) for each in reference_logits)
     for text, logits in zip(texts, reference_logits, strict=True):
         last = logits[-len(text.chosen) :]  # [G, V]
@@ -192,7 +195,8 @@ def compare_tokens(
             gap = float(row.max() - row[chosen])
             equal += gap == 0.0
             ties += 0.0 < gap <= tolerance
-            expected = log_softmax(row)
+            expected = log_softmax(row.astype(np.float64))
+            divergences.append(divergence(expected, logprobs))
             errors = [abs(expected[token] - logprob) for token, logprob in logprobs.items()]
             # np.maximum, unlike max, keeps NaN.
             worst_gap = float(np.maximum(worst_gap, gap))
@@ -204,6 +208,9 @@ def compare_tokens(
         ties=ties,
         worst_gap=worst_gap,
         worst_logprob_error=worst_error,
+        divergence=float(np.mean(divergences)),
+        usual_divergence=None if bound is None else bound.usual,
+        allowed_divergence=None if bound is None else bound.largest,
         tolerance=tolerance,
         required=required,
     )

@@ -87,6 +87,7 @@ def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -
         "--verify-memory": "2GB",
         "--ranges": "ranges.json",
         "--atol": "0.5",
+        "--max-divergence": "0.25",
         "--jobs": "4",
         "-o": "out",
     }
@@ -114,6 +115,7 @@ def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -
             verify_memory=2 * 10**9,
             ranges=Path("ranges.json"),
             atol=0.5,
+            max_divergence=0.25,
             jobs=4,
             seed=3,
         )

@@ -23,6 +23,9 @@ class RecordedEvents(Events):
         self.summary = summary
         self.warnings += tuple(warnings)
 
+    def warn(self, text: str) -> None:
+        self.warnings += (text,)
+
     def stage(self, name: str, total: int | None = None) -> None:
         self._stage = name
         self.totals[name] = total

@@ -1,0 +1,173 @@
+"""A quantised bundle passes if its distributions stay near the checkpoint's, and only then."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from outliers import plant_outliers
+from recorded_events import RecordedEvents
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.engines.errors import VerificationError
+from skipdec.engines.manifest import PrecisionSpec
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
+from skipdec.exporter.verification.divergence import divergence, divergence_bound, remedies
+from skipdec.exporter.verification.report import EngineCheck, TokenCheck, VerificationReport
+
+Checkpoint = Callable[[str], Path]
+FP16 = ("--fp16",)
+HALVES = np.log([0.5, 0.5])
+
+
+@pytest.fixture(scope="module")
+def planted(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("planted") / "model"
+    return plant_outliers(checkpoint("untied"), directory, factor=40)
+
+
+def test_int8_outliers_fail_and_name_their_remedies(planted: Path, tmp_path: Path) -> None:
+    output = tmp_path / "bundle"
+    with pytest.raises(VerificationError, match="diverge by") as caught:
+        export(ExportConfig(model=str(planted), output=output, quantize="int8"))
+    assert not output.exists()
+    assert "engine layer" not in str(caught.value)
+    assert "allowed in this precision: 0.02" in str(caught.value)
+    for remedy in ("--migrate", "int8-block", "--fp16", "--max-divergence"):
+        assert remedy in str(caught.value)
+
+
+def test_a_remedy_passes(planted: Path, tmp_path: Path) -> None:
+    model, output = str(planted), tmp_path / "bundle"
+    config = ExportConfig(model=model, output=output, quantize="int8-block", accuracy_level=0)
+    report = export(config)
+    assert report.verification is not None
+    assert report.verification.verdict == "passed"
+
+
+def test_verify_holds_a_bundle_to_the_same_bound(planted: Path, tmp_path: Path) -> None:
+    output = tmp_path / "bundle"
+    export(ExportConfig(model=str(planted), output=output, quantize="int8", verify=False))
+    command = ["verify", str(output), "--reference", str(planted), "--json"]
+    failed = CliRunner().invoke(build_app(), command)
+    assert failed.exit_code == 1
+    assert "diverge by" in str(json.loads(failed.stdout)["error"]["problems"])
+    accepted = CliRunner().invoke(build_app(), [*command, "--max-divergence", "5"])
+    assert accepted.exit_code == 0, accepted.stderr
+    tokens = json.loads(accepted.stdout)["report"]["tokens"]
+    assert 0.02 < tokens["divergence"] <= tokens["allowed_divergence"] == 5
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "expected"),
+    [
+        ({0: math.log(0.5), 1: math.log(0.5)}, 0.0),
+        ({0: math.log(0.9), 1: math.log(0.1)}, 0.5 * math.log(0.25 / 0.09)),
+        ({0: math.log(0.9)}, 0.5 * math.log(0.25 / 0.09)),  # the other one is the rest
+        ({0: math.nan}, math.nan),
+    ],
+)
+def test_divergence_is_of_the_reported_tokens_and_the_rest(
+    logprobs: dict[int, float], expected: float
+) -> None:
+    assert divergence(HALVES, logprobs) == pytest.approx(expected, abs=1e-5, nan_ok=True)
+
+
+def token_check(diverged: float) -> TokenCheck:
+    return TokenCheck(
+        reference="Hugging Face",
+        compared=32,
+        equal=30,
+        ties=0,
+        worst_gap=0.1,
+        worst_logprob_error=0.1,
+        tolerance=0.01,
+        required=False,
+        divergence=diverged,
+        usual_divergence=0.005,
+        allowed_divergence=0.02,
+    )
+
+
+@pytest.mark.parametrize(
+    ("diverged", "warnings", "problems"),
+    [(0.005, 0, 0), (0.006, 1, 0), (0.021, 1, 1), (math.nan, 1, 1)],
+)
+def test_above_the_usual_warns_and_above_the_bound_fails(
+    diverged: float, warnings: int, problems: int
+) -> None:
+    check = token_check(diverged)
+    assert (len(check.warnings), len(check.problems)) == (warnings, problems)
+
+
+def test_what_was_not_checked_has_not_passed() -> None:
+    report = VerificationReport(engines=(), tokens=token_check(0.001), seconds=1.0)
+    assert report.verdict == "passed"
+    noted = report.model_copy(update={"notes": ("plans were built, not run",)})
+    assert noted.verdict == "passed, in part"
+
+
+@pytest.mark.parametrize(
+    ("precision", "largest"),
+    [
+        ({}, None),
+        ({"dtype": "bfloat16"}, None),
+        ({"kv_dtype": "int8"}, 0.005),
+        ({"quantize": "int8", "head_quantize": "int8"}, 0.02),
+        ({"quantize": "int8", "head_quantize": "none", "kv_dtype": "int8"}, 0.02),
+        ({"quantize": "int4", "head_quantize": "int8", "block_size": 32}, 0.3),
+    ],
+)
+def test_the_coarsest_format_sets_the_bound(
+    precision: dict[str, object], largest: float | None
+) -> None:
+    bound = divergence_bound(PrecisionSpec.model_validate(precision))
+    assert (None if bound is None else bound.largest) == largest
+
+
+def test_remedies_leave_out_what_was_already_done() -> None:
+    int8 = PrecisionSpec(quantize="int8", head_quantize="int8")
+    assert "--migrate" in " ".join(remedies(int8, is_migrated=False))
+    assert "--migrate" not in " ".join(remedies(int8, is_migrated=True))
+    exact = {"quantize": "int4", "head_quantize": "int4", "block_size": 32, "accuracy_level": 0}
+    left = " ".join(remedies(PrecisionSpec.model_validate(exact), is_migrated=False))
+    assert "skipdec round" in left
+    assert "--block-size" not in left
+    assert "--accuracy-level" not in left
+    assert list(remedies(PrecisionSpec(), is_migrated=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "remedies", "advised"), [((), FP16, True), (("fc1",), FP16, False), ((), (), False)]
+)
+def test_engines_that_only_round_too_much_get_advice(
+    weights: tuple[str, ...], remedies: tuple[str, ...], advised: bool
+) -> None:
+    check = EngineCheck(
+        engine="layer_000",
+        worst_tensor="present_key",
+        error=0.1,
+        tolerance=0.03,
+        weights_differ=weights,
+    )
+    checks = (check,) * 12  # more than are reported one by one
+    report = VerificationReport(engines=checks, tokens=None, remedies=remedies, seconds=1.0)
+    with pytest.raises(VerificationError) as caught:
+        report.raise_if_failed("bundle")
+    assert ("try --fp16" in caught.value.problems[-1]) == advised
+
+
+def test_a_warning_reaches_whoever_waits(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Random weights with norms after the residual lose far more to int4 than tuned ones."""
+    events = RecordedEvents()
+    model, output = str(checkpoint("post_norm")), tmp_path / "bundle"
+    report = export(ExportConfig(model=model, output=output, quantize="int4"), events)
+    assert report.verification is not None
+    assert report.verification.warnings == [events.warnings[-1]]
+    assert "0.1 or less is usual in this precision, 0.3 is allowed" in events.warnings[-1]
