@@ -16,7 +16,7 @@ from ...engines.host.processor import available_cores
 from ...engines.sealing import sealed_text
 from ...runtime.commands.options import EngineOptions
 from ..fitting.inputs import FitConfig
-from ..fitting.options import ModelOptions, choose_goal, choose_source, choose_space
+from ..fitting.options import ModelOptions, choose_goal, choose_source
 
 if TYPE_CHECKING:
     from ...runtime.schedule import ExitSchedule
@@ -36,8 +36,9 @@ skipdec fit ./opt-e2e --quantize int8 --data dev.csv --preset e2e --target-speed
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --max-loss +0.02 --plot front.png
   the fastest that loses at most 0.02 nats a token against full depth
 
-skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr --target-speedup 1.5 --speedup-of call
-  whole calls: long prompts count, and prompt=decay may shorten them
+skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr --target-speedup 1.5 \
+--prompt full --prompt decay
+  long prompts count, and prompt=decay may shorten them
 
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 --speedup-of mixed \
 --slots 16
@@ -48,11 +49,12 @@ skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top 
   only max and min exit layer vary; --sensitivity shows what the rest would change
 
 Loss: teacher-forced negative log-likelihood of the completions, nats a token, each token at the
-depth that generating it has. Speed-up: at the data's median lengths, one row; of steps predicted
-from bytes, of prompts from multiply-adds, both lowered where the fastest candidate is measured
-slower, and measured for the chosen one. With --speedup-of mixed of --slots rows that run together,
-where a step reads all layers that any row runs, so steep schedules gain less. A goal that can't be
-met: exit code 1, how near it came, nothing written.
+depth that generating it has. Speed-up: of whole calls, prompts included, one row, at the data's
+median lengths, over full depth that writes as many tokens. Expected: estimated from bytes, and of
+prompts from multiply-adds, then lowered where the fastest candidate is measured slower; the chosen
+schedule is measured. --speedup-of steps leaves the prompt out; --speedup-of mixed means the steps
+of --slots rows that run together, where a step reads all layers that any row runs, so that steep
+schedules gain less. A goal that can't be met: exit code 1, how near it came, nothing written.
 
 Values in round brackets are the defaults.
 """
@@ -80,7 +82,7 @@ def fit(
     *,
     target_speedup: Annotated[
         float | None,
-        typer.Option(help="least loss at this speed-up or more", rich_help_panel=_GOAL),
+        typer.Option(help="least loss at this speed-up of calls or more", rich_help_panel=_GOAL),
     ] = None,
     max_loss: Annotated[
         str | None,
@@ -104,7 +106,6 @@ def fit(
     config = given.build(
         source=choose_source(source, model, output=output, force=force),
         goal=choose_goal(target_speedup, max_loss),
-        space=choose_space(given.values),
     )
     _check_files(output, plot, force=force)
     with ConsoleProgress(quiet=quiet) as progress:

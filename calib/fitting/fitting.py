@@ -68,11 +68,11 @@ def fit(
     ``events`` is told how far it is, of the export too.
 
     A model is exported for the time of the fit. A target speed-up holds for what is *measured*, of
-    the steps after the prompt, of the call, or of the steps of rows that run together, where
-    ``repetitions`` are not 0: the fastest candidate is measured first, which corrects what bytes
-    promise and refuses an impossible target before anything is scored (of rows that run together
-    the steepest too: what unlike depths cost); then the best by loss is measured, and if it is too
-    slow, the next best of those expected to be faster by as much as it lacked.
+    the whole call unless ``speedup_of`` says otherwise, where ``repetitions`` are not 0. The
+    fastest candidate is measured first, which corrects what bytes promise and refuses an impossible
+    target before anything is scored (of rows that run together the steepest too: what unlike depths
+    cost). Then the best by loss is measured; if it is too slow, the next best of those expected to
+    be faster by as much as it lacked.
 
     Raises SkipDecError, saying how near it came, for a goal that can't be met, and what
     ``prepare`` raises before any work.
@@ -152,7 +152,8 @@ class _Fitting:
         is_beyond = isinstance(goal, TargetSpeedup) and allowed < goal.value
         reached = ""
         if self._config.repetitions and not is_beyond:
-            measured = self._measure(_with_prompt_decay(fastest))
+            tries_decay = "decay" in self._config.space.prompts
+            measured = self._measure(_with_prompt_decay(fastest) if tries_decay else fastest)
             speed = speed.calibrated(measured)
             reached = f" and {speed.expected(fastest).of(of):.3f}× as measured"
             reached += f" ({measured.disturbed})" if measured.disturbed else ""
@@ -164,7 +165,8 @@ class _Fitting:
             f"--target-speedup {goal.value:g}",
             f"can't be met: in {self._config.speedup_name}, the fastest candidate, "
             f"{format_schedule(fastest)}, reaches {allowed:.3f}× at most by the bytes it "
-            f"reads{reached}; nothing was scored; ask for less, or allow more --placement",
+            f"reads{reached}; nothing was scored; ask for less, or allow more --placement"
+            f"{self._config.prompt_advice}",
         )
 
     def _with_row_share(self, speed: SpeedModel) -> SpeedModel:
@@ -248,6 +250,7 @@ def choose(
     nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
     came = f"was measured at {measured.of(config.speedup_of):.3f}×"
     came += f" on a disturbed machine ({measured.disturbed})" if measured.disturbed else ""
+    came += f" in {config.speedup_name}"
     raise goal.missed(nearest, came, is_exhaustive=is_exhaustive)
 
 

@@ -11,10 +11,11 @@ from ...engines.errors import SkipDecError, UsageError
 from ...runtime.schedule.text import format_schedule
 from .loss import ScoredSchedule
 
-SpeedupOf = Literal["steps", "call", "mixed"]
+SpeedupOf = Literal["call", "steps", "mixed"]
+SPEEDUP: SpeedupOf = "call"  # what a speed-up is of unless something else is named
 SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
-    "steps": "the steps after the prompt",
     "call": "the whole call",
+    "steps": "the steps after the prompt",
     "mixed": "the steps of {rows} rows that run together",
 }
 
@@ -34,7 +35,10 @@ class Goal(Protocol):
 
 @dataclass(frozen=True)
 class TargetSpeedup:
-    """At least this speed-up, of what the fit is asked for, with as little loss as possible."""
+    """At least this speed-up, with as little loss as possible.
+
+    Of whole calls, prompts included, unless the fit's ``speedup_of`` says otherwise.
+    """
 
     value: float
 

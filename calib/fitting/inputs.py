@@ -16,7 +16,7 @@ from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.templates import PromptTemplate
 from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
-from .goal import SPEEDUP_NAMES, Goal, SpeedupOf, TargetSpeedup
+from .goal import SPEEDUP, SPEEDUP_NAMES, Goal, SpeedupOf, TargetSpeedup
 from .search import SearchConfig
 from .source import Source, SourceFacts
 from .space import SearchSpace, SpaceConfig
@@ -33,9 +33,9 @@ class FitConfig(ValidatedConfig):
     source: SkipValidation[Source]
     goal: SkipValidation[Goal]
     speedup_of: Annotated[SpeedupOf, Option(panel="Goal, one of")] = Field(
-        default="steps",
-        description="steps after the prompt, the whole call, or mixed: steps of rows that run "
-        "together, as a server's do",
+        default=SPEEDUP,
+        description="the whole call, its steps after the prompt alone, or mixed: steps of rows "
+        "that run together, as a server's do",
     )
     slots: Annotated[int | None, Option(panel="Goal, one of")] = Field(
         default=None, ge=1, description="rows that run together, of --speedup-of mixed (8)"
@@ -55,14 +55,14 @@ class FitConfig(ValidatedConfig):
     )
     search: Annotated[SearchConfig, _WORK] = SearchConfig()
     repetitions: Annotated[int, _WORK] = Field(
-        default=7, ge=0, description="of each timing; 0: trust bytes"
+        default=7, ge=0, description="of each timing; 0: trust bytes, of steps and mixed"
     )
 
     def _problems(self) -> Iterator[str]:
         if self.speedup_of == "call" and self.repetitions == 0:
             yield (
-                "`repetitions` is 0, but a prompt's part of a call must be timed; allowed with "
-                "`speedup_of` call: 1 or more"
+                "`repetitions` is 0, but a prompt's part of a call must be timed; set it to 1 or "
+                "more, or `speedup_of` to steps, which bytes estimate untimed"
             )
         if self.slots is not None and self.speedup_of != "mixed":
             yield (
@@ -74,6 +74,12 @@ class FitConfig(ValidatedConfig):
     def rows(self) -> int:
         """Rows that run together in what a speed-up is of."""
         return (self.slots or _SLOTS) if self.speedup_of == "mixed" else 1
+
+    @property
+    def prompt_advice(self) -> str:
+        """What may make calls faster that was not tried, as the end of a sentence."""
+        is_tried = self.speedup_of != "call" or "decay" in self.space.prompts
+        return "" if is_tried else ", or --prompt decay for a model that was tuned with it"
 
     @property
     def speedup_name(self) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,7 +12,6 @@ from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
-from ...runtime.schedule.fields import PROMPT_DEPTHS
 from .goal import Goal, MaxLoss, TargetSpeedup
 from .source import BundleSource, ModelSource, Source
 
@@ -88,11 +86,3 @@ def _model_source(
     beside = options.keep_bundle or output
     directory = Path(tempfile.gettempdir()) if beside is None else beside.absolute().parent
     return ModelSource(config, directory)
-
-
-def choose_space(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What may vary; of calls also how deep the prompt runs, unless that is named."""
-    space = dict(values.get("space", {}))
-    if values.get("speedup_of") == "call":
-        space.setdefault("prompts", PROMPT_DEPTHS)
-    return space

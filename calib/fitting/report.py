@@ -11,6 +11,7 @@ from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from .fitting import Candidate, Fit
+from .goal import SpeedupOf
 from .loss import LossDifference
 from .sensitivity import SensitivityRow
 from .speed import MeasuredSpeedup
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("layers\nrun", "nats\na token", "over {}\n± error")
 _SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # whether of rows that run together
-    False: ("steps\nexpected", "call\nexpected"),
+    False: ("speed-up\nexpected", "of steps\nalone"),
     True: ("steps of\n{} rows", "with\nprompts"),
 }
 
@@ -31,8 +32,9 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
     """Return everything as one JSON object.
 
     ``machine``: what the caller knows about where it ran, e.g. the number of threads. Losses are
-    nats a token; speed-ups are of the steps after the prompt unless the key says otherwise; where
-    ``slots`` is not null, of those and of the calls of as many rows that run together.
+    nats a token; speed-ups are of whole calls, prompts included, and null where nothing was timed;
+    those of ``decode`` are of the steps after the prompt. Where ``slots`` is not null, both are of
+    as many rows that run together.
     """
     config, inputs = fit.config, fit.inputs
     manifest = fit.bundle.manifest
@@ -89,19 +91,18 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "average_budget": candidate.average_budget,
         "loss": candidate.loss,
         "over_full": _difference(candidate.over_full),
-        "predicted_speedup": candidate.predicted.steps,
-        "expected_speedup": candidate.expected.steps,
-        "predicted_call_speedup": candidate.predicted.call,
-        "expected_call_speedup": candidate.expected.call,
+        "bytes_ratio": candidate.predicted.steps,
+        "expected_speedup": candidate.expected.call,
+        "expected_decode_speedup": candidate.expected.steps,
     }
 
 
 def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
     return {
         "schedule_text": format_schedule(measured.schedule),
-        "speedup": measured.steps,
+        "speedup": measured.call,
+        "decode_speedup": measured.steps,
         "prompt_speedup": measured.prompt,
-        "call_speedup": measured.call,
         "prompt_share": measured.prompt_share,
         "rows": measured.rows,
         "repetitions": measured.repetitions,
@@ -118,8 +119,8 @@ def _row(row: SensitivityRow) -> dict[str, Any]:
         "schedule_text": format_schedule(row.variation.schedule),
         "loss": row.loss,
         "over_best": _difference(row.difference),
-        "expected_speedup": row.speedups.steps,
-        "expected_call_speedup": row.speedups.call,
+        "expected_speedup": row.speedups.call,
+        "expected_decode_speedup": row.speedups.steps,
         "average_budget": row.average_budget,
     }
 
@@ -159,7 +160,7 @@ def _print_front(console: Console, fit: Fit) -> None:
             f"{candidate.average_budget:.2f}",
             f"{candidate.loss:.4f}",
             _signed(candidate.over_full),
-            *_factors(candidate.expected),
+            *_factors(fit, candidate.expected),
         )
         for candidate in candidates
     ]
@@ -174,15 +175,12 @@ def _print_front(console: Console, fit: Fit) -> None:
 
 def _print_choice(console: Console, fit: Fit) -> None:
     chosen, measured, of = fit.chosen, fit.measured, fit.config.speedup_of
-    speed = f"{fit.config.speedup_name}: predicted {chosen.predicted.of(of):.3f}×, expected "
-    speed += f"{chosen.expected.of(of):.3f}×"
-    if measured is not None:
-        whole = "with prompts" if of == "mixed" else "whole call"
-        speed += f"; measured: steps {measured.steps:.3f}×, {whole} {measured.call:.3f}×"
     console.print(f"chosen: {format_schedule(chosen.schedule)}")
-    console.print(
-        f"loss {chosen.loss:.4f} nats a token, {_signed(chosen.over_full)} over full; {speed}"
-    )
+    console.print(f"loss {chosen.loss:.4f} nats a token, {_signed(chosen.over_full)} over full")
+    speed = f"speed-up of {fit.config.speedup_name}: expected {chosen.expected.of(of):.3f}×"
+    if measured is not None:
+        speed += f", measured {measured.of(of):.3f}× ({_other_speedup(measured, of)})"
+    console.print(f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes")
     if measured is not None and measured.disturbed:
         console.print(
             "the machine was disturbed, so what was measured says little; fit again when it is "
@@ -204,7 +202,7 @@ def _print_study(console: Console, fit: Fit) -> None:
             f"{row.average_budget:.2f}",
             f"{row.loss:.4f}",
             _signed(row.difference),
-            *_factors(row.speedups),
+            *_factors(fit, row.speedups),
         )
         for row in fit.sensitivity
     ]
@@ -221,9 +219,18 @@ def _headings(fit: Fit, reference: str) -> list[str]:
     ]
 
 
-def _factors(speedups: Speedups) -> tuple[str, str]:
+def _factors(fit: Fit, speedups: Speedups) -> tuple[str, str]:
+    """Return both speed-ups in the order of ``_SPEED_HEADINGS``."""
     call = "not timed" if speedups.call is None else f"{speedups.call:.3f}×"
-    return f"{speedups.steps:.3f}×", call
+    steps = f"{speedups.steps:.3f}×"
+    return (steps, call) if fit.config.speedup_of == "mixed" else (call, steps)
+
+
+def _other_speedup(measured: MeasuredSpeedup, of: SpeedupOf) -> str:
+    """Return the one that is no goal: of the steps alone, or of them and the prompts."""
+    if of == "call":
+        return f"steps alone {measured.steps:.3f}×"
+    return f"{'with prompts' if of == 'mixed' else 'whole call'} {measured.call:.3f}×"
 
 
 def _signed(difference: LossDifference) -> str:

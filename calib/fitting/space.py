@@ -63,7 +63,7 @@ class SpaceConfig(ValidatedConfig):
     ] = Field(default=WARMUPS, description="repeat (0, 1, 2, 3)")
     prompts: Annotated[_Choices[str], Option("--prompt", show_default=False)] = Field(
         default=PROMPT_DEPTHS[:1],
-        description="repeat: full, decay (full; both with --speedup-of call)",
+        description="repeat: full, decay, for models that were tuned with it (full)",
     )
 
     def _problems(self) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""How fast a schedule is: predicted from bytes and arithmetic, corrected, measured."""
+"""How fast a schedule is: estimated from bytes and arithmetic, calibrated, measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -15,14 +16,19 @@ from .goal import SpeedupOf
 
 _WARMUP_TOKENS = 4
 _MOST_ROUNDS = 3  # of repetitions, until the machine is calm
+_LEAST_SECONDS = 2.0  # of a round at the speed of its fastest repetition,
+_MOST_REPETITIONS = 50  # unless that takes more repetitions than these
+_MOST_SLOWED = 2.0  # a call over the sum of its fastest parts, on a calm machine
 
 
 @dataclass(frozen=True)
 class Speedups:
-    """Over full depth. ``call`` is None where nothing was timed: bytes don't say what a prompt is.
+    """Over full depth that writes as many tokens.
 
-    ``steps``: of the steps after the prompt; ``call``: prompt included. Of one row alone, or of as
-    many as run together, then with the prompts that come in meanwhile.
+    ``call``: of the whole call, prompt included, which is what a speed-up means wherever nothing
+    else is said; None where nothing was timed, as bytes don't say how long a prompt takes.
+    ``steps``: of the steps after the prompt. Of one row alone, or of as many as run together, then
+    with the prompts that come in meanwhile.
     """
 
     steps: float
@@ -40,8 +46,8 @@ class MeasuredSpeedup:
     """Over full depth, run in turn with it."""
 
     schedule: ExitSchedule
-    steps: float  # of the steps after the prompt, each the median of its repetitions
-    prompt: float  # of all that is not in the steps, the median of its repetitions
+    steps: float  # of the steps after the prompt
+    prompt: float  # of all that is not in the steps
     prompt_share: float  # how much of a call at full depth is not in the steps, 0 … 1
     repetitions: int
     disturbed: str = ""  # what shows that the machine did other work, however often it was measured
@@ -54,7 +60,7 @@ class MeasuredSpeedup:
         return _combined(self.prompt_share, 1 / self.prompt, 1 / self.steps)
 
     def of(self, what: SpeedupOf) -> float:
-        """Of the steps, be they of one row or of many, or of the call."""
+        """Return the speed-up of the call, or of the steps of one row or of many."""
         return Speedups(self.steps, self.call).of(what)
 
 
@@ -140,7 +146,7 @@ class SpeedModel:
     def _steps_part(self, schedule: ExitSchedule) -> float:
         """Bytes of the steps ÷ those at full depth, ``row_share`` of the layers' by rows."""
         if self.slots == 1:
-            return 1 / self.cost.speedup(schedule, [self.prompt_length], self.num_tokens)
+            return 1 / self.cost.bytes_ratio(schedule, [self.prompt_length], self.num_tokens)
         own, full = (
             self.cost.running_step(entry, self.prompt_length, self.num_tokens, self.slots)
             for entry in (schedule, ExitSchedule.full(schedule.num_layers))
@@ -168,10 +174,12 @@ def measure_speedup(
 ) -> MeasuredSpeedup:
     """Generate ``num_tokens`` ≥ 2 after ``prompt``, one row, at full depth and at ``schedule``.
 
-    Each repetition runs both, so that drift of the machine's speed hits both. Of each step, and of
-    what comes before the first, counts the median over the repetitions: on a shared machine single
-    steps take many times as long. What a `disturbance` shows in, given the speed-up of the steps
-    that bytes ``allowed``, is measured again, three times in all; the calmest counts.
+    Each repetition runs both, so that drift of the machine's speed hits both; calls of small models
+    are short, so that they are repeated more often than ``repetitions``. Of each step, and of what
+    comes before the first, the fastest repetition counts: on a shared machine others take many
+    times as long, prompts more often than steps, as they are longer. What a `disturbance` shows in,
+    given the speed-up of the steps that bytes ``allowed``, is measured again, three times in all;
+    the calmest counts.
     """
     full = ExitSchedule.full(schedule.num_layers)
     for warming in (full, schedule):  # on a device all plans, whose graphs are captured on the way
@@ -205,37 +213,45 @@ def _measure_once(
     allowed: float,
 ) -> MeasuredSpeedup:
     full = ExitSchedule.full(schedule.num_layers)
-    pairs: list[tuple[Run, Run]] = [
-        (
-            timed_run(generator, [prompt], full, num_tokens),
-            timed_run(generator, [prompt], schedule, num_tokens),
-        )
-        for _ in range(repetitions)
-    ]
-    deep, own = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    full_steps, full_prompt = _steady_seconds(deep), _prompt_seconds(deep)
-    steps = full_steps / _steady_seconds(own)
-    calls = [run.wall_seconds for run in deep]
+    pairs: list[tuple[Run, Run]] = []
+    fastest = math.inf  # of the pairs
+    while len(pairs) < repetitions or (
+        len(pairs) * fastest < _LEAST_SECONDS and len(pairs) < _MOST_REPETITIONS
+    ):
+        deep, own = (timed_run(generator, [prompt], each, num_tokens) for each in (full, schedule))
+        pairs.append((deep, own))
+        fastest = min(fastest, deep.wall_seconds + own.wall_seconds)
+    at_full_depth, at_schedule = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    full_steps, own_steps = _steady_seconds(at_full_depth), _steady_seconds(at_schedule)
+    full_prompt, own_prompt = _prompt_seconds(at_full_depth), _prompt_seconds(at_schedule)
+    if schedule.prompt == "full":  # the same work in both, so that a difference is noise
+        full_prompt = own_prompt = min(full_prompt, own_prompt)
+    steps = full_steps / own_steps
+    calls = [run.wall_seconds for run in at_full_depth]
+    slowed = median(calls) / (full_prompt + full_steps)
+    reasons = [disturbance(calls, steps, allowed)]
+    if slowed > _MOST_SLOWED:
+        reasons.append(f"calls take {slowed:.1f} times as long as their parts at their fastest")
     return MeasuredSpeedup(
         schedule=schedule,
         steps=steps,
-        prompt=full_prompt / _prompt_seconds(own),
+        prompt=full_prompt / own_prompt,
         prompt_share=full_prompt / (full_prompt + full_steps),
-        repetitions=repetitions,
-        disturbed=disturbance(calls, steps, allowed),
+        repetitions=len(pairs),
+        disturbed="; ".join(filter(None, reasons)),
         spread=spread(calls),
     )
 
 
 def _steady_seconds(runs: Sequence[Run]) -> float:
-    """Sum over the steps of their medians over the runs; ((1, 9), (2, 2), (1, 3)): 1 + 3."""
+    """Sum over the steps of their minima over the runs; ((1, 9), (2, 2), (1, 3)): 1 + 2."""
     num_steps = len(runs[0].step_seconds)
-    return sum(median(run.step_seconds[step] for run in runs) for step in range(num_steps))
+    return sum(min(run.step_seconds[step] for run in runs) for step in range(num_steps))
 
 
 def _prompt_seconds(runs: Sequence[Run]) -> float:
-    """Median of what the calls take beside their steps."""
-    return median(run.wall_seconds - run.decode_seconds for run in runs)
+    """Minimum of what the calls take beside their steps."""
+    return min(run.wall_seconds - run.decode_seconds for run in runs)
 
 
 def _combined(prompt_share: float, prompt: float, steps: float) -> float:

@@ -61,7 +61,7 @@ def _kernels(manifest: Manifest) -> str:
 
 
 def _speed(manifest: Manifest, schedule: ExitSchedule) -> str:
-    """Depth and what bytes promise, of full depth and of the bundle's own schedule."""
+    """Return depth and bytes read, of full depth and of the bundle's own schedule."""
     cost = CostModel(manifest)
     longest = manifest.model.max_seq_len
     tokens = max(2, min(_NUM_TOKENS, longest // 3))
@@ -71,13 +71,14 @@ def _speed(manifest: Manifest, schedule: ExitSchedule) -> str:
         (
             code(format_schedule(each)),
             f"{each.average_budget(tokens - 1):.2f}",
-            f"{cost.speedup(each, [prompt], tokens):.2f}×",
+            f"{cost.bytes_ratio(each, [prompt], tokens):.2f}×",
         )
         for each in dict.fromkeys((full, schedule))
     )
     return (
-        f"One row, {prompt} + {tokens} tokens; predicted from the bytes that are read, not "
-        "measured. What skipping costs in quality is a matter of how the weights "
-        "were tuned: `skipdec evaluate` shows it on your data.\n\n"
-        + markdown_table(("schedule", "layers a token", "speed-up of decoding"), rows)
+        f"One row, {prompt} + {tokens} tokens. Fewer bytes: what the steps after the prompt read "
+        "at full depth over what they read at the schedule. The speed-up of whole calls is lower; "
+        "`skipdec bench` measures it. What skipping costs in quality depends on how the weights "
+        "were tuned; `skipdec evaluate` shows it on your data.\n\n"
+        + markdown_table(("schedule", "layers per token", "fewer bytes"), rows)
     )

@@ -45,7 +45,6 @@ from .tokens import (
 from .tolerance import Tolerance, engine_tolerance, plan_tolerance
 
 
-
 def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:
     """Hold every engine, then the greedy tokens, against the checkpoint; report what was found.
 

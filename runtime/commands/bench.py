@@ -25,9 +25,9 @@ _HEADINGS = (
     "token\np95 ms",
     "tokens\na second",
     "whole\ncall s",
-    "speed-up\nof call",
-    "speed-up\nof steps",
-    "speed-up\npredicted",
+    "speed-up",
+    "of steps\nalone",
+    "fewer\nbytes",
     "of band-\nwidth",
     "best of\nband-\nwidth",
 )
@@ -67,7 +67,9 @@ def bench(
 ) -> None:
     """Measure latency, throughput and the gain over full depth, all in one run.
 
-    Prompts are random tokens; every row generates exactly --gen-len tokens, greedily. Of bandwidth:
+    Prompts are random tokens; every row generates exactly --gen-len tokens, greedily. Speed-up: of
+    whole calls, prompts included, over full depth. Fewer bytes: what the steps after the prompt
+    read at full depth over what they read at the schedule. Of bandwidth:
     the executed weights, scales and KV caches that the steps read, in bytes a second, over those
     of the probe pass after them, median of the repetitions; best: the fastest twentieth of all
     steps over the best pass.
@@ -148,7 +150,7 @@ def _print_report(document: dict[str, Any]) -> None:
             f"{entry['wall_seconds']:.3f}",
             f"{entry['speedup']:.2f}×",
             f"{entry['decode_speedup']:.2f}×",
-            f"{entry['predicted_speedup']:.2f}×",
+            f"{entry['bytes_ratio']:.2f}×",
             f"{entry['bandwidth_fraction']:.2f}",
             f"{entry['best_bandwidth_fraction']:.2f}",
             *((entry["runtime"], _ratio(entry["of_python"])) if has_native else ()),

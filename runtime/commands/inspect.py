@@ -1,4 +1,4 @@
-"""``skipdec inspect``: what a bundle is made of and what its schedules save."""
+"""``skipdec inspect``: what a bundle is made of and what its schedules read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def inspect(
         typer.Option(
             "--schedule",
             metavar="<str>",
-            help="schedule to predict; repeat; default: presets 2x to 5x",
+            help="schedule to show; repeat; default: presets 2x to 5x",
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option("-b", "--batch-size", min=1, help="rows")] = 1,
@@ -74,7 +74,10 @@ def inspect(
     as_json: AsJson = False,
     verify: Annotated[Verify, typer.Option(help="full: hash the weights too")] = "graphs",
 ) -> None:
-    """Show a bundle's engines, tensors, memory, and the speed-up its bytes predict."""
+    """Show a bundle's engines, tensors, memory, and the bytes that its schedules read.
+
+    Fewer bytes are no speed-up: that is measured by bench, on this machine, prompts included.
+    """
     from ..measuring.inspection import Workload, inspect_bundle
 
     document = inspect_bundle(
@@ -166,15 +169,15 @@ def _print_schedules(console: Console, schedules: list[dict[str, Any]]) -> None:
             f"{entry['realised_depth']:.2f}",
             _size(entry["weight_bytes_per_step"]),
             _size(entry["kv_bytes_per_step"]),
-            f"{entry['predicted_speedup']:.2f}×",
+            f"{entry['bytes_ratio']:.2f}×",
             *([f"{entry['mixing_loss']:.2f}"] if "mixing_loss" in entry else []),
         )
         for entry in schedules
     ]
-    headings = ["schedule", "depth", "weights\na step", "KV\na step", "speed-up"]
+    headings = ["schedule", "depth", "weights\na step", "KV\na step", "fewer\nbytes"]
     if schedules and "mixing_loss" in schedules[0]:
         headings.append("mixing\nloss")
-    print_table(console, headings, rows, title="predicted from bytes")
+    print_table(console, headings, rows, title="bytes that the steps after the prompt read")
     for entry in schedules:
         if entry.get("mixing_loss", 1.0) > _LARGE_MIXING_LOSS:
             console.print(

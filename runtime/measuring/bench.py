@@ -56,7 +56,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One schedule at one batch size. Speed-ups are over full depth, medians of repetitions."""
+    """One schedule at one batch size. Speed-ups are over full depth, medians of repetitions.
+
+    A speed-up is of whole calls unless its name says otherwise.
+    """
 
     batch_size: int
     name: str  # the schedule as it was asked for
@@ -69,7 +72,7 @@ class Measurement:
     wall_seconds: float  # whole call, median
     speedup: float  # whole call, prompt included
     decode_speedup: float  # steps after the prompt
-    predicted_speedup: float  # of those steps, from bytes
+    bytes_ratio: float  # that those steps read, full depth ÷ this schedule
     runtime: str  # python, native
     of_python: float | None  # native: steps' seconds over those of Python's run just before
     disturbed: str  # what shows that the machine did other work meanwhile; "" if nothing
@@ -247,7 +250,7 @@ def _summarise(
     ]
     wall_seconds = median(run.wall_seconds for run in own)
     decode_speedup = median(full.decode_seconds / own.decode_seconds for full, own in pairs)
-    predicted = cost.speedup(schedule, lengths, config.num_tokens)
+    bytes_ratio = cost.bytes_ratio(schedule, lengths, config.num_tokens)
     depth = realised_depth(own[0].layers_per_token)
     assert depth is not None, "BenchConfig asks for two tokens or more"
     return Measurement(
@@ -262,7 +265,7 @@ def _summarise(
         wall_seconds=wall_seconds,
         speedup=median(full.wall_seconds / own.wall_seconds for full, own in pairs),
         decode_speedup=decode_speedup,
-        predicted_speedup=predicted,
+        bytes_ratio=bytes_ratio,
         runtime=runtime,
         of_python=None
         if runtime == "python"
@@ -270,7 +273,7 @@ def _summarise(
             own.decode_seconds / before.decode_seconds
             for own, before in zip(own, python, strict=True)
         ),
-        disturbed=disturbance([run.wall_seconds for run in full], decode_speedup, predicted),
+        disturbed=disturbance([run.wall_seconds for run in full], decode_speedup, bytes_ratio),
         bytes_per_step=sum(step_bytes) // len(step_bytes),
         bandwidth_fraction=median(
             sum(step_bytes) / run.decode_seconds / bandwidth for run, bandwidth in runs[schedule]

@@ -131,10 +131,14 @@ class CostModel:
                 total += weights * active + self._attention_width * active * (active + 1)
         return total
 
-    def speedup(
+    def bytes_ratio(
         self, schedule: ExitSchedule, prompt_lengths: Sequence[int], num_tokens: int
     ) -> float:
-        """Predict how much faster the steps after the prompt are than at full depth."""
+        """Return the bytes that the steps after the prompt read at full depth ÷ at ``schedule``.
+
+        No speed-up: calls have prompts, and steps have costs that are not bytes. The small model of
+        examples/restaurants reads 3.4 times fewer bytes at ``4x`` and is about 1.9 times as fast.
+        """
         full = ExitSchedule.full(schedule.num_layers)
         at_full_depth = self.decode(full, prompt_lengths, num_tokens).total
         return at_full_depth / self.decode(schedule, prompt_lengths, num_tokens).total

@@ -146,7 +146,7 @@ def describe_memory(
 def describe_schedules(
     bundle: EngineBundle, schedules: Sequence[ExitSchedule], workload: Workload
 ) -> list[dict[str, Any]]:
-    """Mean depth, bytes a step and the speed-up that the bytes predict, of each schedule.
+    """Return mean depth and bytes a step of each schedule, and full depth's bytes over its own.
 
     With ``workload.slots`` also `CostModel.mixing_loss`.
     """
@@ -167,7 +167,7 @@ def describe_schedules(
                 "realised_depth": schedule.average_budget(steps),
                 "weight_bytes_per_step": decode.weights // steps,
                 "kv_bytes_per_step": decode.kv // steps,
-                "predicted_speedup": cost.speedup(
+                "bytes_ratio": cost.bytes_ratio(
                     schedule, workload.prompt_lengths, workload.num_tokens
                 ),
             }

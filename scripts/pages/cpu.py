@@ -104,7 +104,7 @@ def bench_table(document: Mapping[str, Any]) -> str:
         "whole call s": lambda entry: f"{entry['wall_seconds']:.2f}",
         "speed-up": lambda entry: f"{entry['speedup']:.2f}×",
         "of steps": lambda entry: f"{entry['decode_speedup']:.2f}×",
-        "predicted": lambda entry: f"{entry['predicted_speedup']:.2f}×",
+        "fewer bytes": lambda entry: f"{entry['bytes_ratio']:.2f}×",
         "of bandwidth": lambda entry: f"{entry['bandwidth_fraction']:.2f}",
         "best": lambda entry: f"{entry['best_bandwidth_fraction']:.2f}",
     }

@@ -18,7 +18,7 @@ from skipdec.runtime.schedule.text import read_schedule
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()"]
 SMALL = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
-SMALL += ["--threads", "1", "--repetitions", "0"]
+SMALL += ["--threads", "1", "--speedup-of", "steps", "--repetitions", "0"]
 
 
 def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -147,7 +147,7 @@ def test_impossible_settings_are_refused_together() -> None:
 class _Cost:
     """Bytes of a step are its layers, multiply-adds of a prompt those of its tokens."""
 
-    def speedup(self, schedule: ExitSchedule, lengths: list[int], num_tokens: int) -> float:
+    def bytes_ratio(self, schedule: ExitSchedule, lengths: list[int], num_tokens: int) -> float:
         return schedule.num_layers / schedule.average_budget(num_tokens - 1)
 
     def prefill(self, schedule: ExitSchedule, lengths: list[int]) -> int:
@@ -242,7 +242,7 @@ CALM, RESTLESS, IMPOSSIBLE = timed([3, 3, 3.1], 1), timed([3, 9, 30], 1), timed(
         ([CALM], 3.0, None),
         ([RESTLESS, CALM], 3.0, None),
         ([IMPOSSIBLE, RESTLESS, CALM], 3.0, None),
-        ([RESTLESS, IMPOSSIBLE, timed([3, 6, 9], 1)], 6.0, "full depth spread by 46%"),
+        ([RESTLESS, IMPOSSIBLE, timed([3, 6, 9], 1)], 3.0, "full depth spread by 46%"),
         ([IMPOSSIBLE] * 3, 30.0, r"30\.00× can't be, where bytes allow 3\.00×"),
     ],
 )
@@ -309,3 +309,19 @@ def test_the_study_compares_with_the_best() -> None:
 def test_what_has_one_value_is_not_varied() -> None:
     best = parse_schedule("constant:max=4,placement=unified", num_layers=12)
     assert {entry.varied for entry in variations(best, {})} == {"warm-up"}, "holes in the prompt"
+
+
+def test_a_target_is_of_whole_calls_unless_told_otherwise() -> None:
+    """A 3× of the steps where the prompt takes 60 % of a call is 1.36× to whoever waits for it."""
+    asked = FitConfig(
+        source=BundleSource(Path("bundle")),
+        data=DataConfig(path=Path()),
+        goal=TargetSpeedup(1.5),
+    )
+
+    def measure(schedule: ExitSchedule) -> MeasuredSpeedup:
+        return MeasuredSpeedup(schedule, 3.0, 1.0, 0.6, 3)
+
+    with pytest.raises(SkipDecError, match=r"measured at 1\.364× in the whole call"):
+        choose(asked, ALL, FULL, measure)
+    assert asked.prompt_advice.startswith(", or --prompt decay")

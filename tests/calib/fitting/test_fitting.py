@@ -45,6 +45,7 @@ def config(bundle: Path, data: Path) -> FitConfig:
         goal=TargetSpeedup(1.4),
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
         search=SearchConfig(budget=15),
+        speedup_of="steps",
         repetitions=0,
         sensitivity=True,
     )
@@ -76,7 +77,7 @@ def exhaustive(fit: Fit) -> Iterator[tuple[ExitSchedule, float, float]]:
                     schedule=schedule,
                 )
                 nats = -sum(score.cumulative_logprob for score in scores)
-                speedup = cost.speedup(schedule, [len(inputs.prompt)], inputs.num_tokens)
+                speedup = cost.bytes_ratio(schedule, [len(inputs.prompt)], inputs.num_tokens)
                 yield schedule, speedup, nats / tokens
 
 
@@ -159,6 +160,7 @@ def test_tables_keep_their_figures_and_a_disturbed_machine_is_told(found: Fit, w
     for candidate in found.front:
         assert f"{candidate.loss:.4f}" in text
         assert f"{candidate.expected.steps:.3f}×" in text
+    assert "measured 9.000× (whole call 1.800×)" in text
     assert "…" not in text
     assert "the machine was disturbed" in text
     assert text.count("load of 12") == 1
@@ -235,7 +237,7 @@ def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
     cost = CostModel(EngineBundle.open(_path(config)).manifest)
     inputs = prepare(config.updated(space=space))
     fastest = inputs.space.fastest()
-    reached = cost.speedup(fastest[0], [len(inputs.prompt)], inputs.num_tokens)
+    reached = cost.bytes_ratio(fastest[0], [len(inputs.prompt)], inputs.num_tokens)
     asked = config.updated(
         space=space,
         goal=TargetSpeedup(reached - 0.001),

@@ -151,12 +151,13 @@ def test_a_real_batch_is_timed_and_reported(config: FitConfig) -> None:
     document = json.loads(json.dumps(report_document(found, {}), allow_nan=False))
     assert (document["speedup_of"], document["slots"]) == ("mixed", 3)
     assert document["row_share"] == found.speed.row_share
-    assert document["measured"]["speedup"] == found.measured.steps
+    assert document["measured"]["decode_speedup"] == found.measured.steps
+    assert document["measured"]["speedup"] == found.measured.call
     console = Console(width=100, file=io.StringIO(), markup=False, soft_wrap=True)
     print_fit(console, found)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "the steps of 3 rows that run together: predicted" in text
-    assert f"measured: steps {found.measured.steps:.3f}×, with prompts" in text
+    assert "speed-up of the steps of 3 rows that run together: expected" in text
+    assert f"measured {found.measured.steps:.3f}× (with prompts" in text
     label = fit_figure(found).axes[0].get_xlabel()
     assert label == "speed-up of the steps of 3 rows that run together, expected"
 
@@ -198,9 +199,9 @@ def test_slots_of_one_row_are_refused(config: FitConfig, speedup_of: str) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--slots", "4"], "--slots is 4, but --speedup-of is steps, of one row"),
+        (["--slots", "4"], "--slots is 4, but --speedup-of is call, of one row"),
         (["--speedup-of", "mixed", "--slots", "0"], "--slots is 0; allowed: 1 or more"),
-        (["--speedup-of", "batch"], "is 'batch'; allowed: 'steps', 'call' or 'mixed'"),
+        (["--speedup-of", "batch"], "is 'batch'; allowed: 'call', 'steps' or 'mixed'"),
     ],
 )
 def test_the_command_names_its_options(

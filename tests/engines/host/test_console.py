@@ -111,7 +111,7 @@ def test_markdown_fits_a_terminal_and_is_itself_in_a_pipe(
 def measurement(name: str) -> dict[str, Any]:
     numbers = ("time_to_first_token", "step_milliseconds_p50", "step_milliseconds_p95")
     numbers += ("tokens_per_second", "wall_seconds", "speedup", "decode_speedup")
-    numbers += ("predicted_speedup", "bandwidth_fraction", "best_bandwidth_fraction")
+    numbers += ("bytes_ratio", "bandwidth_fraction", "best_bandwidth_fraction")
     facts = {"batch_size": 8, "name": name, "schedule": name, "realised_depth": 12.0}
     runtime = {"runtime": "native", "of_python": 0.93}
     return facts | runtime | dict.fromkeys(numbers, 1234.56) | {"disturbed": "load of 12"}

@@ -35,8 +35,8 @@ def test_json_has_every_section_that_was_asked_for(bundle: Path) -> None:
         "linear:max=9,min=3,warmup=1,horizon=32",
         "linear:max=8,min=4,warmup=1,horizon=32",
     ]
-    assert shown["schedule"][0]["predicted_speedup"] == 1.0
-    assert all(entry["predicted_speedup"] > 1 for entry in shown["schedule"][1:])
+    assert shown["schedule"][0]["bytes_ratio"] == 1.0
+    assert all(entry["bytes_ratio"] > 1 for entry in shown["schedule"][1:])
     caches = [entry["bytes"] for entry in shown["memory"]["kv_cache"]]
     assert caches[0] == max(caches) > min(caches)
 

@@ -107,7 +107,7 @@ def test_numbers_follow_from_the_times() -> None:
     assert skipping.decode_speedup == pytest.approx(12 / 3)
     assert skipping.step_milliseconds_p50 == pytest.approx(30)
     assert skipping.time_to_first_token == 0.5
-    assert full.speedup == full.decode_speedup == full.predicted_speedup == 1.0
+    assert full.speedup == full.decode_speedup == full.bytes_ratio == 1.0
 
 
 def test_fraction_is_bytes_over_time_over_bandwidth() -> None:

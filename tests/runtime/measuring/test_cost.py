@@ -65,15 +65,15 @@ def test_a_prompts_work_counts_weights_however_they_are_stored(
     assert more == 2 * round(8 * LAYER_BYTES / bits) + 2 * 8 * (2 * 3 - 1 * 2)
 
 
-def test_the_head_limits_the_predicted_speedup() -> None:
+def test_the_head_limits_how_much_fewer_bytes_are_read() -> None:
     cost = CostModel(hollow_manifest(24))
     constant = ExitSchedule(
         num_layers=24, max_exit_layer=6, min_exit_layer=6, horizon=1, decay="constant"
     )
     full = 24 * LAYER_BYTES + ENDS + 24 * 2 * KV_POSITION
     kept = 6 * LAYER_BYTES + ENDS + 6 * 2 * KV_POSITION
-    assert cost.speedup(constant, [1], num_tokens=2) == pytest.approx(full / kept)
-    assert cost.speedup(ExitSchedule.full(24), [9], num_tokens=5) == 1.0
+    assert cost.bytes_ratio(constant, [1], num_tokens=2) == pytest.approx(full / kept)
+    assert cost.bytes_ratio(ExitSchedule.full(24), [9], num_tokens=5) == 1.0
 
 
 @pytest.mark.parametrize(

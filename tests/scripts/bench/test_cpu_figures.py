@@ -91,7 +91,7 @@ def test_the_table_of_a_bench_is_markdown() -> None:
         "wall_seconds": 2.0,
         "speedup": 1.0,
         "decode_speedup": 1.0,
-        "predicted_speedup": 1.0,
+        "bytes_ratio": 1.0,
         "bandwidth_fraction": 0.93,
         "best_bandwidth_fraction": 0.95,
     }
