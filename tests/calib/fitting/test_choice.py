@@ -325,3 +325,33 @@ def test_a_target_is_of_whole_calls_unless_told_otherwise() -> None:
     with pytest.raises(SkipDecError, match=r"measured at 1\.364× in the whole call"):
         choose(asked, ALL, FULL, measure)
     assert asked.prompt_advice.startswith(", or --prompt decay")
+
+
+def test_short_calls_are_repeated_more_often() -> None:
+    run = Run(0.003, 0.001, (0.001, 0.001), (12, 4, 4))
+    with patch("skipdec.calib.fitting.speed.timed_run", return_value=run):
+        result = measure_speedup(
+            Mock(device=None), [5], FAST.schedule, num_tokens=3, repetitions=3, allowed=3.0
+        )
+    assert (result.repetitions, result.call) == (50, 1.0)
+
+
+def test_a_full_prompt_is_the_same_work_at_every_schedule() -> None:
+    """One that came out slower was held up: 3 s of steps and 1 s of prompt in both."""
+    deep, own = Run(4.0, 1.0, (3.0,), (12, 12)), Run(9.0, 1.0, (1.0,), (12, 4))
+    with patch("skipdec.calib.fitting.speed.timed_run", side_effect=[deep, own] * 2):
+        result = measure_speedup(
+            Mock(device=None), [5], FAST.schedule, num_tokens=2, repetitions=1, allowed=3.0
+        )
+    assert (result.prompt, result.prompt_share) == (1.0, 0.25)
+    assert result.call == pytest.approx(2.0)
+
+
+def test_calls_far_slower_than_their_parts_are_disturbed() -> None:
+    pairs = [(Run(9.0, 1.0, (1.0,), (12, 12)), Run(2.0, 1.0, (1.0,), (12, 4))) for _ in range(3)]
+    taken = [run for pair in pairs for run in pair] * 3
+    with patch("skipdec.calib.fitting.speed.timed_run", side_effect=[*pairs[0], *taken]):
+        result = measure_speedup(
+            Mock(device=None), [5], FAST.schedule, num_tokens=2, repetitions=3, allowed=3.0
+        )
+    assert result.disturbed == "calls take 4.5 times as long as their parts at their fastest"
