@@ -113,7 +113,9 @@ class _Fitting:
         self._events.stage("searching")
         full = search.score_fully(ExitSchedule.full(self._generator.model.num_layers))
         fastest = map(search.score_fully, inputs.space.fastest())  # a search may never come there
-        known = {entry.schedule: entry for entry in (full, *fastest)}
+        own = [inputs.own_schedule] if config.space.allows(inputs.own_schedule) else []
+        named = (full, *fastest, *map(search.score_fully, own))
+        known = {entry.schedule: entry for entry in named}
         result = search.run()
         candidates = list((known | {entry.schedule: entry for entry in result.finalists}).values())
         chosen, measured, rejected = choose(
@@ -238,7 +240,8 @@ def choose(
     rejected: list[tuple[ScoredSchedule, MeasuredSpeedup]] = []
     needed = goal.value
     while len(rejected) < _MOST_ATTEMPTS:
-        fast_enough = [entry for entry in ranked if entry.speedup >= needed]
+        tried = [entry for entry, _ in rejected]
+        fast_enough = [each for each in ranked if each.speedup >= needed and each not in tried]
         if not fast_enough:
             break
         measured = measure(fast_enough[0].schedule)
@@ -246,7 +249,8 @@ def choose(
         if reached >= goal.value:
             return fast_enough[0], measured, tuple(entry for _, entry in rejected)
         rejected.append((fast_enough[0], measured))
-        needed = fast_enough[0].speedup * goal.value / reached
+        if not measured.disturbed:  # else the shortfall says little of the other candidates
+            needed = fast_enough[0].speedup * goal.value / reached
     nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
     came = f"was measured at {measured.of(config.speedup_of):.3f}×"
     came += f" on a disturbed machine ({measured.disturbed})" if measured.disturbed else ""

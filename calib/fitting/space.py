@@ -66,6 +66,20 @@ class SpaceConfig(ValidatedConfig):
         description="repeat: full, decay, for models that were tuned with it (full)",
     )
 
+    def allows(self, schedule: ExitSchedule) -> bool:
+        """Return whether the names that ``schedule`` is made of are among the choices.
+
+        Its horizon, exit layers and the options of its decay and placement are not looked at.
+        """
+        decays = {"constant", *(text.partition(":")[0] for text in self.decays)}
+        placements = {text.partition(":")[0] for text in self.placements}
+        return (
+            schedule.decay in decays
+            and schedule.placement in placements
+            and schedule.warmup_layers in self.warmups
+            and schedule.prompt in self.prompts
+        )
+
     def _problems(self) -> Iterator[str]:
         varying = [name for name in ALL_DECAYS if not ALL_DECAYS.load(name).lists_budgets]
         for field, allowed, choices in (
