@@ -17,7 +17,7 @@ COPY . .
 # The kernels are compiled for this architecture, with code for all its processors; without them the
 # installation would still succeed, so they are asked for; libskipdec, which no server needs, is not.
 RUN python -m venv /opt/skipdec \
-    && NLOHMANN_JSON_INCLUDE_DIR=none /opt/skipdec/bin/pip install --no-cache-dir --constraint scripts/constraints.txt ".[serve]" \
+    && SKIPDEC_LIBSKIPDEC=0 /opt/skipdec/bin/pip install --no-cache-dir --constraint scripts/constraints.txt ".[serve]" \
     && /opt/skipdec/bin/python -c "from skipdec.engines.kernels.library import require_library as r; r('image')"
 
 FROM python:3.11-slim-bookworm

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
+from runpy import run_path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError, CCompilerError
+from setuptools.errors import BaseError, CCompilerError, OptionError
 
 KERNEL_SOURCES = Path("engines/kernels/native")
 RUNTIME = Path("runtime/native")  # in the tree and in the package, where lib/ and bin/ come beside
 SONAME = "libskipdec.so.1"
 OBJECTS = Path("build/native/objects")  # names all that libskipdec was linked from, for its tests
+COMPILED = Path("build/kernels")  # objects, which later builds use again
+SWITCH = "SKIPDEC_LIBSKIPDEC"  # 0 in the environment leaves libskipdec out
+
+# Sources that enable an instruction set for all that follows, so that each needs a unit of its own.
+INSTRUCTION_SETS = {"portable", "neon", "avx2", "avxvnni", "avx512", "avx512vnni", "amx"}
 
 CXXFLAGS = os.environ.get("CXXFLAGS", "")
 # Files of one instruction set say so themselves, so that one set of flags does. Warnings are errors
@@ -36,6 +45,9 @@ COMPILE = [
     "-Wextra",
     "-MMD",
 ]
+COLD = [] if "-O" in CXXFLAGS else ["-O1"]  # the programs: they parse options and print results
+# What nothing here uses of nlohmann/json.hpp, a quarter of the time that its header takes.
+LEAN_JSON = ["-DJSON_NO_IO", "-DJSON_HAS_FILESYSTEM=0", "-DJSON_HAS_EXPERIMENTAL_FILESYSTEM=0"]
 KERNELS = Extension(
     # A library for ONNX Runtime, loaded by path and never imported.
     "skipdec.engines.kernels._native",
@@ -54,6 +66,12 @@ class BuildNative(build_ext):
         """Build the kernels, then libskipdec, which holds them too."""
         super().run()
         self._build_runtime(RUNTIME if self.inplace else self._packaged_runtime())
+
+    def finalize_options(self) -> None:
+        """Refuse a switch that is neither on nor off, before anything is compiled."""
+        super().finalize_options()
+        if (switch := os.environ.get(SWITCH, "1")) not in ("0", "1"):
+            raise OptionError(f"{SWITCH} is {switch!r}; allowed: 0 to leave libskipdec out, or 1")
 
     def get_source_files(self) -> list[str]:
         """What an sdist holds of C++."""
@@ -106,6 +124,12 @@ class BuildNative(build_ext):
             shutil.rmtree(prefix / folder, ignore_errors=True)
         if not sys.platform.startswith("linux"):
             return
+        if os.environ.get(SWITCH) == "0":
+            self.warn(
+                f"libskipdec, the runtime for C++ programs, is left out, as {SWITCH}=0 asks; for "
+                "libskipdec, unset it and install skipdec again"
+            )
+            return
         json = _include_json()
         if json is None:
             self.warn(
@@ -125,14 +149,15 @@ class BuildNative(build_ext):
             )
         else:
             _copy_interface(prefix, self.distribution.get_version())
+            if self.inplace:
+                _link_onnxruntime(prefix)
 
     def _link_runtime(self, prefix: Path, json: list[str]) -> None:
         version = f'-DSKIPDEC_VERSION="{self.distribution.get_version()}"'
         public = [f"-I{RUNTIME / 'include'}"]
         private = [*public, f"-I{RUNTIME / 'src'}", f"-I{KERNEL_SOURCES}", *json]
-        sources = map(str, sorted(RUNTIME.glob("src/**/*.cpp")))
         objects = self._kernel_objects(KERNELS.sources)
-        objects += self._objects(sources, [*COMPILE, version], private)
+        objects += self._objects(_units(RUNTIME.glob("src/**/*.cpp")), [*COMPILE, version], private)
         library = str(prefix / "lib" / SONAME)
         exports = f"-Wl,--version-script={RUNTIME / 'skipdec.map'},-soname,{SONAME},-z,defs"
         self.compiler.link_shared_object(
@@ -144,9 +169,11 @@ class BuildNative(build_ext):
         )
         OBJECTS.parent.mkdir(parents=True, exist_ok=True)
         OBJECTS.write_text("".join(f"{Path(each).absolute()}\n" for each in objects))
-        for source in sorted(RUNTIME.glob("apps/*.cpp")):
+        apps = sorted(RUNTIME.glob("apps/*.cpp"))
+        mains = self._objects(map(str, apps), [*COMPILE, *COLD, version], [*public, *json])
+        for source, main in zip(apps, mains, strict=True):
             self.compiler.link_executable(
-                self._objects([str(source)], [*COMPILE, version], [*public, *json]),
+                [main],
                 source.stem.replace("_", "-"),
                 output_dir=str(prefix / "bin"),
                 extra_postargs=[library, "-pthread", "-Wl,-rpath,$ORIGIN/../lib"],
@@ -154,13 +181,14 @@ class BuildNative(build_ext):
             )
 
     def _kernel_objects(self, sources: Iterable[str]) -> list[str]:
-        return self._objects(sources, COMPILE, [f"-I{KERNEL_SOURCES}"])
+        units = _units(map(Path, sources))
+        return self._objects(units, COMPILE, [f"-I{KERNEL_SOURCES}"])
 
     def _objects(self, sources: Iterable[str], flags: list[str], include: list[str]) -> list[str]:
         """An object of each source; ``include`` may change without a change of the objects."""
         command = repr([*self.compiler.compiler_so_cxx, *flags])
-        folder = Path("build", "kernels", sha256(command.encode()).hexdigest()[:12])
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        folder = COMPILED / sha256(command.encode()).hexdigest()[:12]
+        with ThreadPoolExecutor(_processors()) as pool:
             return list(pool.map(partial(self._object, folder, [*flags, *include]), sources))
 
     def _object(self, folder: Path, flags: list[str], source: str) -> str:
@@ -185,6 +213,38 @@ class NativeWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2] if has_native else "any"
 
 
+def _units(sources: Iterable[Path]) -> list[str]:
+    """What to compile for ``sources``: one unit a folder, and one for each instruction set."""
+    ordered = sorted(sources, key=lambda source: (source.parent, source.name))
+    alone = [str(source) for source in ordered if source.stem in INSTRUCTION_SETS]
+    others = [source for source in ordered if source.stem not in INSTRUCTION_SETS]
+    folders = groupby(others, key=lambda source: source.parent)
+    return [*alone, *(_joined(folder, list(found)) for folder, found in folders)]
+
+
+def _joined(folder: Path, sources: list[Path]) -> str:
+    """A source that includes ``sources``, so that their headers and templates are compiled once.
+
+    Names in anonymous namespaces must differ within a folder. The file is only written if its text
+    changes, so that its object stays current.
+    """
+    unit = COMPILED / "units" / folder.with_suffix(".cpp")
+    up = "../" * len(unit.parent.parts)
+    text = "".join(f'#include "{up}{source.as_posix()}"\n' for source in sources)
+    if not unit.exists() or unit.read_text() != text:
+        unit.parent.mkdir(parents=True, exist_ok=True)
+        unit.write_text(text)
+    return str(unit)
+
+
+def _processors() -> int:
+    """Processors that this process may keep busy, by its affinity and its control groups."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    quota = run_path("engines/cgroups.py")["processor_quota"]()  # the package can't be imported
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
 def _include_json() -> list[str] | None:
     """The compiler's arguments for nlohmann/json.hpp; None if there is none."""
     named = os.environ.get("NLOHMANN_JSON_INCLUDE_DIR")
@@ -193,9 +253,10 @@ def _include_json() -> list[str] | None:
     searched = [Path(named)] if named else [Path(each, "include") for each in packaged]
     for folder in searched:
         if (folder / "nlohmann" / "json.hpp").exists():
-            return ["-isystem", str(folder)]
+            return ["-isystem", str(folder), *LEAN_JSON]
     system = () if named else (Path("/usr/include"), Path("/usr/local/include"))
-    return [] if any((each / "nlohmann" / "json.hpp").exists() for each in system) else None
+    in_system = any((each / "nlohmann" / "json.hpp").exists() for each in system)
+    return LEAN_JSON if in_system else None
 
 
 def _copy_interface(prefix: Path, version: str) -> None:
@@ -208,6 +269,15 @@ def _copy_interface(prefix: Path, version: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         text = template.read_text().replace("@SKIPDEC_VERSION@", version)
         (folder / name).write_text(text.replace("@SKIPDEC_INCLUDE@", "../include"))
+
+
+def _link_onnxruntime(prefix: Path) -> None:
+    """Let libskipdec find the ONNX Runtime of the environment that an editable install is in.
+
+    It looks for ``onnxruntime/capi`` beside itself; an installed copy lies beside the package.
+    """
+    packages = Path(sysconfig.get_path("platlib"))  # the environment's, in an isolated build, too
+    (prefix / "lib" / "onnxruntime").symlink_to(packages / "onnxruntime")
 
 
 def _is_current(found: Path) -> bool:

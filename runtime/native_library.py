@@ -13,6 +13,7 @@ from ..engines.errors import EnvironmentMismatchError
 from ..engines.host.installation import install_command
 
 SUBJECT = "libskipdec"
+ONNXRUNTIME_VARIABLE = "SKIPDEC_ONNXRUNTIME"  # names the libonnxruntime.so that programs load
 
 _ROOT = Path(__file__).with_name("native")
 _LIBRARY = "libskipdec.so.1"
@@ -48,8 +49,9 @@ def native_paths() -> NativePaths:
         again = install_command("cpu", "--force-reinstall", "--no-deps")
         raise EnvironmentMismatchError(
             SUBJECT,
-            "was not compiled with this installation, which Python does without; install g++ or "
-            f"clang++, then run: {again}",
+            "was not compiled with this installation, for want of a C++ compiler or because of "
+            "SKIPDEC_LIBSKIPDEC=0; Python does without. For C++ programs install g++ or clang++, "
+            f"unset SKIPDEC_LIBSKIPDEC, then run: {again}",
         )
     return NativePaths(
         library=lib / _LIBRARY,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -99,9 +100,42 @@ def test_a_wheel_compiled_from_the_sdist_holds_the_libraries(sources: Path, tmp_
     assert "-py3-none-linux_" in str(built.filename)
 
 
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here")
+def test_a_switch_leaves_libskipdec_out(sources: Path, tmp_path: Path) -> None:
+    built = zipfile.ZipFile(run_build("wheel", sources, tmp_path, SKIPDEC_LIBSKIPDEC="0"))
+    (kernels,) = {name for name in built.namelist() if ".dist-info/" not in name} - package_files()
+    assert Path(kernels).match("skipdec/engines/kernels/_native*.so")
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext"],
+        cwd=ROOT,
+        env=os.environ | {"SKIPDEC_LIBSKIPDEC": "no"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "SKIPDEC_LIBSKIPDEC is 'no'; allowed: 0 to leave libskipdec out, or 1" in done.stderr
+
+
+@pytest.mark.parametrize(("quota", "processors"), [(None, 3), (1.5, 2), (0.5, 1), (16.0, 3)])
+def test_compilers_are_as_many_as_processors_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, processors: int
+) -> None:
+    setup = run_path(str(ROOT / "setup.py"))
+    allowed = setup["_processors"]
+    monkeypatch.setitem(
+        allowed.__globals__, "run_path", lambda _: {"processor_quota": lambda: quota}
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
+    assert allowed() == processors
+
+
 def test_wheel_holds_the_licence_and_both_commands(wheel: zipfile.ZipFile) -> None:
     metadata = {Path(name).name: wheel.read(name).decode() for name in wheel.namelist()}
     assert metadata["LICENSE"] == (ROOT / "LICENSE").read_text()
     assert "skipdec = skipdec.cli:main" in metadata["entry_points.txt"]
     assert "skipdec-export = skipdec.cli:export_main" in metadata["entry_points.txt"]
+    assert "skipdec-run = skipdec.runtime.commands.native_run:main" in metadata["entry_points.txt"]
     assert "License-Expression: Apache-2.0" in metadata["METADATA"]

@@ -8,7 +8,7 @@ copy="$(mktemp -d)"
 trap 'rm -rf "$copy"' EXIT
 
 rm -rf build/lib* build/bdist*
-NLOHMANN_JSON_INCLUDE_DIR=none CXXFLAGS="-DSKIPDEC_EMULATED_TILES" \
+SKIPDEC_LIBSKIPDEC=0 CXXFLAGS="-DSKIPDEC_EMULATED_TILES" \
     pip install --quiet --no-deps --no-build-isolation --target "$copy" .
 export PYTHONPATH="$copy"
 if ! SKIPDEC_INSTRUCTION_SET=amx python -c "

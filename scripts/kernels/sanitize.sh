@@ -10,7 +10,7 @@ copy="$(mktemp -d)"
 trap 'rm -rf "$copy"' EXIT
 
 rm -rf build/lib* build/bdist*
-NLOHMANN_JSON_INCLUDE_DIR=none CXX=g++ CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer \
+SKIPDEC_LIBSKIPDEC=0 CXX=g++ CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer \
     -fsanitize=address,undefined -fno-sanitize-recover=all" \
     pip install --quiet --no-deps --no-build-isolation --target "$copy" .
 

@@ -34,6 +34,6 @@ wheel() {
     auditwheel repair --strip --plat "$2" --wheel-dir "$out" "$built"
 }
 
-NLOHMANN_JSON_INCLUDE_DIR=none wheel kernels "manylinux_2_28_$(uname -m)" engines/kernels/_native
+SKIPDEC_LIBSKIPDEC=0 wheel kernels "manylinux_2_28_$(uname -m)" engines/kernels/_native
 wheel all auto engines/kernels/_native runtime/native/lib/libskipdec.so runtime/native/bin/skipdec-run
 rm -rf build/lib* build/bdist*

@@ -1,3 +1,5 @@
+#if defined(__aarch64__)
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,8 +11,6 @@
 #include "attention/sizes.h"
 #include "simd/element.h"
 #include "simd/intrinsics.h"
-
-#if defined(__aarch64__)
 
 // clang-format off: order matters
 #include "simd/vector_neon.inc.h"

@@ -8,7 +8,6 @@
 #include "attention/kernels.h"
 #include "attention/sizes.h"
 #include "simd/element.h"
-#include "simd/intrinsics.h"
 
 // clang-format off: order matters
 #include "simd/vector_portable.inc.h"

@@ -1,4 +1,6 @@
 // Products on NEON's dot products of signed bytes.
+#if defined(__aarch64__)
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,8 +11,6 @@
 #include "blocks/tables.h"
 #include "simd/element.h"
 #include "simd/intrinsics.h"
-
-#if defined(__aarch64__)
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)

@@ -1,5 +1,7 @@
 // Products on NEON's dot products of signed bytes: codes are stored less 128, so that sums need no
 // offset.
+#if defined(__aarch64__)
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,8 +12,6 @@
 #include "linear/tables.h"
 #include "simd/element.h"
 #include "simd/intrinsics.h"
-
-#if defined(__aarch64__)
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)

@@ -10,11 +10,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostFiles = 4096;  // of one engine
+constexpr std::size_t kMostWeights = 4096;  // of one engine
 constexpr std::size_t kMostTensors = 64;
 constexpr std::size_t kMostDimensions = 8;
 constexpr std::size_t kMostBuckets = 4096;
-constexpr std::int64_t kMostBytes = INT64_MAX;
+constexpr std::int64_t kMostStepBytes = INT64_MAX;
 
 std::string nth(const std::string& place, std::size_t index) {
   return place + "." + std::to_string(index);
@@ -94,7 +94,7 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
   spec.kind = named(kind_called(fields.text("kind")), fields, "kind");
   entry.layer_index = fields.optional_integer("layer_index", 0, kMaxLayers - 1);
   spec.graph = path_of(fields.value("graph"), fields.place_of("graph"), document);
-  for (const json& path : optional_array(fields, "weights", kMostFiles, document))
+  for (const json& path : optional_array(fields, "weights", kMostWeights, document))
     spec.weights.push_back(path_of(path, fields.place_of("weights"), document));
   spec.buckets = buckets_of(optional_array(fields, "buckets", kMostBuckets, document),
                             fields.place_of("buckets"), document);
@@ -102,7 +102,7 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
       tensors_of(fields.array("inputs", kMostTensors), fields.place_of("inputs"), document);
   spec.outputs =
       tensors_of(fields.array("outputs", kMostTensors), fields.place_of("outputs"), document);
-  fields.integer("step_bytes", 0, kMostBytes);
+  fields.integer("step_bytes", 0, kMostStepBytes);
   fields.require_no_others();
   return entry;
 }

@@ -27,6 +27,9 @@ struct NativeSession;
 struct ThreadingOptions;
 struct TypeInfo;
 
+inline constexpr int kErrorsOnly = 3;     // ORT_LOGGING_LEVEL_ERROR
+inline constexpr int kDefaultMemory = 0;  // OrtMemTypeDefault
+
 // A function that returns a status, by its position.
 template <class... Parameters>
 struct Function {

@@ -19,9 +19,7 @@ namespace skipdec::runtime::onnxruntime {
 namespace {
 
 constexpr int kSequential = 0;       // ORT_SEQUENTIAL
-constexpr int kErrorsOnly = 3;       // ORT_LOGGING_LEVEL_ERROR
 constexpr int kDeviceAllocator = 0;  // OrtDeviceAllocator
-constexpr int kDefaultMemory = 0;    // OrtMemTypeDefault
 
 using SharedProcessPointer = std::shared_ptr<const SharedProcess>;
 

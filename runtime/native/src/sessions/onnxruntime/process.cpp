@@ -9,9 +9,7 @@
 namespace skipdec::runtime::onnxruntime {
 namespace {
 
-constexpr int kErrorsOnly = 3;      // ORT_LOGGING_LEVEL_ERROR
 constexpr int kArenaAllocator = 1;  // OrtArenaAllocator
-constexpr int kDefaultMemory = 0;   // OrtMemTypeDefault
 
 Owned<Environment> made_environment(const Api& api, int threads) {
   const auto options = api.make<ThreadingOptions>(kCreateThreadingOptions);
