@@ -2,7 +2,9 @@
 # From a tuned model to skipped decoding: export it, write with and without skipping, measure, draw.
 # No GPU and no model hub: examples/restaurants was tuned to skip by this project; the opt-125m of the
 # last step has random weights of the real size, for its times. Pictures go to OUT (demo-output).
+# The first run makes .venv, which scripts/test.sh completes.
 set -euo pipefail
+setup=demo
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 
 out="${OUT:-$repository/demo-output}"
@@ -13,6 +15,8 @@ schedules=(--schedule full --schedule 2x --schedule 4x)
 mkdir -p "$out"
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+echo "The demo takes about a minute on two free cores." >&2
 
 say "1. Export: one engine per decoder layer, verified against PyTorch"
 skipdec export examples/restaurants -q -o "$restaurants"

@@ -1,5 +1,7 @@
 # Sourced by test.sh, demo.sh and bench scripts: makes .venv from the pinned versions, or reuses it,
 # and puts it first on PATH. PYTHON names the interpreter (default: python3.11, else python3).
+# Where setup=demo is set, only what demo.sh needs is installed and only the kernels are compiled; a
+# script that needs more completes the same environment later.
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 environment="$repository/.venv"
@@ -12,31 +14,68 @@ python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
     exit 3
 }
 
+demo_extras=cpu,export,calib,plot
+all_extras="$demo_extras,serve,dev,docs"
 stamp="$({ echo "$repository"; "$python" -VV; cat "$constraints" pyproject.toml; } | sha256sum)"
-if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
-    echo "making $environment (a few minutes, once)" >&2
+[[ "$(cat "$environment/stamp" 2>/dev/null)" == "$stamp" ]] || rm -f "$environment"/{stamp,complete}
+
+# What is there already, of another script or another environment, demo.sh keeps.
+if [[ "${setup:-all}" == demo && ! -e "$environment/complete" &&
+    ! -f runtime/native/lib/libskipdec.so.1 ]]; then
+    compiles=kernels
+    export SKIPDEC_LIBSKIPDEC=0
+else
+    compiles="kernels, libskipdec"
+fi
+
+# Compile what changed since the last time; without a C++ compiler this only warns, each time.
+compile_native() {
+    local native
+    native="$({ find engines/kernels/native runtime/native setup.py -type f \
+        -not -path 'runtime/native/bin/*' -not -path 'runtime/native/lib/*' -exec sha256sum {} + | sort
+        echo "${CXX:-} ${CXXFLAGS:-} ${SKIPDEC_LIBSKIPDEC:-1}"; } | sha256sum)"
+    if [[ "$(cat "$environment/native" 2>/dev/null)" != "$native" ]] ||
+        [[ "${SKIPDEC_LIBSKIPDEC:-1}" == 1 && ! -f runtime/native/lib/libskipdec.so.1 ]] ||
+        ! compgen -G 'engines/kernels/_native*.so' >/dev/null; then
+        "$environment/bin/python" setup.py --quiet build_ext --inplace
+        echo "$native" >"$environment/native"
+    fi
+}
+
+setup_start=$SECONDS
+report() {
+    local seconds=$((SECONDS - setup_start))
+    printf '[%d:%02d] %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
+}
+
+pip_install() { "$environment/bin/python" -m pip install --quiet --constraint "$constraints" "$@"; }
+
+# install_editable EXTRAS: skipdec from this checkout, with what the extras need.
+# Type checkers can't follow its import hook: CONTRIBUTING.md says what to do for one's own scripts.
+install_editable() { pip_install --no-build-isolation --editable ".[$1]"; }
+
+if [[ ! -e "$environment/stamp" ]]; then
+    report "making $environment, once: a minute or two, plus the download (PyTorch, transformers, \
+ONNX Runtime), while C++ is compiled ($compiles)"
     "$python" -m venv --clear "$environment"
-    install=("$environment/bin/python" -m pip install --quiet --constraint "$constraints")
-    # torch alone and first, so that pip takes a CPU build of it wherever one is configured; with it
-    # what building skipdec needs
-    "${install[@]}" setuptools nlohmann_json "$(grep '^torch==' "$constraints")"
-    # Type checkers can't follow this import hook: CONTRIBUTING.md says what to do for one's own scripts.
-    "${install[@]}" --no-build-isolation --editable '.[cpu,export,calib,plot,serve,dev,docs]'
-    # NVIDIA's builder, under its own licence, works without a GPU; there are wheels for Linux on
-    # x86-64 alone. Without it, the tests that build real plans are skipped with the reason.
-    "${install[@]}" --no-build-isolation --editable '.[tensorrt-rtx]' ||
-        echo "warning: no tensorrt-rtx here; tests that build real plans will be skipped" >&2
+    pip_install setuptools nlohmann_json
+    compile_native >"$environment/compiling" 2>&1 &
+    # torch alone and first, so that pip takes a CPU build of it wherever one is configured
+    pip_install "$(grep '^torch==' "$constraints")"
+    wait $!
+    cat "$environment/compiling" >&2
+    report "PyTorch is installed and C++ compiled; the rest follows"
+    install_editable "$demo_extras"
     echo "$stamp" >"$environment/stamp"
 fi
-export PATH="$environment/bin:$PATH"
-
-# The kernels and libskipdec, again after an edit; without a C++ compiler this only warns, each time.
-native="$({ find engines/kernels/native runtime/native setup.py -type f \
-    -not -path 'runtime/native/bin/*' -not -path 'runtime/native/lib/*' -exec sha256sum {} + | sort
-    echo "${CXX:-} ${CXXFLAGS:-}"; } | sha256sum)"
-if [[ "$(cat "$environment/native" 2>/dev/null)" != "$native" ||
-    ! -f runtime/native/lib/libskipdec.so.1 ]] ||
-    ! compgen -G 'engines/kernels/_native*.so' >/dev/null; then
-    python setup.py --quiet build_ext --inplace
-    echo "$native" >"$environment/native"
+if [[ "${setup:-all}" == all && ! -e "$environment/complete" ]]; then
+    report "adding what tests and docs need to $environment, once: a minute or two, plus the download"
+    install_editable "$all_extras"
+    # NVIDIA's builder, under its own licence, works without a GPU; there are wheels for Linux on
+    # x86-64 alone. Without it, the tests that build real plans are skipped with the reason.
+    install_editable tensorrt-rtx ||
+        echo "warning: no tensorrt-rtx here; tests that build real plans will be skipped" >&2
+    touch "$environment/complete"
 fi
+export PATH="$environment/bin:$PATH"
+compile_native
