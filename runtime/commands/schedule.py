@@ -103,7 +103,8 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
     from ..schedule.text import parse_schedule
 
     # Path.is_dir raises where a name is too long
-    if not os.path.isdir(expanded(text)):  # noqa: PTH112
+    is_document = text.lstrip().startswith("{")
+    if is_document or not os.path.isdir(expanded(text)):  # noqa: PTH112
         if layers is None:
             raise UsageError(
                 f"schedule {shown(text)}", "needs --layers; or name a bundle's directory"

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
-from ..native_library import native_paths
+from ..native_library import ONNXRUNTIME_VARIABLE, native_paths
 from ..schedule import ExitSchedule
 from ..schedule.resolved import plan_document
 from ..tokens.outputs import CompletionOutput, RequestOutput, Timings
 from ..tokens.sampling import SamplingParams
 
-LIBRARY_VARIABLE = "SKIPDEC_ONNXRUNTIME"
 _PROGRAM = "skipdec-calls"
 
 
@@ -46,7 +45,7 @@ class NativeCalls:
         from ...engines.backends.ort import onnxruntime_library
 
         program = native_paths().executable.with_name(_PROGRAM)
-        environment = os.environ | {LIBRARY_VARIABLE: str(onnxruntime_library())}
+        environment = os.environ | {ONNXRUNTIME_VARIABLE: str(onnxruntime_library())}
         command = [str(program), str(bundle), str(threads or 0), str(max_batch_size)]
         with subprocess.Popen(
             command,

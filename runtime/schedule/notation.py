@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...engines.documents import read_json
+from ...engines.documents import parse_json, read_json
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, shown
 from ...engines.manifest import json_digest
 from ...engines.registry import Registry
@@ -45,6 +45,7 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         2x:placement=d3,tail=2                       a placement with a parameter
         2x:prompt=decay                              the prompt falls from all layers to max
         schedule.json                                an ExitSchedule's JSON, or a bundle's file
+        {"schedule": {…}, …}                         what such a file holds
 
     Raises ScheduleError, all problems of the text at once; the schedule's own are not looked for.
     """
@@ -53,6 +54,9 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     name, _, rest = text.strip().partition(":")
     if text.strip().endswith(".json"):
         return read_document(Path(text.strip()), num_layers=num_layers)
+    if text.lstrip().startswith("{"):
+        document = parse_json(text, ScheduleError, subject="schedule")
+        return _document_arguments(document, "schedule", num_layers)
     if name == "full":
         _options(text, rest, allowed={})
         return full_arguments(num_layers)
@@ -101,7 +105,11 @@ def read_document(path: Path, *, num_layers: int) -> dict[str, Any]:
     schedule of another depth.
     """
     subject = f"schedule {path}"
-    document = read_json(path, ScheduleError, subject=subject)
+    return _document_arguments(read_json(path, ScheduleError, subject=subject), subject, num_layers)
+
+
+def _document_arguments(document: object, subject: str, num_layers: int) -> dict[str, Any]:
+    """Return the arguments that a JSON value holds; see ``read_document``."""
     if isinstance(document, dict) and "schedule" in document:
         _check_digest(document, subject)
         document = document["schedule"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from skipdec.engines.backends.ort import onnxruntime_library
 from skipdec.engines.errors import EnvironmentMismatchError
 from skipdec.runtime import native_library
-from skipdec.runtime.commands import native_config
+from skipdec.runtime.commands import native_config, native_run
 from skipdec.runtime.measuring import doctor
 from skipdec.runtime.native_library import native_abi_version, native_paths
 
@@ -32,6 +34,32 @@ def test_an_installation_without_it_says_how_to_get_it(
         native_config.main(["--libs"])
     assert end.value.code == 3
     assert "error: libskipdec | was not compiled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [None, "/elsewhere/libonnxruntime.so"])
+def test_skipdec_run_starts_the_program_on_this_onnx_runtime(
+    installation: Path, monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    (installation / "lib").mkdir()
+    (installation / "lib" / "libskipdec.so.1").touch()
+    environment = {"SKIPDEC_ONNXRUNTIME": named} if named else {}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(sys, "argv", ["skipdec-run", "bundle", "--n", "2"])
+    started: list[object] = []
+    monkeypatch.setattr(os, "execv", lambda *command: started.extend(command))
+    native_run.main()
+    program = installation.resolve() / "bin" / "skipdec-run"
+    assert started == [program, [str(program), "bundle", "--n", "2"]]
+    assert environment["SKIPDEC_ONNXRUNTIME"] == (named or str(onnxruntime_library()))
+
+
+def test_skipdec_run_says_how_to_get_it(
+    installation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        native_run.main()
+    assert end.value.code == 3
+    assert "unset SKIPDEC_LIBSKIPDEC, then run: pip install" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"of another processor"])

@@ -51,12 +51,14 @@ class ServedModel:
     def require_allowed(self, wanted: str | None, max_tokens: int) -> None:
         """Raise ScheduleError unless a request may run ``wanted``: text, or the same in others.
 
-        A name of a file is never read for a client.
+        Neither a file's name nor a document is read for a client.
         """
         if self.lists(wanted):
             return
         if wanted.strip().lower().endswith(".json"):
             raise ScheduleError("schedule", f"{shown(wanted)} is a file's name; {self._remedy}")
+        if wanted.lstrip().startswith("{"):
+            raise ScheduleError("schedule", f"{shown(wanted)} is a document; {self._remedy}")
         resolve = self.engine.outline.resolve_schedule
         asked = resolve(wanted, max_tokens=max_tokens)
         allowed: list[str | None] = [None, *self.listed]

@@ -141,6 +141,21 @@ TEST(Schedules, RunsAPlanThatIsGiven) {
             std::string::npos);
 }
 
+TEST(Schedules, ReadsADocumentWhoseLineFeedAShellStripped) {
+  const Schedules schedules = parsed(hollow_schedule());
+  const std::string text = sealed(hollow_schedule());
+  ASSERT_EQ(text.back(), '\n');
+  const std::string stripped = text.substr(0, text.size() - 1);
+  EXPECT_EQ(schedules.resolve(stripped, 1)->text(), "own");
+  const auto path = std::filesystem::path(testing::TempDir()) / "stripped.json";
+  write_file(path, stripped);
+  EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), "own");
+  std::string changed = stripped;
+  changed.replace(changed.find("\"own\"") + 1, 3, "odd");
+  EXPECT_NE(refusal([&] { schedules.resolve(changed, 1); }).find("the file was changed"),
+            std::string::npos);
+}
+
 struct Asked {
   std::string text, words;
 };

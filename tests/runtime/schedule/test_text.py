@@ -177,6 +177,15 @@ def test_files(tmp_path: Path, form: str) -> None:
         parse_schedule(str(path), num_layers=12)
 
 
+@pytest.mark.parametrize("end", ["\n", "", "\r\n"])
+def test_a_document_is_a_schedule_whatever_its_last_line_feed(end: str) -> None:
+    schedule = parse_schedule("2x", num_layers=6, horizon=4)
+    text = sealed_text(schedule_file(schedule)).removesuffix("\n") + end
+    assert parse_schedule(text, num_layers=6) == schedule
+    with pytest.raises(ScheduleError, match=r"schedule \| digest is .*the file was changed"):
+        parse_schedule(text.replace('"max_exit_layer": 4', '"max_exit_layer": 5'), num_layers=6)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -29,7 +29,8 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// The plan of what ``skipdec schedule show --json`` prints.
+// The plan of what ``skipdec schedule show --json`` prints, with or without the line feed at its
+// end, which a digest counts and a shell's $(…) strips.
 SchedulePointer given_plan(std::string_view text, const std::string& subject,
                            std::int64_t num_layers) {
   const Document document{Status::kSchedule, subject,
@@ -40,7 +41,8 @@ SchedulePointer given_plan(std::string_view text, const std::string& subject,
   limits.remedy = document.remedy;
   const json value = parse_json(text, subject, limits);
   Fields fields(value, "", document);
-  if (fields.find("digest") != nullptr) checked_digest(text, document);
+  if (fields.find("digest") != nullptr)
+    checked_digest(std::string(trimmed(text)) + "\n", document);
   return plan_of(fields.value("plan"), num_layers, document).schedule;
 }
 
@@ -111,10 +113,9 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
 
 SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_tokens,
                                    bool may_read_files) const {
-  const std::string_view whole = asked;  // a digest is that of every byte
   asked = trimmed(asked);
   if (asked.empty()) return own_;
-  if (asked.front() == '{') return given_plan(whole, "schedule", num_layers_);
+  if (asked.front() == '{') return given_plan(asked, "schedule", num_layers_);
   if (ends_with(asked, ".json") && may_read_files) {
     const std::string path(asked);
     const Document document{Status::kSchedule, "schedule " + path, ""};

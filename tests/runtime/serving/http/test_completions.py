@@ -194,6 +194,7 @@ def test_many_async_clients_each_get_their_own_text(server: Running, bundle: Pat
         ({"prompt": [10**6]}, "token id 1000000"),
         ({"schedule": "3x"}, "allowed: full"),
         ({"schedule": "/etc/hostname.json"}, "is a file's name"),
+        ({"schedule": '{"num_layers": 6}'}, "is a document"),
         ({"schedule": "no such"}, "no such"),
         ({"timeout": 0}, "timeout is 0"),
     ],
