@@ -120,7 +120,8 @@ class BuildNative(build_ext):
     def _build_runtime(self, prefix: Path) -> None:
         """libskipdec with all that C++ programs need, below ``prefix``; nothing where it can't."""
         OBJECTS.unlink(missing_ok=True)
-        for folder in ("bin", "lib"):
+        made = ("bin", "lib") if prefix == RUNTIME else ("bin", "lib", "include")
+        for folder in made:
             shutil.rmtree(prefix / folder, ignore_errors=True)
         if not sys.platform.startswith("linux"):
             return
