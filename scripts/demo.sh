@@ -16,7 +16,7 @@ mkdir -p "$out"
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
-echo "The demo takes about a minute on two free cores." >&2
+echo "The demo takes one to two minutes on two free cores." >&2
 
 say "1. Export: one engine per decoder layer, verified against PyTorch"
 skipdec export examples/restaurants -q -o "$restaurants"
