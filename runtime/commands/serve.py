@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -124,7 +125,11 @@ def serve(options: ServeOptions) -> None:
         bundles,
         lambda bundle: open_workers(workers[bundle.name], options.restarts),
         options.server,
+        workers=sum(map(len, workers.values())),
     )
     for settings in workers.values():
         settings[0].outline()  # that all bundles are whole is known before one is loaded
+    # What is there now stays: without it a full collection, during which no thread runs, is short.
+    gc.collect()
+    gc.freeze()
     server.run()

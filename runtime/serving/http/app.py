@@ -17,7 +17,13 @@ from .config import ServerConfig
 from .errors import ApiError, api_error, unavailable
 from .keys import ApiKeys
 from .metrics import Metrics
-from .middleware import BodyLimitMiddleware, CutMiddleware, KeyMiddleware, RecordMiddleware
+from .middleware import (
+    BodyLimitMiddleware,
+    CutMiddleware,
+    KeyMiddleware,
+    RecordMiddleware,
+    RoomMiddleware,
+)
 from .page import Page
 from .protocol import CompletionRequest
 from .record import RequestRecord
@@ -61,6 +67,7 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     app.add_middleware(BodyLimitMiddleware, limit=config.max_body)
     app.add_middleware(KeyMiddleware, keys=keys, config=config)
     app.add_middleware(CutMiddleware)
+    app.add_middleware(RoomMiddleware)
     app.add_middleware(RecordMiddleware, metrics=metrics)  # added last: outermost
     return app
 

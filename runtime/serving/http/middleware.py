@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .config import ServerConfig
+from .connections import REFUSED, crowded
 from .errors import ApiError, unavailable
 from .keys import ApiKeys
 from .logs import REQUESTS, printable
@@ -90,6 +91,22 @@ class CutMiddleware:
             if not has_begun:
                 error = unavailable("the server was shut down before the request was there")
                 await error.response()(scope, receive, send)
+
+
+class RoomMiddleware:
+    """Answers 503 on a connection beyond the limit; health is told there, too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        is_refused = scope["type"] == "http" and scope["state"].get(REFUSED, False)
+        if is_refused and not scope["path"].startswith("/health/"):
+            RequestRecord.of(scope).error = "too_many_connections"
+            await crowded().response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 class KeyMiddleware:

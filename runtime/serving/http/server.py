@@ -8,18 +8,18 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import cast
 
 import uvicorn
 
 from ....engines.errors import ClosedError, SkipDecError, UsageError
+from ....engines.host.descriptors import open_descriptors, raise_descriptor_limit
 from ....engines.host.signals import SIGNALS
 from ..service import EngineService
+from .acceptor import SPARE, Acceptor
 from .app import build_app
 from .config import ServerConfig
-from .connections import TimedProtocol
+from .connections import BoundedProtocol, ConnectionLimits, ConnectionRoom
 from .keys import ApiKeys
 from .logs import SERVER
 from .served import ServedModel, ServedModels
@@ -27,6 +27,8 @@ from .traces import exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
+_WORKER_DESCRIPTORS = 8  # its link, and what starting it takes for a moment
+_OTHER_DESCRIPTORS = 32  # files of bundles, connections to a trace collector
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,21 @@ class HttpServer:
 
     ``open_engine``: loads a bundle; leaving the context closes it. ``address`` is known once this
     is made: the port listens from then on, and answers that it is loading once it runs.
+    ``workers``: processes that ``open_engine`` starts for all bundles together.
     """
 
     def __init__(
-        self, bundles: Sequence[ServedBundle], open_engine: OpenEngine, config: ServerConfig
+        self,
+        bundles: Sequence[ServedBundle],
+        open_engine: OpenEngine,
+        config: ServerConfig,
+        *,
+        workers: int = 0,
     ) -> None:
-        """Raises UsageError for an address that is taken, two equal names, and a bad key file."""
+        """Raises UsageError for an address that is taken, two equal names, and a bad key file.
+
+        Also where the process may open too few files for a single connection.
+        """
         self.models = ServedModels([bundle.name for bundle in bundles])
         self._bundles = bundles
         self._open_engine = open_engine
@@ -71,24 +82,19 @@ class HttpServer:
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
-                http=cast(
-                    type[asyncio.Protocol],
-                    partial(
-                        TimedProtocol,
-                        head_timeout=config.read_timeout,
-                        write_timeout=config.write_timeout,
-                    ),
-                ),
+                http="h11",
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=config.max_connections,
                 h11_max_incomplete_event_size=_MAX_HEADERS,
                 timeout_graceful_shutdown=int(_CUT_SECONDS),
-            )
+            ),
+            self._socket,
+            ConnectionLimits(config.read_timeout, config.write_timeout, config.max_body),
+            ConnectionRoom(_connection_limit(config.max_connections, workers)),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
@@ -110,7 +116,7 @@ class HttpServer:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        http = asyncio.create_task(self._http.serve(sockets=[self._socket]))
+        http = asyncio.create_task(self._http.serve())
         stopped = asyncio.create_task(self._stopped.wait())
         SERVER.info("listening on %s", self.address, extra={"fields": {"address": self.address}})
         async with AsyncExitStack() as engines:
@@ -162,12 +168,72 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, but for signals, which are `HttpServer`'s: it drains before it closes anything."""
+    """uvicorn with two changes: it accepts by `Acceptor`, and leaves signals to `HttpServer`."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listening: socket.socket,
+        limits: ConnectionLimits,
+        room: ConnectionRoom,
+    ) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._room = room
+        connections = self.server_state.connections
+        self._acceptor = Acceptor(listening, self._protocol, connections, room)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await super().startup(sockets=[])  # none that asyncio accepts from
+        self._accepting = asyncio.create_task(self._acceptor.run())
+        self._accepting.add_done_callback(lambda _: setattr(self, "should_exit", True))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and close all connections once they are answered."""
+        self._accepting.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._accepting
+        await super().shutdown(sockets=[])
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave them alone."""
         yield
+
+    def _protocol(self) -> asyncio.Protocol:
+        return BoundedProtocol(
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+            limits=self._limits,
+            room=self._room,
+        )
+
+
+def _connection_limit(wanted: int, workers: int) -> int:
+    """Return how many connections there may be, since each needs a file descriptor.
+
+    Raises the process's limit of open files where that is needed and allowed.
+    """
+    reserved = open_descriptors() + SPARE + _OTHER_DESCRIPTORS + _WORKER_DESCRIPTORS * workers
+    allowed = raise_descriptor_limit(wanted + reserved) - reserved
+    if allowed < 1:
+        raise UsageError(
+            "ulimit -n",
+            f"is {allowed + reserved}, but {reserved} open files are reserved for workers and for "
+            f"connections that are refused; raise it to {wanted + reserved} (ulimit -n)",
+        )
+    if allowed < wanted:
+        SERVER.warning(
+            "at most %d connections at once, not %d: this process may open %d files; raise the "
+            "hard limit (ulimit -Hn) to %d, or lower --max-connections",
+            allowed,
+            wanted,
+            allowed + reserved,
+            wanted + reserved,
+        )
+    return min(wanted, allowed)
 
 
 @contextmanager

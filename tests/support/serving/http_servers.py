@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -108,6 +109,18 @@ def serving(
         thread.join(60)
         running.http.close()
     assert not thread.is_alive()
+
+
+@contextmanager
+def connected(server: Running, receive_buffer: int | None = None) -> Iterator[socket.socket]:
+    """A plain connection to the server, which is closed when the block is left."""
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    with socket.socket() as client:
+        if receive_buffer is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        client.settimeout(60)
+        client.connect((host, int(port)))
+        yield client
 
 
 @contextmanager

@@ -6,13 +6,12 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 import pytest
-from http_servers import Running, held_steps, serving
+from http_servers import Running, connected, held_steps, serving
 
 from skipdec.runtime.serving.http.served import ServedModels
 from skipdec.runtime.serving.http.server import ServedBundle
@@ -33,17 +32,6 @@ def hasty(bundle: Path) -> Iterator[Running]:
     """A server whose clients have a fifth of a second."""
     with serving(ServedBundle("tiny", bundle), read_timeout=0.2, write_timeout=0.2) as running:
         yield running
-
-
-@contextmanager
-def connected(server: Running, receive_buffer: int | None = None) -> Iterator[socket.socket]:
-    host, _, port = server.url.removeprefix("http://").rpartition(":")
-    with socket.socket() as client:
-        if receive_buffer is not None:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        client.settimeout(60)
-        client.connect((host, int(port)))
-        yield client
 
 
 def answered(client: socket.socket) -> tuple[int, dict[str, Any]]:
@@ -113,15 +101,6 @@ def test_who_takes_no_answer_in_time_is_cut(hasty: Running) -> None:
         sending = pool.submit(client.sendall, requests)
         assert isinstance(sending.exception(), ConnectionError)
     assert hasty.complete(prompt="a", max_tokens=1).status_code == 200
-
-
-def test_more_connections_than_allowed_are_answered_503(bundle: Path) -> None:
-    with serving(ServedBundle("tiny", bundle), max_connections=4) as running:
-        with connected(running), connected(running), connected(running), connected(running):
-            while running.http.get("/version").status_code != 503:  # until all are accepted
-                pass
-        while running.http.get("/version").status_code != 200:
-            pass
 
 
 @pytest.mark.parametrize("is_declared", [True, False], ids=["declared", "chunked"])
