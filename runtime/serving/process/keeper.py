@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 from threading import Event, Lock, Thread
@@ -18,6 +19,8 @@ from .worker_process import WORKER, WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _TICK = 0.05  # seconds between two looks at deadlines while no worker is there to keep them
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS})
+_START_SECONDS = 1.0  # between two attempts to start a worker while the system is short of these
 
 
 class WorkerClient(Protocol):
@@ -113,21 +116,48 @@ class WorkerKeeper:
                 reason,
                 delay,
             )
-            start = monotonic()
-            while (left := start + delay - monotonic()) > 0:
-                self._client.on_tick()
-                if self._closing.wait(min(left, _TICK)):
-                    return
+            if self._is_closed_within(delay):
+                return
 
     def _died(self, problem: str) -> WorkerDiedError:
         return WorkerDiedError(f"worker of {self._settings.path}", problem)
 
+    def _is_closed_within(self, seconds: float) -> bool:
+        """Wait, and keep deadlines meanwhile; True as soon as this is closed."""
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            self._client.on_tick()
+            if self._closing.wait(min(left, _TICK)):
+                return True
+        return self._closing.is_set()
+
+    def _start_worker(self) -> WorkerProcess | None:
+        """Start a worker; None if this is closed first.
+
+        While the system is short of descriptors, processes or memory, a worker that replaces
+        another one is tried again. Raises WorkerDiedError when that has taken too long.
+        """
+        end = monotonic() + (self._policy.start_timeout if self._has_loaded else 0.0)
+        while True:
+            try:
+                with self._lock:
+                    if self._closing.is_set():
+                        return None
+                    self._worker = WorkerProcess(self._settings, self._module)
+                    return self._worker
+            except OSError as error:
+                problem = f"can't be started: {error.strerror} (see ulimit -a)"
+                if error.errno not in _SHORT or monotonic() >= end:
+                    raise self._died(problem) from error
+            _LOGGER.warning("the worker of %s %s; it is tried again", self._settings.path, problem)
+            if self._is_closed_within(_START_SECONDS):
+                return None
+
     def _run_worker(self) -> str:
         """Start a worker and listen to it until it ends; how it ended."""
-        with self._lock:
-            if self._closing.is_set():
-                return "closed"
-            worker = self._worker = WorkerProcess(self._settings, self._module)
+        worker = self._start_worker()
+        if worker is None:
+            return "closed"
         outbox = Outbox(worker.link)
         try:
             self._listen(worker, outbox)

@@ -25,6 +25,8 @@ class RestartPolicy(ValidatedConfig):
         gt=0,
         description="seconds in which a request is refused with which two workers died",
     )
+    # Seconds in which a start is tried again that fails for want of descriptors, processes, memory.
+    start_timeout: Annotated[float, Field(ge=0)] = 300.0
 
 
 class Deaths:

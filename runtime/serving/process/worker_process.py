@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from ....engines.host import tied
 from ....engines.host.processor import huge_pages_environment
@@ -27,8 +27,10 @@ class WorkerProcess:
     """
 
     def __init__(self, settings: WorkerSettings, module: str = WORKER) -> None:
+        """Raises OSError where the system has no descriptor, process or memory for it."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as opened:
+            opened.enter_context(ours)
             self._process = subprocess.Popen(
                 [
                     sys.executable,
@@ -44,6 +46,7 @@ class WorkerProcess:
                 pass_fds=[theirs.fileno()],
                 env=os.environ | huge_pages_environment(),
             )
+            opened.pop_all()
         self.link = Link(ours)
 
     @property

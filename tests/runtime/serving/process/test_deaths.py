@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from steered_worker import DIE, HOLD, RAISE
 from workers import LONG, SHORT, settings, steered, until
 
 from skipdec import Generator, SamplingParams, UsageError, WorkerDiedError
+from skipdec.runtime.serving.process import keeper
 from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.replicas import Replicas
 from skipdec.runtime.serving.process.restarts import RestartPolicy
+from skipdec.runtime.serving.process.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.slow  # each starts several processes
 
@@ -117,6 +120,46 @@ def test_a_worker_that_dies_too_often_is_the_end(bundle: Path) -> None:
                 engine.submit([5], SHORT)
 
     asyncio.run(main())
+
+
+def test_a_worker_is_started_as_soon_as_there_are_descriptors(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [errno.EMFILE, errno.EAGAIN, errno.ENOMEM]
+
+    def short(*options: object) -> WorkerProcess:
+        if failures:
+            raise OSError(failures.pop(), "too little of something")
+        return WorkerProcess(*options)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with steered(bundle) as engine:
+            monkeypatch.setattr(keeper, "WorkerProcess", short)
+            kill(engine)
+            await until(lambda: engine.unready is not None)
+            late = await engine.generate([5], SHORT, deadline=0.0)
+            assert late.outputs[0].stop_reason == "deadline"
+            assert (await engine.generate([5], SHORT)).finished
+
+    monkeypatch.setattr(keeper, "_START_SECONDS", 0.01)
+    asyncio.run(main())
+    assert caplog.text.count("can't be started: too little of something") == 3
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOENT])
+def test_a_first_worker_that_can_not_be_started_is_the_end(
+    bundle: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*options: object) -> WorkerProcess:
+        raise OSError(number, "too little of something")
+
+    async def main() -> None:
+        monkeypatch.setattr(keeper, "WorkerProcess", short)
+        async with steered(bundle):
+            pass
+
+    with pytest.raises(WorkerDiedError, match="can't be started: too little"):
+        asyncio.run(main())
 
 
 def test_a_bundle_that_was_replaced_is_not_run_with_the_old_ones_requests(
