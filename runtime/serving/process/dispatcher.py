@@ -12,7 +12,8 @@ from ..engine_loop import Cancellation, EngineRequest, StepResult
 from ..open_requests import OpenRequest, OpenRequests
 from ..scoring import EngineScore, ScoreResult
 from .link import Outbox
-from .messages import Begun, Refused, Stepped, Submission
+from .messages import Begun, Refused, ScorePart, Stepped, Submission
+from .parts import LogprobParts
 from .suspects import Suspects
 
 _MOST_SENDS = 2  # of one request: it is tried again once
@@ -34,6 +35,7 @@ class Dispatcher:
         self._sent: dict[str, OpenRequest] = {}
         self._suspects = suspects
         self._watched: str | None = None  # the suspect that the worker has
+        self._parts = LogprobParts()  # for the keeper's thread alone
         self._heard = 0.0  # of time.monotonic: from the worker, or when it got something to do
 
     @property
@@ -99,6 +101,7 @@ class Dispatcher:
         """End what ran, let the rest wait for the next worker; how many ran."""
         with self._lock:
             sent, self._sent = list(self._sent.values()), {}
+            self._parts.clear()
             self._outbox = self._watched = None
             ran = [opened for opened in sent if opened.has_begun]
             self._suspects.blame(_content(opened) for opened in ran)
@@ -132,13 +135,20 @@ class Dispatcher:
         self._hear()
         self._requests.begin(message.request_ids)
 
+    def add_part(self, message: ScorePart) -> None:
+        """Keep a part of a result until the rest of it comes."""
+        self._hear()
+        self._parts.take(message)
+
     def step(self, message: Stepped) -> None:
-        """What a step gave; the texts of prompts are put back."""
+        """What a step gave; texts of prompts and log-probabilities are put back."""
+        self._parts.take(message)
         result = StepResult(list(message.deltas))
         with self._lock:
             self._heard = monotonic()
             for output in message.ended:
                 opened = self._sent.pop(output.request_id, None)
+                output = self._parts.completed(output)
                 if opened is not None and isinstance(opened.asked, EngineRequest):
                     prompt = opened.asked.request.prompt
                     result.ended.append(replace(output, prompt=prompt))
@@ -146,6 +156,7 @@ class Dispatcher:
                     self._acquit(opened, ended_well=_ENDED_WELL.issuperset(reasons))
             for request_id, scores in message.scored:
                 opened = self._sent.pop(request_id, None)
+                scores = self._parts.scored(request_id, scores)
                 if opened is not None:
                     result.scored.append(ScoreResult(request_id, scores))
                     self._acquit(opened, ended_well=True)

@@ -31,7 +31,7 @@ from ..stream import RequestStream
 from .dispatcher import Dispatcher
 from .keeper import WorkerKeeper
 from .link import Outbox
-from .messages import Begun, Loaded, Message, Refused, Stepped
+from .messages import Begun, Loaded, Message, Refused, ScorePart, Stepped
 from .restarts import RestartPolicy
 from .settings import WorkerSettings
 from .suspects import Suspects
@@ -300,6 +300,8 @@ class ProcessEngine(EngineService):
             case Stepped():
                 self._stats = message.stats or self._stats
                 self._dispatcher.step(message)
+            case ScorePart():
+                self._dispatcher.add_part(message)
             case Begun():
                 self._dispatcher.begin(message)
             case Refused():

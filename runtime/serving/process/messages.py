@@ -16,7 +16,7 @@ from ...batches.scoring import ScoreRequest
 from ...schedule.text import format_schedule, parse_schedule
 from ...scheduling.room import RequestLimits
 from ...scheduling.stats import EngineStats
-from ...tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
+from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
 from ..engine_loop import Cancellation, EngineRequest
 from ..scoring import EngineScore
 
@@ -95,7 +95,10 @@ class Begun:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step gave, and all figures after it where they are worth their bytes."""
+    """What a step gave, and all figures after it where they are worth their bytes.
+
+    Results are without the log-probabilities that came before them (see `parts`).
+    """
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")  # of log-probabilities
 
@@ -103,6 +106,16 @@ class Stepped:
     ended: tuple[RequestOutput, ...]
     scored: tuple[tuple[str, ScoreOutput], ...]
     stats: EngineStats | None = None
+
+
+@dataclass(frozen=True)
+class ScorePart:
+    """Alternatives of some tokens of a text that is scored; its result comes after all of them."""
+
+    __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
+
+    request_id: str
+    top_logprobs: tuple[dict[int, Logprob], ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +127,7 @@ class Logged:
     text: str
 
 
-Message = Submission | Cancellation | Loaded | Refused | Begun | Stepped | Logged
+Message = Submission | Cancellation | Loaded | Refused | Begun | ScorePart | Stepped | Logged
 _ADAPTERS: Mapping[bytes, TypeAdapter[Any]] = {
     kind.__name__.encode(): TypeAdapter(kind) for kind in get_args(Message)
 }

@@ -20,7 +20,8 @@ from ....engines.host.signals import SIGNALS
 from ...scheduling.engine import Engine
 from ..engine_loop import Cancellation, EngineLoop, EngineRequest, StepResult
 from .link import Link
-from .messages import Begun, Loaded, Logged, Refused, Stepped, Submission
+from .messages import Begun, Loaded, Logged, Refused, Submission
+from .parts import step_messages
 from .settings import WorkerSettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -111,18 +112,14 @@ class _LinkSink:
         self._told = 0.0
 
     def step(self, result: StepResult) -> None:
-        scored = []
         for one in result.scored:
-            if one.output is not None:
-                scored.append((one.request_id, one.output))
-            elif one.error is not None:
+            if one.error is not None:
                 self._link.send(Refused.of(one.error, one.request_id))
         now, stats = monotonic(), None
         if result.ended or result.scored or now - self._told > _FRESH_SECONDS:
             self._told, stats = now, self._engine.stats()
-        if result.deltas or stats is not None:
-            deltas, ended = tuple(result.deltas), tuple(result.ended)
-            self._link.send(Stepped(deltas, ended, tuple(scored), stats))
+        for message in step_messages(result, stats):
+            self._link.send(message)
 
 
 class _LinkHandler(logging.Handler):

@@ -20,7 +20,7 @@ from skipdec.runtime.kv.reservation import SlotSizes
 from skipdec.runtime.scheduling.histogram import Distribution
 from skipdec.runtime.scheduling.room import RequestLimits
 from skipdec.runtime.scheduling.stats import EngineStats
-from skipdec.runtime.serving.engine_loop import Cancellation
+from skipdec.runtime.serving.engine_loop import Cancellation, StepResult
 from skipdec.runtime.serving.process import settings as settings_module
 from skipdec.runtime.serving.process.link import Link
 from skipdec.runtime.serving.process.messages import (
@@ -29,19 +29,23 @@ from skipdec.runtime.serving.process.messages import (
     Logged,
     Message,
     Refused,
+    ScorePart,
     Stepped,
     Submission,
     decode,
     encode,
 )
+from skipdec.runtime.serving.process.parts import LogprobParts, step_messages
 from skipdec.runtime.serving.process.restarts import Deaths, RestartPolicy
 from skipdec.runtime.serving.process.settings import WorkerSettings
 from skipdec.runtime.serving.process.suspects import Suspects
+from skipdec.runtime.serving.scoring import ScoreResult
 from skipdec.runtime.stitching.slot_memory import SlotMemory
 from skipdec.runtime.tokens.outputs import (
     CompletionOutput,
     Logprob,
     RequestOutput,
+    ScoreOutput,
     StreamDelta,
     Timings,
 )
@@ -119,6 +123,39 @@ def test_anything_else_is_no_message(line: bytes) -> None:
 def test_an_error_arrives_as_what_it_was(error: Exception) -> None:
     found = Refused.of(error).error()
     assert (type(found), str(found)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("logprobs", [None, 0, 20])
+def test_log_probabilities_are_sent_once_in_parts_and_come_back(logprobs: int | None) -> None:
+    def entries(count: int) -> tuple[dict[int, Logprob], ...] | None:
+        if logprobs is None:
+            return None
+        ids = range(logprobs + 1)
+        return tuple({token: Logprob(-token - place, 1) for token in ids} for place in range(count))
+
+    told, top = entries(96), entries(2048)
+    deltas = [
+        ("a", StreamDelta(0, place % 2, (5,), "x", None, 3, told and told[place : place + 1]))
+        for place in range(96)
+    ]
+    outputs = tuple(
+        CompletionOutput(index, "x", (5,) * 48, logprobs=told and told[index::2])
+        for index in range(2)
+    )
+    output = RequestOutput("a", None, (1,), outputs, finished=True)
+    score = ScoreOutput((1,), (2,) * 2048, (-1.0,) * 2048, (3,) * 2048, "full", top)
+    parts, found = LogprobParts(), list[object]()
+    messages = list(step_messages(StepResult(deltas, [output], [ScoreResult("b", score)]), STATS))
+    for message in map(decode, (encode(one)[:-1] for one in messages)):
+        assert isinstance(message, ScorePart | Stepped)
+        parts.take(message)
+        if isinstance(message, Stepped):
+            found += [one for _, one in message.deltas]
+            found += [parts.completed(one) for one in message.ended]
+            found += [parts.scored(request_id, one) for request_id, one in message.scored]
+    assert found == [*(delta for _, delta in deltas), output, score]
+    assert max(len(encode(one)) for one in messages) < 100_000
+    assert not parts._parts
 
 
 def test_contents_are_alike_whatever_a_request_is_called() -> None:
