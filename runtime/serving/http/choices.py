@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
 
 from ...schedule import ExitSchedule
 from ...schedule.plan import LayerRanges
 from ...schedule.text import format_schedule
 from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
 from ...tokens.tokenizer import Tokenizer
+from .pieces import Blocks, Turns
+
+Item = TypeVar("Item")
+
+# Tokens whose entries are made and encoded at once: less than a millisecond.
+_BLOCK, _TOP_BLOCK = 16, 2
+
+
+class TokenNames(dict[int, str]):
+    """Texts of tokens by id, each made once: log-probabilities name the same ones many times."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> str:
+        name = self[token_id] = _token_name(token_id, self.tokenizer)
+        return name
 
 
 class ShownSchedule:
@@ -29,18 +48,14 @@ class ShownSchedule:
 
 
 def whole_choice(
-    request: RequestOutput,
-    output: CompletionOutput,
-    index: int,
-    prompt: str,
-    tokenizer: Tokenizer | None,
+    request: RequestOutput, output: CompletionOutput, index: int, prompt: str, names: TokenNames
 ) -> dict[str, Any]:
     """Return a completion of ``request`` that has ended; ``prompt`` is echoed before its text."""
     return {
         "index": index,
         "text": prompt + output.text,
         "logprobs": output.logprobs
-        and logprobs_document(output.token_ids, output.logprobs, tokenizer, len(prompt)),
+        and logprobs_document(output.token_ids, output.logprobs, names, len(prompt)),
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
         "schedule": request.schedule,
@@ -56,7 +71,7 @@ def delta_choice(
     index: int,
     prompt: str,
     schedule: ShownSchedule,
-    tokenizer: Tokenizer | None,
+    names: TokenNames,
     offset: int,
 ) -> dict[str, Any]:
     """What one completion got since the last chunk; ``offset``: characters of its text before."""
@@ -66,7 +81,7 @@ def delta_choice(
     return {
         "index": index,
         "text": prompt + "".join(delta.text for delta in deltas),
-        "logprobs": logprobs_document(tokens, logprobs, tokenizer, offset) if logprobs else None,
+        "logprobs": logprobs_document(tokens, logprobs, names, offset) if logprobs else None,
         "finish_reason": deltas[-1].finish_reason,
         "stop_reason": deltas[-1].stop_reason,
         "schedule": schedule.text,
@@ -78,33 +93,36 @@ def delta_choice(
 def logprobs_document(
     token_ids: Sequence[int],
     logprobs: Sequence[dict[int, Logprob]],
-    tokenizer: Tokenizer | None,
+    names: TokenNames,
     offset: int,
 ) -> dict[str, Any]:
     """OpenAI's four lists, one entry a token; ``offset``: characters before the first.
 
     A token without an entry, the first of a prompt, has null.
     """
-    offsets = []
-    names = [_token_name(token, tokenizer) for token in token_ids]
-    for name in names:
-        offsets.append(offset)
-        offset += len(name)
+    lengths = (len(names[token]) for token in token_ids)
+    offsets = accumulate(lengths, initial=offset)
     return {
-        "tokens": names,
-        "token_logprobs": [
-            _number(entry[token]) if entry else None
-            for token, entry in zip(token_ids, logprobs, strict=True)
-        ],
-        "top_logprobs": [
-            {_token_name(token, tokenizer): _number(one) for token, one in entry.items()} or None
-            for entry in logprobs
-        ],
-        "text_offset": offsets,
+        "tokens": Blocks([names[token] for token in block] for block in _blocks(token_ids)),
+        "token_logprobs": Blocks(
+            [
+                _number(entry[token]) if entry else None
+                for token, entry in zip(tokens, entries, strict=True)
+            ]
+            for tokens, entries in zip(_blocks(token_ids), _blocks(logprobs), strict=True)
+        ),
+        "top_logprobs": Blocks(
+            [
+                {names[token]: _number(one) for token, one in entry.items()} or None
+                for entry in entries
+            ]
+            for entries in _blocks(logprobs, _TOP_BLOCK)
+        ),
+        "text_offset": Blocks([next(offsets) for _ in block] for block in _blocks(token_ids)),
     }
 
 
-def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
+async def usage(outputs: Iterable[RequestOutput], turns: Turns) -> dict[str, Any]:
     """Count tokens of all prompts and completions, and average layers and times over them.
 
     Times are those of the engine: ``time_to_first_token`` on average over the texts, and
@@ -121,6 +139,7 @@ def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
             if completion.timings is not None and completion.token_ids:
                 first_tokens.append(completion.timings.time_to_first_token)
                 decode_seconds += completion.timings.decode_seconds
+            await turns.take()
     num_texts = len(first_tokens)
     return {
         "prompt_tokens": prompt_tokens,
@@ -130,6 +149,10 @@ def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
         "time_to_first_token": sum(first_tokens) / num_texts if num_texts else None,
         "decode_seconds": decode_seconds if num_texts else None,
     }
+
+
+def _blocks(values: Sequence[Item], size: int = _BLOCK) -> Iterator[Sequence[Item]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def _token_name(token_id: int, tokenizer: Tokenizer | None) -> str:

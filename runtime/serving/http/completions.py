@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from uuid import uuid4
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Receive
 
 from ....engines.errors import UsageError, few
@@ -19,12 +19,13 @@ from ...batches.prompts import checked_token_ids
 from ...tokens.outputs import RequestOutput
 from ..stream import RequestStream
 from .bodies import is_small
-from .choices import usage, whole_choice
+from .choices import TokenNames, usage, whole_choice
 from .config import ServerConfig
 from .disconnects import cancelled_with
 from .errors import ApiError, unavailable
 from .metrics import Metrics
-from .protocol import CompletionRequest
+from .pieces import Items, Turns, consumed, json_answer
+from .protocol import CompletionRequest, require_few_logprobs
 from .record import RequestRecord
 from .served import ServedModel, ServedModels
 
@@ -73,14 +74,16 @@ class Completion:
         finally:
             self.models.running.difference_update(self.streams)
 
-    def finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
+    async def finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
         """Note what an answer used, and return it. Raises ApiError if a text has failed."""
-        used = usage(outputs)
+        turns = Turns()
+        used = await usage(outputs, turns)
         self.record.use(used)
         completions = [one for output in outputs for one in output.outputs]
         self.record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
         label = self.model.label(self.asked.schedule)
-        self.metrics.observe(self.model.name, label, outputs, perf_counter() - self.record.start)
+        seconds = perf_counter() - self.record.start
+        await self.metrics.observe(self.model.name, label, outputs, seconds, turns)
         for one in completions:
             if one.finish_reason == "error":
                 raise ApiError(500, str(one.stop_reason), "server_error", code="engine_failed")
@@ -116,15 +119,15 @@ async def begin(
 ) -> Completion:
     """Queue what was read, all of its prompts or none; others get a turn between two prompts.
 
-    Raises UsageError, OverloadedError and ClosedError as `AsyncEngine.submit`.
+    Raises UsageError, OverloadedError and ClosedError as `AsyncEngine.submit`, and UsageError for
+    more log-probabilities than one answer may have.
     """
+    _require_few_logprobs(asked, model, prompts)
     identity = f"cmpl-{uuid4().hex}"
     streams = list[RequestStream]()
-    params = asked.params
+    params, turns = asked.params, Turns()
     try:
         for place, prompt in enumerate(prompts):
-            if place:
-                await asyncio.sleep(0)
             streams.append(
                 model.engine.submit(
                     prompt,
@@ -135,6 +138,7 @@ async def begin(
                     client=record.client,
                 )
             )
+            await turns.take()
     except BaseException:
         for stream in streams:
             stream.cancel()
@@ -148,28 +152,53 @@ async def whole_answer(completion: Completion, receive: Receive) -> Response:
     """Wait for all texts. Raises ApiError if one has failed."""
     async with completion.cancelled_with(receive):
         outputs = [await stream.output() for stream in completion.streams]
-    used = completion.finish(outputs)
-    return JSONResponse(
-        completion.head | {"choices": list(_choices(completion, outputs)), "usage": used}
-    )
+    used = await completion.finish(outputs)
+    completion.streams.clear()  # they hold the outputs, each of which is freed once it is encoded
+    choices = Items(_choices(completion, outputs))
+    return await json_answer(completion.head | {"choices": choices, "usage": used})
 
 
 def _choices(completion: Completion, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
-    tokenizer = completion.model.engine.outline.tokenizer
-    for place, output in enumerate(outputs):
+    names = TokenNames(completion.model.engine.outline.tokenizer)
+    for place, output in enumerate(consumed(outputs)):
+        prompt = completion.echoed(place)
         for one in output.outputs:
             index = place * completion.asked.n + one.index
-            yield whole_choice(output, one, index, completion.echoed(place), tokenizer)
+            yield whole_choice(output, one, index, prompt, names)
+
+
+def _require_few_logprobs(
+    asked: CompletionRequest, model: ServedModel, prompts: list[tuple[int, ...]]
+) -> None:
+    if asked.logprobs is None:
+        return
+    positions = model.engine.outline.model.max_seq_len
+    tokens = asked.n * sum(
+        positions - len(prompt) if asked.max_tokens is None else asked.max_tokens
+        for prompt in prompts
+    )
+    require_few_logprobs(
+        tokens,
+        asked.logprobs,
+        f"{len(prompts)} prompts, n {asked.n}, max_tokens {asked.max_tokens}",
+        "lower one of them, or send fewer prompts at once",
+    )
 
 
 async def read_body(request: Request, config: ServerConfig) -> bytes:
-    """The body. Raises ApiError 408 if it doesn't come, 413 if it is too long."""
+    """Return the body. Raises ApiError 408 if it doesn't come, 413 if it is too long.
+
+    And 499, which nobody gets, if its client goes.
+    """
     try:
         async with asyncio.timeout(config.read_timeout):
             return await request.body()
     except TimeoutError:
         waited = f"the body did not come within {config.read_timeout:g} s"
         raise ApiError(408, waited, headers={"Connection": "close"}) from None
+    except ClientDisconnect:
+        RequestRecord.of(request.scope).gone = True
+        raise ApiError(499, "the client went before its request was whole") from None
 
 
 def _token_ids(asked: CompletionRequest, model: ServedModel) -> list[tuple[int, ...]]:

@@ -13,6 +13,7 @@ MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # of one request; n
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROBS = 20
+MAX_REQUEST_LOGPROBS = 2**17  # of all prompts of a request: an answer of about 4 MB
 ANY_SCHEDULE = "any"
 
 _LIMITS = "Limits"
@@ -43,7 +44,7 @@ class ServerConfig(ValidatedConfig):
         default=1 << 20, ge=1024, description="of a request"
     )
     max_connections: Annotated[int, Option(panel=_LIMITS)] = Field(
-        default=1024, ge=1, description="at once; more are answered 503"
+        default=1024, ge=1, description="at once; idle and slow ones are closed for others, then 503"
     )
     read_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
         default=30.0, gt=0, description="seconds for a request's headers, and for its body"

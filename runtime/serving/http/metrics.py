@@ -30,6 +30,7 @@ from ..figures import (
     EngineFigure,
     HistogramFigure,
 )
+from .pieces import Turns
 from .served import ServedModels
 
 
@@ -46,8 +47,13 @@ class Metrics:
         self._whole = self._histogram(WHOLE_REQUEST)
         self._depth = self._histogram(REALISED_DEPTH)
 
-    def observe(
-        self, model: str, schedule: str, outputs: Sequence[RequestOutput], seconds: float
+    async def observe(
+        self,
+        model: str,
+        schedule: str,
+        outputs: Sequence[RequestOutput],
+        seconds: float,
+        turns: Turns,
     ) -> None:
         """Count a request whose texts have ended; ``schedule``: one of few names."""
         self._whole.labels(model).observe(seconds)
@@ -60,6 +66,7 @@ class Metrics:
             gap = self._gap.labels(model)
             for step in one.timings.step_seconds:
                 gap.observe(step)
+                await turns.take()
             depth = sum(one.layers_per_token) / len(one.layers_per_token)
             self._depth.labels(model, schedule).observe(depth)
 

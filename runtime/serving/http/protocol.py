@@ -14,6 +14,7 @@ from .config import (
     MAX_COMPLETIONS,
     MAX_LOGPROBS,
     MAX_PROMPTS,
+    MAX_REQUEST_LOGPROBS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
@@ -162,3 +163,17 @@ class CompletionRequest(SamplingParams):
     def params(self) -> SamplingParams:
         """How each prompt is continued."""
         return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+
+
+def require_few_logprobs(tokens: int, logprobs: int, asked: str, remedy: str) -> None:
+    """Raise UsageError where an answer has too many log-probabilities for ``tokens`` in all.
+
+    ``asked``: what makes as many tokens. Each has its own log-probability and ``logprobs`` others.
+    """
+    count = tokens * (logprobs + 1)
+    if count > MAX_REQUEST_LOGPROBS:
+        raise UsageError(
+            "prompt",
+            f"{asked} and logprobs {logprobs} are up to {count:,} log-probabilities; allowed: "
+            f"{MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
+        )

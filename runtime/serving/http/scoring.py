@@ -10,18 +10,17 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive
 
-from ....engines.errors import UsageError
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
-from ...tokens.sampling import MAX_LOGPROBS
 from ...tokens.tokenizer import Tokenizer
-from .choices import logprobs_document, usage
+from .choices import TokenNames, logprobs_document, usage
 from .disconnects import cancelled_with
 from .errors import ApiError, unavailable
 from .metrics import Metrics
-from .protocol import CompletionRequest
+from .pieces import Items, Turns, consumed, json_answer
+from .protocol import CompletionRequest, require_few_logprobs
 from .record import RequestRecord
 from .served import ServedModel, ServedModels
 
@@ -54,13 +53,18 @@ class Scoring:
         finally:
             self.models.running.difference_update(tasks)
         scored = _all_or_error(await asyncio.gather(*tasks, return_exceptions=True))
-        used = self._count(scored)
+        turns = Turns()
+        used = await self._count(scored, turns)
         head = {"id": identity, "object": "text_completion", "created": int(time.time())}
-        tokenizer = self.model.engine.outline.tokenizer
-        choices = await asyncio.to_thread(  # a million numbers take seconds
-            lambda: [_choice(one, place, tokenizer) for place, one in enumerate(scored)]
+        names = TokenNames(self.model.engine.outline.tokenizer)
+        texts = [await _text(_tokens(one), names.tokenizer, turns) for one in scored]
+        tasks.clear()  # they hold the scores, each of which is freed once it is encoded
+        choices = Items(
+            _choice(one, place, *text, names)
+            for place, (one, text) in enumerate(zip(consumed(scored), texts, strict=True))
         )
-        return JSONResponse(head | {"model": self.model.name, "choices": choices, "usage": used})
+        document = head | {"model": self.model.name, "choices": choices, "usage": used}
+        return await json_answer(document)
 
     async def _score(self, prompt: Sequence[int], request_id: str) -> ScoreOutput:
         asked = self.asked
@@ -76,21 +80,18 @@ class Scoring:
 
     def _require_few(self) -> None:
         tokens = sum(map(len, self.prompts))
-        count = tokens * ((self.asked.logprobs or 0) + 1)
-        if count > MAX_LOGPROBS:
-            raise UsageError(
-                "prompt",
-                f"{tokens:,} tokens and logprobs {self.asked.logprobs} are {count:,} "
-                f"log-probabilities; allowed: {MAX_LOGPROBS:,}; send fewer prompts at once",
-            )
+        require_few_logprobs(
+            tokens, self.asked.logprobs or 0, f"{tokens:,} tokens", "send fewer prompts at once"
+        )
 
-    def _count(self, scored: Sequence[ScoreOutput]) -> dict[str, Any]:
+    async def _count(self, scored: Sequence[ScoreOutput], turns: Turns) -> dict[str, Any]:
         outputs = [_as_request_output(one) for one in scored]
-        used = usage(outputs)
+        used = await usage(outputs, turns)
         self.record.use(used)
         self.record.finish_reasons = tuple(_finish_reason(one) for one in scored)
         label = self.model.label(self.asked.schedule)
-        self.metrics.observe(self.model.name, label, outputs, perf_counter() - self.record.start)
+        seconds = perf_counter() - self.record.start
+        await self.metrics.observe(self.model.name, label, outputs, seconds, turns)
         return used
 
 
@@ -109,29 +110,35 @@ def _all_or_error(results: Sequence[ScoreOutput | BaseException]) -> list[ScoreO
 
 def _as_request_output(scored: ScoreOutput) -> RequestOutput:
     outputs = () if scored.following is None else (scored.following,)
-    prompt = (*scored.prompt_token_ids, *scored.token_ids)
-    return RequestOutput("", None, prompt, outputs, finished=True, schedule=scored.schedule)
+    return RequestOutput(
+        "", None, _tokens(scored), outputs, finished=True, schedule=scored.schedule
+    )
 
 
 def _finish_reason(scored: ScoreOutput) -> str:
     return "length" if scored.following is None else str(scored.following.finish_reason)
 
 
-def _choice(scored: ScoreOutput, index: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _tokens(scored: ScoreOutput) -> tuple[int, ...]:
+    return (*scored.prompt_token_ids, *scored.token_ids)
+
+
+def _choice(
+    scored: ScoreOutput, index: int, text: str, offsets: list[int], names: TokenNames
+) -> dict[str, Any]:
+    """Describe a prompt; ``text`` and ``offsets``: what `_text` makes of it."""
     following = scored.following
-    prompt = (*scored.prompt_token_ids, *scored.token_ids)
-    text, offsets = _text(prompt, tokenizer)
     entries: list[dict[int, Logprob]] = [{}, *(scored.top_logprobs or ())]
-    tokens = list(prompt)
+    tokens = list(_tokens(scored))
     if following is not None:
         tokens += following.token_ids
         entries += following.logprobs or ()
-        offsets.append(len(text))
+        offsets = [*offsets, len(text)]
         text += following.text
     return {
         "index": index,
         "text": text,
-        "logprobs": logprobs_document(tokens, entries, tokenizer, 0) | {"text_offset": offsets},
+        "logprobs": logprobs_document(tokens, entries, names, 0) | {"text_offset": offsets},
         "finish_reason": _finish_reason(scored),
         "stop_reason": None if following is None else following.stop_reason,
         "schedule": scored.schedule,
@@ -140,8 +147,10 @@ def _choice(scored: ScoreOutput, index: int, tokenizer: Tokenizer | None) -> dic
     }
 
 
-def _text(token_ids: Sequence[int], tokenizer: Tokenizer | None) -> tuple[str, list[int]]:
-    """A prompt's text without special tokens, and how much of it stands before each token."""
+async def _text(
+    token_ids: Sequence[int], tokenizer: Tokenizer | None, turns: Turns
+) -> tuple[str, list[int]]:
+    """Return a prompt's text without special tokens, and how much of it precedes each token."""
     if tokenizer is None:
         return "", [0] * len(token_ids)
     decoder = tokenizer.incremental_decoder()
@@ -150,5 +159,6 @@ def _text(token_ids: Sequence[int], tokenizer: Tokenizer | None) -> tuple[str, l
         offsets.append(length)
         pieces.append(decoder.push(token_id))
         length += len(pieces[-1])
+        await turns.take()
     pieces.append(decoder.flush())
     return "".join(pieces), offsets

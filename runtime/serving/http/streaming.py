@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -12,15 +11,18 @@ from starlette.types import Receive, Scope, Send
 from ....engines.errors import SkipDecError
 from ...tokens.outputs import StreamDelta
 from ..stream import RequestStream
-from .choices import ShownSchedule, delta_choice
+from .choices import ShownSchedule, TokenNames, delta_choice
 from .completions import Completion
 from .errors import ApiError, api_error
+from .pieces import Items, Turns, encoded
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # else nginx keeps events back until it has 4 KiB
 ]
+
+_CHUNK = 32  # most deltas of a completion in one event
 
 
 class EventStream(Response):
@@ -34,8 +36,10 @@ class EventStream(Response):
         """Send all events."""
         async with self._completion.cancelled_with(receive):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            turns = Turns()
             async for data in self._events():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+                await turns.take()
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     async def _events(self) -> AsyncIterator[bytes]:
@@ -44,8 +48,9 @@ class EventStream(Response):
         head = completion.head | ({"usage": None} if asked.includes_usage else {})
         try:
             async for choice in _choices(completion):
-                yield _event(head | {"choices": [choice]})
-            used = completion.finish([await stream.output() for stream in completion.streams])
+                yield _event(head | {"choices": Items([choice])})
+            outputs = [await stream.output() for stream in completion.streams]
+            used = await completion.finish(outputs)
             if asked.includes_usage:
                 yield _event(head | {"choices": [], "usage": used})
         except ApiError as error:
@@ -59,23 +64,27 @@ class EventStream(Response):
 
 async def _choices(completion: Completion) -> AsyncIterator[dict[str, object]]:
     """A choice for each completion that has got something, as often as one has."""
-    tokenizer = completion.model.engine.outline.tokenizer
+    names = TokenNames(completion.model.engine.outline.tokenizer)
     schedules = [ShownSchedule(stream.exit_schedule) for stream in completion.streams]
     lengths: dict[int, int] = {}  # characters sent so far, of a choice
     async for place, deltas in _merged(completion.streams):
-        for one in dict.fromkeys(delta.index for delta in deltas):
-            index = place * completion.asked.n + one
+        for chunk in _chunks(deltas):
+            index = place * completion.asked.n + chunk[0].index
             prompt = "" if index in lengths else completion.echoed(place)
-            choice = delta_choice(
-                [delta for delta in deltas if delta.index == one],
-                index,
-                prompt,
-                schedules[place],
-                tokenizer,
-                lengths.get(index, 0) + len(prompt),
-            )
+            offset = lengths.get(index, 0) + len(prompt)
+            choice = delta_choice(chunk, index, prompt, schedules[place], names, offset)
             lengths[index] = lengths.get(index, 0) + len(choice["text"])
             yield choice
+
+
+def _chunks(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
+    """Sort deltas by completion; of what a slow reader has left unread, a part at a time."""
+    by_index: dict[int, list[StreamDelta]] = {}
+    for delta in deltas:
+        by_index.setdefault(delta.index, []).append(delta)
+    for mine in by_index.values():
+        for start in range(0, len(mine), _CHUNK):
+            yield mine[start : start + _CHUNK]
 
 
 async def _merged(
@@ -97,4 +106,5 @@ async def _merged(
 
 
 def _event(document: object) -> bytes:
-    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+    # Some clients take other characters than line feeds for the end of a line.
+    return b"".join((b"data: ", *encoded(document, ascii_only=True), b"\n\n"))
