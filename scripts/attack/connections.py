@@ -1,0 +1,289 @@
+"""Holds connections to `skipdec serve` open in every way, and asks for the largest answers.
+
+    python scripts/attack/connections.py --count 300
+
+Three servers of a tiny bundle, each ended by SIGTERM with connections still open:
+early: --max-connections 16 and COUNT requests that are answered before they have come whole;
+a byte follows each, and nothing else. A client between them gets every answer.
+descriptors: 256 open files at most and COUNT idle connections; the worker is killed meanwhile.
+answers: as many log-probabilities as a request may ask for, whole, streamed to a slow reader and of
+prompts; the longest silence of /health/live is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from threading import Event, Thread
+
+from tiny import tiny_bundle
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the load generator lies
+
+from bench.process import skipdec_command
+
+_KEY = "key"
+_CONNECTIONS = 16
+_OPEN_FILES = 256
+_SECONDS = 30.0  # for whatever has to happen
+_LOG_BYTES = 512  # a connection, at most
+_SILENCE = 1.0  # seconds of /health/live, on a machine that may be busy
+_END = f"Host: here\r\nAuthorization: Bearer {_KEY}\r\n\r\n".encode()
+_EARLY = (
+    b"GET /version HTTP/1.1\r\nContent-Length: 9\r\n" + _END,
+    b"GET /health/live HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + _END,
+    b"POST /nothing HTTP/1.1\r\nContent-Length: 9\r\n" + _END,
+    b"POST /nothing HTTP/1.1\r\nContent-Length: 9\r\nExpect: 100-continue\r\n" + _END,
+    b"DELETE /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n" + _END,
+    b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n",
+    b"PUT /v1/completions HTTP/1.1\r\nContent-Length: 99999999\r\n" + _END,
+    b"GET /version HTTP/1.1\r\n" + _END + b"GET /version HTTP/1.1\r\nContent-Length: 9\r\n" + _END,
+)
+_RESTS = (b"x", b"no chunk\r\n", b"123456789G", b"\0" * 9)
+
+
+class Server:
+    """``skipdec serve`` of one bundle in a process of its own, whose log is kept."""
+
+    def __init__(self, bundle: Path, *options: str, open_files: int | None = None) -> None:
+        command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
+        command += ["--log-format", "json", *options]
+        self.log: list[str] = []
+        self._is_ready = Event()
+        self.process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"SKIPDEC_API_KEY": _KEY},
+            preexec_fn=None if open_files is None else partial(_limit_open_files, open_files),
+        )
+        Thread(target=self._read, daemon=True).start()
+        if not self._is_ready.wait(4 * _SECONDS):
+            self.process.kill()
+            raise RuntimeError("the server does not get ready:\n" + "".join(self.log))
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log so far."""
+        return sum(map(len, self.log))
+
+    def workers(self) -> list[int]:
+        """Process ids of its children."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        listed = [(task / "children").read_text() for task in tasks.iterdir()]
+        return [int(pid) for children in listed for pid in children.split()]
+
+    def connect(self) -> socket.socket:
+        """Open a plain connection."""
+        return socket.create_connection((self.host, self.port), _SECONDS)
+
+    def ask(self, path: str, **fields: object) -> tuple[int, bytes]:
+        """Return status and body of one answer, on a connection of its own; 0 if none comes."""
+        connection = HTTPConnection(self.host, self.port, timeout=2 * _SECONDS)
+        headers = {"Authorization": f"Bearer {_KEY}"}
+        try:
+            connection.request(
+                "POST" if fields else "GET", path, json.dumps(fields) if fields else None, headers
+            )
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, HTTPException):
+            return 0, b""
+        finally:
+            connection.close()
+
+    def stop(self) -> Iterator[str]:
+        """End it as an operator does, and yield what was wrong with it."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            yield "SIGTERM does not end the server"
+            return
+        if code:
+            yield f"the server ended with {code}"
+        if "Traceback" in "".join(self.log):
+            yield "the log has a traceback"
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if found := re.search(r"http://([\d.]+):(\d+)", line):
+                self.host, self.port = found[1], int(found[2])
+            if '"ready: ' in line:
+                self._is_ready.set()
+
+
+def main() -> int:
+    """Print what each server bore, and what was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=300, help="connections of each attack")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=tuple(_ATTACKS), help="one of the attacks")
+    parser.add_argument("--bundle", type=Path, help="another one, of 64 positions")
+    arguments = parser.parse_args()
+    problems = []
+    with tempfile.TemporaryDirectory(prefix="connections-") as temporary:
+        bundle = arguments.bundle or tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        for name in [arguments.only] if arguments.only else _ATTACKS:
+            found = list(_ATTACKS[name](bundle, arguments.count, random.Random(arguments.seed)))
+            print(f"{name}: {len(found)} problems")
+            problems += found
+    print(*problems, sep="\n")
+    return int(bool(problems))
+
+
+def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
+    """Requests that are answered before they have come whole, and are never ended."""
+    options = ("--max-connections", str(_CONNECTIONS), "--read-timeout", "2")
+    with _started(bundle, *options) as server, ExitStack() as stack:
+        opened: list[socket.socket] = []
+        slowest = 0.0
+        for place in range(count):
+            client = stack.enter_context(server.connect())
+            opened.append(client)
+            client.sendall(draw.choice(_EARLY))
+            client.recv(1 << 16)
+            try:
+                client.sendall(draw.choice(_RESTS))
+            except ConnectionError:
+                continue
+            if place % 10 == 9:
+                begin = time.monotonic()
+                if (status := server.ask("/version")[0]) != 200:
+                    yield f"{status} beside {place} connections that were answered"
+                slowest = max(slowest, time.monotonic() - begin)
+        left = sum(not _is_closed(client) for client in opened[: -2 * _CONNECTIONS])
+        if left:
+            yield f"{left} of {count} connections are never closed"
+        print(f"{count} early answers; another client waited {slowest * 1e3:.0f} ms at most")
+        for _ in range(_CONNECTIONS - 1):
+            client = stack.enter_context(server.connect())
+            client.sendall(draw.choice(_EARLY))
+            client.recv(1 << 16)
+            client.sendall(b"x")
+        yield from server.stop()
+
+
+def _descriptors(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
+    """Idle connections beyond the descriptors that a server may have, and a worker's death."""
+    with _started(bundle, open_files=_OPEN_FILES) as server, ExitStack() as stack:
+        before = server.log_bytes
+        for _ in range(count):
+            client = stack.enter_context(server.connect())
+            if draw.random() < 0.5:
+                client.sendall(b"GET /version HTTP/1.1\r\n")
+        if server.ask("/health/live")[0] != 200:
+            yield "/health/live fails beside idle connections"
+        for worker in server.workers():
+            os.kill(worker, signal.SIGKILL)
+        _wait(lambda: server.ask("/health/ready")[0] != 200)
+        if not _wait(lambda: server.ask("/health/ready")[0] == 200):
+            yield "the server is not ready again after its worker's death"
+        open_files = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+        told = server.log_bytes - before
+        print(f"{count} idle connections, {open_files} open files, {told:,} bytes of log")
+        if told > _LOG_BYTES * (count + 100):
+            yield f"{told:,} bytes of log"
+        yield from server.stop()
+
+
+def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
+    """Answers of as many log-probabilities as may be asked for; ``count`` is not used."""
+    tokens = 61
+    full = {"logprobs": 20, "ignore_eos": True, "temperature": 1.0, "seed": draw.randrange(9)}
+    largest = full | {"prompt": ["a"] * 51, "n": 2, "max_tokens": tokens}
+    asked = {
+        "whole": largest,
+        "streamed": largest | {"stream": True},
+        "scored": {"prompt": ["a" * tokens] * 64, "echo": True, "logprobs": 20, "max_tokens": 0},
+    }
+    with _started(bundle, "--max-batch-size", "64") as server:
+        for name, fields in asked.items():
+            with ThreadPoolExecutor(1) as pool:
+                begin = time.monotonic()
+                answer = pool.submit(server.ask, "/v1/completions", **fields)
+                silence = 0.0
+                while not answer.done():
+                    one = time.monotonic()
+                    server.ask("/health/live")
+                    silence = max(silence, time.monotonic() - one)
+            status, body = answer.result()
+            seconds = time.monotonic() - begin
+            print(
+                f"{name}: {len(body) / 1e6:.1f} MB in {seconds:.1f} s, "
+                f"/health/live after {silence * 1e3:.0f} ms at most"
+            )
+            if status != 200:
+                yield f"{name}: {status}"
+            if silence > _SILENCE:
+                yield f"{name}: /health/live was silent for {silence:.1f} s"
+        status, body = server.ask("/v1/completions", **largest | {"n": 3})
+        if status != 400:
+            yield f"more log-probabilities than allowed: {status}"
+        yield from server.stop()
+
+
+_ATTACKS: dict[str, Callable[[Path, int, random.Random], Iterator[str]]] = {
+    "early": _early,
+    "descriptors": _descriptors,
+    "answers": _answers,
+}
+
+
+@contextmanager
+def _started(bundle: Path, *options: str, open_files: int | None = None) -> Iterator[Server]:
+    """A server, which is gone when the block is left."""
+    server = Server(bundle, *options, open_files=open_files)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def _limit_open_files(count: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+def _is_closed(client: socket.socket) -> bool:
+    """Read to the end; False if it does not come."""
+    client.settimeout(_SECONDS)
+    try:
+        while client.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def _wait(is_so: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 2 * _SECONDS
+    while not is_so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
