@@ -88,10 +88,15 @@ class ArithmeticBundle : public Bundle {
   Schedules schedules_;
 };
 
-// Counts the calls of all layers; at number ``failing`` (from 1) one throws.
+// Counts the calls of all layers; from number ``failing`` (from 1) on, ``num_failing`` throw.
 struct Calls {
   std::atomic<std::int64_t> made{0};
-  std::int64_t failing = 0;
+  std::int64_t failing = 0, num_failing = 1;
+
+  bool next_fails() {
+    const std::int64_t number = ++made;
+    return failing > 0 && number >= failing && number < failing + num_failing;
+  }
 };
 
 class ArithmeticBinding : public Binding {
@@ -104,7 +109,7 @@ class ArithmeticBinding : public Binding {
   void run() override {
     if (spec_.kind == EngineKind::kEmbed) return embed();
     if (spec_.kind == EngineKind::kHead) return head();
-    if (++calls_.made == calls_.failing) throw Error(Status::kEngine, "engine", "fails by intent");
+    if (calls_.next_fails()) throw Error(Status::kEngine, "engine", "fails by intent");
     layer(std::stoll(spec_.name));
   }
 
@@ -189,7 +194,10 @@ class ArithmeticSession : public Session {
 
 class ArithmeticBackend : public Backend {
  public:
-  explicit ArithmeticBackend(std::int64_t failing = 0) { calls_.failing = failing; }
+  explicit ArithmeticBackend(std::int64_t failing = 0, std::int64_t num_failing = 1) {
+    calls_.failing = failing;
+    calls_.num_failing = num_failing;
+  }
 
   std::unique_ptr<Session> load(const EngineSpec& spec) override {
     return std::make_unique<ArithmeticSession>(spec, calls_);

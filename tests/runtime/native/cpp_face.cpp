@@ -1,5 +1,7 @@
 // What skipdec.hpp promises beyond skipdec.h, on the bundle that is named: for test_cpp_face.py.
 // Writes what does not hold, and exits with 1.
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -7,6 +9,7 @@
 #include <skipdec/skipdec.hpp>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -50,7 +53,9 @@ void ranges(skipdec::Engine& engine) {
 }
 
 void callbacks(skipdec::Engine& engine) {
-  skipdec::Request thrown = engine.submit("Hello", forty().on_delta([](const auto&) -> bool {
+  int num_calls = 0;
+  skipdec::Request thrown = engine.submit("Hello", forty().on_delta([&](const auto&) -> bool {
+    ++num_calls;
     throw std::runtime_error("from a callback");
   }));
   bool is_caught = false;
@@ -60,6 +65,17 @@ void callbacks(skipdec::Engine& engine) {
     is_caught = std::string(error.what()) == "from a callback";
   }
   expect(is_caught, "what a callback throws comes out of wait");
+  expect(num_calls == 1, "a callback that threw is not called again");
+  expect(thrown.completion().finish_reason == "abort", "and its request is cancelled");
+
+  std::optional<skipdec_status> waiting;
+  skipdec::Request waited = engine.submit("Hello", forty());
+  skipdec::Request waiter = engine.submit("Hello", forty().on_delta([&](const auto&) {
+    if (!waiting) waiting = refusal([&waited] { waited.wait(); });
+    return true;
+  }));
+  waiter.wait();
+  expect(waiting == SKIPDEC_USAGE, "waiting is refused within a callback");
 
   int count = 0;
   skipdec::Request ended =
@@ -99,6 +115,54 @@ void own_end(skipdec::Engine& engine) {
   expect(*is_over, "a callback may destroy its own request");
 }
 
+// A C callback that is C++ and throws.
+void c_callbacks(skipdec::Engine& engine) {
+  skipdec_params params;
+  skipdec_params_init(&params, sizeof params);
+  params.callback = [](void*, const skipdec_delta*) -> int { throw 7; };
+  skipdec_request* request = nullptr;
+  expect(skipdec_submit_text(engine.get(), "Hello", &params, &request) == SKIPDEC_OK &&
+             skipdec_request_wait(request, -1) == SKIPDEC_OK,
+         "a request ends whose C callback throws");
+  const skipdec_completion* completion = nullptr;
+  expect(skipdec_request_completion(request, 0, &completion) == SKIPDEC_OK &&
+             std::string(completion->finish_reason) == "error",
+         "and has failed");
+  skipdec_request_release(request);
+  expect(engine.generate("Hello").size() == 1, "and the engine goes on");
+}
+
+// Says which thread freed it.
+struct Witness {
+  explicit Witness(std::thread::id& seen) : freed_by(seen) {}
+  Witness(const Witness&) = delete;
+  Witness& operator=(const Witness&) = delete;
+  ~Witness() { freed_by = std::this_thread::get_id(); }
+  std::thread::id& freed_by;
+};
+
+// The callback that an assignment frees is still called by the engine's thread until the request
+// is released; freed before, it would be freed by that thread, at the end of the call.
+void assignments(skipdec::Engine& engine) {
+  std::thread::id freed_by;
+  std::atomic<bool> is_called{false}, is_assigning{false};
+  skipdec::Request request = engine.submit(
+      "Hello", forty().on_delta([&, witness = std::make_shared<Witness>(freed_by)](const auto&) {
+        is_called = true;
+        while (!is_assigning) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return true;
+      }));
+  while (!is_called) std::this_thread::yield();
+  is_assigning = true;
+  request = engine.submit("Hello", forty());
+  expect(freed_by == std::this_thread::get_id(), "an assignment releases, then frees the callback");
+  expect(request.wait() && request.completion().token_ids.size() == 40, "and keeps the new one");
+  skipdec::Request moved = std::move(request);
+  request = std::move(moved);
+  expect(request.completion().token_ids.size() == 40, "a request moves there and back");
+}
+
 void handles(const std::string& bundle) {
   skipdec::Engine first(bundle);
   skipdec::Engine engine = std::move(first);
@@ -135,6 +199,8 @@ int main(int argc, char** argv) {
     skipdec::Engine engine(argv[1], skipdec::Options().threads(1));
     ranges(engine);
     callbacks(engine);
+    c_callbacks(engine);
+    assignments(engine);
     own_end(engine);
   }
   handles(argv[1]);

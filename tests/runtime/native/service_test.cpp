@@ -6,8 +6,13 @@
 
 #include <atomic>
 #include <future>
+#include <map>
+#include <mutex>
 #include <set>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "arithmetic_model.h"
@@ -28,20 +33,21 @@ SamplingParams greedy(std::int64_t max_tokens) {
 }
 
 std::shared_ptr<Service> open(std::int64_t max_batch_size = 4, std::int64_t failing_call = 0,
-                              std::int64_t max_waiting = 256) {
+                              std::int64_t max_waiting = 256, std::int64_t num_failing = 1) {
   ServiceOptions options;
   options.engine.max_batch_size = max_batch_size;
   options.engine.kv_memory = 1 << 22;
   options.max_waiting = max_waiting;
   return std::make_shared<Service>(std::make_shared<ArithmeticBundle>(),
-                                   std::make_shared<ArithmeticBackend>(failing_call), options);
+                                   std::make_shared<ArithmeticBackend>(failing_call, num_failing),
+                                   options);
 }
 
 std::vector<std::int64_t> tokens_of(Service& service, const TokenSpan& prompt,
                                     const std::string& schedule) {
   const auto ticket = service.submit(prompt, greedy(12), schedule, 0, {});
   std::vector<std::int64_t> tokens;
-  while (const auto delta = ticket->mailbox.next(-1)) tokens.push_back(delta->token_id);
+  while (const auto delta = ticket->mailbox.next(-1).delta) tokens.push_back(delta->token_id);
   return tokens;
 }
 
@@ -107,6 +113,117 @@ TEST(ServiceTest, ACallbackThatSaysNoCancels) {
   EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
 }
 
+// The ends that callbacks were told, of each request and completion.
+class Ends {
+ public:
+  OnDelta on_delta(std::size_t request) {
+    return [this, request](const Delta& delta) {
+      const std::scoped_lock lock(mutex_);
+      if (delta.finish_reason) told_[{request, delta.index}].push_back(delta);
+      return true;
+    };
+  }
+
+  // Whether each of ``count`` requests was told one end for each of ``n`` completions.
+  void expect_one_each(std::size_t count, std::int64_t n) {
+    const std::scoped_lock lock(mutex_);
+    for (std::size_t request = 0; request < count; ++request) {
+      for (std::int64_t index = 0; index < n; ++index) {
+        EXPECT_EQ((told_[{request, index}].size()), 1U) << request << ", " << index;
+      }
+    }
+  }
+
+  std::size_t count(FinishReason reason, const std::string& words) {
+    const std::scoped_lock lock(mutex_);
+    std::size_t count = 0;
+    for (const auto& [place, deltas] : told_) {
+      for (const Delta& delta : deltas) {
+        const auto* const text = std::get_if<std::string>(&delta.stop_reason);
+        count += delta.finish_reason == reason && text != nullptr &&
+                         text->find(words) != std::string::npos
+                     ? 1
+                     : 0;
+      }
+    }
+    return count;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::size_t, std::int64_t>, std::vector<Delta>> told_;
+};
+
+SamplingParams two_each(std::int64_t max_tokens) {
+  SamplingParams params = greedy(max_tokens);
+  params.n = 2;
+  params.temperature = 1;
+  params.seed = 5;
+  return params;
+}
+
+TEST(ServiceTest, AnEngineThatFailsForGoodTellsEachCallbackItsEndOnce) {
+  constexpr std::size_t kCount = 12;
+  Ends ends;
+  const auto service = open(4, 20, 256, 1 << 20);
+  std::vector<OnDelta> on_delta;
+  for (std::size_t each = 0; each < kCount; ++each) on_delta.push_back(ends.on_delta(each));
+  const std::vector<Prompt> prompts(kCount, TokenSpan{4, 5});
+  const auto tickets = service->submit_many(prompts, two_each(8), "", 0, on_delta);
+  for (const auto& ticket : tickets) EXPECT_TRUE(ticket->mailbox.wait(-1));
+  ends.expect_one_each(kCount, 2);
+  EXPECT_EQ(ends.count(FinishReason::kError, "fails by intent"), 2 * kCount);
+  try {
+    service->submit(TokenSpan{4}, greedy(2), "", 0, {});
+    ADD_FAILURE() << "was let in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kEngine);
+  }
+}
+
+TEST(ServiceTest, ClosingTellsEachCallbackItsEndOnce) {
+  constexpr std::size_t kCount = 12;
+  Ends ends;
+  const auto service = open(4);
+  std::vector<OnDelta> on_delta;
+  for (std::size_t each = 0; each < kCount; ++each) on_delta.push_back(ends.on_delta(each));
+  std::promise<void> runs;
+  on_delta[0] = [&, tell = on_delta[0], is_first = true](const Delta& delta) mutable {
+    if (std::exchange(is_first, false)) runs.set_value();
+    return tell(delta);
+  };
+  const std::vector<Prompt> prompts(kCount, TokenSpan{4, 5});
+  service->submit_many(prompts, two_each(50), "", 0, on_delta);
+  runs.get_future().wait();
+  service->close();
+  ends.expect_one_each(kCount, 2);
+  EXPECT_GE(ends.count(FinishReason::kAbort, "closed"), 2 * (kCount - 4));
+}
+
+TEST(ServiceTest, ACallbackThatThrowsEndsItsRequestAlone) {
+  const auto service = open();
+  std::atomic<int> calls{0};
+  const auto standard = service->submit(TokenSpan{4}, greedy(40), "", 0, [&](const Delta&) -> bool {
+    ++calls;
+    throw std::runtime_error("by intent");
+  });
+  const auto other = service->submit(TokenSpan{4}, greedy(40), "", 0, [&](const Delta& delta) {
+    if (!delta.finish_reason) throw 7;
+    return true;
+  });
+  EXPECT_TRUE(standard->mailbox.wait(-1));
+  EXPECT_TRUE(other->mailbox.wait(-1));
+  for (const auto& ticket : {standard, other}) {
+    ASSERT_EQ(ticket->mailbox.progress(), Progress::kEnded);
+    EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kError);
+  }
+  EXPECT_EQ(std::get<std::string>(standard->mailbox.completions()[0].stop_reason),
+            "its callback threw: by intent");
+  EXPECT_EQ(calls, 2);  // its first token and its end
+  EXPECT_EQ(tokens_of(*service, {4}, "").size(), 12U);
+  EXPECT_EQ(service->stats().failed, 2);
+}
+
 TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
   const auto service = open(1);
   std::vector<std::shared_ptr<Ticket>> tickets;
@@ -114,7 +231,7 @@ TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
     tickets.push_back(service->submit(TokenSpan{number}, greedy(50), "", 0, {}));
   }
   std::thread reader([&] {
-    while (tickets[5]->mailbox.next(-1)) {
+    while (tickets[5]->mailbox.next(-1).delta) {
     }
     EXPECT_NE(tickets[5]->mailbox.progress(), Progress::kRunning);
   });

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from mutations import copy_bundle, edit_graph
 from programs import built_app
 from runtimes import LIBRARY
 
@@ -186,6 +189,30 @@ def test_a_reader_who_has_seen_enough_ends_it(text_bundle: Path) -> None:
         process.stdout.close()
         assert process.wait(timeout=60) == 1
         assert process.stderr.read() == ""
+
+
+def reshape_to_nothing(graph: onnx.GraphProto) -> None:
+    """Let a layer load and fail at each run: its hidden states never have 1,009 rows."""
+    output = graph.output[0]
+    shape = np.array([1009, 1, output.type.tensor_type.shape.dim[2].dim_value], np.int64)
+    for node in graph.node:
+        for place, name in enumerate(node.output):
+            if name == output.name:
+                node.output[place] = "before"
+    graph.initializer.append(onnx.numpy_helper.from_array(shape, "never"))
+    graph.node.append(onnx.helper.make_node("Reshape", ["before", "never"], [output.name]))
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream", "--json")], ids=["whole", "stream"])
+def test_it_ends_with_the_error_where_an_engine_fails_for_good(
+    text_bundle: Path, tmp_path: Path, stream: tuple[str, ...]
+) -> None:
+    broken = copy_bundle(text_bundle, tmp_path)
+    edit_graph(broken, "layer_001", reshape_to_nothing)
+    done = run(broken, *stream, "--max-batch-size", "1", *("-p", "a") * 6, code=1)
+    assert "engine layer_001 | ONNX Runtime failed to run it" in done.stderr
+    ends = [json.loads(line)["finish_reason"] for line in done.stdout.splitlines()]
+    assert ends == (["error"] * 6 if stream else [])
 
 
 def test_a_full_disk_is_told(text_bundle: Path) -> None:

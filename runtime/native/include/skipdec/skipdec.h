@@ -20,6 +20,10 @@
  * are skipdec_last_error() of the same thread. Strings are UTF-8, ended by a zero byte; whatever a
  * function hands out belongs to the library and lives as long as the object that it says.
  *
+ * Threads don't survive a fork: a child is refused, as SKIPDEC_USAGE, the engines and requests of
+ * its parent (to release one does nothing), and opens an engine of its own only where the parent
+ * had none open when it forked.
+ *
  * Structs that a caller owns begin with their size: a library that knows more fields than the
  * caller takes their defaults for the rest. The *_init functions write size and defaults. Structs
  * that the library owns may grow at their end.
@@ -119,9 +123,10 @@ SKIPDEC_API skipdec_status skipdec_engine_open(const char* path, const skipdec_o
  * (negative: for ever); SKIPDEC_TIMEOUT if some have not. */
 SKIPDEC_API skipdec_status skipdec_engine_drain(skipdec_engine* engine, double timeout);
 
-/* Waits for the step that runs, ends all requests (their next call says SKIPDEC_CLOSED) and frees
- * the engine; requests stay readable until they are released. NULL is allowed. Refused, as
- * SKIPDEC_USAGE, within a callback. */
+/* Waits for the step that runs, ends all requests and frees the engine. Callbacks get a last delta
+ * for each completion, with finish_reason "abort" and stop_reason "closed"; other calls for those
+ * requests say SKIPDEC_CLOSED. Requests stay readable until they are released. NULL is allowed.
+ * Refused, as SKIPDEC_USAGE, within a callback. */
 SKIPDEC_API skipdec_status skipdec_engine_close(skipdec_engine* engine);
 
 /* Lives as long as the engine. */
@@ -173,8 +178,14 @@ typedef struct skipdec_delta {
 } skipdec_delta;
 
 /* Called on the engine's thread, which waits, for each delta of a request, in order. What ``delta``
- * points to lives until it returns. Returning other than 0 cancels the request. It may submit,
- * cancel and release requests, also its own; it may not wait for any, nor close the engine. */
+ * points to lives until it returns. Each completion's last delta has a finish_reason, "error" if
+ * the engine failed and "abort" if it was closed, and comes once, unless the request is released
+ * before. Returning other than 0 cancels the request.
+ *
+ * It may submit, cancel and release requests, also its own, and poll any (a timeout of 0). Waiting
+ * for a request of this engine, scoring, draining and closing it are refused as SKIPDEC_USAGE. If
+ * it is C++ and throws, its request alone ends, with finish_reason "error" and what was thrown as
+ * its stop_reason. It may not end its thread, and not leave by longjmp. */
 typedef int (*skipdec_callback)(void* user_data, const skipdec_delta* delta);
 
 typedef struct skipdec_params {
@@ -235,12 +246,14 @@ SKIPDEC_API skipdec_status skipdec_submit_many(skipdec_engine* engine,
 
 /* The next delta of any of its completions, waiting at most ``timeout`` seconds (negative: for
  * ever, 0: not at all: a poll). SKIPDEC_END behind the last; SKIPDEC_TIMEOUT if none came;
- * SKIPDEC_CLOSED if the engine was closed. ``delta`` and what it points to live until the next call
- * for this request; one thread at a time asks. */
+ * SKIPDEC_CLOSED if the engine was closed; SKIPDEC_ENGINE if it failed for good; SKIPDEC_USAGE
+ * within a callback of its engine, unless it polls. ``delta`` and what it points to live until the
+ * next call for this request; one thread at a time asks. */
 SKIPDEC_API skipdec_status skipdec_request_next(skipdec_request* request, double timeout,
                                                 const skipdec_delta** delta);
 
-/* Waits until all completions have ended: SKIPDEC_OK, SKIPDEC_TIMEOUT or SKIPDEC_CLOSED. */
+/* Waits until all completions have ended: SKIPDEC_OK, or what skipdec_request_next says instead of
+ * a delta. */
 SKIPDEC_API skipdec_status skipdec_request_wait(skipdec_request* request, double timeout);
 
 /* Ends it with finish_reason "abort" before the next step; nothing happens if it has ended. */

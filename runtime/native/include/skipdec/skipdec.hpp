@@ -20,6 +20,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -185,9 +186,11 @@ class Options {
   std::optional<std::string> schedule_, admission_, onnxruntime_;
 };
 
-// Called on the engine's thread, which waits; returns whether the request goes on. It may submit
-// and cancel, but wait for nothing. What it throws ends the request and comes out of
-// `Request::wait`.
+// Called on the engine's thread, which waits; returns whether the request goes on. It may submit,
+// cancel and destroy requests, also its own, and poll them (a timeout of 0); waiting for one is
+// refused (Error, SKIPDEC_USAGE). An exception that it throws cancels the request, all of them
+// after `submit_many`, and comes out of `Request::wait`; the function is not called again. The
+// engine and its other requests go on.
 using OnDelta = std::function<bool(const Delta&)>;
 
 // How tokens are chosen and when a request ends; each setter has the name of the field of
@@ -267,23 +270,49 @@ struct Callback : std::enable_shared_from_this<Callback> {
 
   static int call(void* user_data, const skipdec_delta* delta) noexcept {
     const auto self = static_cast<Callback*>(user_data)->weak_from_this().lock();
+    if (self->failure()) return 1;
     try {
       return self->function(Delta(*delta)) ? 0 : 1;
     } catch (...) {
-      self->failure = std::current_exception();
+      const std::scoped_lock lock(self->mutex_);
+      self->failure_ = std::current_exception();
       return 1;
     }
   }
 
+  // What the function threw; null if nothing.
+  std::exception_ptr failure() const {
+    const std::scoped_lock lock(mutex_);
+    return failure_;
+  }
+
   OnDelta function;
-  std::exception_ptr failure;
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr failure_;
 };
 
 }  // namespace detail
 
-// One prompt's completions, as they come. Its end cancels it.
+// One prompt's completions, as they come. Its end cancels it, and so does the assignment of
+// another one.
 class Request {
  public:
+  Request(Request&&) noexcept = default;
+  // The request that was here is released before its callback, which may be running, is freed.
+  Request& operator=(Request&& other) noexcept {
+    Request taken(std::move(other));
+    std::swap(callback_, taken.callback_);
+    std::swap(handle_, taken.handle_);
+    std::swap(num_completions_, taken.num_completions_);
+    std::swap(has_ended_, taken.has_ended_);
+    return *this;
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  ~Request() = default;
+
   // The next delta of any completion. None behind the last one, and where none came within
   // ``timeout``: `has_ended` tells which. Throws Error (SKIPDEC_CLOSED) if the engine was closed.
   std::optional<Delta> next(Seconds timeout = kForever) {
@@ -302,7 +331,9 @@ class Request {
   bool wait(Seconds timeout = kForever) {
     const skipdec_status status = skipdec_request_wait(handle_.get(), timeout.count());
     if (status == SKIPDEC_TIMEOUT) return false;
-    if (callback_ && callback_->failure) std::rethrow_exception(callback_->failure);
+    if (const auto failure = callback_ ? callback_->failure() : nullptr) {
+      std::rethrow_exception(failure);
+    }
     detail::check(status);
     return true;
   }

@@ -93,22 +93,26 @@ skipdec_status skipdec_request_next(skipdec_request* request, double timeout,
                                     const skipdec_delta** delta) {
   return guarded([&] {
     *required(delta, "delta") = nullptr;
-    runtime::Mailbox& mailbox = required(request, "request")->ticket->mailbox;
-    request->delta = mailbox.next(timeout);
+    runtime::Ticket& ticket = *required(request, "request")->ticket;
+    ticket.require_may_wait(timeout);
+    runtime::Received received = ticket.mailbox.next(timeout);
+    request->delta = std::move(received.delta);
     if (request->delta) {
       *delta = &request->delta_view.show(*request->delta);
       return SKIPDEC_OK;
     }
-    mailbox.require_open();
-    return mailbox.progress() == runtime::Progress::kEnded ? SKIPDEC_END : SKIPDEC_TIMEOUT;
+    if (received.progress == runtime::Progress::kRunning) return SKIPDEC_TIMEOUT;
+    ticket.mailbox.require_open();
+    return SKIPDEC_END;
   });
 }
 
 skipdec_status skipdec_request_wait(skipdec_request* request, double timeout) {
   return guarded([&] {
-    runtime::Mailbox& mailbox = required(request, "request")->ticket->mailbox;
-    if (!mailbox.wait(timeout)) return SKIPDEC_TIMEOUT;
-    mailbox.require_open();
+    runtime::Ticket& ticket = *required(request, "request")->ticket;
+    ticket.require_may_wait(timeout);
+    if (!ticket.mailbox.wait(timeout)) return SKIPDEC_TIMEOUT;
+    ticket.mailbox.require_open();
     return SKIPDEC_OK;
   });
 }
@@ -171,7 +175,8 @@ skipdec_status skipdec_request_layers(skipdec_request* request, int64_t count,
 }
 
 void skipdec_request_release(skipdec_request* request) {
-  if (request == nullptr) return;
+  // In a forked child its locks may be held by threads that are gone: its memory is left alone.
+  if (request == nullptr || request->ticket->is_inherited()) return;
   request->ticket->release();
   skipdec_request_cancel(request);
   delete request;

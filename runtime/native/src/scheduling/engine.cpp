@@ -190,22 +190,33 @@ void Engine::remove_ended() {
 }
 
 const std::vector<Delta>& Engine::abort(std::int64_t number, const std::string& reason) {
+  if (end(number, reason, &Sequence::abort)) ++counters_.aborted;
+  publish();
+  return deltas_;
+}
+
+const std::vector<Delta>& Engine::fail(std::int64_t number, const std::string& reason) {
+  if (end(number, reason, &Sequence::fail)) ++counters_.failed;
+  publish();
+  return deltas_;
+}
+
+// Ends what still runs of a request, and frees its slots; whether anything did.
+bool Engine::end(std::int64_t number, const std::string& reason, EndOne end_one) {
   deltas_.clear();
   const auto found = requests_.find(number);
-  if (found == requests_.end() || found->second->has_ended()) return deltas_;
+  if (found == requests_.end() || found->second->has_ended()) return false;
   Running& running = *found->second;
   for (std::size_t place = 0; place < running.sequences.size(); ++place) {
     const Row row{&running, place};
-    if (!row.sequence().has_ended()) row.sequence().abort(reason, new_delta(row));
+    if (!row.sequence().has_ended()) (row.sequence().*end_one)(reason, new_delta(row));
     stitcher_.release(row.number());
   }
   scheduler_.cancel(number);
   rows_.erase(std::remove_if(rows_.begin(), rows_.end(),
                              [&](const Row& row) { return row.running == &running; }),
               rows_.end());
-  ++counters_.aborted;
-  publish();
-  return deltas_;
+  return true;
 }
 
 // Ends all rows that run, or were about to: what their slots hold may be wrong.

@@ -71,6 +71,8 @@ class Engine {
   // Ends a request as cancelled; its slots are free at once. Nothing happens to one that is
   // unknown.
   const std::vector<Delta>& abort(std::int64_t number, const std::string& reason);
+  // The same of a request that failed by no fault of the engine's, e.g. in its caller's callback.
+  const std::vector<Delta>& fail(std::int64_t number, const std::string& reason);
   bool has_ended(std::int64_t number) const;
   // The completions of a request that has ended, which the engine then forgets.
   std::vector<Completion> take(std::int64_t number);
@@ -109,6 +111,8 @@ class Engine {
   void begin(const std::vector<Running*>& requests, const Logits& logits);
   void accept(const Row& row, const float* logits, std::int64_t layers);
   void remove_ended();
+  using EndOne = void (Sequence::*)(const std::string& reason, Delta& delta);
+  bool end(std::int64_t number, const std::string& reason, EndOne end_one);
   void fail_all(const std::string& reason, const Action& action);
   Delta& new_delta(const Row& row);
   void publish();

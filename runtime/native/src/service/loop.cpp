@@ -8,6 +8,12 @@
 
 namespace skipdec::runtime {
 
+namespace {
+
+constexpr const char* kClosed = "closed";  // stop_reason of what `close` aborts
+
+}  // namespace
+
 void Service::run() {
   std::optional<std::string> failure;
   try {
@@ -84,13 +90,14 @@ void Service::score_next() {
 
 // Hands deltas, and the completions of requests that they end, to their callers.
 void Service::post(const std::vector<Delta>& deltas) {
-  std::vector<std::int64_t> touched, unwanted;
+  std::vector<std::int64_t> touched;
+  std::vector<std::pair<std::int64_t, Answer>> unwanted;
   for (const Delta& delta : deltas) {
     const std::shared_ptr<Ticket>& ticket = open_.at(delta.number);
     if (!ticket->on_delta) {
       ticket->mailbox.put(delta);
-    } else if (!ticket->tell(delta)) {
-      unwanted.push_back(delta.number);
+    } else if (Answer answer = ticket->tell(delta); !answer.goes_on) {
+      unwanted.emplace_back(delta.number, std::move(answer));
     }
     if (delta.finish_reason) touched.push_back(delta.number);
   }
@@ -107,12 +114,14 @@ void Service::post(const std::vector<Delta>& deltas) {
     num_open_ -= ended;
     changed_.notify_all();
   }
-  for (const std::int64_t number : unwanted) {
-    if (open_.count(number) > 0) post(engine_->abort(number, "cancelled"));
+  for (const auto& [number, answer] : unwanted) {
+    if (open_.count(number) == 0) continue;
+    post(answer.failure ? engine_->fail(number, *answer.failure)
+                        : engine_->abort(number, "cancelled"));
   }
 }
 
-// Nothing runs any more: whoever waits is told so.
+// Nothing runs any more: whoever waits is told so, and each callback the ends that it has not seen.
 void Service::end_all(const std::optional<std::string>& failure) {
   const Error reason = failure ? Error(Status::kEngine, "engine", *failure)
                                : Error(Status::kClosed, "engine", "was closed");
@@ -124,14 +133,28 @@ void Service::end_all(const std::optional<std::string>& failure) {
     std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
     new_scores_.clear();
   }
-  for (const auto& [number, ticket] : open_) ticket->mailbox.close(reason);
-  for (const Arrival& arrival : arrivals) arrival.ticket->mailbox.close(reason);
+  for (const auto& [number, ticket] : open_) {
+    if (ticket->on_delta && !failure) {  // with the text that a stop string held back
+      for (const Delta& delta : engine_->abort(number, kClosed)) ticket->tell(delta);
+    }
+    end(*ticket, reason);
+  }
+  for (const Arrival& arrival : arrivals) end(*arrival.ticket, reason);
   for (Score& score : scores_) score.result.set_exception(std::make_exception_ptr(reason));
   open_.clear();
   scores_.clear();
   const std::scoped_lock lock(mutex_);
   num_open_ = 0;
   changed_.notify_all();
+}
+
+void Service::end(Ticket& ticket, const Error& reason) {
+  const bool is_failure = reason.status() == Status::kEngine;
+  if (ticket.on_delta) {
+    ticket.tell_ends(is_failure ? FinishReason::kError : FinishReason::kAbort,
+                     is_failure ? reason.what() : kClosed);
+  }
+  ticket.mailbox.close(reason);
 }
 
 }  // namespace skipdec::runtime

@@ -21,14 +21,15 @@ bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lo
 
 }  // namespace
 
-std::optional<Delta> Mailbox::next(double timeout) {
+Received Mailbox::next(double timeout) {
   std::unique_lock lock(mutex_);
   wait_for(came_, lock, timeout,
            [&] { return !deltas_.empty() || progress_ != Progress::kRunning; });
-  if (deltas_.empty()) return std::nullopt;
-  Delta delta = std::move(deltas_.front());
+  Received received{std::nullopt, progress_};
+  if (deltas_.empty()) return received;
+  received.delta = std::move(deltas_.front());
   deltas_.pop_front();
-  return delta;
+  return received;
 }
 
 bool Mailbox::wait(double timeout) {

@@ -17,13 +17,19 @@ namespace skipdec::runtime {
 // Where a request is, as its caller sees it.
 enum class Progress { kRunning, kEnded, kClosed };
 
+// What a caller took out of a mailbox, and where the request was at that very moment.
+struct Received {
+  std::optional<Delta> delta;
+  Progress progress = Progress::kRunning;
+};
+
 // The engine's thread fills it; the caller reads it, from any thread. What it holds stays readable
 // after the engine is gone.
 class Mailbox {
  public:
-  // Waits at most ``timeout`` seconds (negative: for ever) for a delta; none if it timed out, has
-  // ended, or was closed: `progress` says which.
-  std::optional<Delta> next(double timeout);
+  // Waits at most ``timeout`` seconds (negative: for ever) for a delta. Without one, ``progress``
+  // says why: the wait timed out (kRunning), the request has ended, or it was closed.
+  Received next(double timeout);
   // Waits for its end; whether it came.
   bool wait(double timeout);
   Progress progress() const;

@@ -114,8 +114,7 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
       resolve_max_tokens(request.prompt, params, model.vocab_size, model.max_seq_len);
   request.schedule = resolve(schedule, request.max_tokens);
   engine_->require_possible(request);
-  made.ticket = std::make_shared<Ticket>();
-  made.ticket->num_completions = params.n;
+  made.ticket = std::make_shared<Ticket>(params.n, thread_id_);
   made.ticket->prompt = request.prompt;
   made.ticket->schedule = request.schedule;
   made.ticket->deadline = deadline > 0 ? made.start + deadline : 0;

@@ -1,15 +1,64 @@
 #include "service/ticket.h"
 
+#include <unistd.h>
+
+#include <exception>
+
 namespace skipdec::runtime {
 
-bool Ticket::tell(const Delta& delta) {
+Ticket::Ticket(std::int64_t num_completions, std::thread::id engine_thread)
+    : num_completions(num_completions),
+      engine_thread_(engine_thread),
+      process_(getpid()),
+      is_end_told_(static_cast<std::size_t>(num_completions)) {}
+
+Answer Ticket::tell(const Delta& delta) {
   const std::scoped_lock lock(telling_);
-  return is_released_ || on_delta(delta);
+  if (delta.finish_reason) is_end_told_.at(static_cast<std::size_t>(delta.index)) = true;
+  return is_released_ ? Answer{} : ask(delta);
+}
+
+Answer Ticket::ask(const Delta& delta) const {
+  try {
+    return {on_delta(delta), std::nullopt};
+  } catch (const std::exception& error) {
+    return {false, std::string("its callback threw: ") + error.what()};
+  } catch (...) {
+    return {false, "its callback threw"};
+  }
+}
+
+void Ticket::tell_ends(FinishReason finish_reason, const std::string& reason) {
+  for (std::int64_t index = 0; index < num_completions; ++index) {
+    if (is_end_told_[static_cast<std::size_t>(index)]) continue;
+    Delta end;
+    end.number = number;
+    end.index = index;
+    end.finish_reason = finish_reason;
+    end.stop_reason = reason;
+    tell(end);
+  }
 }
 
 void Ticket::release() {
   const std::scoped_lock lock(telling_);
   is_released_ = true;
 }
+
+void Ticket::require_may_wait(double timeout) const {
+  if (is_inherited()) {
+    throw Error(Status::kUsage, "request",
+                "was submitted by process " + std::to_string(process_) + ", of which this one, " +
+                    std::to_string(getpid()) +
+                    ", is a fork: threads don't survive one, and the request never ends here");
+  }
+  if (timeout != 0 && std::this_thread::get_id() == engine_thread_) {
+    throw Error(Status::kUsage, "request",
+                "can't be waited for within a callback, which the engine's own thread runs; do it "
+                "from another thread, or poll with a timeout of 0");
+  }
+}
+
+bool Ticket::is_inherited() const { return process_ != getpid(); }
 
 }  // namespace skipdec::runtime

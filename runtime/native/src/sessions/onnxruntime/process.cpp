@@ -1,10 +1,13 @@
 #include "sessions/onnxruntime/process.h"
 
+#include <unistd.h>
+
 #include <mutex>
 #include <string>
 
 #include "errors.h"
 #include "host/control_groups.h"
+#include "sessions/onnxruntime/forked_exit.h"
 
 namespace skipdec::runtime::onnxruntime {
 namespace {
@@ -38,8 +41,12 @@ void check_threads(int threads) {
 }  // namespace
 
 SharedProcess::SharedProcess(const Library& library, int threads)
-    : library_(library), threads_(threads), environment_(made_environment(library.api, threads)) {
+    : library_(library),
+      threads_(threads),
+      process_(getpid()),
+      environment_(made_environment(library.api, threads)) {
   share_arena(library.api, environment_.get());
+  end_forked_children_early();
 }
 
 std::shared_ptr<const SharedProcess> SharedProcess::get(const Library& library, int threads) {
@@ -49,6 +56,11 @@ std::shared_ptr<const SharedProcess> SharedProcess::get(const Library& library, 
   std::shared_ptr<const SharedProcess> found;  // let go, if it is the last one, without the lock
   const std::scoped_lock lock(mutex);
   found = current.lock();
+  if (found != nullptr && found->process_ != getpid())
+    throw Error(Status::kUsage, "engine",
+                "can't be opened in this process, a fork of " + std::to_string(found->process_) +
+                    ", whose threads of ONNX Runtime don't survive one; fork while no engine is "
+                    "open, or start the child by exec");
   if (found != nullptr && threads != 0 && threads != found->threads_)
     throw Error(Status::kUsage, "threads",
                 "is " + std::to_string(threads) + ", but this process shares a pool of " +

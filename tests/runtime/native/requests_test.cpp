@@ -1,0 +1,88 @@
+// The requests of skipdec.h, with engines in whole numbers or none.
+#include <gtest/gtest.h>
+#include <skipdec/skipdec.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "abi/handles.h"
+#include "arithmetic_model.h"
+
+namespace skipdec::runtime {
+namespace {
+
+skipdec_request request_of(std::shared_ptr<Ticket> ticket) {
+  skipdec_request request;
+  request.ticket = std::move(ticket);
+  return request;
+}
+
+// The reader asks at the very time at which the last delta and the end come.
+TEST(RequestsTest, NoTimeoutLosesTheLastDelta) {
+  constexpr std::size_t kRounds = 20000;
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    tickets.push_back(std::make_shared<Ticket>(1, std::thread::id{}));
+  }
+  std::atomic<std::size_t> turn{0};
+  std::thread engine([&] {
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      while (turn < round + 1) {
+      }
+      tickets[round]->mailbox.put(Delta{});
+      tickets[round]->mailbox.end({});
+    }
+  });
+  std::size_t lost = 0;
+  for (const auto& ticket : tickets) {
+    skipdec_request request = request_of(ticket);
+    std::size_t count = 0;
+    const skipdec_delta* delta = nullptr;
+    ++turn;
+    for (;;) {
+      const skipdec_status status = skipdec_request_next(&request, 0, &delta);
+      if (status == SKIPDEC_END) break;
+      if (status == SKIPDEC_OK) ++count;
+    }
+    lost += 1 - count;
+  }
+  engine.join();
+  EXPECT_EQ(lost, 0U);
+}
+
+std::shared_ptr<Service> open() {
+  ServiceOptions options;
+  options.engine.kv_memory = 1 << 22;
+  return std::make_shared<Service>(std::make_shared<testing::ArithmeticBundle>(),
+                                   std::make_shared<testing::ArithmeticBackend>(), options);
+}
+
+TEST(RequestsTest, WaitingWithinACallbackIsRefusedAndPollingIsNot) {
+  const auto service = open();
+  SamplingParams params;
+  params.ignore_eos = true;
+  params.max_tokens = 4;
+  const auto other = service->submit(TokenSpan{5}, params, "", 0, {});
+  std::vector<skipdec_status> waits, polls;
+  std::string words;
+  const auto own = service->submit(TokenSpan{4}, params, "", 0, [&](const Delta&) {
+    skipdec_request request = request_of(other);
+    const skipdec_delta* delta = nullptr;
+    waits.push_back(skipdec_request_wait(&request, -1));
+    words = skipdec_last_error();
+    waits.push_back(skipdec_request_wait(&request, 0.1));
+    waits.push_back(skipdec_request_next(&request, -1, &delta));
+    polls.push_back(skipdec_request_wait(&request, 0));
+    return true;
+  });
+  EXPECT_TRUE(own->mailbox.wait(-1));
+  EXPECT_EQ(waits, std::vector<skipdec_status>(12, SKIPDEC_USAGE));
+  EXPECT_NE(words.find("within a callback"), std::string::npos) << words;
+  for (const skipdec_status status : polls) EXPECT_NE(status, SKIPDEC_USAGE);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime
