@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -90,6 +92,7 @@ def parse_json(
     subject: str,
     remedy: str = "",
     yields: bool = False,
+    exact: bool = False,
 ) -> Any:  # noqa: ANN401  (any JSON value)
     """Return the value of JSON text in UTF-8.
 
@@ -97,10 +100,12 @@ def parse_json(
 
     Raises for broken text, half a surrogate pair, numbers of more than 4,300 digits, and for
     nesting deeper than ``MAX_NESTING``, which would end in RecursionError here or further on.
+    ``exact`` also refuses what readers in other languages refuse or take for something else:
+    numbers that are not finite, integers of more than 64 bits, and a key twice in one object.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
-        document = json.loads(text, **(_YIELDING if yields else {}))
+        document = json.loads(text, **(EXACT if exact else _YIELDING if yields else {}))
         problem = _value_problem(document)
     except RecursionError:
         problem = f"is nested deeper than {MAX_NESTING} levels"
@@ -109,6 +114,38 @@ def parse_json(
     if problem is None:
         return document
     raise raises(subject, _advised(problem, remedy)) from None
+
+
+def _unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object of ``members``; ValueError where a key comes twice."""
+    made = dict(members)
+    if len(made) < len(members):
+        counts = Counter(key for key, _ in members)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"an object has the key {twice!r:.80} twice")
+    return made
+
+
+def _integer(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"{text[:40]} is an integer of more than 64 bits")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return value
+
+
+EXACT: Mapping[str, Any] = {  # arguments of json.loads; what it refuses is a ValueError
+    "object_pairs_hook": _unique_members,
+    "parse_int": _integer,
+    "parse_float": _finite,
+    "parse_constant": _finite,
+}
 
 
 def _value_problem(document: Any) -> str | None:  # noqa: ANN401

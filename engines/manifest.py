@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -95,11 +96,18 @@ def _holds_the_prompt(template: str) -> str:
     return template
 
 
+def _is_true(value: object) -> object:
+    if value is not True:  # 1 and 1.0 equal it
+        raise ValueError(f"{value!r:.40} is not true")
+    return value
+
+
 RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
 PromptTemplate = Annotated[str, AfterValidator(_holds_the_prompt)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Capacity = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 class TensorSpec(FrozenModel):
@@ -128,7 +136,7 @@ class EngineSpec(FrozenModel):
 
     name: str
     kind: EngineKind
-    layer_index: int | None = None
+    layer_index: Annotated[int, Field(ge=0, le=MAX_LAYERS - 1)] | None = None
     graph: RelativePath
     weights: tuple[RelativePath, ...] = ()
     buckets: tuple[KVBucket, ...] = ()
@@ -187,9 +195,9 @@ class ModelSpec(FrozenModel):
     max_position_embeddings: Capacity = Field(description="positions that the model was made for")
     max_seq_len: Capacity = Field(description="longest prompt + completion that is accepted")
     tie_word_embeddings: bool = True
-    bos_token_id: int | None = None
-    eos_token_id: int | None = None
-    pad_token_id: int | None = None
+    bos_token_id: Integer | None = None
+    eos_token_id: Integer | None = None
+    pad_token_id: Integer | None = None
 
     @model_serializer(mode="wrap")
     def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -216,8 +224,10 @@ class PrecisionSpec(FrozenModel):
     dtype: FloatType = "float32"
     quantize: Quantization = "none"
     head_quantize: Quantization = "none"
-    block_size: int | None = Field(default=None, description="int4 and int8-block only")
-    accuracy_level: int | None = Field(default=None, description="of MatMulNBits: 0 exact, 4 int8")
+    block_size: Integer | None = Field(default=None, description="int4 and int8-block only")
+    accuracy_level: Integer | None = Field(
+        default=None, description="of MatMulNBits: 0 exact, 4 int8"
+    )
     activation_ranges: Sha256 | None = Field(
         default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
     )
@@ -234,7 +244,7 @@ class PrecisionSpec(FrozenModel):
 class KVCacheSpec(FrozenModel):
     """What the layers do with the memory of their KV caches."""
 
-    shares_buffer: Literal[True] = Field(
+    shares_buffer: Annotated[Literal[True], BeforeValidator(_is_true)] = Field(
         default=True, description="past and present are one buffer, to which a layer appends"
     )
     unused: UnusedCache = Field(
@@ -392,7 +402,8 @@ class Manifest(FrozenModel):
         not match its content, or that has unknown, missing or impossible fields: in this order, so
         that nothing is made of a number that was not there when the file was written.
         """
-        document = parse_json(text, BundleError, subject=subject, remedy="export the model again")
+        remedy = "export the model again"
+        document = parse_json(text, BundleError, subject=subject, remedy=remedy, exact=True)
         version = document.get("format_version") if isinstance(document, dict) else None
         if version != FORMAT_VERSION:
             remedy = (
@@ -418,7 +429,7 @@ class Manifest(FrozenModel):
     def from_document(cls, document: Any, subject: str) -> Manifest:  # noqa: ANN401  (JSON)
         """Check the JSON value of a manifest, but for its digest; errors as `from_json`'s."""
         try:
-            return cls.model_validate(document)
+            return cls.model_validate_json(json.dumps(document), strict=True)
         except ValidationError as error:
             problems = [
                 f"{'.'.join(map(str, item['loc'])) or 'manifest'}: {item['msg']}"

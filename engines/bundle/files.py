@@ -108,7 +108,7 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     if not os.path.lexists(path):
         raise BundleError(subject, f"is missing; {remedy}")
     content = read_file(path, BundleError, subject=subject, remedy=remedy)
-    document = parse_json(content, BundleError, subject=subject, remedy=remedy)
+    document = parse_json(content, BundleError, subject=subject, remedy=remedy, exact=True)
     if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
         raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
     if document.keys() == {"digest", "schedule"}:

@@ -13,6 +13,7 @@ import tokenizers
 
 from ...engines.errors import BundleError, UsageError, shown
 from ...engines.manifest import PROMPT_PLACEHOLDER
+from .tokenizer_file import tokenizer_problem
 
 if TYPE_CHECKING:
     from ...engines.bundle import EngineBundle
@@ -81,6 +82,8 @@ class Tokenizer:
             raise BundleError(
                 subject, f"is no tokenizer ({error}); export the model again"
             ) from error
+        if problem := tokenizer_problem(document):
+            raise BundleError(subject, f"is damaged: {problem}; export the model again")
         return cls(tokenizer, prompt_template)
 
     @property

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "sealing/sha256.h"
+#include "hollow_bundle.h"
 #include "sessions/session.h"
 
 namespace skipdec::runtime::testing {
@@ -72,16 +72,7 @@ class ArithmeticBundle : public Bundle {
   void await_weights() const override {}
 
  private:
-  static std::string schedule_file() {
-    const std::string zeros(64, '0');
-    const std::string full = R"({"prompt":null,"segments":[{"start":0,"layers":[0,1,2,3,4,5]}],)"
-                             R"("text":"full"})";
-    std::string text = "{\n  \"digest\": \"" + zeros +
-                       "\",\n  \"plan\": " + falling_plan(kLayers, kLayers, 1) +
-                       ",\n  \"presets\": {\"full\": " + full + "},\n  \"schedule\": {}\n}\n";
-    text.replace(text.find(zeros), zeros.size(), sha256_hex(text));
-    return text;
-  }
+  static std::string schedule_file() { return sealed(full_schedule()); }
 
   std::string path_ = "arithmetic";
   Manifest manifest_;

@@ -48,7 +48,7 @@ TEST_F(BundleOnDisk, IsOpenedIfItIsWhole) {
   bundle->await_weights();
   EXPECT_EQ(bundle->path(), fs::canonical(path()).string());
   EXPECT_EQ(bundle->manifest().model.name, "hollow");
-  EXPECT_EQ(bundle->schedules().own()->text(), "own");
+  EXPECT_EQ(bundle->schedules().own()->text(), "full");
   EXPECT_EQ(bundle->read("engines/head.onnx"), "engines/head.onnx");
   EXPECT_NE(refusal([&] { bundle->locate("other"); }).find("lists no file other"),
             std::string::npos);

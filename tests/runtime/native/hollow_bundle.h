@@ -87,38 +87,51 @@ inline nlohmann::json hollow_manifest() {
           {"source", {{"tuned_schedule", "2x"}}}};
 }
 
-// Six layers: own segments {0: all, 1: 0 4 5, 3: 0 5}, whose prompt falls; a preset "2x".
-inline nlohmann::json hollow_schedule(int num_layers = 6) {
-  using nlohmann::json;
-  json all = json::array();
-  for (int layer = 0; layer < num_layers; ++layer) all.push_back(layer);
-  const int top = num_layers - 1;
-  json middle = json::array({0}), least = json::array({0});
-  if (top > 1) middle.push_back(top - 1);
-  for (json* layers : {&middle, &least})
-    if (top > 0) layers->push_back(top);
-  return {{"plan",
-           {{"horizon", 4},
-            {"num_layers", num_layers},
-            {"prompt", nullptr},
-            {"segments",
-             {{{"layers", all}, {"start", 0}},
-              {{"layers", middle}, {"start", 1}},
-              {{"layers", least}, {"start", 3}}}},
-            {"text", "own"}}},
-          {"presets",
-           {{"full",
-             {{"prompt", nullptr},
-              {"segments", json::array({{{"layers", all}, {"start", 0}}})},
-              {"text", "full"}}},
-            {"2x",
-             {{"prompt", nullptr},
-              {"segments",
-               {{{"layers", all}, {"start", 0}},
-                {{"layers", middle}, {"after", {1, 4}}},
-                {{"layers", least}, {"after", {3, 4}}}}},
-              {"text", "linear:max=4,horizon={horizon}"}}}}},
-          {"schedule", {{"num_layers", num_layers}}}};
+// schedule.json of a model of six layers, but for its digest: own segments {0: all, 1: 0 4 5,
+// 3: 0 5}; the preset "2x" runs 4, 3, 2 of them.
+inline nlohmann::json hollow_schedule() {
+  return nlohmann::json::parse(R"({
+    "plan": {"horizon": 4, "num_layers": 6, "prompt": null,
+             "segments": [{"layers": [0, 1, 2, 3, 4, 5], "start": 0},
+                          {"layers": [0, 4, 5], "start": 1}, {"layers": [0, 5], "start": 3}],
+             "text": "table:max=6,min=2,warmup=1,horizon=4,table=6/3/3/2"},
+    "presets": {"2x": {"prompt": null,
+                       "segments": [{"layers": [0, 3, 4, 5], "start": 0},
+                                    {"after": [1, 4], "layers": [0, 4, 5]},
+                                    {"after": [3, 4], "layers": [0, 5]}],
+                       "text": "linear:max=4,min=2,warmup=1,horizon={horizon}"},
+                "3x": {"prompt": null, "segments": [{"layers": [0, 5], "start": 0}],
+                       "text": "linear:max=2,min=2,warmup=1,horizon={horizon}"},
+                "full": {"prompt": null,
+                         "segments": [{"layers": [0, 1, 2, 3, 4, 5], "start": 0}],
+                         "text": "full"}},
+    "schedule": {"decay": "table", "horizon": 4, "max_exit_layer": 6, "min_exit_layer": 2,
+                 "num_layers": 6, "table": [6, 3, 3, 2]}})");
+}
+
+// The same, but that all tokens run all layers.
+inline nlohmann::json full_schedule() {
+  nlohmann::json document = hollow_schedule();
+  document["plan"] = nlohmann::json::parse(R"({
+    "horizon": null, "num_layers": 6, "prompt": null,
+    "segments": [{"layers": [0, 1, 2, 3, 4, 5], "start": 0}], "text": "full"})");
+  document["schedule"] = nlohmann::json::parse(R"({
+    "decay": "constant", "horizon": 1, "max_exit_layer": 6, "min_exit_layer": 6,
+    "num_layers": 6, "warmup_layers": 0})");
+  return document;
+}
+
+// Of two layers, which all tokens run.
+inline nlohmann::json shallow_schedule() {
+  return nlohmann::json::parse(R"({
+    "plan": {"horizon": null, "num_layers": 2, "prompt": null,
+             "segments": [{"layers": [0, 1], "start": 0}], "text": "full"},
+    "presets": {"1x": {"prompt": null, "segments": [{"layers": [0, 1], "start": 0}],
+                       "text": "linear:max=2,min=2,warmup=1,horizon={horizon}"},
+                "full": {"prompt": null, "segments": [{"layers": [0, 1], "start": 0}],
+                         "text": "full"}},
+    "schedule": {"decay": "constant", "horizon": 1, "max_exit_layer": 2, "min_exit_layer": 2,
+                 "num_layers": 2, "warmup_layers": 0}})");
 }
 
 inline void write_file(const std::filesystem::path& path, const std::string& content) {
@@ -133,7 +146,7 @@ inline void write_hollow_bundle(const std::filesystem::path& folder) {
     write_file(folder / path, path);
   }
   write_file(folder / "manifest.json", sealed(manifest));
-  write_file(folder / "schedule.json", sealed(hollow_schedule(2)));
+  write_file(folder / "schedule.json", sealed(shallow_schedule()));
 }
 
 }  // namespace skipdec::runtime

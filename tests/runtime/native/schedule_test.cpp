@@ -16,6 +16,7 @@ namespace {
 using nlohmann::json;
 
 const std::string kSubject = "bundles/hollow/schedule.json";
+const std::string kOwn = "table:max=6,min=2,warmup=1,horizon=4,table=6/3/3/2";
 
 Schedules parsed(const json& document) { return Schedules::parse(sealed(document), 6, kSubject); }
 
@@ -101,23 +102,21 @@ constexpr Hole kHoles[] = {
 INSTANTIATE_TEST_SUITE_P(All, NoSchedule, testing::ValuesIn(kHoles));
 
 TEST(Schedules, ResolvesPresetsByTheHorizonThatIsNamedOrTheOwnOneOrTheRequest) {
-  json document = hollow_schedule();
-  const Schedules schedules = parsed(document);
+  const Schedules schedules = parsed(hollow_schedule());
   EXPECT_EQ(schedules.resolve("", 9), schedules.own());
   EXPECT_EQ(schedules.resolve(" full ", 9)->text(), "full");
-  EXPECT_EQ(schedules.resolve("2x", 9)->text(), "linear:max=4,horizon=4");
+  EXPECT_EQ(schedules.resolve("2x", 9)->text(), "linear:max=4,min=2,warmup=1,horizon=4");
   const SchedulePointer named = schedules.resolve("2x:horizon=9", 5);
-  EXPECT_EQ(named->text(), "linear:max=4,horizon=9");
-  EXPECT_EQ(named->plan(2).size(), 6U);  // 1 * 8 / 4 + 1
+  EXPECT_EQ(named->text(), "linear:max=4,min=2,warmup=1,horizon=9");
+  EXPECT_EQ(named->plan(2).size(), 4U);  // 1 * 8 / 4 + 1
   EXPECT_EQ(named->plan(3).size(), 3U);
   EXPECT_EQ(named->plan(7).size(), 2U);
-  document["plan"]["horizon"] = nullptr;
-  EXPECT_EQ(parsed(document).resolve("2x", 9)->text(), "linear:max=4,horizon=9");
+  EXPECT_EQ(parsed(full_schedule()).resolve("2x", 9)->text(), named->text());
 }
 
 TEST(Schedules, TakesTheLastOfSegmentsThatBeginAtOneToken) {
   const SchedulePointer schedule = parsed(hollow_schedule()).resolve("2x:horizon=2", 1);
-  EXPECT_EQ(schedule->plan(0).size(), 6U);
+  EXPECT_EQ(schedule->plan(0).size(), 4U);
   EXPECT_EQ(schedule->plan(1).size(), 2U);
 }
 
@@ -131,12 +130,12 @@ TEST(Schedules, SharesAPresetWhileItIsUsed) {
 TEST(Schedules, RunsAPlanThatIsGiven) {
   const Schedules schedules = parsed(hollow_schedule());
   const std::string text = sealed(hollow_schedule());
-  EXPECT_EQ(schedules.resolve(text, 1)->text(), "own");
+  EXPECT_EQ(schedules.resolve(text, 1)->text(), kOwn);
   const std::string plan = json{{"plan", hollow_schedule()["plan"]}}.dump();
-  EXPECT_EQ(schedules.resolve(plan, 1)->text(), "own");
+  EXPECT_EQ(schedules.resolve(plan, 1)->text(), kOwn);
   const auto path = std::filesystem::path(testing::TempDir()) / "given.json";
   write_file(path, text);
-  EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), "own");
+  EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), kOwn);
   EXPECT_NE(refusal([&] { schedules.resolve(path.string(), 1, false); }).find("is unknown here"),
             std::string::npos);
 }
@@ -170,7 +169,7 @@ TEST_P(RefusedSchedule, IsRefusedWithWhatIsAllowed) {
 
 const std::string kCommand = "skipdec schedule show SCHEDULE --layers 6";
 const std::vector<Asked> kAsked{
-    {"3x", kCommand},
+    {"5x", kCommand},
     {"linear:max=4,min=2", kCommand},
     {"2x:placement=bottom", kCommand},
     {"2x:horizon=", kCommand},
@@ -226,6 +225,15 @@ const std::vector<Hostile> kHostile{
     {"/presets/2x/segments/1/after", {1}, "after: has not two numbers"},
     {"/presets/2x/segments/1/after/1", 0, "after: is 0; allowed: 1 to 2147483648"},
     {"/presets/2x/segments/1/after/0", 5, "after: is 4; allowed: 5 to"},
+    {"/plan/text", "full", "plan: is not what its schedule stands for"},
+    {"/presets/2x/text", "full", "presets: are not those of a model of 6 layers"},
+    {"/schedule/horizon", 5, "schedule.table: has 4 budgets; allowed: one a token of the horizon"},
+    {"/schedule/warmup_layers", 2, "schedule.min_exit_layer: is 2; allowed with placement top: 3"},
+    {"/schedule/placement", "bottom", "plan: is not what its schedule stands for"},
+    {"/schedule/decay", "other", "schedule.decay: is \"other\"; allowed: linear, cosine, power"},
+    {"/schedule/power", 2, "schedule.power: is 2; table has none"},
+    {"/schedule/prompt", true, "schedule.prompt: is true; allowed: a text"},
+    {"/schedule/num_layers", 6.0, "schedule.num_layers: is 6.0; allowed: 1 to 4096"},
     {"/presets/2x/segments/2/after/0", 0, "is less than that of the segment before"},
     {"/presets/2x/segments/2/layers", {1}, "presets.2x: generated token 2 runs layer 1"},
     {"/presets/2x/segments", json::array(), "presets.2x: has 0 segments"},

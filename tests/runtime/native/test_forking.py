@@ -1,4 +1,4 @@
-"""A process that has an engine open forks: its children are refused by name, and none of them hangs."""
+"""A process that has an engine open forks: its children are refused by name, and none hangs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def lines(exported: Callable[..., Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("child", ["first", "again", "release"])
-def test_a_child_may_open_an_engine_while_its_parent_has_none(
-    lines: list[str], child: str
-) -> None:
+def test_a_child_may_open_an_engine_while_its_parent_has_none(lines: list[str], child: str) -> None:
     assert f"{child} exits with 4" in lines
 
 

@@ -137,8 +137,11 @@ MALFORMED: dict[str, tuple[Change, str]] = {
         _without("post_processor", "special_tokens", "</s>"),
         'post_processor.special_tokens: lacks "</s>"',
     ),
+    "unknown_field": (lambda file: file.update(new_field={"a": [1, 2]}), "new_field: is unknown"),
     "two_texts": (
-        lambda file: file["post_processor"]["single"].append({"Sequence": {"id": "B"}}),
+        lambda file: file["post_processor"]["single"].append(
+            {"Sequence": {"id": "B", "type_id": 0}}
+        ),
         "post_processor.single: has a second text",
     ),
     "add_prefix_space": (
@@ -172,7 +175,6 @@ FINE: dict[str, Change] = {
     "empty_added": lambda file: file["added_tokens"].append(
         file["added_tokens"][0] | {"content": ""}
     ),
-    "unknown_fields": lambda file: file.update(new_field={"a": [1, 2]}),
 }
 
 

@@ -37,15 +37,19 @@ json document() {
   vocabulary["<s>"] = kSpecial;
   vocabulary["<sep>"] = kPlain;
   vocabulary["he"] = kEnd;
-  const json single = {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}};
+  const json byte_level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
+  const json single = {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                       {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}};
+  const json special{{"id", "<s>"}, {"ids", {kSpecial}}, {"tokens", {"<s>"}}};
   return {{"version", "1.0"},
           {"added_tokens", {added(kSpecial, "<s>", true), added(kPlain, "<sep>", false)}},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"pre_tokenizer", byte_level},
           {"post_processor",
            {{"type", "TemplateProcessing"},
             {"single", single},
-            {"special_tokens", {{"<s>", {{"ids", {kSpecial}}}}}}}},
-          {"decoder", {{"type", "ByteLevel"}}},
+            {"pair", json::array()},
+            {"special_tokens", {{"<s>", special}}}}},
+          {"decoder", byte_level},
           {"model",
            {{"type", "BPE"},
             {"vocab", vocabulary},

@@ -80,7 +80,7 @@ std::vector<KVBucket> buckets_of(const json& array, const std::string& place,
 const json& optional_array(Fields& fields, const char* name, std::size_t most,
                            const Document& document) {
   static const json none = json::array();
-  const json* found = fields.find(name);
+  const json* found = fields.find_given(name);
   return found == nullptr ? none : array_of(*found, fields.place_of(name), most, document);
 }
 

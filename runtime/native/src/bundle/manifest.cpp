@@ -10,6 +10,7 @@
 #include "bundle/contract.h"
 #include "bundle/engine_fields.h"
 #include "bundle/names.h"
+#include "json/canonical.h"
 #include "json/fields.h"
 #include "json/parse.h"
 #include "sealing/digest.h"
@@ -54,15 +55,13 @@ void check_version(const json& document, const Document& blame) {
 ModelSpec model_of(const json& value, const Document& document) {
   Fields fields(value, "model", document);
   ModelSpec model;
-  model.family = fields.optional_text("family").value_or("opt");
+  model.family = fields.text("family", "opt");
   model.name = fields.text("name");
   model.num_layers = fields.integer("num_layers", 1, kMaxLayers);
   model.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
   model.num_heads = fields.integer("num_heads", 1, kMaxWidth);
-  model.num_kv_heads =
-      fields.optional_integer("num_kv_heads", 1, kMaxWidth).value_or(model.num_heads);
-  model.head_dim = fields.optional_integer("head_dim", 1, kMaxWidth)
-                       .value_or(model.hidden_size / model.num_heads);
+  model.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxWidth, model.num_heads);
+  model.head_dim = fields.integer("head_dim", 1, kMaxWidth, model.hidden_size / model.num_heads);
   if (model.head_dim < 1) fields.refuse("num_heads", "is above hidden_size");
   model.vocab_size = fields.integer("vocab_size", 1, kMaxTokens);
   model.max_position_embeddings = fields.integer("max_position_embeddings", 1, kMaxTokens);
@@ -83,10 +82,9 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
   constexpr std::array<std::string_view, 4> kCaches{"float32", "float16", "bfloat16", "int8"};
   constexpr std::array<std::string_view, 5> kWeights{"none", "int8", "int8-block", "int4", "fp8"};
   Fields fields(value, "precision", document);
-  const std::string dtype =
-      choice(fields, "dtype", kFloats, fields.optional_text("dtype").value_or("float32"));
+  const std::string dtype = choice(fields, "dtype", kFloats, fields.text("dtype", "float32"));
   for (const char* name : {"quantize", "head_quantize"})
-    choice(fields, name, kWeights, fields.optional_text(name).value_or("none"));
+    choice(fields, name, kWeights, fields.text(name, "none"));
   fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
   fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
   if (const json* ranges = fields.find("activation_ranges"))
@@ -108,7 +106,7 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
 void read_kv_cache(const json& value, Manifest& manifest, const Document& document) {
   constexpr std::array<std::string_view, 2> kUnused{"any", "finite"};
   Fields fields(value, "kv_cache", document);
-  if (!fields.boolean("shares_buffer", false))
+  if (!fields.boolean("shares_buffer", true))
     fields.refuse("shares_buffer", "is not true; past and present must be one buffer");
   manifest.cache_must_be_finite =
       choice(fields, "unused", kUnused, fields.text("unused")) == "finite";
@@ -191,7 +189,7 @@ void require_listed(const EngineSpec& spec, const std::set<std::string_view>& kn
 
 // What texts an object of texts holds under ``key``.
 bool has_text(Fields& fields, const char* name, const std::string& key, const Document& document) {
-  const json* found = fields.find(name);
+  const json* found = fields.find_given(name);
   if (found == nullptr) return false;
   if (!found->is_object()) fields.refuse(name, "is " + shown(*found) + "; allowed: an object");
   for (const auto& member : found->items())
@@ -260,13 +258,14 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   for (const EngineSpec& layer : manifest.layers) require_listed(layer, known, document);
   require_listed(manifest.head, known, document);
   if (manifest.candidates) require_listed(*manifest.candidates, known, document);
-  if (const json* canonical = fields.find("canonical"))
+  if (const json* canonical = fields.find_given("canonical"))
     for (const json& entry : array_of(*canonical, "canonical", kMostEngines + 1, document))
       manifest.canonical.push_back(engine_of(entry, "canonical", document).spec);
   for (const EngineSpec& spec : manifest.canonical) require_listed(spec, known, document);
   if (manifest.tokenizer && known.count(*manifest.tokenizer) == 0)
     fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
   fields.require_no_others();
+  require_canonical(text, value, document);
   check_contract(manifest, subject);
   return manifest;
 }

@@ -57,9 +57,25 @@ Fields::Fields(const json& value, std::string place, const Document& document)
 }
 
 const json* Fields::find(const char* name) {
+  const json* found = find_given(name);
+  return found == nullptr || found->is_null() ? nullptr : found;
+}
+
+const json* Fields::find_given(const char* name) {
   asked_.emplace_back(name);
   const auto found = object_.find(name);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  return found == object_.end() ? nullptr : &*found;
+}
+
+std::int64_t Fields::integer(const char* name, std::int64_t low, std::int64_t high,
+                             std::int64_t otherwise) {
+  const json* found = find_given(name);
+  return found == nullptr ? otherwise : integer_of(*found, place_of(name), low, high, document_);
+}
+
+std::string Fields::text(const char* name, const std::string& otherwise) {
+  const json* found = find_given(name);
+  return found == nullptr ? otherwise : text_of(*found, place_of(name), document_);
 }
 
 const json& Fields::value(const char* name) {
@@ -90,7 +106,7 @@ std::optional<std::string> Fields::optional_text(const char* name) {
 }
 
 bool Fields::boolean(const char* name, bool otherwise) {
-  const json* found = find(name);
+  const json* found = find_given(name);
   if (found == nullptr) return otherwise;
   if (!found->is_boolean()) refuse(name, "is " + shown(*found) + "; allowed: true, false");
   return found->get<bool>();

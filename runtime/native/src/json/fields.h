@@ -37,7 +37,8 @@ const nlohmann::json& array_of(const nlohmann::json& value, const std::string& p
                                std::size_t most, const Document& document);
 
 // Each method throws, by ``document``, for a member that is missing or not of its type. Absent and
-// null are the same. The value and ``document`` outlive it.
+// null are the same, but where there is a default: only what is absent has it. The value and
+// ``document`` outlive it.
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string place, const Document& document);
@@ -47,10 +48,15 @@ class Fields {
                                                std::int64_t high);
   const std::string& text(const char* name);
   std::optional<std::string> optional_text(const char* name);
+  std::int64_t integer(const char* name, std::int64_t low, std::int64_t high,
+                       std::int64_t otherwise);
+  std::string text(const char* name, const std::string& otherwise);
   bool boolean(const char* name, bool otherwise);
   const nlohmann::json& array(const char* name, std::size_t most);
   // Any value; nullptr if it is absent or null.
   const nlohmann::json* find(const char* name);
+  // The same, but of null too.
+  const nlohmann::json* find_given(const char* name);
   const nlohmann::json& value(const char* name);
   // What is allowed and means nothing here.
   void ignore(const char* name);

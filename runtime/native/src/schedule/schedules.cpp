@@ -7,8 +7,10 @@
 
 #include "errors.h"
 #include "files/read.h"
+#include "json/canonical.h"
 #include "json/parse.h"
 #include "schedule/plan_fields.h"
+#include "schedule/resolved.h"
 #include "sealing/digest.h"
 
 namespace skipdec::runtime {
@@ -106,8 +108,14 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   for (const auto& member : presets.items())
     schedules.presets_.emplace(member.key(),
                                preset_of(member.value(), member.key(), num_layers, document));
-  fields.value("schedule");  // what the plan was made of
+  const Rule rule = rule_of(fields.value("schedule"), document);
   fields.require_no_others();
+  require_canonical(text, value, document);
+  if (fields.value("plan") != plan_document(rule, document))
+    fields.refuse("plan", "is not what its schedule stands for");
+  if (presets != preset_documents(num_layers))
+    fields.refuse("presets",
+                  "are not those of a model of " + std::to_string(num_layers) + " layers");
   return schedules;
 }
 

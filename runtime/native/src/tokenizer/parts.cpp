@@ -1,6 +1,8 @@
 #include "tokenizer/parts.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -25,6 +27,41 @@ bool required_flag(Fields& fields, const char* name) {
   return fields.boolean(name, false);
 }
 
+// One that may be null.
+bool optional_flag(Fields& fields, const char* name) {
+  return fields.find(name) != nullptr && fields.boolean(name, false);
+}
+
+// What the `tokenizers` package knows; a bundle with any other name is damaged.
+constexpr std::array<std::string_view, 4> kModels{"BPE", "WordPiece", "WordLevel", "Unigram"};
+constexpr std::array<std::string_view, 14> kNormalizers{
+    "BertNormalizer", "Strip", "StripAccents", "NFC",         "NFD",     "NFKC",    "NFKD",
+    "Sequence",       "Nmt",   "Lowercase",    "Precompiled", "Replace", "Prepend", "ByteLevel"};
+constexpr std::array<std::string_view, 12> kPreTokenizers{
+    "BertPreTokenizer", "ByteLevel",  "CharDelimiterSplit", "Metaspace",       "Whitespace",
+    "Sequence",         "Split",      "Punctuation",        "WhitespaceSplit", "Digits",
+    "UnicodeScripts",   "FixedLength"};
+constexpr std::array<std::string_view, 10> kDecoders{
+    "BPEDecoder", "ByteLevel", "WordPiece", "Metaspace", "CTC",
+    "Sequence",   "Replace",   "Fuse",      "Strip",     "ByteFallback"};
+
+// Throws UnsupportedTokenizer for a type among ``known``, and Error for any other.
+template <std::size_t size>
+[[noreturn]] void refuse_kind(const std::string& what, const std::string& type,
+                              const std::array<std::string_view, size>& known,
+                              const Document& document) {
+  if (std::find(known.begin(), known.end(), type) == known.end())
+    document.refuse(what, "has the unknown type " + shown(json(type)));
+  throw UnsupportedTokenizer(document.subject, "has the " + what + " " + shown(json(type)));
+}
+
+// The fields that are `ByteLevel`'s as pre-tokenizer, decoder and post-processor.
+void check_byte_level(Fields& fields) {
+  required_flag(fields, "add_prefix_space");
+  required_flag(fields, "trim_offsets");
+  fields.boolean("use_regex", true);
+}
+
 PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
                       const Document& document) {
   const auto id_of = [&](std::string_view token) {
@@ -46,10 +83,8 @@ PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
 
 void check_kind_of_model(Fields& model, bool has_vocabulary_and_merges, const Document& document) {
   // Old files name no type; then this is what tells BPE from the others.
-  const std::string type =
-      model.optional_text("type").value_or(has_vocabulary_and_merges ? "BPE" : "without a type");
-  if (type != "BPE")
-    throw UnsupportedTokenizer(document.subject, "has the model " + shown(json(type)));
+  const std::string type = model.text("type", has_vocabulary_and_merges ? "BPE" : "without a type");
+  if (type != "BPE") refuse_kind("model", type, kModels, document);
   if (!has_vocabulary_and_merges) document.refuse("model", "lacks vocab or merges");
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const std::string affix = model.optional_text(name).value_or("");
@@ -57,9 +92,11 @@ void check_kind_of_model(Fields& model, bool has_vocabulary_and_merges, const Do
       throw UnsupportedTokenizer(document.subject,
                                  "has the " + std::string(name) + " " + shown(json(affix)));
   }
-  if (model.boolean("byte_fallback", false))
+  if (optional_flag(model, "byte_fallback"))
     throw UnsupportedTokenizer(document.subject, "has a model with byte_fallback");
   const json* dropout = model.find("dropout");
+  if (dropout != nullptr && !(dropout->is_number() && *dropout >= 0 && *dropout <= 1))
+    model.refuse("dropout", "is " + shown(*dropout) + "; allowed: a number from 0 to 1");
   if (dropout != nullptr && *dropout != 0)
     throw UnsupportedTokenizer(document.subject, "has a model with dropout: random tokens");
 }
@@ -73,8 +110,8 @@ BytePairModel read_model(const json& value, ModelEvents& events, const Document&
   if (!problem.empty()) document.refuse("model.vocab", problem);
   read.merges = read_merges(events.merges(), read.vocabulary, document);
   read.unknown_token = model.optional_text("unk_token");
-  read.fuse_unknown = model.boolean("fuse_unk", false);
-  read.ignore_merges = model.boolean("ignore_merges", false);
+  read.fuse_unknown = optional_flag(model, "fuse_unk");
+  read.ignore_merges = optional_flag(model, "ignore_merges");
   return read;
 }
 
@@ -91,7 +128,8 @@ void read_pre_tokenizer(Fields& file, TokenizerParts& parts, const Document& doc
   }
   Fields fields(*value, kPlace, document);
   if (const std::string& type = fields.text("type"); type != "ByteLevel")
-    throw UnsupportedTokenizer(document.subject, "has the pre-tokenizer " + shown(json(type)));
+    refuse_kind("pre-tokenizer", type, kPreTokenizers, document);
+  check_byte_level(fields);
   parts.add_prefix_space = required_flag(fields, "add_prefix_space");
   parts.use_regex = fields.boolean("use_regex", true);
 }
@@ -100,14 +138,30 @@ void check_other_kinds(Fields& file, const Document& document) {
   if (const std::string version = file.optional_text("version").value_or("1.0"); version != "1.0")
     file.refuse("version", "is " + shown(json(version)) + "; allowed: \"1.0\"");
   if (const json* normalizer = file.find("normalizer"))
-    throw UnsupportedTokenizer(
-        document.subject,
-        "has the normalizer " + shown(Fields(*normalizer, "normalizer", document).value("type")));
+    refuse_kind("normalizer", Fields(*normalizer, "normalizer", document).text("type"),
+                kNormalizers, document);
   const json* decoder = file.find("decoder");
   if (decoder == nullptr) throw UnsupportedTokenizer(document.subject, "has no decoder");
-  if (const std::string& type = Fields(*decoder, "decoder", document).text("type");
-      type != "ByteLevel")
-    throw UnsupportedTokenizer(document.subject, "has the decoder " + shown(json(type)));
+  Fields fields(*decoder, "decoder", document);
+  if (const std::string& type = fields.text("type"); type != "ByteLevel")
+    refuse_kind("decoder", type, kDecoders, document);
+  check_byte_level(fields);
+}
+
+// What shortens and fills texts for training: read, and not used here.
+void check_lengths(Fields& file, const Document& document) {
+  if (const json* found = file.find("truncation")) {
+    Fields truncation(*found, "truncation", document);
+    for (const char* name : {"max_length", "stride"}) truncation.integer(name, 0, INT64_MAX);
+    truncation.text("strategy");
+  }
+  if (const json* found = file.find("padding")) {
+    Fields padding(*found, "padding", document);
+    padding.value("strategy");
+    for (const char* name : {"direction", "pad_token"}) padding.text(name);
+    for (const char* name : {"pad_id", "pad_type_id"}) padding.integer(name, 0, UINT32_MAX);
+    padding.optional_integer("pad_to_multiple_of", 0, INT64_MAX);
+  }
 }
 
 AddedToken read_added_token(const json& entry, const Document& document) {
@@ -155,11 +209,18 @@ TokenizerParts read_tokenizer(std::string_view json, const std::string& subject)
   limits.max_bytes = kMaxTokenizerBytes;
   limits.max_values = kMostValues;
   ModelEvents events(subject, limits);
+  if (json.substr(0, 3) == "\xEF\xBB\xBF")
+    Document{Status::kBundle, subject, limits.remedy}.refuse("", "begins with a byte order mark");
   read_json(json, subject, limits, events);
   const nlohmann::json tree = events.take_tree();
   const Document document{Status::kBundle, subject, limits.remedy};
   Fields file(tree, "", document);
   TokenizerParts parts;
+  for (const char* name : {"version", "truncation", "padding", "added_tokens", "normalizer",
+                           "pre_tokenizer", "post_processor", "decoder", "model"})
+    file.ignore(name);
+  file.require_no_others();
+  check_lengths(file, document);
   check_other_kinds(file, document);
   read_pre_tokenizer(file, parts, document);
   parts.model = read_model(file.value("model"), events, document);

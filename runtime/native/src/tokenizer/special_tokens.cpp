@@ -1,5 +1,6 @@
 #include "tokenizer/special_tokens.h"
 
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,8 +25,17 @@ std::uint32_t token_id(const json& value, const Document& document) {
   return static_cast<std::uint32_t>(integer_of(value, kPlace, 0, kMaxTokens - 1, document));
 }
 
-std::optional<SpecialTokens> read_byte_level(const json& /*processor*/,
-                                             const Document& /*document*/) {
+void check_flags(Fields& fields) {
+  for (const char* name : {"add_prefix_space", "trim_offsets"}) {
+    fields.value(name);
+    fields.boolean(name, false);
+  }
+}
+
+std::optional<SpecialTokens> read_byte_level(const json& processor, const Document& document) {
+  Fields fields(processor, kPlace, document);
+  check_flags(fields);
+  fields.boolean("use_regex", true);
   return std::nullopt;
 }
 
@@ -34,13 +44,44 @@ std::optional<SpecialTokens> read_sentence_pair(const json& processor, const Doc
   const auto id_of = [&](const char* name) {
     const json& pair = fields.array(name, 2);
     if (pair.size() != 2) fields.refuse(name, "is no pair of a token and its id");
+    text_of(pair[0], fields.place_of(name), document);
     return token_id(pair[1], document);
   };
+  if (fields.text("type") == "RobertaProcessing") check_flags(fields);
   return SpecialTokens{{id_of("cls")}, {id_of("sep")}};
+}
+
+// The one member of a template's part, {"Sequence": {…}} or {"SpecialToken": {…}}, whole.
+void check_part(const json& entry, const std::string& place, const Document& document) {
+  Fields part(entry, place, document);
+  const bool is_sequence = entry.contains("Sequence");
+  const char* const name = is_sequence ? "Sequence" : "SpecialToken";
+  Fields fields(part.value(name), part.place_of(name), document);
+  part.require_no_others();
+  const std::string& id = fields.text("id");
+  if (is_sequence && id != "A" && id != "B")
+    fields.refuse("id", "is " + shown(json(id)) + "; allowed: A, B");
+  fields.integer("type_id", 0, UINT32_MAX);
+}
+
+void check_template(Fields& fields, const Document& document) {
+  for (const char* name : {"single", "pair"})
+    for (const json& entry : fields.array(name, kMostParts))
+      check_part(entry, fields.place_of(name), document);
+  const json& tokens = fields.value("special_tokens");
+  const std::string place = fields.place_of("special_tokens");
+  if (!tokens.is_object()) fields.refuse("special_tokens", "is " + shown(tokens));
+  for (const json& token : tokens) {
+    Fields each(token, place, document);
+    each.text("id");
+    for (const json& id : each.array("ids", kMostParts)) token_id(id, document);
+    for (const json& text : each.array("tokens", kMostParts)) text_of(text, place, document);
+  }
 }
 
 std::optional<SpecialTokens> read_template(const json& processor, const Document& document) {
   Fields fields(processor, kPlace, document);
+  check_template(fields, document);
   const json& tokens = fields.value("special_tokens");
   SpecialTokens read;
   std::size_t num_texts = 0;
@@ -91,7 +132,7 @@ std::optional<SpecialTokens> read_processor(const json& processor, const Documen
   const std::string& type = Fields(processor, kPlace, document).text("type");
   const auto reader = readers().find(type);
   if (reader == readers().end())
-    throw UnsupportedTokenizer(document.subject, "has the post-processor " + shown(json(type)));
+    document.refuse(kPlace, "has the unknown type " + shown(json(type)));
   return reader->second(processor, document);
 }
 

@@ -1,0 +1,26 @@
+// Fractions that are rounded as the Python runtime does it.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace skipdec::runtime {
+
+// The integer at or below numerator / denominator; denominator > 0.
+inline std::int64_t floor_of(std::int64_t numerator, std::int64_t denominator) {
+  const std::int64_t quotient = numerator / denominator;
+  return numerator % denominator < 0 ? quotient - 1 : quotient;
+}
+
+// The nearest integer, ties upward.
+inline std::int64_t round_half_up(std::int64_t numerator, std::int64_t denominator) {
+  return floor_of(2 * numerator + denominator, 2 * denominator);
+}
+
+// Irrational values lie on a grid, so that the last bits of a machine's libm can't move a tie.
+constexpr std::int64_t kGrid = std::int64_t{1} << 40;
+inline std::int64_t on_grid(double value) {
+  return static_cast<std::int64_t>(std::nearbyint(value * static_cast<double>(kGrid)));
+}
+
+}  // namespace skipdec::runtime

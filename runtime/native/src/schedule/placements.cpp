@@ -1,0 +1,117 @@
+// Which layers a budget runs (runtime/schedule/placements).
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <set>
+#include <string_view>
+
+#include "errors.h"
+#include "schedule/fractions.h"
+#include "schedule/rule.h"
+
+namespace skipdec::runtime {
+namespace {
+
+// first .. stop-1, behind what ``layers`` holds.
+void append(LayerPlan& layers, std::int64_t first, std::int64_t stop) {
+  for (std::int64_t layer = first; layer < stop; ++layer) layers.push_back(layer);
+}
+
+LayerPlan top(const Rule& rule, std::int64_t budget) {
+  LayerPlan layers;
+  append(layers, 0, rule.warmup_layers);
+  append(layers, rule.num_layers - (budget - rule.warmup_layers), rule.num_layers);
+  return layers;
+}
+
+LayerPlan bottom(const Rule& /*rule*/, std::int64_t budget) {
+  LayerPlan layers;
+  append(layers, 0, budget);
+  return layers;
+}
+
+LayerPlan unified(const Rule& rule, std::int64_t budget) {
+  const std::int64_t lowest = std::max<std::int64_t>(rule.warmup_layers, 1);
+  const std::int64_t steps = budget - lowest, span = rule.num_layers - lowest;
+  LayerPlan layers;
+  append(layers, 0, lowest);
+  for (std::int64_t step = 1; step <= steps; ++step)
+    layers.push_back(lowest - 1 + round_half_up(step * span, steps));
+  return layers;
+}
+
+// Again and again the middle layer, the lower of two, of the widest gap, the highest of equals.
+LayerPlan unified_nested(const Rule& rule, std::int64_t budget) {
+  std::set<std::int64_t> chosen{rule.num_layers - 1};
+  const std::int64_t lowest = std::max<std::int64_t>(rule.warmup_layers, 1);
+  for (std::int64_t layer = 0; layer < lowest; ++layer) chosen.insert(layer);
+  std::set<std::array<std::int64_t, 3>> gaps;  // width, low, high
+  const auto add = [&gaps](std::int64_t low, std::int64_t high) {
+    if (high - low > 1) gaps.insert({high - low, low, high});
+  };
+  add(lowest - 1, rule.num_layers - 1);
+  while (static_cast<std::int64_t>(chosen.size()) < budget) {
+    const auto [width, low, high] = *gaps.rbegin();
+    gaps.erase(std::prev(gaps.end()));
+    const std::int64_t middle = (low + high) / 2;
+    chosen.insert(middle);
+    add(low, middle);
+    add(middle, high);
+  }
+  return {chosen.begin(), chosen.end()};
+}
+
+// How often 2 divides ``distance``; of 0 more often than of any other.
+std::int64_t level_of(std::int64_t distance) {
+  if (distance == 0) return INT64_MAX;
+  std::int64_t level = 0;
+  for (; distance % 2 == 0; distance /= 2) ++level;
+  return level;
+}
+
+LayerPlan hierarchical(const Rule& rule, std::int64_t budget) {
+  LayerPlan others;
+  append(others, rule.warmup_layers, rule.num_layers);
+  const auto rank = [&rule](std::int64_t layer) {
+    return std::pair(level_of(rule.num_layers - 1 - layer), layer);
+  };
+  std::sort(others.begin(), others.end(),
+            [&](std::int64_t left, std::int64_t right) { return rank(left) > rank(right); });
+  LayerPlan layers;
+  append(layers, 0, rule.warmup_layers);
+  layers.insert(layers.end(), others.begin(), others.begin() + (budget - rule.warmup_layers));
+  std::sort(layers.begin(), layers.end());
+  return layers;
+}
+
+LayerPlan d3(const Rule& rule, std::int64_t budget) {
+  const auto tail = rule.parameters["tail"].get<std::int64_t>();
+  const std::int64_t start = rule.warmup_layers + floor_of(budget - rule.warmup_layers - tail, 2);
+  LayerPlan layers;
+  append(layers, 0, start);
+  append(layers, start + rule.num_layers - budget, rule.num_layers);
+  return layers;
+}
+
+struct Placement {
+  std::string_view name;
+  LayerPlan (*layers)(const Rule& rule, std::int64_t budget);
+};
+
+constexpr std::array<Placement, 6> kPlacements{{{"top", top},
+                                                {"bottom", bottom},
+                                                {"unified", unified},
+                                                {"unified-nested", unified_nested},
+                                                {"hierarchical", hierarchical},
+                                                {"d3", d3}}};
+
+}  // namespace
+
+LayerPlan layers_of(const Rule& rule, std::int64_t budget) {
+  const auto* found = std::find_if(kPlacements.begin(), kPlacements.end(),
+                                   [&](const auto& each) { return each.name == rule.placement; });
+  if (found == kPlacements.end()) throw Error(Status::kInternal, "placement", "has no layers");
+  return found->layers(rule, budget);
+}
+
+}  // namespace skipdec::runtime

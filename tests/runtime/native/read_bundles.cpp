@@ -1,0 +1,42 @@
+// read_bundles: reads the path of a bundle a line, and answers each with a line: "open", or
+// "refused " and why. Nothing is loaded: no engines, no ONNX Runtime.
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "bundle/bundle.h"
+#include "errors.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unsupported.h"
+
+namespace {
+
+using namespace skipdec::runtime;
+
+void read(const std::string& path) {
+  const auto bundle = Bundle::open(path, Verify::kFull);
+  bundle->await_weights();
+  const Manifest& manifest = bundle->manifest();
+  if (!manifest.tokenizer) return;
+  try {
+    Tokenizer::parse(bundle->read(*manifest.tokenizer), path + "/" + *manifest.tokenizer,
+                     manifest.prompt_template);
+  } catch (const UnsupportedTokenizer&) {  // it runs on token ids
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (std::string path; std::getline(std::cin, path);) {
+    std::string answer = "open";
+    try {
+      read(path);
+    } catch (const Error& error) {
+      answer = std::string("refused ") + error.what();
+      std::replace(answer.begin(), answer.end(), '\n', ' ');
+    }
+    std::cout << answer << std::endl;
+  }
+}
