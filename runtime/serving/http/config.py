@@ -44,7 +44,9 @@ class ServerConfig(ValidatedConfig):
         default=1 << 20, ge=1024, description="of a request"
     )
     max_connections: Annotated[int, Option(panel=_LIMITS)] = Field(
-        default=1024, ge=1, description="at once; idle and slow ones are closed for others, then 503"
+        default=1024,
+        ge=1,
+        description="at once; idle and slow ones are closed for others, then 503",
     )
     read_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
         default=30.0, gt=0, description="seconds for a request's headers, and for its body"
