@@ -23,6 +23,11 @@ _SHOWN = 80  # characters of a value
 _MOST_BITS = 10_000  # of a number; Python refuses to write more than 4,300 digits
 MOST_PROBLEMS = 10  # of one kind that are listed
 _MOST_CHARACTERS = 4_000  # of a message to a client
+_BRACKETS: Mapping[type, tuple[str, str]] = {
+    list: ("[", "]"),
+    dict: ("{", "}"),
+    tuple: ("(", ")"),
+}
 _FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # as configurations write a field's name
 
 
@@ -58,7 +63,7 @@ def _write(value: object, parts: list[str], room: int) -> int:
         text = repr(value[: max(room, 0) + 1])
     elif type(value) is int and value.bit_length() > _MOST_BITS:
         text = f"a number of {value.bit_length():,} bits"
-    elif type(value) in (list, tuple, dict) and value:
+    elif type(value) in _BRACKETS and value:
         return _write_entries(value, parts, room)
     else:
         text = repr(value)
@@ -67,7 +72,7 @@ def _write(value: object, parts: list[str], room: int) -> int:
 
 
 def _write_entries(value: Any, parts: list[str], room: int) -> int:  # noqa: ANN401
-    begin, end = {list: "[]", dict: "{}", tuple: "()"}[type(value)]
+    begin, end = _BRACKETS[type(value)]
     parts.append(begin)
     room -= 1
     for place, entry in enumerate(value):

@@ -31,6 +31,8 @@ from typing import Any
 
 from tiny import tiny_bundle
 
+from skipdec.runtime.serving.http.protocol import CompletionRequest
+
 _MAX_CPU = 0.005  # seconds of the event loop's thread, of one callback
 _MAX_GAP = 0.5  # seconds between two answers of /health/live
 _MAX_ANSWER = 16 << 10  # bytes of a refusal
@@ -127,41 +129,7 @@ def _values(source: random.Random) -> dict[str, dict[str, Any]]:
         "64 long texts": ["ab " * 5_000] * 64,
     }
     odd = numbers | texts | lists
-    fields = (
-        "model",
-        "prompt",
-        "max_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "n",
-        "best_of",
-    )
-    fields += (
-        "logprobs",
-        "echo",
-        "stream",
-        "stream_options",
-        "seed",
-        "stop",
-        "stop_token_ids",
-        "user",
-    )
-    fields += (
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "min_tokens",
-        "timeout",
-    )
-    fields += (
-        "ignore_eos",
-        "skip_special_tokens",
-        "include_stop_str_in_output",
-        "schedule",
-        "suffix",
-    )
+    fields = (*CompletionRequest.model_fields, "suffix")
     extra = {"schedule": schedules, "prompt": prompts}
     return {field: odd | extra.get(field, {}) for field in fields}
 
@@ -250,7 +218,7 @@ def serve(times: Path, bundle: str) -> None:
         partial.rename(times)
         longest = 0.0
 
-    asyncio.Handle._run = run  # type: ignore[method-assign]
+    asyncio.Handle._run = run  # type: ignore[method-assign, assignment]
     signal.signal(signal.SIGUSR1, tell)
     sys.argv = ["skipdec", "serve", f"tiny={bundle}", "--port", "0", "--threads", "1"]
     sys.argv += ["--log-format", "json", "--allow-schedule", "any"]

@@ -101,7 +101,7 @@ class Exponential(Curve):
 
 def _positive_number_problems(name: str, value: object) -> list[str]:
     """Say what is wrong with a parameter that is a finite number above 0, if anything."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and 0 < value <= sys.float_info.max:
+    is_bool = isinstance(value, bool)
+    if isinstance(value, int | float) and not is_bool and 0 < value <= sys.float_info.max:
         return []
     return [f"{name} is {shown(value)}; this decay needs a finite number above 0, e.g. {name}=2"]

@@ -53,7 +53,7 @@ class ServedModel:
 
         Neither a file's name nor a document is read for a client.
         """
-        if self.lists(wanted):
+        if wanted is None or self.lists(wanted):
             return
         if wanted.strip().lower().endswith(".json"):
             raise ScheduleError("schedule", f"{shown(wanted)} is a file's name; {self._remedy}")
