@@ -2,8 +2,8 @@
 
 #include <array>
 #include <charconv>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace skipdec::runtime {
@@ -22,7 +22,7 @@ std::string float_text(double value) {
       std::to_chars(buffer.begin(), buffer.end(), value, std::chars_format::scientific);
   const std::string_view text(buffer.data(), static_cast<std::size_t>(written.ptr - buffer.data()));
   const std::size_t mark = text.find('e');
-  const int exponent = std::atoi(std::string(text.substr(mark + 1)).c_str());
+  const int exponent = std::stoi(std::string(text.substr(mark + 1)));
   if (exponent < kLeastExponent || exponent >= kMostExponent) return std::string(text);
   std::array<char, 400> plain{};
   const auto end = std::to_chars(plain.begin(), plain.end(), value, std::chars_format::fixed);

@@ -108,7 +108,7 @@ class Service {
   void score_next();
   void post(const std::vector<Delta>& deltas);
   void end_all(const std::optional<std::string>& failure);
-  void end(Ticket& ticket, const Error& reason);
+  static void end(Ticket& ticket, const Error& reason);
 
   std::shared_ptr<const Bundle> bundle_;
   ServiceOptions options_;

@@ -1,9 +1,9 @@
 #include "sessions/onnxruntime/forked_exit.h"
 
 #include <dlfcn.h>
+#include <sys/types.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -13,8 +13,7 @@ namespace {
 
 #ifdef __GLIBC__
 void end_if_forked(int status, void* registered_by) {
-  if (static_cast<std::intptr_t>(getpid()) == reinterpret_cast<std::intptr_t>(registered_by))
-    return;
+  if (getpid() == *static_cast<const pid_t*>(registered_by)) return;
   std::cout.flush();
   std::clog.flush();
   std::fflush(nullptr);
@@ -34,10 +33,10 @@ void stay_loaded() {
 
 void end_forked_children_early() {
 #ifdef __GLIBC__
+  static pid_t registered_by = getpid();
   static const bool is_registered = [] {
     stay_loaded();
-    return on_exit(end_if_forked, reinterpret_cast<void*>(static_cast<std::intptr_t>(getpid()))) ==
-           0;
+    return on_exit(end_if_forked, &registered_by) == 0;
   }();
   static_cast<void>(is_registered);
 #endif
