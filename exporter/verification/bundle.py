@@ -68,7 +68,13 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
         engines=engines,
         tokens=tokens,
         notes=notes,
-        remedies=tuple(remedies(request.precision, is_migrated=migration is not None)),
+        remedies=tuple(
+            remedies(
+                request.precision,
+                is_migrated=migration is not None,
+                is_compiled=target_of(bundle.manifest.target).is_compiled,
+            )
+        ),
         seconds=perf_counter() - start,
     )
 

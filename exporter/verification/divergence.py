@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ def divergence_bound(precision: PrecisionSpec) -> DivergenceBound | None:
     )
 
 
-def divergence(expected: NDArray[np.float64], logprobs: Mapping[int, float]) -> float:
+def divergence(expected: NDArray[np.floating[Any]], logprobs: Mapping[int, float]) -> float:
     """Return the divergence at one position of ``logprobs`` from ``expected``, in nats.
 
     ``expected`` [V] are the reference's log-probabilities; ``logprobs`` maps some tokens to the
@@ -67,10 +68,13 @@ def divergence(expected: NDArray[np.float64], logprobs: Mapping[int, float]) -> 
     return float(weights @ (reference - own) + rest * np.log(rest / own_rest))
 
 
-def remedies(precision: PrecisionSpec, *, is_migrated: bool) -> Iterator[str]:
+def remedies(
+    precision: PrecisionSpec, *, is_migrated: bool = False, is_compiled: bool = False
+) -> Iterator[str]:
     """Yield what rounds less than ``precision`` does, the cheapest first; nothing for floats.
 
-    ``is_migrated``: outliers were moved into the weights already.
+    ``is_migrated``: outliers were moved into the weights already. ``is_compiled``: for TensorRT,
+    whose blocks have no accuracy level.
     """
     if divergence_bound(precision) is None:
         return
@@ -85,7 +89,7 @@ def remedies(precision: PrecisionSpec, *, is_migrated: bool) -> Iterator[str]:
     if precision.accuracy_level == 4:
         yield "--accuracy-level 0"
     if "int8" in used:
-        yield "--quantize int8-block --accuracy-level 0"
+        yield f"--quantize int8-block{'' if is_compiled else ' --accuracy-level 0'}"
     if "int4" in used:
         yield "'skipdec round MODEL --data FILE -o DIR' and an export of DIR"
     if (precision.block_size or 0) > _SMALL_BLOCK:

@@ -133,14 +133,15 @@ def test_the_coarsest_format_sets_the_bound(
 
 def test_remedies_leave_out_what_was_already_done() -> None:
     int8 = PrecisionSpec(quantize="int8", head_quantize="int8")
-    assert "--migrate" in " ".join(remedies(int8, is_migrated=False))
+    assert "--migrate" in " ".join(remedies(int8))
     assert "--migrate" not in " ".join(remedies(int8, is_migrated=True))
+    assert "--accuracy-level" not in " ".join(remedies(int8, is_compiled=True))
     exact = {"quantize": "int4", "head_quantize": "int4", "block_size": 32, "accuracy_level": 0}
-    left = " ".join(remedies(PrecisionSpec.model_validate(exact), is_migrated=False))
+    left = " ".join(remedies(PrecisionSpec.model_validate(exact)))
     assert "skipdec round" in left
     assert "--block-size" not in left
     assert "--accuracy-level" not in left
-    assert list(remedies(PrecisionSpec(), is_migrated=False)) == []
+    assert list(remedies(PrecisionSpec())) == []
 
 
 @pytest.mark.parametrize(
