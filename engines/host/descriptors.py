@@ -25,6 +25,8 @@ def raise_descriptor_limit(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted if soft == resource.RLIM_INFINITY else soft
     raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if raised <= soft:
+        return soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
     except (OSError, ValueError):  # a container's policy

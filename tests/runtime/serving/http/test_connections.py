@@ -264,6 +264,7 @@ def test_too_few_open_files_for_one_connection_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     with pytest.raises(UsageError, match="is 64, but"):
         server_module._connection_limit(1024, workers=1)
 
@@ -274,6 +275,7 @@ def test_too_few_open_files_for_one_connection_are_refused(
         ((10, 20), 15, 15),
         ((10, 20), 30, 20),
         ((10, 20), 5, 10),
+        ((10, 10), 30, 10),
         ((10, resource.RLIM_INFINITY), 30, 30),
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 30, 30),
     ],
