@@ -77,5 +77,7 @@ def _template_problems(processor: Mapping[str, Any]) -> Iterator[str]:
             inner = next(iter(part.values())) if isinstance(part, dict) else part
             if not isinstance(inner, dict):
                 yield f"a part of its template {name!r} is {part!r:.80}; allowed: an object"
+            elif name == "single" and "Sequence" in part and inner["id"] != "A":
+                yield "its template for one text has a second one"
             elif name == "single" and "SpecialToken" in part and inner["id"] not in described:
                 yield f"its template has the token {inner['id']!r:.80}, which is not described"

@@ -135,7 +135,7 @@ void read_pre_tokenizer(Fields& file, TokenizerParts& parts, const Document& doc
 }
 
 void check_other_kinds(Fields& file, const Document& document) {
-  if (const std::string version = file.optional_text("version").value_or("1.0"); version != "1.0")
+  if (const std::string version = file.text("version", "1.0"); version != "1.0")
     file.refuse("version", "is " + shown(json(version)) + "; allowed: \"1.0\"");
   if (const json* normalizer = file.find("normalizer"))
     refuse_kind("normalizer", Fields(*normalizer, "normalizer", document).text("type"),
