@@ -42,6 +42,18 @@ compile_native() {
     fi
 }
 
+# requirements EXTRAS: what the package and these extras need, a line each, skipdec's own extras left out.
+requirements() {
+    "$environment/bin/python" -c '
+import sys, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extras = [project["optional-dependencies"][extra] for extra in sys.argv[1].split(",")]
+for requirement in sum(extras, project["dependencies"]):
+    if not requirement.startswith("skipdec["):
+        print(requirement)
+' "$1"
+}
+
 setup_start=$SECONDS
 report() {
     local seconds=$((SECONDS - setup_start))
@@ -62,9 +74,12 @@ ONNX Runtime), while C++ is compiled ($compiles)"
     compile_native >"$environment/compiling" 2>&1 &
     # torch alone and first, so that pip takes a CPU build of it wherever one is configured
     pip_install "$(grep '^torch==' "$constraints")"
+    requirements "$demo_extras" >"$environment/requirements"
+    pip_install --requirement "$environment/requirements"
+    report "libraries are installed"
     wait $!
     cat "$environment/compiling" >&2
-    report "PyTorch is installed and C++ compiled; the rest follows"
+    report "C++ is compiled"
     install_editable "$demo_extras"
     echo "$stamp" >"$environment/stamp"
 fi

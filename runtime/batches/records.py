@@ -14,7 +14,8 @@ from typing import IO, Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from ...engines.documents import parse_json
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, shown
+from ..schedule.notation import beyond_notation
 from ..tokens.sampling import SamplingParams
 from .prompts import Prompt
 
@@ -61,8 +62,8 @@ class PromptLine(SamplingParams):
         elif not isinstance(self.prompt_token_ids, list | None):
             ids = f"{self.prompt_token_ids!r:.{_MAX_SHOWN}}"
             yield f"prompt_token_ids is {ids}; allowed: a list of token ids"
-        if self.schedule is not None and self.schedule.strip().lower().endswith(".json"):
-            yield f"`schedule` is {self.schedule!r:.80}, a file's name; give the schedule's text"
+        if self.schedule is not None and (kind := beyond_notation(self.schedule)):
+            yield f"`schedule` is {shown(self.schedule)}, {kind}; give the schedule's text"
 
     @property
     def content(self) -> Prompt:

@@ -30,6 +30,19 @@ _PRESET = re.compile(r"([0-9]+(?:\.[0-9]+)?)x")
 EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
 
 
+def beyond_notation(text: str) -> str | None:
+    """Return what ``text`` is where reading it takes more than the notation; None: it is notation.
+
+    Such schedules are for the user of this machine, not for clients of a server.
+
+    >>> beyond_notation("a.json"), beyond_notation('{"schedule": …'), beyond_notation("2x")
+    ("a file's name", 'a document', None)
+    """
+    if text.strip().lower().endswith(".json"):
+        return "a file's name"
+    return "a document" if text.lstrip().startswith("{") else None
+
+
 def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) -> dict[str, Any]:
     """Return the arguments of ExitSchedule that ``text`` stands for.
 

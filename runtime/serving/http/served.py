@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....engines.errors import ScheduleError, UsageError, shown
+from ...schedule.notation import beyond_notation
 from ...schedule.text import format_schedule
 from ..service import EngineService
 from .config import ANY_SCHEDULE
@@ -55,10 +56,8 @@ class ServedModel:
         """
         if wanted is None or self.lists(wanted):
             return
-        if wanted.strip().lower().endswith(".json"):
-            raise ScheduleError("schedule", f"{shown(wanted)} is a file's name; {self._remedy}")
-        if wanted.lstrip().startswith("{"):
-            raise ScheduleError("schedule", f"{shown(wanted)} is a document; {self._remedy}")
+        if kind := beyond_notation(wanted):
+            raise ScheduleError("schedule", f"{shown(wanted)} is {kind}; {self._remedy}")
         resolve = self.engine.outline.resolve_schedule
         asked = resolve(wanted, max_tokens=max_tokens)
         allowed: list[str | None] = [None, *self.listed]

@@ -13,6 +13,7 @@ from ....engines.checking import ValidatedConfig
 from ....engines.documents import parse_json
 from ....engines.errors import UsageError, shown
 from ...batches.prompts import Prompt
+from ...schedule.notation import beyond_notation
 from ...tokens.sampling import SamplingParams
 from .tensors import TensorType
 
@@ -93,8 +94,8 @@ class TritonRequest(ValidatedConfig):
             yield "give either `text_input` or `input_ids`"
         if self.text_input is None and not self.exclude_input_in_output:
             yield "`exclude_input_in_output` is false; allowed: with `text_input` only"
-        if self.schedule is not None and self.schedule.strip().lower().endswith(".json"):
-            yield f"`schedule` is {self.schedule!r:.80}, a file's name; give the schedule's text"
+        if self.schedule is not None and (kind := beyond_notation(self.schedule)):
+            yield f"`schedule` is {shown(self.schedule)}, {kind}; give the schedule's text"
 
     @property
     def prompt(self) -> Prompt:

@@ -105,7 +105,7 @@ std::int64_t table(const Rule& rule, std::int64_t index) {
   return rule.parameters["table"][static_cast<std::size_t>(index)].get<std::int64_t>();
 }
 
-std::int64_t d3(const Rule& rule, std::int64_t index) {
+std::int64_t d3_budget(const Rule& rule, std::int64_t index) {
   const auto alpha = rule.parameters["alpha"].get<double>();
   const double value =
       static_cast<double>(rule.max_exit_layer) * std::pow(alpha, static_cast<double>(index));
@@ -124,7 +124,7 @@ constexpr std::array<Decay, 8> kDecays{{{"linear", linear},
                                         {"step", step},
                                         {"constant", constant},
                                         {"table", table},
-                                        {"d3", d3}}};
+                                        {"d3", d3_budget}}};
 
 }  // namespace
 

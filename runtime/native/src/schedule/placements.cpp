@@ -84,7 +84,7 @@ LayerPlan hierarchical(const Rule& rule, std::int64_t budget) {
   return layers;
 }
 
-LayerPlan d3(const Rule& rule, std::int64_t budget) {
+LayerPlan d3_layers(const Rule& rule, std::int64_t budget) {
   const auto tail = rule.parameters["tail"].get<std::int64_t>();
   const std::int64_t start = rule.warmup_layers + floor_of(budget - rule.warmup_layers - tail, 2);
   LayerPlan layers;
@@ -103,7 +103,7 @@ constexpr std::array<Placement, 6> kPlacements{{{"top", top},
                                                 {"unified", unified},
                                                 {"unified-nested", unified_nested},
                                                 {"hierarchical", hierarchical},
-                                                {"d3", d3}}};
+                                                {"d3", d3_layers}}};
 
 }  // namespace
 

@@ -16,20 +16,20 @@ struct Named {
   const char* parameter;
 };
 
-constexpr std::array<Named, 8> kDecays{{{"linear", nullptr},
-                                        {"cosine", nullptr},
-                                        {"power", "power"},
-                                        {"exponential", "rate"},
-                                        {"step", "steps"},
-                                        {"constant", nullptr},
-                                        {"table", "table"},
-                                        {"d3", "alpha"}}};
-constexpr std::array<Named, 6> kPlacements{{{"top", nullptr},
-                                            {"bottom", nullptr},
-                                            {"unified", nullptr},
-                                            {"unified-nested", nullptr},
-                                            {"hierarchical", nullptr},
-                                            {"d3", "tail"}}};
+constexpr std::array<Named, 8> kDecayNames{{{"linear", nullptr},
+                                            {"cosine", nullptr},
+                                            {"power", "power"},
+                                            {"exponential", "rate"},
+                                            {"step", "steps"},
+                                            {"constant", nullptr},
+                                            {"table", "table"},
+                                            {"d3", "alpha"}}};
+constexpr std::array<Named, 6> kPlacementNames{{{"top", nullptr},
+                                                {"bottom", nullptr},
+                                                {"unified", nullptr},
+                                                {"unified-nested", nullptr},
+                                                {"hierarchical", nullptr},
+                                                {"d3", "tail"}}};
 
 // Reads what a rule's name needs, and refuses what others would.
 class RuleReader {
@@ -46,8 +46,8 @@ class RuleReader {
     rule_.horizon = fields_.integer("horizon", 1, Schedule::kMaxHorizon);
     if (object_.contains("prompt")) rule_.prompt = fields_.text("prompt");
     if (rule_.prompt != "full" && rule_.prompt != "decay") unknown("prompt", "full, decay");
-    choose("decay", rule_.decay, kDecays);
-    choose("placement", rule_.placement, kPlacements);
+    choose("decay", rule_.decay, kDecayNames);
+    choose("placement", rule_.placement, kPlacementNames);
     fields_.require_no_others();
     check_decay();
     check_placement();

@@ -43,8 +43,7 @@ SchedulePointer given_plan(std::string_view text, const std::string& subject,
   limits.remedy = document.remedy;
   const json value = parse_json(text, subject, limits);
   Fields fields(value, "", document);
-  if (fields.find("digest") != nullptr)
-    checked_digest(std::string(trimmed(text)) + "\n", document);
+  if (fields.find("digest") != nullptr) checked_digest(std::string(trimmed(text)) + "\n", document);
   return plan_of(fields.value("plan"), num_layers, document).schedule;
 }
 

@@ -73,6 +73,7 @@ def test_a_prompt_is_a_text_or_token_ids() -> None:
         ({"text_input": np.array([b"a", b"b"], dtype=object)}, "has 2 values; allowed: one"),
         (tensors(text_input="a", max_tokens=0), "max_tokens is 0"),
         (tensors(text_input="a", schedule="/srv/2x.JSON "), "a file's name; give the schedule's"),
+        (tensors(text_input="a", schedule='{"num_layers": 6}'), "a document; give the schedule's"),
         (tensors(text_input="a", temperature=float("nan")), "temperature is nan"),
         (tensors(text_input="a", sampling_parameters="[1]"), "allowed: a JSON object"),
         (tensors(text_input="a", sampling_parameters='{"tempratur": 1}'), "'temperature'"),
