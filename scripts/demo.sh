@@ -35,7 +35,7 @@ prompts=(
 )
 for schedule in full 2x 4x; do
     skipdec generate "$restaurants" "${prompts[@]/#/--prompt=}" --schedule "$schedule" \
-        --temperature 0 --max-tokens 60 -q >"$work/$schedule"
+        --temperature 0 --max-tokens 60 -q | grep -v -e '^#' -e '^$' >"$work/$schedule"
 done
 for place in "${!prompts[@]}"; do
     printf '\n%s\n' "${prompts[place]}"

@@ -60,7 +60,10 @@ report() {
     printf '[%d:%02d] %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
 }
 
-pip_install() { "$environment/bin/python" -m pip install --quiet --constraint "$constraints" "$@"; }
+# Python compiles modules when they are first imported: pip would take 20 s for all of PyTorch's.
+pip_install() {
+    "$environment/bin/python" -m pip install --quiet --no-compile --constraint "$constraints" "$@"
+}
 
 # install_editable EXTRAS: skipdec from this checkout, with what the extras need.
 # Type checkers can't follow its import hook: CONTRIBUTING.md says what to do for one's own scripts.
