@@ -54,7 +54,7 @@ def test_help_has_whole_names_and_no_values_of_flags(words: list[str], columns: 
     [
         (["generate", "bundle", "--quiet", "true"], "--quiet takes no value; leave 'true' out"),
         (["generate", "bundle", "-q", "False", "-p", "a"], "-q takes no value"),
-        (["serve", "--no-prefix-cache", "true", "bundle"], "--no-prefix-cache takes no value"),
+        (["export", "model", "--no-verify", "true"], "--no-verify takes no value"),
     ],
 )
 def test_a_flag_with_a_truth_value_is_refused(words: list[str], problem: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 
 import httpx2
 import pytest
@@ -21,6 +22,7 @@ from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.logs import REQUESTS
 from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBundle
 from skipdec.runtime.tokens.outputs import StreamDelta
 
@@ -46,6 +48,16 @@ def export_tiny(checkpoint: Path, directory: Path) -> Path:
 
 def open_tiny(path: Path) -> Generator:
     return Generator.open(path, threads=1, max_batch_size=ROWS)
+
+
+def logged(caplog: pytest.LogCaptureFixture, count: int) -> list[logging.LogRecord]:
+    """Wait for the lines of ``count`` requests: each comes when its answer has been sent."""
+    until = monotonic() + 30
+    while True:
+        records = [record for record in caplog.records if record.name == REQUESTS.name]
+        if len(records) >= count or monotonic() > until:
+            return records
+        sleep(0.01)
 
 
 class Running:

@@ -7,7 +7,7 @@ import logging
 import re
 
 import pytest
-from http_servers import Running
+from http_servers import Running, logged
 
 from skipdec.runtime.serving.http.logs import REQUESTS, JsonFormatter, TextFormatter
 
@@ -66,7 +66,8 @@ def test_a_clients_path_is_one_word_of_one_line(
     with caplog.at_level(logging.INFO, REQUESTS.name):
         server.http.get(path)
         server.complete(prompt="a", schedule=FORGED)
-    for record in caplog.records:
+        records = logged(caplog, 2)
+    for record in records:
         assert len(record.getMessage().split(" ")) == 2
         line = TextFormatter().format(record)
         assert line.isprintable()

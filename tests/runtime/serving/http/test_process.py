@@ -157,8 +157,8 @@ def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
         served.line("ready")
         workers = served.workers()
         assert len(workers) == 2
-        asked = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(2)]
-        served.line("POST")
+        asked = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(4)]
+        served.line("POST")  # of the first that has ended
         served.process.kill()
         wait_for_end(workers)
         assert any(isinstance(one.exception(), httpx2.TransportError) for one in asked)

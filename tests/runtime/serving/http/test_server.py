@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 import pytest
-from http_servers import Running, held_steps, in_thread, open_tiny, serving
+from http_servers import Running, held_steps, in_thread, logged, open_tiny, serving
 
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
@@ -197,7 +197,7 @@ def test_a_line_in_the_log_has_ids_and_never_a_prompt(
         secret = {"model": "tiny", "prompt": "secret", "max_tokens": 2, "stop": "hidden"}
         server.http.post("/v1/completions", json=secret, headers=headers)
         server.complete(prompt="secret", temperature="hidden")
-    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+        lines = [json.loads(JsonFormatter().format(record)) for record in logged(caplog, 2)]
     assert lines[0]["request_id"] == "mine-1"
     assert (lines[0]["status"], lines[0]["prompt_tokens"]) == (200, 7)
     assert lines[1]["status"] == 400
