@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -22,7 +22,6 @@ from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
-from skipdec.runtime.serving.http.logs import REQUESTS
 from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBundle
 from skipdec.runtime.tokens.outputs import StreamDelta
 
@@ -50,13 +49,16 @@ def open_tiny(path: Path) -> Generator:
     return Generator.open(path, threads=1, max_batch_size=ROWS)
 
 
-def logged(caplog: pytest.LogCaptureFixture, count: int) -> list[logging.LogRecord]:
-    """Wait for the lines of ``count`` requests: each comes when its answer has been sent."""
+def logged(caplog: pytest.LogCaptureFixture, *request_ids: str) -> list[logging.LogRecord]:
+    """Wait for the lines of these requests: each comes when its answer has been sent."""
     until = monotonic() + 30
     while True:
-        records = [record for record in caplog.records if record.name == REQUESTS.name]
-        if len(records) >= count or monotonic() > until:
-            return records
+        lines = {
+            getattr(record, "fields", {}).get("request_id"): record for record in caplog.records
+        }
+        if lines.keys() >= set(request_ids):
+            return [lines[request_id] for request_id in request_ids]
+        assert monotonic() < until, f"no lines of {request_ids}"
         sleep(0.01)
 
 
@@ -68,8 +70,10 @@ class Running:
         self.url = server.address
         self.http = httpx2.Client(base_url=server.address, timeout=60)
 
-    def complete(self, **fields: object) -> httpx2.Response:
-        return self.http.post("/v1/completions", json={"model": "tiny"} | fields)
+    def complete(
+        self, *, headers: Mapping[str, str] | None = None, **fields: object
+    ) -> httpx2.Response:
+        return self.http.post("/v1/completions", json={"model": "tiny"} | fields, headers=headers)
 
     def figures(self) -> dict[str, float]:
         """What /metrics says, by name and labels."""

@@ -64,9 +64,9 @@ def test_a_clients_path_is_one_word_of_one_line(
     server: Running, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     with caplog.at_level(logging.INFO, REQUESTS.name):
-        server.http.get(path)
-        server.complete(prompt="a", schedule=FORGED)
-        records = logged(caplog, 2)
+        server.http.get(path, headers={"X-Request-Id": "path"})
+        server.complete(prompt="a", schedule=FORGED, headers={"X-Request-Id": "schedule"})
+        records = logged(caplog, "path", "schedule")
     for record in records:
         assert len(record.getMessage().split(" ")) == 2
         line = TextFormatter().format(record)

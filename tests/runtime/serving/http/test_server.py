@@ -193,11 +193,11 @@ def test_a_line_in_the_log_has_ids_and_never_a_prompt(
     server: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, REQUESTS.name):
-        headers = {"X-Request-Id": "mine-1"}
-        secret = {"model": "tiny", "prompt": "secret", "max_tokens": 2, "stop": "hidden"}
-        server.http.post("/v1/completions", json=secret, headers=headers)
-        server.complete(prompt="secret", temperature="hidden")
-        lines = [json.loads(JsonFormatter().format(record)) for record in logged(caplog, 2)]
+        ids = ("mine-1", "mine-2")
+        headers = [{"X-Request-Id": request_id} for request_id in ids]
+        server.complete(prompt="secret", max_tokens=2, stop="hidden", headers=headers[0])
+        server.complete(prompt="secret", temperature="hidden", headers=headers[1])
+        lines = [json.loads(JsonFormatter().format(record)) for record in logged(caplog, *ids)]
     assert lines[0]["request_id"] == "mine-1"
     assert (lines[0]["status"], lines[0]["prompt_tokens"]) == (200, 7)
     assert lines[1]["status"] == 400
