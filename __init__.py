@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from .exporter.tensorrt import TensorRtConfig as TensorRtConfig
     from .exporter.verification.process import verify_bundle as verify_bundle
     from .runtime.generator import Generator
+    from .runtime.libskipdec.paths import NativePaths, native_paths
     from .runtime.measuring.bench import BenchReport, run_benchmark
     from .runtime.measuring.config import BenchConfig
     from .runtime.measuring.doctor import examine_machine
     from .runtime.measuring.inspection import Workload, inspect_bundle
-    from .runtime.native_library import NativePaths, native_paths
     from .runtime.schedule import ExitSchedule
     from .runtime.schedule.decays import Decay, FallingDecay
     from .runtime.schedule.default import write_schedule
@@ -114,7 +114,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "Generator": ".runtime.generator",
     "LogitsError": ".engines.errors",
     "MissingExtraError": ".engines.errors",
-    "NativePaths": ".runtime.native_library",
+    "NativePaths": ".runtime.libskipdec.paths",
     "OverloadedError": ".engines.errors",
     "Placement": ".runtime.schedule.placements",
     "ProcessEngine": ".runtime.serving.process.engine",
@@ -137,7 +137,7 @@ _RUNNING = {  # what a service needs: no torch, no onnx
     "examine_machine": ".runtime.measuring.doctor",
     "format_schedule": ".runtime.schedule.text",
     "inspect_bundle": ".runtime.measuring.inspection",
-    "native_paths": ".runtime.native_library",
+    "native_paths": ".runtime.libskipdec.paths",
     "parse_schedule": ".runtime.schedule.text",
     "plot_schedule": ".runtime.schedule.plot",
     "run_benchmark": ".runtime.measuring.bench",

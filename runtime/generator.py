@@ -12,13 +12,13 @@ from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle, Verify, WeightsPlace
 from ..engines.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
-from .batches.prompts import Prompts
-from .batches.requests import Request, make_requests
-from .batches.runner import BatchRunner, GeneratorConfig
-from .batches.scoring import make_score_requests
-from .batches.step import gather_outputs
 from .kv.pool import KVMemory
 from .kv.prefix_sharing import PrefixSharing
+from .requests.prompts import Prompts
+from .requests.request import Request, make_requests
+from .requests.runner import BatchRunner, GeneratorConfig
+from .requests.scoring import make_score_requests
+from .requests.step import gather_outputs
 from .schedule import ExitSchedule
 from .schedule.resolved import bundle_schedule
 from .schedule.resolver import ScheduleResolver

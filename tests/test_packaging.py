@@ -137,5 +137,7 @@ def test_wheel_holds_the_licence_and_both_commands(wheel: zipfile.ZipFile) -> No
     assert metadata["LICENSE"] == (ROOT / "LICENSE").read_text()
     assert "skipdec = skipdec.cli:main" in metadata["entry_points.txt"]
     assert "skipdec-export = skipdec.cli:export_main" in metadata["entry_points.txt"]
-    assert "skipdec-run = skipdec.runtime.commands.native_run:main" in metadata["entry_points.txt"]
+    assert (
+        "skipdec-run = skipdec.runtime.libskipdec.run_program:main" in metadata["entry_points.txt"]
+    )
     assert "License-Expression: Apache-2.0" in metadata["METADATA"]

@@ -15,7 +15,7 @@ from ...engines.errors import EnvironmentMismatchError
 from ...engines.host.gpus import survey_gpus
 from ...engines.manifest import BuildSpec, DType, EngineSpec, KVBucket, TensorRole
 from ...engines.memory import Array, Tensor
-from ...runtime.stitching.device_buffers import Field, Staging
+from ...runtime.stitching.device.buffers import Field, Staging
 from ...runtime.stitching.stitcher import cache_tensors, run_once
 from .calls import EngineCalls
 from .placing import placing

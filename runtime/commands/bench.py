@@ -75,9 +75,9 @@ def bench(
     steps over the best pass.
     """
     from ...engines.host.progress import ConsoleProgress
+    from ..libskipdec.calls import NativeCalls
     from ..measuring.bandwidth import open_probe
     from ..measuring.bench import run_benchmark
-    from ..measuring.native_calls import NativeCalls
 
     threads, most_rows = engines.threads, max(config.batch_sizes)
     with ConsoleProgress(quiet=quiet) as progress, ExitStack() as opened:

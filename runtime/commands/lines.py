@@ -14,7 +14,8 @@ from ...engines.documents import open_regular
 from ...engines.errors import CapacityError, LogitsError, ScheduleError, UsageError
 from ...engines.host.console import print_json, stderr_console
 from ...engines.host.signals import Interruption
-from ..batches.records import (
+from ..generator import Generator
+from ..requests.records import (
     BadRecord,
     Record,
     RecordId,
@@ -22,8 +23,7 @@ from ..batches.records import (
     read_records,
     split_lines,
 )
-from ..batches.requests import Request, make_request
-from ..generator import Generator
+from ..requests.request import Request, make_request
 from ..schedule import ExitSchedule
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .options import GenerateOptions

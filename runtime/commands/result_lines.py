@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..batches.records import RecordId
+from ..requests.records import RecordId
 from ..tokens.outputs import CompletionOutput, Logprob, RequestOutput
 
 

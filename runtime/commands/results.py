@@ -13,7 +13,7 @@ from ...engines.bundle import EngineBundle, replace_file
 from ...engines.bundle.place import WriterLock
 from ...engines.documents import read_json
 from ...engines.errors import BundleError, SkipDecError, UsageError
-from ..batches.records import RecordId, json_object
+from ..requests.records import RecordId, json_object
 from ..schedule.resolved import bundle_schedule
 from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.sampling import SamplingParams

@@ -111,8 +111,8 @@ def serve(options: ServeOptions) -> None:
     """Serve bundles over HTTP, many requests in one running batch, each at its own depth."""
     require_extra("serve", "skipdec serve")
     from ..scheduling.admission import parse_admission
-    from ..serving.http.logs import log_to_stderr
     from ..serving.http.server import HttpServer, ServedBundle
+    from ..serving.http.watch.logs import log_to_stderr
     from ..serving.process.replicas import open_workers
 
     # A body that is read in a thread keeps the event loop waiting so long for the interpreter.

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import IO
 
 from ...engines.errors import UsageError
-from ..batches.records import json_object, split_lines
+from ..requests.records import json_object, split_lines
 
 _MAX_PROMPT = 16 * 2**20  # bytes
 

@@ -18,7 +18,7 @@ from ...engines.host.processor import (
     thread_problems,
 )
 from ...engines.kernels.library import find_library
-from ..native_library import native_abi_version, native_paths
+from ..libskipdec.paths import native_abi_version, native_paths
 from .bandwidth import measure_bandwidth
 
 if TYPE_CHECKING:

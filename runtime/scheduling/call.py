@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ...engines.errors import CapacityError
-from ..batches.requests import Request
-from ..batches.step import Step
+from ..requests.request import Request
+from ..requests.step import Step
 from ..schedule import ExitSchedule
 from ..tokens.outputs import CompletionOutput
 from .engine import Engine

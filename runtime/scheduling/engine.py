@@ -9,8 +9,8 @@ from time import perf_counter
 
 from ...engines.errors import ClosedError, SkipDecError, UsageError
 from ...engines.memory import Array
-from ..batches.prompts import Prompt
-from ..batches.requests import Request, make_request
+from ..requests.prompts import Prompt
+from ..requests.request import Request, make_request
 from ..schedule import ExitSchedule
 from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...engines.manifest import ModelSpec
-from ..batches.planning import Row
-from ..batches.requests import Request
-from ..batches.sequence import RunningSequence
-from ..batches.step import ranges_of
 from ..kv.layout import KVLayout
 from ..kv.reservation import Reservation
+from ..requests.planning import Row
+from ..requests.request import Request
+from ..requests.sequence import RunningSequence
+from ..requests.step import ranges_of
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..stitching.prompt_rows import PromptRow

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from ...engines.checking import ValidatedConfig
 from ...engines.manifest import ModelSpec
-from ..batches.planning import MAX_PREFILL_TOKENS
-from ..batches.scoring import Scorer
 from ..kv.layout import KVLayout
 from ..kv.prefix_sharing import PrefixSharing
+from ..requests.planning import MAX_PREFILL_TOKENS
+from ..requests.scoring import Scorer
 from ..schedule.resolver import ScheduleResolver
 from ..stitching.loaded import LoadedEngines
 from ..stitching.slots import SlotStitcher

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...engines.errors import CapacityError
-from ..batches.requests import Request
+from ..requests.request import Request
 from ..schedule import ExitSchedule
 from ..stitching.prompt_rows import PromptRow
 from ..stitching.slot_memory import SlotMemory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from time import perf_counter
 
-from ..batches.scoring import ScoreRequest
+from ..requests.scoring import ScoreRequest
 from ..schedule import ExitSchedule
 from ..tokens.outputs import ScoreOutput
 from .parts import EngineParts

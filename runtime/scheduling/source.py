@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...engines.manifest import ModelSpec
-from ..batches.requests import Request
-from ..batches.runner import BatchRunner
-from ..batches.step import Step
+from ..requests.request import Request
+from ..requests.runner import BatchRunner
+from ..requests.step import Step
 from ..schedule import ExitSchedule
 from ..schedule.resolver import ScheduleResolver
 from ..stitching.slots import SlotStitcher

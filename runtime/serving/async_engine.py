@@ -16,9 +16,9 @@ from uuid import uuid4
 
 from ...engines.bundle import Verify, WeightsPlace
 from ...engines.errors import ClosedError
-from ..batches.prompts import Prompt
 from ..generator import Generator
 from ..kv.prefix_sharing import PrefixSharing
+from ..requests.prompts import Prompt
 from ..schedule import ExitSchedule
 from ..scheduling.admission import parse_admission
 from ..scheduling.stats import EngineStats

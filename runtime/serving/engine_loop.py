@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
-from ..batches.requests import Request
+from ..requests.request import Request
 from ..schedule import ExitSchedule
 from ..scheduling.engine import Engine
 from ..tokens.outputs import RequestOutput, StreamDelta

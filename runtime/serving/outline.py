@@ -9,10 +9,10 @@ from ...engines.bundle import EngineBundle
 from ...engines.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
-from ..batches.prompts import Prompt
-from ..batches.requests import Request, make_request
-from ..batches.scoring import ScoreRequest, make_score_request
 from ..generator import Generator
+from ..requests.prompts import Prompt
+from ..requests.request import Request, make_request
+from ..requests.scoring import ScoreRequest, make_score_request
 from ..schedule import ExitSchedule
 from ..schedule.resolved import bundle_schedule
 from ..schedule.resolver import ScheduleResolver

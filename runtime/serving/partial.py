@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..batches.step import ranges_of
+from ..requests.step import ranges_of
 from ..schedule.text import format_schedule
 from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from .engine_loop import EngineRequest

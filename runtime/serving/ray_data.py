@@ -28,7 +28,7 @@ from ...engines.documents import open_regular
 from ...engines.errors import SkipDecError, UsageError, did_you_mean
 from ...engines.host.extras import require_extra
 from ...engines.writing import naming_file
-from ..batches.records import (
+from ..requests.records import (
     BadRecord,
     PromptLine,
     Record,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...engines.errors import ClosedError, SkipDecError
-from ..batches.scoring import ScoreRequest
+from ..requests.scoring import ScoreRequest
 from ..schedule import ExitSchedule
 from ..scheduling.client_queues import ClientQueues
 from ..scheduling.engine import Engine

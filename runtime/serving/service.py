@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 
-from ..batches.prompts import Prompt
+from ..requests.prompts import Prompt
 from ..schedule import ExitSchedule
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, ScoreOutput

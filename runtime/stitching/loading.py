@@ -9,8 +9,8 @@ from ...engines.backends.device import DeviceMemory
 from ...engines.backends.session import EngineBackend, EngineSession
 from ...engines.bundle import EngineBundle
 from ...engines.errors import BundleError
-from .device import DeviceStitcher
-from .host import HostStitcher
+from .device.stitcher import DeviceStitcher
+from .host.stitcher import HostStitcher
 from .stitcher import Stitcher
 
 

@@ -9,10 +9,10 @@ from ..kv.pool import BufferPool
 from ..kv.prefixes import PrefixCache
 from ..kv.reservation import SlotSizes
 from ..kv.slots import SlotCache
-from .device import DeviceStitcher
-from .device_slots import DeviceSlotStitcher, device_slot_cache
-from .host import HostStitcher
-from .host_slots import HostSlotStitcher
+from .device.slots import DeviceSlotStitcher, device_slot_cache
+from .device.stitcher import DeviceStitcher
+from .host.slots import HostSlotStitcher
+from .host.stitcher import HostStitcher
 from .slot_limits import SlotLimits
 from .slots import SlotStitcher
 from .stitcher import Stitcher

@@ -27,9 +27,9 @@ from tiny import tiny_bundle
 import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
 from skipdec import Generator, SamplingParams
 from skipdec.cli import build_app
-from skipdec.runtime.batches.records import read_records
 from skipdec.runtime.commands.lines import RecordRunner
 from skipdec.runtime.commands.result_lines import to_bytes
+from skipdec.runtime.requests.records import read_records
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4)
 KEYS = [

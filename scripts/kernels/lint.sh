@@ -8,7 +8,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 native=engines/kernels/native
 
-find "$native" scripts/kernels tests/native \( -name '*.cpp' -o -name '*.h' \) -print0 |
+find "$native" scripts/kernels tests/engines/kernels/native \( -name '*.cpp' -o -name '*.h' \) -print0 |
     xargs -0 clang-format --style="file:$native/.clang-format" --dry-run -Werror
 find "$native" -name '*.cpp' -print0 |
     xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet 2>"$work/counts" || {
@@ -37,7 +37,7 @@ fetch_headers() {
     HEADERS="$work/usr/include/onnxruntime"
 }
 if [[ -n "${HEADERS:-}" ]] || fetch_headers 2>"$work/apt"; then
-    for abi in scripts/kernels/abi.cpp scripts/native/abi.cpp; do
+    for abi in scripts/kernels/abi.cpp scripts/libskipdec/abi.cpp; do
         g++ -std=c++17 -fsyntax-only -I"$native" -Iruntime/native/src -isystem "$HEADERS" "$abi"
     done
     echo "kernels and libskipdec: the ABI is that of onnxruntime_c_api.h"

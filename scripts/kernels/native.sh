@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The kernels without Python (tests/native): here, under the thread sanitizer, on every instruction
+# The kernels without Python (tests/engines/kernels/native): here, under the thread sanitizer, on every instruction
 # set that this processor has, and compiled for aarch64 under qemu, to the same bits.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -14,7 +14,7 @@ build() {
         printf '%q ' "${compile[@]}" -Iengines/kernels/native -c "$source" \
             -o "$program.${source//\//.}.o"
         echo
-    done < <(find engines/kernels/native tests/native -name '*.cpp') >"$program.commands"
+    done < <(find engines/kernels/native tests/engines/kernels/native -name '*.cpp') >"$program.commands"
     xargs -P "$(nproc)" -d '\n' -n 1 sh -c <"$program.commands"
     "${compile[@]}" "$program".*.o -pthread -o "$program"
 }

@@ -22,7 +22,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
-from skipdec.runtime.stitching.host_prompts import HostPrompts
+from skipdec.runtime.stitching.host.stitcher.prompts import HostPrompts
 
 STRUCTURE = "pre_norm"
 PROMPTS = [[5, 9, 11], [7], [4, 8, 15, 16, 23, 42], [9, 9], [100, 3], [12, 50, 8]]
@@ -116,7 +116,7 @@ def test_a_neighbour_does_not_change_a_score(generator: Generator) -> None:
 def test_prompts_of_many_lengths_with_several_completions_each_run(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
-    monkeypatch.setattr("skipdec.runtime.batches.planning.MAX_PREFILL_TOKENS", 40)
+    monkeypatch.setattr("skipdec.runtime.requests.planning.MAX_PREFILL_TOKENS", 40)
     prompts = [[5] * 20, [6] * 20, *([7, index] * 4 for index in range(5))]
     params = [SAMPLED.updated(n=n, max_tokens=4) for n in (2, 1, 1, 1, 1, 1, 1)]
     with Generator.open(exported(STRUCTURE), threads=1) as generator:

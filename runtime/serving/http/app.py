@@ -14,8 +14,7 @@ from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
 from .completions import begin, read_completion, whole_answer
 from .config import ServerConfig
-from .errors import ApiError, api_error, unavailable
-from .keys import ApiKeys
+from .guard.keys import ApiKeys
 from .metrics import Metrics
 from .middleware import (
     BodyLimitMiddleware,
@@ -25,11 +24,12 @@ from .middleware import (
     RoomMiddleware,
 )
 from .page import Page
-from .protocol import CompletionRequest
-from .record import RequestRecord
+from .protocol.errors import ApiError, api_error, unavailable
+from .protocol.request import CompletionRequest
 from .scoring import Scoring
 from .served import ServedModel, ServedModels
 from .streaming import EventStream
+from .watch.record import RequestRecord
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -15,19 +15,19 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from ....engines.errors import UsageError, few
-from ...batches.prompts import checked_token_ids
+from ...requests.prompts import checked_token_ids
 from ...tokens.outputs import RequestOutput
 from ..stream import RequestStream
-from .bodies import is_small
-from .choices import TokenNames, usage, whole_choice
 from .config import ServerConfig
-from .disconnects import cancelled_with
-from .errors import ApiError, unavailable
+from .guard.disconnects import cancelled_with
 from .metrics import Metrics
-from .pieces import Items, Turns, consumed, json_answer
-from .protocol import CompletionRequest, require_few_logprobs
-from .record import RequestRecord
+from .protocol.bodies import is_small
+from .protocol.choices import TokenNames, usage, whole_choice
+from .protocol.errors import ApiError, unavailable
+from .protocol.pieces import Items, Turns, consumed, json_answer
+from .protocol.request import CompletionRequest, require_few_logprobs
 from .served import ServedModel, ServedModels
+from .watch.record import RequestRecord
 
 
 @dataclass(eq=False)

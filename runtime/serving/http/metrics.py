@@ -30,7 +30,7 @@ from ..figures import (
     EngineFigure,
     HistogramFigure,
 )
-from .pieces import Turns
+from .protocol.pieces import Turns
 from .served import ServedModels
 
 

@@ -13,13 +13,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .config import ServerConfig
-from .connections import REFUSED, crowded
-from .errors import ApiError, unavailable
-from .keys import ApiKeys
-from .logs import REQUESTS, printable
+from .guard.connections import REFUSED, crowded
+from .guard.keys import ApiKeys
 from .metrics import Metrics
-from .record import RequestRecord
-from .traces import trace
+from .protocol.errors import ApiError, unavailable
+from .watch.logs import REQUESTS, printable
+from .watch.record import RequestRecord
+from .watch.traces import trace
 
 _DISCARDED = 16  # times the limit of a body
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)

@@ -15,14 +15,14 @@ from starlette.types import Receive
 
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
 from ...tokens.tokenizer import Tokenizer
-from .choices import TokenNames, logprobs_document, usage
-from .disconnects import cancelled_with
-from .errors import ApiError, unavailable
+from .guard.disconnects import cancelled_with
 from .metrics import Metrics
-from .pieces import Items, Turns, consumed, json_answer
-from .protocol import CompletionRequest, require_few_logprobs
-from .record import RequestRecord
+from .protocol.choices import TokenNames, logprobs_document, usage
+from .protocol.errors import ApiError, unavailable
+from .protocol.pieces import Items, Turns, consumed, json_answer
+from .protocol.request import CompletionRequest, require_few_logprobs
 from .served import ServedModel, ServedModels
+from .watch.record import RequestRecord
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from ...schedule.notation import beyond_notation
 from ...schedule.text import format_schedule
 from ..service import EngineService
 from .config import ANY_SCHEDULE
-from .disconnects import Cancellable
-from .errors import ApiError, unavailable
+from .guard.disconnects import Cancellable
+from .protocol.errors import ApiError, unavailable
 
 
 @dataclass(frozen=True, eq=False)

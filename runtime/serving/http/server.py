@@ -16,14 +16,14 @@ from ....engines.errors import ClosedError, SkipDecError, UsageError
 from ....engines.host.descriptors import open_descriptors, raise_descriptor_limit
 from ....engines.host.signals import SIGNALS
 from ..service import EngineService
-from .acceptor import SPARE, Acceptor
 from .app import build_app
 from .config import ServerConfig
-from .connections import BoundedProtocol, ConnectionLimits, ConnectionRoom
-from .keys import ApiKeys
-from .logs import SERVER
+from .guard.acceptor import SPARE, Acceptor
+from .guard.connections import BoundedProtocol, ConnectionLimits, ConnectionRoom
+from .guard.keys import ApiKeys
 from .served import ServedModel, ServedModels
-from .traces import exporting_traces
+from .watch.logs import SERVER
+from .watch.traces import exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers

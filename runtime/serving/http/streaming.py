@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 from ....engines.errors import SkipDecError
 from ...tokens.outputs import StreamDelta
 from ..stream import RequestStream
-from .choices import ShownSchedule, TokenNames, delta_choice
 from .completions import Completion
-from .errors import ApiError, api_error
-from .pieces import Items, Turns, encoded
+from .protocol.choices import ShownSchedule, TokenNames, delta_choice
+from .protocol.errors import ApiError, api_error
+from .protocol.pieces import Items, Turns, encoded
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

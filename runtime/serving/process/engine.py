@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from ....engines.bundle import Verify, WeightsPlace
 from ....engines.errors import BundleError, ClosedError
-from ...batches.prompts import Prompt
 from ...kv.prefix_sharing import PrefixSharing
+from ...requests.prompts import Prompt
 from ...schedule import ExitSchedule
 from ...scheduling.room import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats

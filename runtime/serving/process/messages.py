@@ -11,8 +11,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from ....engines import errors
 from ....engines.errors import SkipDecError
-from ...batches.requests import Request
-from ...batches.scoring import ScoreRequest
+from ...requests.request import Request
+from ...requests.scoring import ScoreRequest
 from ...schedule.text import format_schedule, parse_schedule
 from ...scheduling.room import RequestLimits
 from ...scheduling.stats import EngineStats

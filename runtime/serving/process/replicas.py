@@ -10,7 +10,7 @@ from typing import Self
 
 from ....engines.errors import OverloadedError, UsageError
 from ....engines.host.forks import HomeProcess
-from ...batches.prompts import Prompt
+from ...requests.prompts import Prompt
 from ...schedule import ExitSchedule
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import ScoreOutput

@@ -13,7 +13,7 @@ from bench.load.lengths import Lengths
 from skipdec import SamplingParams
 from skipdec.engines.documents import open_regular
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.batches.records import BadRecord, Record, read_records, split_lines
+from skipdec.runtime.requests.records import BadRecord, Record, read_records, split_lines
 
 _FIRST_TOKEN = 4  # those before it are special ones of OPT's
 _GREEDY: Mapping[str, Any] = {"temperature": 0.0, "ignore_eos": True}

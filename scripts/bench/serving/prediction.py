@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.serving.ways import Requests
 from skipdec import ExitSchedule, Generator, SamplingParams
-from skipdec.runtime.batches.planning import MAX_PREFILL_TOKENS
+from skipdec.runtime.requests.planning import MAX_PREFILL_TOKENS
 from skipdec.runtime.scheduling.admission import parse_admission
 from skipdec.runtime.scheduling.scheduler import Chunk, Decode, Job, Prefill, Scheduler
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipdec.runtime.batches.records import BadRecord, Record, RecordId, read_records
 from skipdec.runtime.commands.lines import RecordRunner
 from skipdec.runtime.commands.result_lines import to_bytes
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.requests.records import BadRecord, Record, RecordId, read_records
 from skipdec.runtime.tokens.outputs import StreamDelta
 from skipdec.runtime.tokens.sampler import Logits, SampledToken, Sampler
 from skipdec.runtime.tokens.sampling import SamplingParams

@@ -6,9 +6,9 @@
 // which parses the input once and returns 0. It catches skipdec::runtime::Error and nothing else:
 // whatever else is thrown, a crash, a leak, more than kLiveBytes of memory or more than
 // kSeconds for one input is a bug. Inputs are mutated from the files of CORPUS/NAME, or of all of
-// CORPUS where there is no such folder; scripts/native/corpus.py writes them. What guards a parser
+// CORPUS where there is no such folder; scripts/libskipdec/corpus.py writes them. What guards a parser
 // from random bytes, e.g. the manifest's own digest, is made right by the function before it
-// parses. scripts/native/fuzz.sh runs all of them.
+// parses. scripts/libskipdec/fuzz.sh runs all of them.
 #pragma once
 
 #include <cstddef>

@@ -12,8 +12,8 @@ import pytest
 from programs import FOLDER, built_program
 
 from skipdec.engines.errors import EnvironmentMismatchError
-from skipdec.runtime.commands import native_config
-from skipdec.runtime.native_library import native_paths
+from skipdec.runtime.libskipdec import config_program
+from skipdec.runtime.libskipdec.paths import native_paths
 
 pytestmark = pytest.mark.pages  # builds what docs/cpp.md shows
 
@@ -93,7 +93,7 @@ def test_pkg_config_finds_it_wherever_it_was_moved_to(lib: Path, program: Path) 
 def test_skipdec_config_tells_a_compiler_all_it_needs(
     by_pip: Path, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    native_config.main(["--cflags", "--libs"])
+    config_program.main(["--cflags", "--libs"])
     flags = capsys.readouterr().out.split()
     program.parent.mkdir()
     told(["gcc", str(program.parents[1] / "main.c"), *flags, "-o", str(program)])

@@ -94,7 +94,7 @@ def test_every_character_is_of_the_class_that_the_package_gives_it(opt_like: Pat
 
 
 def test_words_and_spaces_beside_added_tokens_are_those_of_the_package(tmp_path: Path) -> None:
-    """At each border of the table; scripts/native/unicode_tables.py --check asks everywhere."""
+    """At each border of the table; scripts/libskipdec/unicode_tables.py --check asks everywhere."""
     path = tokenizer_file("flagged", tmp_path)
     classes = character_classes()
     borders = [at for at in SCALARS if at and classes.get(at - 1, classes[at]) != classes[at]]

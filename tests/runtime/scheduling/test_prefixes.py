@@ -14,11 +14,11 @@ from skipdec import Generator, SamplingParams, UsageError
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.engines.errors import DeviceError
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.batches.scoring import make_score_requests
 from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.kv.pool import BufferPool
 from skipdec.runtime.kv.prefix_sharing import PrefixSharing
 from skipdec.runtime.kv.prefixes import BLOCK_TOKENS, PrefixCache, restore
+from skipdec.runtime.requests.scoring import make_score_requests
 from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.tokens.outputs import RequestOutput
 

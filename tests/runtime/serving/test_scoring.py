@@ -20,7 +20,7 @@ from skipdec import (
     UsageError,
 )
 from skipdec.engines.backends.ort import OrtBinding
-from skipdec.runtime.batches.scoring import ScoreRequest
+from skipdec.runtime.requests.scoring import ScoreRequest
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.scheduling.engine import Engine
 from skipdec.runtime.scheduling.scoring import EngineScoring

@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 from http_servers import Running, serving
 
-from skipdec.runtime.serving.http.bodies import MAX_CONTAINERS, MAX_TEXTS, parse_body
+from skipdec.runtime.serving.http.protocol.request.bodies import (
+    MAX_CONTAINERS,
+    MAX_TEXTS,
+    parse_body,
+)
 from skipdec.runtime.serving.http.server import ServedBundle
 
 MOST_SECONDS = 0.03  # promised are 0.005; each of these took 0.04 to 60 before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.serving.http.keys import VARIABLE, ApiKeys
+from skipdec.runtime.serving.http.guard.keys import VARIABLE, ApiKeys
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from skipdec import RequestStream, SamplingParams, UsageError, WorkerDiedError
-from skipdec.runtime.batches.requests import Request
+from skipdec.runtime.requests.request import Request
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.serving.engine_loop import Cancellation, EngineRequest
 from skipdec.runtime.serving.open_requests import OpenRequests

@@ -13,10 +13,10 @@ from skipdec import CapacityError, SamplingParams, SkipDecError, UsageError
 from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.batches.requests import Request
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.kv.reservation import SlotSizes
+from skipdec.runtime.requests.request import Request
 from skipdec.runtime.scheduling.histogram import Distribution
 from skipdec.runtime.scheduling.room import RequestLimits
 from skipdec.runtime.scheduling.stats import EngineStats

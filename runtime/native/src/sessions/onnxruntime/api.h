@@ -1,6 +1,6 @@
 // The part of ONNX Runtime's C API that runs sessions, declared by ourselves: no wheel ships its
 // header. Functions have positions in a table that is only ever appended to;
-// scripts/native/abi.cpp compares positions and parameters with the real header.
+// scripts/libskipdec/abi.cpp compares positions and parameters with the real header.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,79 @@
+#include "float16/half_linear.h"
+
+#include <algorithm>
+
+#include "operators/scratch.h"
+
+namespace skipdec {
+namespace {
+
+enum Input : std::size_t { kX, kWeight, kBias, kResidual };
+
+HalfWeights checked_weights(const NodeInfo& node) {
+  const Tensor weight = node.constant(kWeight), bias = node.constant(kBias);
+  HalfWeights weights;
+  weights.columns = node.attribute("N", std::int64_t{0});
+  weights.activation = activation_of(node);
+  require(weights.columns > 0, "N must be the number of columns, 1 or more");
+  require(static_cast<bool>(weight), "weight must be an initialiser");
+  require(weight.type == abi::ElementType::kFloat16 || weight.type == abi::ElementType::kBfloat16,
+          "weight must be float16 or bfloat16");
+  require(weight.rank == 3 && weight.dims[0] == weights.blocks() && weight.dims[1] > 0 &&
+              weight.dims[2] == HalfWeights::kBlockColumns,
+          "weight must be packed: [N / 16, K, 16], N rounded up to 16");
+  require(!bias || (bias.rank == 1 && bias.dims[0] == weights.columns), "bias must be [N]");
+  weights.depth = weight.dims[1];
+  weights.values = weight.data;
+  weights.bias = bias.as<float>();
+  return weights;
+}
+
+// Threads take parts as they come free, so that one on a busy core delays the others by no more
+// than a part: about 128 KB of weights, or a sixteenth of small ones, in whole tiles.
+std::int64_t blocks_of_a_task(const HalfWeights& weights) {
+  constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16, kTile = 4;
+  const std::int64_t of_bytes = kBytes / (weights.depth * HalfWeights::kBlockColumns * 2);
+  const std::int64_t blocks = std::min(of_bytes, weights.blocks() / kTasks);
+  return std::max(std::int64_t{1}, (blocks + kTile - 1) / kTile) * kTile;
+}
+
+}  // namespace
+
+HalfLinear::HalfLinear(const NodeInfo& node)
+    : kernels_(half_kernels(chosen_instruction_set())), weights_(checked_weights(node)) {
+  multiply_ = node.constant(kWeight).type == abi::ElementType::kFloat16
+                  ? kernels_.multiply_float16
+                  : kernels_.multiply_bfloat16;
+}
+
+void HalfLinear::compute(const CallContext& call) const {
+  const Tensor x = call.input(kX), residual = call.input(kResidual);
+  require(weights_.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
+  require(x.rank > 0 && x.last() == weights_.depth, "x must be [..., K] with the K of weight");
+  Tensor y = x;
+  y.dims[y.rank - 1] = weights_.columns;
+  require(!residual || (residual.rank == y.rank && residual.dims == y.dims),
+          "residual must have the shape of the result");
+  HalfRows rows;
+  rows.count = x.size() / weights_.depth;
+  rows.values = x.as<float>();
+  rows.residual = residual.as<float>();
+  rows.result = call.output(0, y.dims, y.rank).as<float>();
+  if (rows.count > 0) run(call, rows);
+}
+
+void HalfLinear::run(const CallContext& call, HalfRows& rows) const {
+  static thread_local Scratch scratch;
+  if (rows.count > 1) {
+    rows.packed = static_cast<float*>(
+        scratch.reserve(kernels_.packed_floats(rows.count, weights_.depth) * sizeof(float)));
+    call.parallel_for(kernels_.panels(rows.count), [&](std::int64_t panel) noexcept {
+      kernels_.pack(weights_, rows, panel, panel + 1);
+    });
+  }
+  call.parallel_for(
+      weights_.blocks(), blocks_of_a_task(weights_),
+      [&](std::int64_t begin, std::int64_t end) { multiply_(weights_, rows, begin, end); });
+}
+
+}  // namespace skipdec

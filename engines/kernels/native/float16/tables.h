@@ -1,0 +1,16 @@
+// The kernels that each source file of this folder makes for its instruction set.
+#pragma once
+
+#include "float16/half_product.h"
+
+namespace skipdec {
+
+const HalfKernels& portable_half_kernels();
+#if defined(__x86_64__)
+const HalfKernels& avx2_half_kernels();
+const HalfKernels& avx512_half_kernels();
+#elif defined(__aarch64__)
+const HalfKernels& neon_half_kernels();
+#endif
+
+}  // namespace skipdec

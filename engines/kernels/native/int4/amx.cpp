@@ -1,0 +1,174 @@
+// Products on AMX: an instruction multiplies 16 rows by 16 columns, 64 inputs deep.
+//
+// Sums of a block leave the tiles to be scaled and added as floats, which takes longer than the
+// products: so codes of weights are unpacked for 64 rows, whose sums stay in the first cache.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "int4/block_product.h"
+#include "int4/tables.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8")
+#endif
+
+#include "simd/vector_avx512.inc.h"
+
+namespace skipdec {
+namespace {
+
+constexpr int kGroup = 16;             // rows of a tile
+constexpr int kGroupsTogether = 4;     // each with a tile for its sums
+constexpr std::int64_t kAhead = 3072;  // bytes of weights that are fetched ahead
+
+}  // namespace
+}  // namespace skipdec
+
+#include "int4/quantize.inc.h"
+#include "simd/finish.inc.h"
+#include "simd/unrolled.inc.h"
+#if defined(SKIPDEC_EMULATED_TILES)
+#include "simd/tiles_emulated.inc.h"
+#else
+#include "simd/tiles_amx.inc.h"
+#endif
+
+namespace skipdec {
+namespace {
+
+struct alignas(64) Weights {
+  std::int8_t bytes[1024];  // [16, 16, 4]: of 64 inputs, 4 of a column together
+
+  // ``units`` of 32 inputs; where there is one, the tile's other half stays zero, so that it does
+  // not matter what codes of rows meet it.
+  void unpack(const std::uint8_t* from, std::int64_t units) {
+    const __m512i low = _mm512_set1_epi8(15), zero_code = _mm512_set1_epi8(kZeroCode);
+    for (std::int64_t at = 0; at < units * kUnitBytes; at += 64) {
+      const __m512i both = _mm512_loadu_si512(from + at);
+      const __m512i first = _mm512_and_si512(both, low);
+      const __m512i second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+      _mm512_store_si512(bytes + 2 * at, _mm512_sub_epi8(first, zero_code));
+      _mm512_store_si512(bytes + 2 * at + 64, _mm512_sub_epi8(second, zero_code));
+      __builtin_prefetch(from + kAhead + at);
+    }
+  }
+};
+
+struct alignas(64) Sums {
+  std::int32_t lanes[kGroup][kPanelColumns];
+};
+
+// Up to 64 rows, in groups begin … end - 1, and a panel.
+class TileProduct {
+ public:
+  TileProduct(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
+              std::int64_t end, std::int64_t panel)
+      : weights_(weights), rows_(rows), begin_(begin), end_(end), panel_(panel) {
+    for (auto& of_group : y_)
+      for (Vector& each : of_group) each = Vector::broadcast(0.0F);
+  }
+
+  void run(Tiles& tiles) {
+    const std::int64_t bytes = weights_.block_size * kPanelColumns / 2;
+    const std::uint8_t* packed = weights_.codes + panel_ * weights_.blocks * bytes;
+    for (std::int64_t block = 0; block < weights_.blocks; ++block, packed += bytes) {
+      multiply_block(tiles, packed, block);
+      add_block(block);
+    }
+    const FinishedColumns<BlockWeights> columns(weights_, panel_ * kPanelColumns);
+    for (std::int64_t group = begin_; group < end_; ++group) {
+      for (std::int64_t row = 0; row < rows_.rows_of(group); ++row) {
+        columns.store(rows_, group * kGroup + row, y_[group - begin_][row]);
+      }
+    }
+  }
+
+ private:
+  // Where what belongs to ``block`` of ``group`` begins, in blocks of a row.
+  std::int64_t place(std::int64_t group, std::int64_t block) const {
+    return group * kGroup * weights_.blocks + block * rows_.rows_of(group);
+  }
+
+  // Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 codes: 64 bytes of 16 rows, which may be those
+  // of other rows beyond a block of 32 or a group's end.
+  void multiply_block(Tiles& tiles, const std::uint8_t* packed, std::int64_t block) {
+    const std::int64_t size = weights_.block_size;
+    const std::int64_t units = std::min<std::int64_t>(2, size / kUnitDepth);
+    const bool has_two = size > 64;
+    unpacked_[0].unpack(packed, units);
+    if (has_two) unpacked_[1].unpack(packed + 2 * kUnitBytes, units);
+    tiles.template load<4>(unpacked_[0].bytes);
+    if (has_two) tiles.template load<5>(unpacked_[1].bytes);
+    unrolled<kGroupsTogether>([&](auto g) {
+      if (begin_ + g >= end_) return;
+      const std::int8_t* codes = rows_.codes + place(begin_ + g, block) * size;
+      tiles.template zero<g>();
+      tiles.template load<6>(codes, size);
+      tiles.template add_signed_products<g, 6, 4>();
+      if (has_two) {
+        tiles.template load<7>(codes + 64, size);
+        tiles.template add_signed_products<g, 7, 5>();
+      }
+      tiles.template store<g>(sums_[g].lanes);
+    });
+  }
+
+  void add_block(std::int64_t block) {
+    const std::int64_t scales = (panel_ * weights_.blocks + block) * kPanelColumns;
+    const Vector of_columns = Vector::load(weights_.scale + scales);
+    for (std::int64_t group = begin_; group < end_; ++group) {
+      const float* row_scale = rows_.scale + place(group, block);
+      Vector* y = y_[group - begin_];
+      for (std::int64_t row = 0; row < rows_.rows_of(group); ++row) {
+        const __m512i sums = _mm512_load_si512(sums_[group - begin_].lanes[row]);
+        const Vector both = of_columns * Vector::broadcast(row_scale[row]);
+        y[row] = multiply_add(Vector{_mm512_cvtepi32_ps(sums)}, both, y[row]);
+      }
+    }
+  }
+
+  const BlockWeights& weights_;
+  const BlockRows& rows_;
+  std::int64_t begin_, end_, panel_;
+  Weights unpacked_[2] = {};
+  Sums sums_[kGroupsTogether];
+  Vector y_[kGroupsTogether][kGroup];
+};
+
+void multiply(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
+              std::int64_t end) noexcept {
+  Tiles tiles;
+  for (std::int64_t group = 0; group < rows.groups(); group += kGroupsTogether) {
+    const std::int64_t group_end = std::min(rows.groups(), group + kGroupsTogether);
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      TileProduct(weights, rows, group, group_end, panel).run(tiles);
+    }
+  }
+}
+
+constexpr BlockKernels kKernels{kGroup, quantize, multiply};
+
+}  // namespace
+
+const BlockKernels& amx_block_kernels() { return kKernels; }
+}  // namespace skipdec
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __x86_64__

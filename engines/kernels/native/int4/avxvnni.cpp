@@ -1,0 +1,64 @@
+// Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "int4/block_product.h"
+#include "int4/tables.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,avxvnni,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,avxvnni,fma,f16c")
+#endif
+
+// clang-format off: order matters
+#include "simd/bytes_avx2.inc.h"
+#include "simd/vector_avx2.inc.h"
+#include "int4/codes_avx2.inc.h"
+// clang-format on
+
+namespace skipdec {
+namespace {
+
+constexpr int kGroup = 4;
+
+struct Sums {
+  __m256i low, high;  // of 8 columns each
+  static Sums start(std::int32_t value) {
+    return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)};
+  }
+  void add(const Codes& codes, const std::int8_t* row) {
+    for (int i = 0; i < Codes::kVectors; ++i) {
+      const __m256i four = _mm256_set1_epi32(load_word(row + 4 * i));
+      low = _mm256_dpbusd_avx_epi32(low, codes.low[i], four);
+      high = _mm256_dpbusd_avx_epi32(high, codes.high[i], four);
+    }
+  }
+  Vector as_floats() const { return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)}; }
+};
+
+}  // namespace
+}  // namespace skipdec
+
+#include "int4/multiply.inc.h"
+#include "int4/row_by_row.inc.h"
+
+namespace skipdec {
+const BlockKernels& avxvnni_block_kernels() { return kKernels; }
+}  // namespace skipdec
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __x86_64__

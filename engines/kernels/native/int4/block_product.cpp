@@ -1,0 +1,92 @@
+#include "int4/block_product.h"
+
+#include <vector>
+
+#include "int4/tables.h"
+#include "operators/context.h"
+#include "operators/scratch.h"
+
+namespace skipdec {
+namespace {
+
+#if defined(__x86_64__)
+
+// From so many rows on tiles are taken: with fewer most of a tile's work is for nothing.
+constexpr std::int64_t kLeastTileRows = 12;
+
+// What ``kernels`` make of a small product that has partial tiles of rows, columns and inputs.
+std::vector<float> known_product(const BlockKernels& kernels, std::int64_t block_size) {
+  constexpr std::int64_t kRows = 83, kDepth = 300, kColumns = 37;
+  BlockWeights weights;
+  weights.block_size = block_size;
+  weights.blocks = (kDepth + block_size - 1) / block_size;
+  weights.columns = kColumns;
+  const std::int64_t lanes = weights.panels() * kPanelColumns;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(lanes * weights.padded_depth() / 2));
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 89 >> 3);
+  const std::vector<Bfloat16> scale(static_cast<std::size_t>(lanes * weights.blocks), {0x3f80});
+  weights.codes = codes.data();
+  weights.scale = scale.data();
+  std::vector<float> values(kRows * kDepth), result(kRows * kColumns);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(i * 53 % 255) - 127;
+  std::vector<float> row_scale(static_cast<std::size_t>(kRows * weights.blocks));
+  std::vector<std::int32_t> correction(row_scale.size());
+  Scratch scratch;
+  BlockRows rows;
+  rows.count = kRows;
+  rows.depth = kDepth;
+  rows.group = kernels.group;
+  rows.values = values.data();
+  rows.codes = static_cast<std::int8_t*>(scratch.reserve(rows.code_bytes(weights)));
+  rows.scale = row_scale.data();
+  rows.correction = correction.data();
+  rows.result = result.data();
+  kernels.quantize(weights, rows, 0, rows.groups());
+  kernels.multiply(weights, rows, 0, weights.panels());
+  return result;
+}
+
+bool tiles_are_right() {
+  static const bool are = [] {
+    for (const std::int64_t block_size : {32, 64, 128}) {
+      if (known_product(amx_block_kernels(), block_size) !=
+          known_product(portable_block_kernels(), block_size)) {
+        return false;
+      }
+    }
+    return true;
+  }();
+#if defined(SKIPDEC_EMULATED_TILES)
+  require(are, "the kernels for AMX multiply wrongly");  // tests must not run on others
+#endif
+  return are;
+}
+
+#endif
+
+}  // namespace
+
+const BlockKernels& block_kernels(InstructionSet set, std::int64_t rows) {
+  static_cast<void>(rows);  // where none depend on it
+  switch (set) {
+#if defined(__x86_64__)
+    case InstructionSet::kAmx:
+      if (rows >= kLeastTileRows && tiles_are_right()) return amx_block_kernels();
+      return avx512vnni_block_kernels();
+    case InstructionSet::kAvx512Vnni:
+      return avx512vnni_block_kernels();
+    case InstructionSet::kAvxVnni:
+      return avxvnni_block_kernels();
+    case InstructionSet::kAvx2:
+      return avx2_block_kernels();
+#elif defined(__aarch64__)
+    case InstructionSet::kNeon:
+      return neon_block_kernels();
+#endif
+    default:
+      return portable_block_kernels();
+  }
+}
+
+}  // namespace skipdec

@@ -1,0 +1,95 @@
+// Products on NEON's dot products of signed bytes.
+#if defined(__aarch64__)
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "int4/block_product.h"
+#include "int4/tables.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("arch=armv8.2-a+dotprod")
+#endif
+
+#include "simd/vector_neon.inc.h"
+
+namespace skipdec {
+namespace {
+
+constexpr int kGroup = 4;
+
+struct Codes {
+  static constexpr int kVectors = 8;
+  int8x16_t quarters[4][kVectors];  // inputs 4·i … 4·i + 3 of 4 columns each
+  static Codes load(const std::uint8_t* from) {
+    Codes codes;
+    for (int i = 0; i < kVectors; i += 2) {
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        const uint8x16_t both = vld1q_u8(from + 32 * i + 16 * quarter);
+        codes.quarters[quarter][i] = vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15)));
+        codes.quarters[quarter][i + 1] = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+      }
+    }
+    return codes;
+  }
+};
+
+// sums + four products of bytes in each of 4 lanes.
+inline int32x4_t dot(int32x4_t sums, int8x16_t a, int8x16_t b) {
+#if defined(__clang__) && \
+    __clang_major__ < 16  // whose header has it for a whole file or not at all
+  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(a), "w"(b));
+  return sums;
+#else
+  return vdotq_s32(sums, a, b);
+#endif
+}
+
+struct Sums {
+  int32x4_t quarters[4];
+  static Sums start(std::int32_t value) {
+    const int32x4_t lanes = vdupq_n_s32(value);
+    return {{lanes, lanes, lanes, lanes}};
+  }
+  void add(const Codes& codes, const std::int8_t* row) {
+    for (int i = 0; i < Codes::kVectors; ++i) {
+      std::int32_t word;
+      std::memcpy(&word, row + 4 * i, sizeof word);
+      const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(word));
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        quarters[quarter] = dot(quarters[quarter], codes.quarters[quarter][i], four);
+      }
+    }
+  }
+  Vector as_floats() const {
+    Vector floats;
+    for (int i = 0; i < 4; ++i) floats.quarters[i] = vcvtq_f32_s32(quarters[i]);
+    return floats;
+  }
+};
+
+}  // namespace
+}  // namespace skipdec
+
+#include "int4/multiply.inc.h"
+#include "int4/row_by_row.inc.h"
+
+namespace skipdec {
+const BlockKernels& neon_block_kernels() { return kKernels; }
+}  // namespace skipdec
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __aarch64__

@@ -1,0 +1,187 @@
+// Products on AMX: an instruction multiplies 16 rows by 16 columns, 64 deep. For 7 rows and more.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "int8/integer_product.h"
+#include "int8/tables.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8")
+#endif
+
+#include "simd/vector_avx512.inc.h"
+
+namespace skipdec {
+namespace {
+
+constexpr std::int64_t kTileRows = 16;
+constexpr std::int64_t kTileBytes = 1024;
+// Columns whose sums wait in the first cache while the rows' next codes come in.
+constexpr std::int64_t kGroupBlocks = 8;
+// Of 32 rows, codes of so many tiles stay in the first cache: 32 KB.
+constexpr std::int64_t kDepthTiles = 16;
+
+// [rows / 16, depth / 64] tiles of 16 rows and 64 bytes.
+struct TileLayout {
+  static std::size_t bytes(std::int64_t rows, std::int64_t padded_depth) {
+    return static_cast<std::size_t>((rows + kTileRows - 1) / kTileRows * kTileRows * padded_depth);
+  }
+  static std::uint8_t* place(std::uint8_t* codes, std::int64_t row, std::int64_t k,
+                             std::int64_t padded_depth) {
+    return codes + row / kTileRows * kTileRows * padded_depth + k * kTileRows +
+           row % kTileRows * kDepthMultiple;
+  }
+  static void store(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) {
+    std::memcpy(to, codes, sizeof codes);
+  }
+};
+
+struct alignas(64) TileSums {
+  std::int32_t lanes[kTileRows][kBlockColumns];
+
+  // Of row ``m``, less ``offset``.
+  struct Row {
+    const std::int32_t* lanes;
+    Vector less(const std::int32_t* offset) const {
+      const __m512i sums = _mm512_loadu_si512(lanes);
+      return {_mm512_cvtepi32_ps(_mm512_sub_epi32(sums, _mm512_loadu_si512(offset)))};
+    }
+  };
+  Row row(std::int64_t m) const { return {lanes[m]}; }
+};
+
+}  // namespace
+}  // namespace skipdec
+
+#include "int8/finish.inc.h"
+#include "int8/quantize.inc.h"
+#include "simd/unrolled.inc.h"
+#if defined(SKIPDEC_EMULATED_TILES)
+#include "simd/tiles_emulated.inc.h"
+#else
+#include "simd/tiles_amx.inc.h"
+#endif
+
+namespace skipdec {
+namespace {
+
+// A part of the depth of some tiles of rows and some blocks of columns.
+struct Part {
+  const std::uint8_t* codes;    // of the first tile of rows
+  std::int64_t codes_stride;    // to the next tile of rows
+  const std::int8_t* weights;   // of the first block
+  std::int64_t weights_stride;  // to the next block
+  std::int64_t tiles;           // along the depth
+  bool is_first;                // sums begin at 0
+  bool is_cold;                 // weights are still in memory
+};
+
+inline void prefetch_tile(const std::int8_t* weights) {
+  constexpr std::int64_t kAhead = 4096;
+  for (std::int64_t line = 0; line < kTileBytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(weights) + kAhead + line, _MM_HINT_T0);
+  }
+}
+
+// Tiles 0 to 3 hold sums, 4 and 5 codes, 6 and 7 weights.
+template <int kRowTiles, int kBlocks>
+void add_part(Tiles& tiles, const Part& part, TileSums* sums) {
+  static_assert(kRowTiles * kBlocks <= 4 && kRowTiles <= 2);
+  unrolled<kRowTiles>([&](auto r) {
+    unrolled<kBlocks>([&](auto b) {
+      constexpr int kSums = r * kBlocks + b;
+      if (part.is_first) {
+        tiles.template zero<kSums>();
+      } else {
+        tiles.template load<kSums>(sums + r * kGroupBlocks + b);
+      }
+    });
+  });
+  for (std::int64_t at = 0; at < part.tiles * kTileBytes; at += kTileBytes) {
+    unrolled<kRowTiles>(
+        [&](auto r) { tiles.template load<4 + r>(part.codes + r * part.codes_stride + at); });
+    unrolled<kBlocks>([&](auto b) {
+      const std::int8_t* weights = part.weights + b * part.weights_stride + at;
+      tiles.template load<6 + b % 2>(weights);
+      if (part.is_cold) prefetch_tile(weights);
+      unrolled<kRowTiles>(
+          [&](auto r) { tiles.template add_products<r * kBlocks + b, 4 + r, 6 + b % 2>(); });
+    });
+  }
+  unrolled<kRowTiles>([&](auto r) {
+    unrolled<kBlocks>(
+        [&](auto b) { tiles.template store<r * kBlocks + b>(sums + r * kGroupBlocks + b); });
+  });
+}
+
+// ``kRowTiles`` tiles of rows from ``row``, blocks begin … end - 1, of which there are at most 8.
+template <int kRowTiles>
+void multiply_group(Tiles& tiles, const IntegerWeights& weights, const IntegerRows& rows,
+                    std::int64_t row, std::int64_t begin, std::int64_t end) {
+  constexpr int kBlocks = 4 / kRowTiles;
+  const std::int64_t stride = weights.padded_depth * kBlockColumns;  // of codes, too
+  const std::int64_t depth_tiles = weights.padded_depth / kDepthMultiple;
+  const std::int64_t step = kRowTiles == 1 ? depth_tiles : kDepthTiles;
+  TileSums sums[kRowTiles][kGroupBlocks];
+  for (std::int64_t t = 0; t < depth_tiles; t += step) {
+    const std::uint8_t* codes = rows.codes + row * weights.padded_depth + t * kTileBytes;
+    const std::int64_t tiles_of_part = std::min(step, depth_tiles - t);
+    const auto part_of = [&](std::int64_t block) {
+      const std::int8_t* packed = weights.codes + block * stride + t * kTileBytes;
+      return Part{codes, stride, packed, stride, tiles_of_part, t == 0, row == 0};
+    };
+    std::int64_t block = begin;
+    for (; block + kBlocks <= end; block += kBlocks) {
+      add_part<kRowTiles, kBlocks>(tiles, part_of(block), &sums[0][block - begin]);
+    }
+    for (; block < end; ++block) {
+      add_part<kRowTiles, 1>(tiles, part_of(block), &sums[0][block - begin]);
+    }
+  }
+  const std::int64_t count = std::min(rows.count - row, kRowTiles * kTileRows);
+  for (std::int64_t block = begin; block < end; ++block) {
+    finish_block(weights, rows, row, count, block, [&](std::int64_t m) {
+      return sums[m / kTileRows][block - begin].row(m % kTileRows);
+    });
+  }
+}
+
+void multiply(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
+              std::int64_t end) noexcept {
+  Tiles tiles;
+  for (std::int64_t block = begin; block < end; block += kGroupBlocks) {
+    const std::int64_t group_end = std::min(end, block + kGroupBlocks);
+    std::int64_t row = 0;
+    for (; row + kTileRows < rows.count; row += 2 * kTileRows) {
+      multiply_group<2>(tiles, weights, rows, row, block, group_end);
+    }
+    if (row < rows.count) multiply_group<1>(tiles, weights, rows, row, block, group_end);
+  }
+}
+
+constexpr IntegerKernels kKernels{TileLayout::bytes, quantize<TileLayout>, multiply};
+
+}  // namespace
+
+const IntegerKernels& amx_integer_kernels() { return kKernels; }
+}  // namespace skipdec
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __x86_64__

@@ -1,0 +1,79 @@
+// Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "int8/integer_product.h"
+#include "int8/tables.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,avxvnni,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,avxvnni,fma,f16c")
+#endif
+
+#include "simd/bytes_avx2.inc.h"
+#include "simd/vector_avx2.inc.h"
+
+namespace skipdec {
+namespace {
+
+constexpr std::int64_t kCodeBytes = 1;
+constexpr int kMaximumRows = 6;
+
+constexpr int blocks_at_once(int) { return 1; }
+
+struct Codes {
+  __m256i lanes;
+  static Codes load(const std::uint8_t* from) { return {_mm256_set1_epi32(load_word(from))}; }
+};
+
+struct Weights {
+  __m256i low, high;  // of 8 columns each
+  static Weights load(const std::int8_t* from) { return {load_lanes(from), load_lanes(from + 32)}; }
+};
+
+struct Sums {
+  __m256i low, high;  // of 8 columns each
+  static Sums zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  void add(const Codes& codes, const Weights& weights) {
+    low = _mm256_dpbusd_avx_epi32(low, codes.lanes, weights.low);
+    high = _mm256_dpbusd_avx_epi32(high, codes.lanes, weights.high);
+  }
+  void add(const Sums& other) {
+    low = _mm256_add_epi32(low, other.low);
+    high = _mm256_add_epi32(high, other.high);
+  }
+  Vector less(const std::int32_t* offset) const {
+    return {_mm256_cvtepi32_ps(_mm256_sub_epi32(low, load_lanes(offset))),
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(high, load_lanes(offset + 8)))};
+  }
+};
+
+void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) {
+  std::memcpy(to, codes, sizeof codes);
+}
+
+}  // namespace
+}  // namespace skipdec
+
+#include "int8/row_kernels.inc.h"
+
+namespace skipdec {
+const IntegerKernels& avxvnni_integer_kernels() { return kKernels; }
+}  // namespace skipdec
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __x86_64__

@@ -1,0 +1,104 @@
+// Sums of rows of codes and packed weights, held in registers.
+//
+// The including file says how its instruction set does it:
+//   kCodeBytes                    // that a code takes in a row
+//   kMaximumRows                  // whose sums fit into registers
+//   constexpr int blocks_at_once(int rows)
+//   struct Codes   { static Codes load(const std::uint8_t*); }  // 4 along the depth, in all
+//   columns struct Weights { static Weights load(const std::int8_t*); }  // 4 along the depth, 16
+//   columns struct Sums    { static Sums zero(); void add(const Codes&, const Weights&);
+//                    void add(const Sums&); Vector less(const std::int32_t* offset) const; }
+#pragma once
+
+#include "int8/finish.inc.h"
+#include "simd/unrolled.inc.h"
+
+namespace skipdec {
+namespace {
+
+// Rows of codes lie a cache line further apart than they are long: many of them at distances of
+// 4096 bytes would fall into the same few lines of the first cache.
+constexpr std::int64_t code_stride(std::int64_t padded_depth) {
+  return padded_depth * kCodeBytes + 64;
+}
+
+// Into the second cache what the next blocks multiply: with more than two rows the processor has
+// too many loads under way to run as far ahead as memory is away. Measured on Zen 4, weights from
+// memory, 2 threads: 8 rows 0.545 → 0.357 ms, 32 rows 1.62 → 1.32; into the first cache: 0.713.
+inline void fetch_ahead(const std::int8_t* weights) { __builtin_prefetch(weights, 0, 2); }
+
+template <int kRows, int kBlocks>
+void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                   std::int64_t block) {
+  constexpr int kTogether = kRows * kBlocks;
+  constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // sums that don't wait for each other
+  const std::int64_t depth = weights.padded_depth, stride = code_stride(depth);
+  const std::uint8_t* codes = rows.codes + row * stride;
+  const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
+  Sums sums[kSteps][kRows][kBlocks];
+  unrolled<kSteps>([&](auto step) {
+    unrolled<kRows>(
+        [&](auto m) { unrolled<kBlocks>([&](auto b) { sums[step][m][b] = Sums::zero(); }); });
+  });
+  for (std::int64_t k = 0; k < depth; k += kSteps * kDepthStep) {
+    unrolled<kSteps>([&](auto step) {
+      const std::int64_t at = k + step * kDepthStep;
+      Weights loaded[kBlocks];
+      unrolled<kBlocks>([&](auto b) {
+        const std::int8_t* from = packed + (b * depth + at) * kBlockColumns;
+        loaded[b] = Weights::load(from);
+        if constexpr (kRows > 2) fetch_ahead(from + kBlocks * depth * kBlockColumns);
+      });
+      unrolled<kRows>([&](auto m) {
+        const Codes broadcast = Codes::load(codes + m * stride + at * kCodeBytes);
+        unrolled<kBlocks>([&](auto b) { sums[step][m][b].add(broadcast, loaded[b]); });
+      });
+    });
+  }
+  Sums totals[kBlocks][kRows];  // in memory, where a loop can finish them
+  unrolled<kRows>([&](auto m) {
+    unrolled<kBlocks>([&](auto b) {
+      Sums total = sums[0][m][b];
+      unrolled<kSteps - 1>([&](auto step) { total.add(sums[step + 1][m][b]); });
+      totals[b][m] = total;
+    });
+  });
+  for (int b = 0; b < kBlocks; ++b) {
+    finish_block(weights, rows, row, kRows, block + b,
+                 [&](std::int64_t m) -> const Sums& { return totals[b][m]; });
+  }
+}
+
+template <int kRows>
+void multiply_rows(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                   std::int64_t begin, std::int64_t end) {
+  constexpr int kBlocks = blocks_at_once(kRows);
+  std::int64_t block = begin;
+  for (; block + kBlocks <= end; block += kBlocks) {
+    multiply_tile<kRows, kBlocks>(weights, rows, row, block);
+  }
+  for (; block < end; ++block) multiply_tile<kRows, 1>(weights, rows, row, block);
+}
+
+using MultiplyRows = void (*)(const IntegerWeights&, const IntegerRows&, std::int64_t row,
+                              std::int64_t begin, std::int64_t end);
+
+template <int... kRows>
+constexpr std::array<MultiplyRows, sizeof...(kRows)> by_rows(std::integer_sequence<int, kRows...>) {
+  return {multiply_rows<kRows + 1>...};
+}
+
+void multiply(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
+              std::int64_t end) noexcept {
+  static constexpr auto kByRows = by_rows(std::make_integer_sequence<int, kMaximumRows>{});
+  // Equal parts: the last few rows alone would read the weights for little.
+  const std::int64_t parts = (rows.count + kMaximumRows - 1) / kMaximumRows;
+  for (std::int64_t part = 0, row = 0; part < parts; ++part) {
+    const std::int64_t count = (rows.count - row + parts - part - 1) / (parts - part);
+    kByRows[static_cast<std::size_t>(count - 1)](weights, rows, row, begin, end);
+    row += count;
+  }
+}
+
+}  // namespace
+}  // namespace skipdec

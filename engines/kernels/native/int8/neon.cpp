@@ -1,0 +1,102 @@
+// Products on NEON's dot products of signed bytes: codes are stored less 128, so that sums need no
+// offset.
+#if defined(__aarch64__)
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "int8/integer_product.h"
+#include "int8/tables.h"
+#include "simd/element.h"
+#include "simd/intrinsics.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("arch=armv8.2-a+dotprod")
+#endif
+
+#include "simd/vector_neon.inc.h"
+
+namespace skipdec {
+namespace {
+
+constexpr std::int64_t kCodeBytes = 1;
+constexpr int kMaximumRows = 6;
+
+constexpr int blocks_at_once(int) { return 1; }
+
+struct Codes {
+  int8x16_t lanes;
+  static Codes load(const std::uint8_t* from) {
+    std::int32_t four;
+    std::memcpy(&four, from, sizeof four);
+    return {vreinterpretq_s8_s32(vdupq_n_s32(four))};
+  }
+};
+
+struct Weights {
+  int8x16_t quarters[4];  // of 4 columns each
+  static Weights load(const std::int8_t* from) {
+    return {{vld1q_s8(from), vld1q_s8(from + 16), vld1q_s8(from + 32), vld1q_s8(from + 48)}};
+  }
+};
+
+// sums + four products of bytes in each of 4 lanes.
+inline int32x4_t dot(int32x4_t sums, int8x16_t a, int8x16_t b) {
+#if defined(__clang__) && \
+    __clang_major__ < 16  // whose header has it for a whole file or not at all
+  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(a), "w"(b));
+  return sums;
+#else
+  return vdotq_s32(sums, a, b);
+#endif
+}
+
+struct Sums {
+  int32x4_t quarters[4];
+  static Sums zero() {
+    const int32x4_t zeros = vdupq_n_s32(0);
+    return {{zeros, zeros, zeros, zeros}};
+  }
+  void add(const Codes& codes, const Weights& weights) {
+    for (int i = 0; i < 4; ++i) {
+      quarters[i] = dot(quarters[i], weights.quarters[i], codes.lanes);
+    }
+  }
+  void add(const Sums& other) {
+    for (int i = 0; i < 4; ++i) quarters[i] = vaddq_s32(quarters[i], other.quarters[i]);
+  }
+  Vector less(const std::int32_t*) const {
+    Vector floats;
+    for (int i = 0; i < 4; ++i) floats.quarters[i] = vcvtq_f32_s32(quarters[i]);
+    return floats;
+  }
+};
+
+void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) {
+  for (std::int64_t k = 0; k < kDepthMultiple; k += 16) {
+    vst1q_u8(to + k, veorq_u8(vld1q_u8(codes + k), vdupq_n_u8(0x80)));
+  }
+}
+
+}  // namespace
+}  // namespace skipdec
+
+#include "int8/row_kernels.inc.h"
+
+namespace skipdec {
+const IntegerKernels& neon_integer_kernels() { return kKernels; }
+}  // namespace skipdec
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __aarch64__

@@ -1,0 +1,78 @@
+"""libskipdec, the runtime for C++ programs: where its library, headers and build files are.
+
+``pip install`` compiles it where there is a C++ compiler; Python does without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...engines.errors import EnvironmentMismatchError
+from ...engines.host.installation import install_command
+
+SUBJECT = "libskipdec"
+ONNXRUNTIME_VARIABLE = "SKIPDEC_ONNXRUNTIME"  # names the libonnxruntime.so that programs load
+
+_ROOT = Path(__file__).parents[1] / "native"
+_LIBRARY = "libskipdec.so.1"
+
+
+@dataclass(frozen=True)
+class NativePaths:
+    """Absolute paths of libskipdec as it was compiled with this installation."""
+
+    library: Path
+    """The shared library, ``libskipdec.so.1``."""
+    include_directory: Path
+    """For ``#include <skipdec/skipdec.h>`` and ``<skipdec/skipdec.hpp>``."""
+    cmake_directory: Path
+    """``-Dskipdec_DIR=`` for ``find_package(skipdec)``."""
+    pkg_config_directory: Path
+    """For ``PKG_CONFIG_PATH``."""
+    executable: Path
+    """The program ``skipdec-run``."""
+
+
+def native_paths() -> NativePaths:
+    """Where libskipdec is.
+
+    Raises EnvironmentMismatchError, with how to get it, where it was not compiled.
+
+    >>> native_paths().library.name
+    'libskipdec.so.1'
+    """
+    root = _ROOT.resolve()
+    lib = root / "lib"
+    if not (lib / _LIBRARY).exists():
+        again = install_command("cpu", "--force-reinstall", "--no-deps")
+        raise EnvironmentMismatchError(
+            SUBJECT,
+            "was not compiled with this installation, for want of a C++ compiler or because of "
+            "SKIPDEC_LIBSKIPDEC=0; Python does without. For C++ programs install g++ or clang++, "
+            f"unset SKIPDEC_LIBSKIPDEC, then run: {again}",
+        )
+    return NativePaths(
+        library=lib / _LIBRARY,
+        include_directory=root / "include",
+        cmake_directory=lib / "cmake" / "skipdec",
+        pkg_config_directory=lib / "pkgconfig",
+        executable=root / "bin" / "skipdec-run",
+    )
+
+
+def native_abi_version() -> int:
+    """``skipdec_abi_version()`` of the library, which this loads.
+
+    Raises EnvironmentMismatchError where there is none, or it can't be loaded here.
+    """
+    path = native_paths().library
+    try:
+        function = ctypes.CDLL(str(path)).skipdec_abi_version
+    except (OSError, AttributeError) as error:  # of another system, processor or version
+        raise EnvironmentMismatchError(
+            str(path), f"can't be loaded ({error}); install skipdec again on this machine"
+        ) from error
+    function.argtypes, function.restype = (), ctypes.c_uint32
+    return int(function())

@@ -1,0 +1,1 @@
+"""Limits on connections, clients and keys, applied before a request is answered."""

@@ -1,0 +1,1 @@
+"""Bodies of requests and answers in the format of the OpenAI completions API."""

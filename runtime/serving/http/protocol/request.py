@@ -1,0 +1,179 @@
+"""The body of POST /v1/completions: OpenAI's fields, vLLM's further ones, and two of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from .....engines.errors import ConfigurationError, UsageError
+from ....tokens.sampling import SamplingParams
+from ..config import (
+    MAX_COMPLETIONS,
+    MAX_LOGPROBS,
+    MAX_PROMPTS,
+    MAX_REQUEST_LOGPROBS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+)
+from .bodies import parse_body
+
+_IDS = {"type": "array", "items": {"type": "integer"}}
+_PROMPT = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "maxItems": MAX_PROMPTS},
+        _IDS,
+        {"type": "array", "items": _IDS, "maxItems": MAX_PROMPTS},
+    ]
+}
+_LONGEST = {  # before anything is made of their entries
+    "stop_token_ids": (MAX_STOP_TOKEN_IDS, "token ids"),
+    "stream_options": (8, "options"),
+}
+_FORMS = f"a text, token ids, or a list of up to {MAX_PROMPTS} such"
+
+
+class CompletionRequest(SamplingParams):
+    """What is asked for; fields that are not given, or null, have their defaults.
+
+    Sampling fields are SamplingParams', with lower limits. Fields that are unknown are refused by
+    name: one that did nothing would be worse.
+    """
+
+    model_config = ConfigDict(title="CompletionRequest")
+
+    model: str | None = Field(
+        default=None, description="the name of a bundle; may be left out where one is served"
+    )
+    prompt: Annotated[Any, WithJsonSchema(_PROMPT)] = Field(description=_FORMS)
+    max_tokens: int | None = Field(
+        default=16,
+        ge=0,
+        description="an integer from 1, or null: up to the model's limit; 0 with echo and logprobs",
+    )
+    n: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_COMPLETIONS,
+        description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
+    )
+    best_of: int | None = Field(default=None, ge=1, description="as many as n, or left out")
+    logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description=f"an integer from 0 to {MAX_LOGPROBS}: tokens reported beside the chosen one",
+    )
+    echo: bool = Field(default=False, description="true: the prompt's text comes first")
+    stream: bool = Field(default=False, description="true: server-sent events as tokens come")
+    stream_options: dict[str, bool] | None = Field(
+        default=None, description='{"include_usage": true} with stream'
+    )
+    user: str | None = Field(default=None, description="any text; it is not used")
+    schedule: str | None = Field(
+        default=None, max_length=500, description="an exit schedule that /v1/schedules lists"
+    )
+    timeout: float | None = Field(
+        default=None, gt=0, description="seconds after which the texts end as they are"
+    )
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        """Read a body. Raises UsageError with all problems."""
+        document = parse_body(body)
+        if not isinstance(document, dict):
+            raise UsageError("body", "is not a JSON object; give one with a prompt")
+        for name, (most, words) in _LONGEST.items():
+            if isinstance(value := document.get(name), list | dict) and len(value) > most:
+                raise ConfigurationError(
+                    cls.__name__, f"`{name}` is {len(value):,} {words}; allowed: {most:,}"
+                )
+        return cls(**{name: value for name, value in document.items() if value is not None})
+
+    @classmethod
+    def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
+        if item["type"] == "missing":
+            yield f"`prompt` is missing; give {_FORMS}"
+        else:
+            yield from super()._describe(item, values)
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        yield from self._scoring_problems()
+        yield from self._prompt_problems()
+        if self.best_of not in (None, self.n):
+            yield (
+                f"`best_of` is {self.best_of}; allowed: n, which is {self.n}: there is no choice "
+                "among more completions than are returned"
+            )
+        if len(self.stop) > MAX_STOPS or any(len(text) > MAX_STOP_CHARACTERS for text in self.stop):
+            yield (
+                f"`stop` is too long; allowed: {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} "
+                "characters"
+            )
+        if self.stream_options is not None and not self.stream:
+            yield "`stream_options` is for streams; set stream, or leave it out"
+        if unknown := set(self.stream_options or ()) - {"include_usage"}:
+            yield f"`stream_options` has {', '.join(sorted(unknown)):.80}; allowed: include_usage"
+
+    def _scoring_problems(self) -> Iterator[str]:
+        if not self.scores_prompts:
+            if self.max_tokens == 0:
+                yield "`max_tokens` is 0; allowed: from 1, or 0 with echo and logprobs"
+            return
+        if self.max_tokens not in (0, 1):
+            yield (
+                f"`max_tokens` is {self.max_tokens}; allowed: 0 or 1 with echo and logprobs, which "
+                "score the prompt; for more tokens leave one of these out"
+            )
+        if self.n > 1 or self.stream:
+            yield "`echo` with logprobs scores the prompt; leave out n and stream"
+
+    def _prompt_problems(self) -> Iterator[str]:
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return
+        kinds = {type(one) for one in prompt} if isinstance(prompt, list) else set()
+        if len(kinds) != 1 or not kinds <= {str, int, list}:
+            yield f"`prompt` is neither a text nor a list of one kind; allowed: {_FORMS}"
+        elif kinds != {int} and len(prompt) > MAX_PROMPTS:
+            yield f"`prompt` is {len(prompt)} prompts; allowed: {MAX_PROMPTS}; send fewer"
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """One entry a prompt."""
+        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return list(self.prompt)
+
+    @property
+    def scores_prompts(self) -> bool:
+        """Whether the prompts' own log-probabilities are asked for."""
+        return self.echo and self.logprobs is not None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with what was used."""
+        return (self.stream_options or {}).get("include_usage", False)
+
+    @property
+    def params(self) -> SamplingParams:
+        """How each prompt is continued."""
+        return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+
+
+def require_few_logprobs(tokens: int, logprobs: int, asked: str, remedy: str) -> None:
+    """Raise UsageError where an answer has too many log-probabilities for ``tokens`` in all.
+
+    ``asked``: what makes as many tokens. Each has its own log-probability and ``logprobs`` others.
+    """
+    count = tokens * (logprobs + 1)
+    if count > MAX_REQUEST_LOGPROBS:
+        raise UsageError(
+            "prompt",
+            f"{asked} and logprobs {logprobs} are up to {count:,} log-probabilities; allowed: "
+            f"{MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
+        )

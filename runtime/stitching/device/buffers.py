@@ -1,0 +1,220 @@
+"""Device memory that is kept from call to call, and what is sent to it in one copy a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....engines.backends.device import DeviceMemory
+from ....engines.manifest import DType, EngineSpec, TensorRole
+from ....engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
+from ...tokens.logits import CandidateLogits
+
+_ALIGNMENT = 256  # what CUDA gives its own allocations
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+class DeviceBuffers:
+    """Logits, candidates and the candidates' twins on the host; hidden states of prompts.
+
+    Sized for ``max_rows`` rows of one token; prompts have buffers of their own, which grow.
+    """
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        embed: EngineSpec,
+        head: EngineSpec,
+        candidates: EngineSpec,
+        max_rows: int,
+    ) -> None:
+        role = TensorRole
+        hidden = embed.tensor(role.HIDDEN_STATES_OUT)
+        self._memory = memory
+        self._hidden_size = int(hidden.shape[-1])
+        self._dtype: DType = hidden.dtype
+        self._vocab_size = int(head.tensor(role.LOGITS).shape[-1])
+        num_candidates = int(candidates.tensor(role.TOP_LOGITS).shape[-1])
+        self._logits = memory.empty((max_rows, self._vocab_size), "float32")
+        self._chosen: Staging[TensorRole] = Staging(memory)
+        self._chosen.lay_out(
+            {
+                role.TOP_LOGITS: Field("float32", (max_rows, num_candidates)),
+                role.TOP_TOKEN_IDS: Field("int64", (max_rows, num_candidates)),
+            }
+        )
+        self._fetched = memory.device.pinned(4 * self._vocab_size).view(np.float32)  # [V]
+        self._prompt_hidden: list[DeviceTensor] = []
+        self._prompt_logits: Staging[TensorRole] = Staging(memory)
+
+    def results(self, rows: int) -> dict[TensorRole, DeviceTensor]:
+        """What head and candidates write, by role, for the first ``rows`` rows."""
+        chosen = {role: tensor[:rows] for role, tensor in self._chosen.device.items()}
+        return {TensorRole.LOGITS: self._logits[:rows]} | chosen
+
+    def download(self) -> None:
+        """Enqueue the copy of all candidates to the host."""
+        self._chosen.download()
+
+    def candidate_logits(self, rows: int) -> CandidateLogits:
+        """The last step's result, once the device is synchronised."""
+        return CandidateLogits(
+            self._chosen.host[TensorRole.TOP_LOGITS][:rows],
+            self._chosen.host[TensorRole.TOP_TOKEN_IDS][:rows],
+            self._vocab_size,
+            self._fetch,
+        )
+
+    def prompt_hidden_states(self, rows: int, length: int) -> tuple[DeviceTensor, DeviceTensor]:
+        """Two buffers [rows, length, E] for a prefill call, valid until the next one."""
+        shape = (rows, length, self._hidden_size)
+        nbytes = math.prod(shape) * ITEM_BYTES[self._dtype]
+        if not self._prompt_hidden or nbytes > self._prompt_hidden[0].buffer.nbytes:
+            self._prompt_hidden.clear()  # freed before more is taken
+            self._prompt_hidden += [self._memory.empty(shape, self._dtype) for _ in range(2)]
+        first, second = (
+            self._memory.tensor(tensor.buffer, shape, self._dtype) for tensor in self._prompt_hidden
+        )
+        return first, second
+
+    def prompt_logits(self, rows: int) -> Staging[TensorRole]:
+        """Room for logits float32 [rows, V] of a prefill call, on both sides."""
+        self._prompt_logits.lay_out({TensorRole.LOGITS: Field("float32", (rows, self._vocab_size))})
+        return self._prompt_logits
+
+    def _fetch(self, row: int) -> Array:
+        """All logits [V] of one row of the last step, in memory that the next fetch reuses."""
+        device = self._memory.device
+        device.copy_to_host(self._fetched, self._logits[row : row + 1].address)
+        device.synchronize()
+        return self._fetched
+
+
+class DeviceInputs:
+    """The integer inputs of ``rows`` x ``length`` tokens, uploaded in one copy.
+
+    ``capacity``: T of the attention mask, None for engines that take none. ``num_gathered``: R of
+    the head. Every query row of the mask has at least one True.
+    """
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._staging: Staging[TensorRole] = Staging(memory)
+
+    def lay_out(self, rows: int, length: int, num_gathered: int, capacity: int | None) -> None:
+        """Make room; ``fill`` and ``upload`` follow."""
+        role = TensorRole
+        fields = {
+            role.INPUT_IDS: Field("int64", (rows, length)),
+            role.POSITION_IDS: Field("int64", (rows, length)),
+            role.WRITE_INDICES: Field("int64", (rows,)),
+            role.SEQLENS_K: Field("int32", (rows,)),
+            role.ROW_POSITIONS: Field("int64", (num_gathered,)),
+        }
+        if capacity is not None:
+            fields[role.ATTENTION_MASK] = Field("bool", (rows, 1, length, capacity))
+        self._staging.lay_out(fields)
+
+    @property
+    def tensors(self) -> dict[TensorRole, DeviceTensor]:
+        """The tensors on the device, by role."""
+        return self._staging.device
+
+    def fill(
+        self,
+        tokens: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        row_positions: Sequence[int],
+    ) -> None:
+        """Write rows of tokens, the first of row r at position ``starts[r]``.
+
+        Rows may be shorter than the layout's length, and fewer than its rows: what remains reads
+        token 0 and is never read itself. ``row_positions``: flat indices into rows x length.
+        """
+        role, host = TensorRole, self._staging.host
+        rows, length = host[role.INPUT_IDS].shape
+        host[role.INPUT_IDS][...] = 0
+        for index, row in enumerate(tokens):
+            host[role.INPUT_IDS][index, : len(row)] = row
+        first = np.zeros(rows, np.int64)  # [rows]
+        first[: len(starts)] = starts
+        positions = first[:, None] + np.arange(length)  # [rows, length]
+        host[role.POSITION_IDS][...] = positions
+        host[role.WRITE_INDICES][...] = first
+        host[role.SEQLENS_K][...] = first
+        host[role.SEQLENS_K][: len(tokens)] += np.array([len(row) - 1 for row in tokens], np.int32)
+        host[role.ROW_POSITIONS][...] = 0
+        host[role.ROW_POSITIONS][: len(row_positions)] = row_positions
+        if role.ATTENTION_MASK in host:
+            mask = host[role.ATTENTION_MASK]  # [rows, 1, length, T]
+            np.less_equal(np.arange(mask.shape[-1]), positions[:, None, :, None], out=mask)
+
+    def upload(self) -> None:
+        """Enqueue the copy to the device."""
+        self._staging.upload()
+
+
+@dataclass(frozen=True)
+class Field:
+    """Dtype and shape of one tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor, without padding."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+class Staging(Generic[Name]):
+    """Page-locked host memory and as much device memory, laid out alike.
+
+    ``lay_out`` says which tensors they hold; ``host`` views are written or read by the caller,
+    ``device`` ones are bound. Addresses change only where a layout needs more than any before.
+    """
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._pinned: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._buffer = DeviceBuffer(0, 0)
+        self._used = 0
+        self.host: dict[Name, Array] = {}
+        self.device: dict[Name, DeviceTensor] = {}
+
+    def lay_out(self, fields: Mapping[Name, Field]) -> None:
+        """Place ``fields`` one behind the other; what was there before is gone."""
+        offsets: dict[Name, int] = {}
+        size = 0
+        for name, tensor in fields.items():
+            offsets[name] = size
+            size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if size > self._buffer.nbytes:
+            self._pinned = self._memory.device.pinned(size)
+            self._buffer = self._memory.allocate(size)
+        self._used = size
+        self.host = {
+            name: self._pinned[offsets[name] : offsets[name] + tensor.nbytes]
+            .view(tensor.dtype)
+            .reshape(tensor.shape)
+            for name, tensor in fields.items()
+        }
+        self.device = {
+            name: DeviceTensor(
+                self._buffer.address + offsets[name], tensor.shape, tensor.dtype, self._buffer
+            )
+            for name, tensor in fields.items()
+        }
+
+    def upload(self) -> None:
+        """Enqueue the copy to the device; ``host`` must not change until it has been done."""
+        self._memory.device.copy_to_device(self._buffer.address, self._pinned[: self._used])
+
+    def download(self) -> None:
+        """Enqueue the copy to the host; ``host`` holds the data after ``synchronize``."""
+        self._memory.device.copy_to_host(self._pinned[: self._used], self._buffer.address)

@@ -1,0 +1,124 @@
+"""Rows at depths of their own on a device: a step is one upload, one graph, one small download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ....engines.memory import Array
+from ...kv.layout import KVLayout
+from ...kv.pool import BufferPool, pooled_size
+from ...kv.reservation import SlotSizes
+from ...kv.slots import SlotCache
+from ...tokens.logits import CandidateLogits
+from ..slot_limits import SlotLimits
+from ..slot_rows import SlotRows
+from ..slots import StepRow
+from ..stitcher import LayerCaches
+from .rows import StepLayout
+from .steps import DeviceSteps
+from .stitcher import DeviceStitcher
+
+
+class DeviceSlotStitcher(SlotRows):
+    """`SlotStitcher` on the engines of a `DeviceStitcher`, which stay its own, as do its steps."""
+
+    def __init__(
+        self, engines: DeviceStitcher, cache: SlotCache, pool: BufferPool, limits: SlotLimits
+    ) -> None:
+        self._loaded: DeviceStitcher | None = engines
+        super().__init__(cache, pool, len(engines.layers(limits.bucket)), limits)
+        self._layout: tuple[tuple[int, tuple[int, ...]], StepLayout] | None = None
+
+    def step(self, rows: Sequence[StepRow]) -> CandidateLogits:
+        """See SlotStitcher."""
+        for row in rows:
+            self._leave_bypassed(row)
+        self.steps.run(self._lay_out(rows), rows, self._cache.first)
+        self._cache.set_lengths([row.row for row in rows], [row.position + 1 for row in rows])
+        return self._engines.buffers.candidate_logits(len(rows))
+
+    def reset(self) -> None:
+        """See SlotStitcher. What was captured may be wrong, too."""
+        super().reset()
+        self.steps.clear()
+
+    def close(self) -> None:
+        """See SlotStitcher."""
+        super().reset()
+        self._loaded = None  # a stream that nobody reads may hold this for long
+
+    @property
+    def steps(self) -> DeviceSteps:
+        """Steps over slots of this capacity, whose graphs outlive these slots."""
+        return self._engines.steps(self._limits.capacity, self._limits.bucket)
+
+    @property
+    def _engines(self) -> DeviceStitcher:
+        assert self._loaded is not None, "closed"
+        return self._loaded
+
+    def _run_prompts(
+        self,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+        caches: LayerCaches,
+        after: Callable[[int], None],
+    ) -> Array:
+        """See SlotRows."""
+        run = self._engines.prompts.prefill
+        return run(prompts, active_lengths, self._limits.bucket, caches, after)
+
+    def _run_chunk(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        active_lengths: Sequence[int],
+        caches: LayerCaches,
+        *,
+        is_last: bool,
+    ) -> Array | None:
+        """See SlotRows."""
+        run = self._engines.prompts.chunk
+        return run(tokens, start, active_lengths, self._limits.bucket, caches, is_last=is_last)
+
+    def _unbind(self) -> None:
+        """Bindings hold addresses, not buffers, so there is nothing to drop."""
+
+    def _lay_out(self, rows: Sequence[StepRow]) -> StepLayout:
+        """The layout of before, unless a row has come, gone, or left a layer."""
+        made_of = self._cache.version, tuple(row.row for row in rows)
+        if self._layout is None or self._layout[0] != made_of:
+            residents = [self._cache.residents(layer) for layer in range(self._num_layers)]
+            layout = StepLayout.of(made_of[1], residents, self._engines.max_rows)
+            self._layout = made_of, layout
+        return self._layout[1]
+
+
+def device_slot_cache(
+    pool: BufferPool, layout: KVLayout, num_layers: int, limits: SlotLimits
+) -> SlotCache:
+    """Slots of ``capacity`` positions each, whatever a row reserves: engines are bound to that.
+
+    Where there is memory for ``max_rows`` of them in all layers, and for prompts and a text that is
+    scored beside, buffers are made so from the start and stay, and with them all that is captured.
+    Else they grow by rows and go, as on the host.
+    """
+
+    def pair_bytes(rows: int) -> int:
+        return 2 * pooled_size(layout.nbytes(rows, limits.capacity))
+
+    prompts = max(pair_bytes(limits.max_rows), num_layers * pair_bytes(1)) + pair_bytes(1)
+    has_room = num_layers * pair_bytes(limits.max_rows) + prompts <= limits.kv_bytes
+    return SlotCache(
+        pool,
+        layout,
+        num_layers=num_layers,
+        limit=limits.kv_bytes,
+        sizes=SlotSizes(
+            limits.max_rows,
+            limits.max_positions,
+            capacity=limits.capacity,
+            least_rows=limits.max_rows if has_room else 1,
+        ),
+        keeps=has_room,
+    )

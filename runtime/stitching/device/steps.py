@@ -1,0 +1,154 @@
+"""Steps on a device over slots of one capacity: bound and captured once, launched from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from ....engines.backends.device import DeviceMemory
+from ....engines.backends.session import Binding, EngineSession
+from ....engines.manifest import TensorRole
+from ....engines.memory import DeviceBuffer, DeviceTensor, Tensor
+from ..slots import StepRow
+from ..stitcher import bind, cache_tensors
+from .buffers import DeviceBuffers
+from .graphs import GraphCapture, StepGraphs, StepPart
+from .rows import GATHERED, DeviceRows, StepLayout
+
+# Parts of steps that are kept bound, for each layer and number of rows; beyond it all are made
+# anew. Caches that stay where they are need two or three: one for what was gathered, one for each
+# layer that may have run before; calls of fewer rows have caches of their own.
+_KEPT_PARTS = 16
+
+_Work = Callable[[], None]
+SlotCaches = Callable[[int, int], tuple[Tensor, Tensor]]
+"""Key and value [rows, N, T, W] of the first slots of a layer: of layer and rows."""
+
+
+@dataclass(frozen=True)
+class DeviceEngines:
+    """The engines that a step enqueues, those of its layers made for its slots' capacity."""
+
+    memory: DeviceMemory
+    embed: EngineSession
+    layers: Sequence[EngineSession]
+    head: EngineSession
+    candidates: EngineSession
+
+
+class DeviceSteps:
+    """Steps of up to ``max_rows`` rows over slots of ``capacity`` positions.
+
+    A layer's slots are bound as the first n of one buffer, n padded to a power of two: what a step
+    writes beyond its rows lies in free slots, which the next row's prompt overwrites. Steps are
+    graphs, keyed by the padded numbers of rows of the layers that run, and by where their caches
+    lie; who the rows are, where they stand and in which slots are data. ``mask``: the capacity
+    again for engines that take a mask.
+    """
+
+    def __init__(
+        self,
+        engines: DeviceEngines,
+        buffers: DeviceBuffers,
+        capture: GraphCapture,
+        *,
+        max_rows: int,
+        padded_rows: Callable[[int], int],
+        capacity: int,
+        mask: int | None,
+    ) -> None:
+        self._engines = engines
+        self._num_layers = len(engines.layers)
+        self._buffers = buffers
+        self._max_rows = max_rows
+        self._padded_rows = padded_rows
+        self._capacity = capacity
+        memory = engines.memory
+        self._rows = DeviceRows(memory, engines.embed.spec, self._num_layers, max_rows, mask)
+        self._parts: dict[Hashable, StepPart] = {}
+        self._bindings: list[Binding] = []
+        self.graphs = StepGraphs(memory.device, capture)
+
+    def run(self, layout: StepLayout, rows: Sequence[StepRow], caches: SlotCaches) -> None:
+        """Run a step of ``rows`` and wait for it; the buffers hold their candidates, in order."""
+        self._rows.fill(layout, rows)
+        self.graphs.run(self._parts_of(layout, caches))
+
+    def clear(self) -> None:
+        """Destroy all graphs and bindings."""
+        self.graphs.clear()
+        self._parts.clear()
+        for binding in self._bindings:
+            binding.release()
+        self._bindings.clear()
+
+    def _parts_of(self, layout: StepLayout, caches: SlotCaches) -> list[StepPart]:
+        """The embedding, the layers that run and the head, each on its rows."""
+        if len(self._parts) > _KEPT_PARTS * (self._num_layers + 2) * self._max_rows.bit_length():
+            self.clear()
+        rows = self._padded_rows(len(layout.order))
+        parts = [self._embed_part(rows)]
+        source = 0
+        for layer, count in layout.layers:
+            source = source if layout.is_aligned else GATHERED
+            padded = self._padded_rows(count)
+            parts.append(self._layer_part(layer, padded, source, caches(layer, padded)))
+            source = layer + 1
+        return [*parts, self._head_part(rows, source if layout.is_aligned else GATHERED)]
+
+    def _embed_part(self, rows: int) -> StepPart:
+        def make() -> list[_Work]:
+            tensors = self._rows.embed_tensors(rows)
+            return [self._rows.upload, self._bind(self._engines.embed, tensors)]
+
+        return self._part(("embed", rows), make)
+
+    def _layer_part(
+        self, layer: int, rows: int, source: int, cache: tuple[Tensor, Tensor]
+    ) -> StepPart:
+        """``source``: the window that it reads."""
+        key, value = (_borrowed(tensor) for tensor in cache)
+
+        def make() -> list[_Work]:
+            # The true longest row would be frozen into a graph; the capacity bounds it.
+            bound: dict[TensorRole, Tensor] = {
+                TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(self._capacity, np.int32)
+            }
+            tensors = self._rows.layer_tensors(layer, source, rows) | cache_tensors(key, value)
+            run = self._bind(self._engines.layers[layer], tensors | bound)
+            return [*self._gathering(layer, rows, source), run]
+
+        return self._part((layer, rows, source, key.address, value.address), make)
+
+    def _head_part(self, rows: int, source: int) -> StepPart:
+        def make() -> list[_Work]:
+            results: dict[TensorRole, Tensor] = dict(self._buffers.results(rows))
+            head = self._bind(self._engines.head, self._rows.head_tensors(source, rows) | results)
+            candidates = self._bind(self._engines.candidates, results)
+            gathering = self._gathering(self._num_layers, rows, source)
+            return [*gathering, head, candidates, self._buffers.download]
+
+        return self._part(("head", rows, source), make)
+
+    def _gathering(self, layer: int, rows: int, source: int) -> list[_Work]:
+        return [partial(self._rows.gather, layer, rows)] if source == GATHERED else []
+
+    def _part(self, key: Hashable, make: Callable[[], list[_Work]]) -> StepPart:
+        if key not in self._parts:
+            self._parts[key] = StepPart(key, make())
+        return self._parts[key]
+
+    def _bind(self, session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> _Work:
+        binding = bind(session, tensors)
+        self._bindings.append(binding)
+        return binding.run
+
+
+def _borrowed(tensor: Tensor) -> DeviceTensor:
+    """The same address, without keeping its buffer: the pool decides how long that lives."""
+    owned = cast(DeviceTensor, tensor)
+    return replace(owned, buffer=DeviceBuffer(owned.address, owned.nbytes))

@@ -1,0 +1,1 @@
+"""One step and one prompt on the memory of the host."""

@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <cmath>
+
+#include "int4/block_product.h"
+#include "families.h"
+#include "operators/scratch.h"
+
+namespace skipdec::tests {
+namespace {
+
+struct Case {
+  explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
+    weights.block_size = 32 << shape.columns % 3;
+    weights.blocks = (shape.depth + weights.block_size - 1) / weights.block_size;
+    weights.columns = shape.columns;
+    const std::int64_t depth = weights.padded_depth();
+    codes.assign(static_cast<std::size_t>(weights.panels() * depth * 8), 0x88);
+    scale.resize(static_cast<std::size_t>(weights.panels() * weights.blocks * 16));
+    plain.resize(static_cast<std::size_t>(depth * shape.columns));
+    for (std::int64_t n = 0; n < shape.columns; ++n) {
+      for (std::int64_t k = 0; k < depth; ++k) {
+        set_code(k, n, static_cast<unsigned>(numbers.below(16)));
+      }
+      for (std::int64_t block = 0; block < weights.blocks; ++block) {
+        scale_of(block, n).bits = upper_half(static_cast<float>(1 + numbers.below(127)) / 64.0F);
+      }
+    }
+    bias = numbers.values(shape.columns);
+    x = numbers.values(shape.rows * shape.depth);
+    residual = numbers.values(shape.rows * shape.columns);
+    weights.codes = codes.data();
+    weights.scale = scale.data();
+    weights.bias = bias.data();
+  }
+
+  void set_code(std::int64_t k, std::int64_t n, unsigned code) {
+    plain[static_cast<std::size_t>(k * shape.columns + n)] = static_cast<int>(code) - 8;
+    const std::int64_t eight = (n / 16 * weights.padded_depth() / 8 + k / 8) * 16 + n % 16;
+    std::uint8_t& byte = codes[static_cast<std::size_t>(eight * 4 + k % 4)];
+    byte = static_cast<std::uint8_t>(k % 8 < 4 ? (byte & 0xf0U) | code
+                                               : (byte & 0x0fU) | (code << 4U));
+  }
+  Bfloat16& scale_of(std::int64_t block, std::int64_t n) {
+    return scale[static_cast<std::size_t>((n / 16 * weights.blocks + block) * 16 + n % 16)];
+  }
+
+  Shape shape;
+  BlockWeights weights;
+  std::vector<std::uint8_t> codes;
+  std::vector<Bfloat16> scale;
+  std::vector<int> plain;
+  std::vector<float> bias, x, residual;
+};
+
+// ``total`` and what block number ``block`` of row m and column n adds to it.
+float with_block(Case& c, std::int64_t m, std::int64_t n, std::int64_t block, float total) {
+  const std::int64_t first = block * c.weights.block_size,
+                     last = std::min(first + c.weights.block_size, c.shape.depth);
+  const float* row = c.x.data() + m * c.shape.depth;
+  float largest = 0;
+  for (std::int64_t k = first; k < last; ++k) largest = std::max(largest, std::fabs(row[k]));
+  const float step = largest / 127.0F, inverse = step > 0 ? 1.0F / step : 0.0F;
+  std::int32_t sum = 0;
+  for (std::int64_t k = first; k < last; ++k) {
+    sum += static_cast<std::int32_t>(std::nearbyint(row[k] * inverse)) *
+           c.plain[static_cast<std::size_t>(k * c.shape.columns + n)];
+  }
+  return std::fma(static_cast<float>(sum), widened(c.scale_of(block, n).bits) * step, total);
+}
+
+std::vector<float> expected(Case& c) {
+  std::vector<float> results(c.residual.size());
+  for (std::int64_t m = 0; m < c.shape.rows; ++m) {
+    for (std::int64_t n = 0; n < c.shape.columns; ++n) {
+      float total = 0;
+      for (std::int64_t block = 0; block < c.weights.blocks; ++block) {
+        total = with_block(c, m, n, block, total);
+      }
+      const auto at = static_cast<std::size_t>(m * c.shape.columns + n);
+      results[at] = total + c.bias[static_cast<std::size_t>(n)] + c.residual[at];
+    }
+  }
+  return results;
+}
+
+std::vector<float> computed(const Case& c, const BlockKernels& kernels) {
+  std::vector<float> results(c.residual.size());
+  const auto blocks = static_cast<std::size_t>(c.shape.rows * c.weights.blocks);
+  Scratch codes;
+  std::vector<float> scale(blocks);
+  std::vector<std::int32_t> correction(blocks);
+  BlockRows rows;
+  rows.count = c.shape.rows;
+  rows.depth = c.shape.depth;
+  rows.group = kernels.group;
+  rows.values = c.x.data();
+  rows.codes = static_cast<std::int8_t*>(codes.reserve(rows.code_bytes(c.weights)));
+  rows.scale = scale.data();
+  rows.correction = correction.data();
+  rows.residual = c.residual.data();
+  rows.result = results.data();
+  in_two_threads(rows.groups(), [&](std::int64_t begin, std::int64_t end) {
+    kernels.quantize(c.weights, rows, begin, end);
+  });
+  in_two_threads(c.weights.panels(), [&](std::int64_t begin, std::int64_t end) {
+    kernels.multiply(c.weights, rows, begin, end);
+  });
+  return results;
+}
+
+}  // namespace
+
+Outcome block_products(InstructionSet set) {
+  Outcome outcome;
+  Numbers numbers;
+  for (const Shape& shape : kShapes) {
+    Case c(shape, numbers);
+    outcome.add(computed(c, block_kernels(set, shape.rows)), expected(c), 0);
+  }
+  return outcome;
+}
+
+}  // namespace skipdec::tests

@@ -1,0 +1,90 @@
+#include <cmath>
+
+#include "families.h"
+#include "float16/half_product.h"
+#include "operators/scratch.h"
+
+namespace skipdec::tests {
+namespace {
+
+// bfloat16 weights: multiples of 1/16 that have no more bits.
+struct Case {
+  explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
+    weights.depth = shape.depth;
+    weights.columns = shape.columns;
+    values.resize(static_cast<std::size_t>(weights.blocks() * shape.depth * 16));
+    for (std::int64_t n = 0; n < shape.columns; ++n) {
+      for (std::int64_t k = 0; k < shape.depth; ++k) {
+        value(k, n) = upper_half(static_cast<float>(numbers.below(255) - 127) / 16.0F);
+      }
+    }
+    bias = numbers.values(shape.columns);
+    x = numbers.values(shape.rows * shape.depth);
+    residual = numbers.values(shape.rows * shape.columns);
+    weights.values = values.data();
+    weights.bias = bias.data();
+    weights.activation = Activation::kGelu;
+  }
+
+  std::uint16_t& value(std::int64_t k, std::int64_t n) {
+    return values[static_cast<std::size_t>((n / 16 * shape.depth + k) * 16 + n % 16)];
+  }
+
+  Shape shape;
+  HalfWeights weights;
+  std::vector<std::uint16_t> values;
+  std::vector<float> bias, x, residual;
+};
+
+std::vector<float> expected(Case& c) {
+  std::vector<float> results(c.residual);
+  for (std::int64_t m = 0; m < c.shape.rows; ++m) {
+    for (std::int64_t n = 0; n < c.shape.columns; ++n) {
+      float sum = 0;
+      for (std::int64_t k = 0; k < c.shape.depth; ++k) {
+        const float x = c.x[static_cast<std::size_t>(m * c.shape.depth + k)];
+        sum = std::fma(x, widened(c.value(k, n)), sum);
+      }
+      const double z = sum + c.bias[static_cast<std::size_t>(n)];
+      results[static_cast<std::size_t>(m * c.shape.columns + n)] +=
+          static_cast<float>(z * 0.5 * std::erfc(-z / std::sqrt(2.0)));
+    }
+  }
+  return results;
+}
+
+std::vector<float> computed(const Case& c, const HalfKernels& kernels) {
+  std::vector<float> results(c.residual.size());
+  Scratch packed;
+  HalfRows rows;
+  rows.count = c.shape.rows;
+  rows.values = c.x.data();
+  rows.residual = c.residual.data();
+  rows.result = results.data();
+  if (rows.count > 1) {
+    rows.packed = static_cast<float*>(
+        packed.reserve(kernels.packed_floats(rows.count, c.shape.depth) * sizeof(float)));
+    in_two_threads(kernels.panels(rows.count), [&](std::int64_t begin, std::int64_t end) {
+      kernels.pack(c.weights, rows, begin, end);
+    });
+  }
+  in_two_threads(c.weights.blocks(), [&](std::int64_t begin, std::int64_t end) {
+    kernels.multiply_bfloat16(c.weights, rows, begin, end);
+  });
+  return results;
+}
+
+}  // namespace
+
+Outcome half_products(InstructionSet set) {
+  constexpr float kTolerance = 1e-4F;  // of GELU's approximation, at sums up to a few hundred
+  Outcome outcome;
+  Numbers numbers;
+  for (const Shape& shape : kShapes) {
+    Case c(shape, numbers);
+    outcome.add(computed(c, half_kernels(set)), expected(c), kTolerance);
+  }
+  return outcome;
+}
+
+}  // namespace skipdec::tests

@@ -1,0 +1,119 @@
+"""Prompts in every form that callers have them, and the refusal of what is none."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pytest
+from hollow_bundles import hollow_manifest
+
+from skipdec.engines.errors import UsageError
+from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
+from skipdec.runtime.requests.prompts import as_prompt_list, checked_token_ids, prompt_text
+from skipdec.runtime.requests.request import make_request
+from skipdec.runtime.tokens.sampling import SamplingParams
+from skipdec.runtime.tokens.tokenizer import Tokenizer
+
+MODEL = hollow_manifest(2).model.model_copy(update={"vocab_size": 300, "max_seq_len": 64})
+_BYTES = byte_level_tokenizer(MODEL)
+assert _BYTES is not None
+TOKENIZER = Tokenizer.parse(_BYTES, "tokenizer")
+
+
+def checked(prompt: object) -> tuple[list[str], tuple[int, ...]]:
+    return checked_token_ids(prompt, "prompt", MODEL, TOKENIZER)
+
+
+class Table:
+    """Iterates its columns' names, as a pandas DataFrame does, and is no Mapping."""
+
+    def keys(self) -> list[str]:
+        return ["name", "food"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [{"prompt": "ab"}, "ab", TOKENIZER.encode("ab"), {"prompt_token_ids": TOKENIZER.encode("ab")}],
+)
+def test_every_form_of_a_prompt_means_its_token_ids(prompt: object) -> None:
+    problems, token_ids = checked(prompt)
+    assert (problems, list(token_ids)) == ([], TOKENIZER.encode("ab"))
+    assert all(type(token_id) is int for token_id in token_ids)
+    assert prompt_text(prompt) in ("ab", None)
+
+
+@pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}, Table()])
+def test_one_text_alone_is_a_list_of_one(prompt: object) -> None:
+    assert as_prompt_list(prompt) == [prompt]
+
+
+@pytest.mark.parametrize("ids", [np.array([5, 7]), np.int64([5, 7]), (np.uint8(5), np.int32(7))])
+def test_ids_may_be_integers_of_numpy(ids: object) -> None:
+    assert checked(ids) == ([], (5, 7))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "problem"),
+    [
+        (UserDict(input_ids=[[5]], attention_mask=[[1]]), "keys input_ids, attention_mask"),
+        ({}, "keys none"),
+        (Table(), "keys name, food"),
+        ({"prompt": "a", "prompt_token_ids": [5]}, "keys prompt, prompt_token_ids"),
+        ({"prompt": [5]}, "has [5] under 'prompt'"),
+        ({"prompt_token_ids": "ab"}, "has 'ab' under 'prompt_token_ids'"),
+        (None, "prompt is None"),
+        (3, "prompt is 3"),
+        (b"ab", "prompt is b'ab'"),
+        ([5, True], "has True at 1; allowed: integers"),
+        (np.array([True]), "has True at 0"),
+        (np.array([0.5]), "has 0.5 at 0"),
+        ([[5]], "has [5] at 0"),
+        ([5] * 65, "has 65 tokens; the bundle holds 64 positions"),
+        (repeat(5), "has more than 64 tokens"),
+        ("a" * 100_000_000, "has at least"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_anything_else_is_refused_and_shown(prompt: object, problem: str) -> None:
+    (text,), token_ids = checked(prompt)
+    assert problem in text
+    assert token_ids == ()
+
+
+@pytest.mark.parametrize("prompts", [None, 3, b"ab", 0.5, [5, 6], np.array([5, 6]), repeat("a")])
+def test_what_is_no_list_of_prompts_is_refused(
+    prompts: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skipdec.runtime.requests.prompts.MAX_PROMPTS", 100)
+    with pytest.raises(UsageError, match=r"prompts \|"):
+        as_prompt_list(prompts)
+
+
+@pytest.mark.parametrize("text", ["", "a", "é" * 40, "a b  c\n" * 30, "<pad></s>" * 9])
+def test_least_tokens_never_exceed_the_tokens(text: str) -> None:
+    assert TOKENIZER.least_tokens(text) <= len(TOKENIZER.encode(text))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"min_tokens": 1, "stop_token_ids": range(300)}, "all 300 tokens end the text"),
+        ({"n": 1024, "max_tokens": 60, "logprobs": 300}, "18,432,000 log-probabilities"),
+        ({"stop_token_ids": range(300, 9000)}, "stop_token_ids has 309; allowed: 0 to 299"),
+    ],
+)
+def test_requests_that_no_memory_holds_or_no_token_ends_are_refused(
+    fields: dict[str, Any], problem: str
+) -> None:
+    listed = {name: value if name[-3:] != "ids" else list(value) for name, value in fields.items()}
+    with pytest.raises(UsageError) as caught:
+        make_request(0, [5], SamplingParams(**listed), MODEL, TOKENIZER, "prompt")
+    assert problem in str(caught.value)
+    assert len(caught.value.problems) <= 10

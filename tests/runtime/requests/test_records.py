@@ -1,0 +1,129 @@
+"""Lines of prompts are read one by one, each bad one by itself, alike for all who read them."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from skipdec.runtime.requests import records
+from skipdec.runtime.requests.records import BadRecord, Record, read_records, split_lines
+from skipdec.runtime.tokens.sampling import SamplingParams
+
+DEFAULTS = SamplingParams(max_tokens=7)
+
+
+def read(*lines: str | bytes) -> list[Record | BadRecord]:
+    encoded = [line.encode() if isinstance(line, str) else line for line in lines]
+    return list(read_records(encoded, DEFAULTS))
+
+
+def test_line_has_prompt_id_and_its_own_sampling() -> None:
+    found = read(
+        '{"id": "a", "prompt": "Hi", "temperature": 0}', '{"id": 2, "prompt_token_ids": [3]}'
+    )
+    assert found == [
+        Record(1, "a", "Hi", SamplingParams(max_tokens=7, temperature=0)),
+        Record(2, 2, [3], DEFAULTS),
+    ]
+
+
+def test_a_line_without_an_id_has_its_number() -> None:
+    found = read('{"prompt": "a"}', "", '{"id": null, "prompt": "b"}', '{"id": 1, "prompt": "c"}')
+    assert [(one.line, one.record_id) for one in found] == [(1, 1), (3, 3), (4, 1)]
+    assert found[2] == BadRecord(4, 1, "id 1 was on line 1; ids must differ")
+
+
+def test_a_line_may_name_its_schedule_and_keeps_its_fields() -> None:
+    (record,) = read('{"prompt": [5, 6], "schedule": "2x"}')
+    assert isinstance(record, Record)
+    assert (record.prompt, record.schedule) == ([5, 6], "2x")
+    assert record.fields == {"prompt": [5, 6], "schedule": "2x"}
+
+
+def test_what_a_line_gets_wrong_depends_on_the_callers_defaults() -> None:
+    line = b'{"prompt": "a", "min_tokens": 20}'
+    for allowed, kind in ((16, BadRecord), (64, Record)):
+        (found,) = read_records([line], SamplingParams(max_tokens=allowed))
+        assert isinstance(found, kind)
+
+
+def test_null_lifts_a_default() -> None:
+    (record,) = read('{"id": 1, "prompt": "x", "max_tokens": null}')
+    assert isinstance(record, Record)
+    assert record.params.max_tokens is None
+
+
+def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> None:
+    found = read(b'\xef\xbb\xbf{"id": 1, "prompt": "a"}\r\n', b"\r\n", '{"id": 2, "prompt": "b"}')
+    assert [record.line for record in found] == [1, 3]
+    assert all(isinstance(record, Record) for record in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "record_id", "error"),
+    [
+        ("{", None, "is not JSON"),
+        (b'{"id": 1, "prompt": "\xff"}', None, "is not JSON"),
+        ("[" * 100_000, None, "is nested deeper than 100 levels"),
+        ('"text"', None, "is str; allowed: a JSON object"),
+        ('{"id": true, "prompt": "x"}', None, "id is True"),
+        ('{"id": 1.5, "prompt": "x"}', None, "id is 1.5"),
+        ('{"id": "\\ud800", "prompt": "x"}', None, "surrogates not allowed"),
+        ('{"id": 1}', 1, "both missing; give one"),
+        ('{"id": 1, "prompt": null}', 1, "both missing; give one"),
+        ('{"promt": "a"}', 1, "'promt' is unknown; did you mean 'prompt'?"),
+        ('{"prompt": "a", "max_token": 3}', 1, "did you mean 'max_tokens'?"),
+        ('{"id": 1, "prompt": "x", "prompt_token_ids": [1]}', 1, "both given"),
+        ('{"id": 1, "prompt": 3}', 1, "prompt is 3"),
+        ('{"id": 1, "prompt": "x", "schedule": 2}', 1, "schedule is 2; allowed: an exit schedule"),
+        ('{"id": 1, "prompt": "x", "schedule": "a.JSON"}', 1, "'a.JSON', a file's name; give the"),
+        ('{"id": 1, "prompt_token_ids": "x"}', 1, "prompt_token_ids is 'x'"),
+        ('{"id": 1, "prompt": "x", "colour": 2}', 1, "'colour' is unknown"),
+        ('{"id": 1, "prompt": "x", "temperature": NaN}', 1, "temperature is nan"),
+        ('{"id": 1, "prompt": "x", "self": 2}', 1, "'self' is unknown"),
+        ('{"id": 1, "prompt": "\\ud800"}', None, "surrogates not allowed"),
+        ('{"id": 1, "prompt": "x", "\\udfff": 2}', None, "surrogates not allowed"),
+        (b'{"id": 1, "prompt": "\xed\xa0\x80"}', None, "is not JSON"),
+        ('{"id": 1, "prompt": "x", "seed": 1' + "0" * 5000 + "}", None, "is not JSON"),
+    ],
+)
+def test_bad_line_says_what_is_wrong(line: str | bytes, record_id: int | None, error: str) -> None:
+    (record,) = read(line)
+    assert isinstance(record, BadRecord)
+    assert record.record_id == record_id
+    assert error in record.error
+
+
+def test_all_problems_of_a_line_are_named() -> None:
+    (record,) = read('{"id": 1, "top_p": 7, "top_k": -5}')
+    assert isinstance(record, BadRecord)
+    assert record.error.count(";") >= 3
+    assert all(name in record.error for name in ("prompt_token_ids", "top_p", "top_k"))
+
+
+def test_a_line_that_is_too_long_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_MAX_LINE", 30)
+    fits = b'{"id": 1, "prompt": "abcdefg"}'
+    content = b"\n".join((fits, fits[:-2] + b"h" * 99 + b'"}', fits.replace(b"1", b"2")))
+    first, second, third = read_records(split_lines(io.BytesIO(content)), DEFAULTS)
+    assert (first.record_id, third.record_id, third.line) == (1, 2, 3)
+    assert second == BadRecord(2, None, "is longer than 30 bytes")
+
+
+def test_of_very_many_problems_some_are_named() -> None:
+    (record,) = read(json.dumps({"id": 1, "prompt": "x", **{f"k{n}": n for n in range(5000)}}))
+    assert isinstance(record, BadRecord)
+    assert record.error.endswith("; and 4,990 more unknown fields")
+
+
+def test_second_line_with_an_id_is_bad_even_if_the_first_one_is() -> None:
+    found = read('{"id": 1}', '{"id": 1, "prompt": "x"}', '{"id": "1", "prompt": "x"}')
+    assert [type(record) for record in found] == [BadRecord, BadRecord, Record]
+    assert found[1] == BadRecord(2, 1, "id 1 was on line 1; ids must differ")
+
+
+def test_error_line_has_the_id_where_there_is_one() -> None:
+    assert BadRecord(3, "a", "no").to_dict() == {"id": "a", "line": 3, "error": "no"}
+    assert BadRecord(3, None, "no").to_dict() == {"line": 3, "error": "no"}

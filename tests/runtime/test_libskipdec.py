@@ -1,0 +1,103 @@
+"""Where libskipdec is, and how an installation without it says how to get it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skipdec.engines.backends.ort import onnxruntime_library
+from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.runtime.libskipdec import config_program, run_program
+from skipdec.runtime.libskipdec import paths as paths
+from skipdec.runtime.libskipdec.paths import native_abi_version, native_paths
+from skipdec.runtime.measuring import doctor
+
+
+@pytest.fixture
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that libskipdec is looked for in, empty."""
+    monkeypatch.setattr(paths, "_ROOT", tmp_path)
+    return tmp_path
+
+
+def test_an_installation_without_it_says_how_to_get_it(
+    installation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EnvironmentMismatchError, match=r"libskipdec \| .*g\+\+.*run: pip install"):
+        native_paths()
+    assert "run: pip install" in str(doctor.examine_machine(bandwidth=False)["libskipdec"])
+    with pytest.raises(SystemExit) as end:
+        config_program.main(["--libs"])
+    assert end.value.code == 3
+    assert "error: libskipdec | was not compiled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [None, "/elsewhere/libonnxruntime.so"])
+def test_skipdec_run_starts_the_program_on_this_onnx_runtime(
+    installation: Path, monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    (installation / "lib").mkdir()
+    (installation / "lib" / "libskipdec.so.1").touch()
+    environment = {"SKIPDEC_ONNXRUNTIME": named} if named else {}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(sys, "argv", ["skipdec-run", "bundle", "--n", "2"])
+    started: list[object] = []
+    monkeypatch.setattr(os, "execv", lambda *command: started.extend(command))
+    run_program.main()
+    program = installation.resolve() / "bin" / "skipdec-run"
+    assert started == [program, [str(program), "bundle", "--n", "2"]]
+    assert environment["SKIPDEC_ONNXRUNTIME"] == (named or str(onnxruntime_library()))
+
+
+def test_skipdec_run_says_how_to_get_it(
+    installation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        run_program.main()
+    assert end.value.code == 3
+    assert "unset SKIPDEC_LIBSKIPDEC, then run: pip install" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"of another processor"])
+def test_one_of_another_machine_is_refused(installation: Path, content: bytes) -> None:
+    (installation / "lib").mkdir()
+    (installation / "lib" / "libskipdec.so.1").write_bytes(content)
+    with pytest.raises(EnvironmentMismatchError, match=r"can't be loaded .*install skipdec again"):
+        native_abi_version()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["--cflags"], "-I{0}/include"),
+        (["--libs"], "-L{0}/lib -Wl,-rpath,{0}/lib -l:libskipdec.so.1"),
+        (["--cmakedir", "--includedir"], "{0}/lib/cmake/skipdec {0}/include"),
+        (["--libdir", "--pkgconfigdir"], "{0}/lib {0}/lib/pkgconfig"),
+    ],
+)
+def test_flags_and_folders_are_told_in_the_order_asked(
+    installation: Path, capsys: pytest.CaptureFixture[str], asked: list[str], told: str
+) -> None:
+    (installation / "lib").mkdir()
+    (installation / "lib" / "libskipdec.so.1").touch()
+    config_program.main(asked)
+    assert capsys.readouterr().out == told.format(installation.resolve()) + "\n"
+
+
+@pytest.mark.parametrize("asked", [[], ["--lib"], ["--cflags", "opt"]])
+def test_nothing_and_unknown_options_are_refused(asked: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        config_program.main(asked)
+    assert end.value.code == 2
+
+
+def test_asking_for_flags_loads_neither_numpy_nor_typer() -> None:
+    code = (
+        "import sys; from skipdec.runtime.libskipdec import config_program\n"
+        "assert not {'numpy', 'typer', 'pydantic', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
