@@ -17,8 +17,8 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from native.token_parity import differences, random_texts
-from native.token_texts import KINDS, tokenizer_file
+from libskipdec.token_parity import differences, random_texts
+from libskipdec.token_texts import KINDS, tokenizer_file
 
 _PROGRAM = Path(__file__).parents[1] / "build/native/tests/tests/tokenize"
 _AT_ONCE = 5000  # texts

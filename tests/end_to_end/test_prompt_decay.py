@@ -18,7 +18,7 @@ from skipdec.engines.backends.ort import OrtSession
 from skipdec.engines.backends.session import Binding
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
-from skipdec.runtime.stitching.host.stitcher import prompts as host_prompts
+from skipdec.runtime.stitching.host import prompts as host_prompts
 
 NUM_TOKENS = 8
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 13, 2, 9)]

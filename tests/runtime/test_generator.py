@@ -22,7 +22,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
-from skipdec.runtime.stitching.host.stitcher.prompts import HostPrompts
+from skipdec.runtime.stitching.host.prompts import HostPrompts
 
 STRUCTURE = "pre_norm"
 PROMPTS = [[5, 9, 11], [7], [4, 8, 15, 16, 23, 42], [9, 9], [100, 3], [12, 50, 8]]

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from native.token_texts import random_text, tokenizer_file
+from libskipdec.token_texts import random_text, tokenizer_file
 from programs import built_program
 
 from skipdec.engines.errors import UsageError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native.token_parity import answers
-from native.token_texts import tokenizer_file
+from libskipdec.token_parity import answers
+from libskipdec.token_texts import tokenizer_file
 from programs import built_program
 
 Change = Callable[[dict[str, Any]], object]

@@ -9,9 +9,9 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 import pytest
-from native.token_parity import answers, differences, random_texts
-from native.token_texts import KINDS, tokenizer_file
-from native.unicode_tables import SCALARS, TABLES, CharacterClass
+from libskipdec.token_parity import answers, differences, random_texts
+from libskipdec.token_texts import KINDS, tokenizer_file
+from libskipdec.unicode_tables import SCALARS, TABLES, CharacterClass
 from programs import built_program
 from tokenizers import pre_tokenizers
 

@@ -14,7 +14,7 @@ from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, Usag
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.engine import Engine
-from skipdec.runtime.stitching.host.stitcher.slots import HostSlotStitcher
+from skipdec.runtime.stitching.host.slots import HostSlotStitcher
 from skipdec.runtime.stitching.slots import StepRow
 from skipdec.runtime.tokens.sampler import Sampler
 

@@ -19,7 +19,7 @@ from tiny_models import STRUCTURES
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import CapacityError, ClosedError, DeviceError, UsageError
-from skipdec.runtime.stitching.device.stitcher.stitcher import DeviceStitcher
+from skipdec.runtime.stitching.device.stitcher import DeviceStitcher
 
 SCHEDULES = (
     "full",

@@ -23,8 +23,8 @@ from skipdec.engines.errors import DeviceError, EnvironmentMismatchError
 from skipdec.engines.memory import DeviceBuffer
 from skipdec.runtime.kv.slots import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
-from skipdec.runtime.stitching.device.stitcher.rows import StepLayout
-from skipdec.runtime.stitching.device.stitcher.slots import DeviceSlotStitcher
+from skipdec.runtime.stitching.device.rows import StepLayout
+from skipdec.runtime.stitching.device.slots import DeviceSlotStitcher
 from skipdec.runtime.stitching.slots import StepRow
 
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)

@@ -15,7 +15,7 @@ from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.runtime.scheduling.engine import Engine
-from skipdec.runtime.stitching.device.stitcher.slots import DeviceSlotStitcher
+from skipdec.runtime.stitching.device.slots import DeviceSlotStitcher
 
 Exported = Callable[..., Path]
 Open = Callable[..., Generator]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from http_servers import Running, serving
 
-from skipdec.runtime.serving.http.protocol.request.bodies import (
+from skipdec.runtime.serving.http.protocol.bodies import (
     MAX_CONTAINERS,
     MAX_TEXTS,
     parse_body,

@@ -10,7 +10,7 @@ import pytest
 from http_servers import Running
 from starlette.responses import StreamingResponse
 
-from skipdec.runtime.serving.http.protocol.request.pieces import Blocks, Items, encoded, json_answer
+from skipdec.runtime.serving.http.protocol.pieces import Blocks, Items, encoded, json_answer
 from skipdec.runtime.serving.http.streaming import _chunks
 from skipdec.runtime.tokens.outputs import StreamDelta
 
