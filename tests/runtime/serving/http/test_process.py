@@ -44,10 +44,16 @@ class Process:
         raise AssertionError(f"no line {begin!r}, exit code {self.process.wait()}")
 
     def workers(self) -> list[int]:
-        """Process ids of its children that run."""
+        """Return the process ids of its running children that execute a program of their own.
+
+        Until a child has called exec, its parent is suspended in vfork: stopping such a child
+        would stop the server, too.
+        """
+        own = command_line(self.process.pid)
         tasks = Path(f"/proc/{self.process.pid}/task")
         listed = (task / "children" for task in tasks.iterdir())
-        return [int(pid) for children in listed for pid in children.read_text().split()]
+        pids = [int(pid) for children in listed for pid in children.read_text().split()]
+        return [pid for pid in pids if runs(pid) and command_line(pid) != own]
 
     def complete(self, **fields: object) -> httpx2.Response:
         address = f"{self.address}/v1/completions"
@@ -59,6 +65,10 @@ def wait_for_end(pids: list[int]) -> None:
     until = monotonic() + 60
     while any(runs(pid) for pid in pids):
         assert monotonic() < until
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def runs(pid: int) -> bool:
