@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from triton_server import Stream, TritonServer, environment, running
@@ -148,7 +149,9 @@ def test_a_grpc_client_that_cancels_ends_what_runs_and_what_waits(server: Triton
     stream.close(cancel=True)
     assert "text_output" in server.generate("tiny", text_input=PROMPT, max_tokens=1)
     assert server.metric("skipdec_request_success_total", model="tiny") < ended + 50
-    assert server.metric("skipdec_requests_waiting", model="tiny") == 0
+    until = monotonic() + 60  # Triton hands cancellations on one by one
+    while server.metric("skipdec_requests_waiting", model="tiny"):
+        assert monotonic() < until
 
 
 def test_metrics_count_tokens_and_times(server: TritonServer) -> None:
