@@ -31,7 +31,7 @@ from typing import Any
 
 from tiny import tiny_bundle
 
-from skipdec.runtime.serving.http.protocol.request.request import CompletionRequest
+from skipdec.runtime.serving.http.protocol.request import CompletionRequest
 
 _MAX_CPU = 0.005  # seconds of the event loop's thread, of one callback
 _MAX_GAP = 0.5  # seconds between two answers of /health/live
