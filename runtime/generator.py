@@ -10,7 +10,7 @@ from typing import cast
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend, open_backend
 from ..engines.bundle import EngineBundle, Verify, WeightsPlace
-from ..engines.contract import check_contract
+from ..engines.bundle.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
 from .kv.pool import KVMemory
 from .kv.prefix_sharing import PrefixSharing

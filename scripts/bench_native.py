@@ -5,8 +5,8 @@
 Opening is a process that opens the bundle, with its weights hashed or not. Memory is what is
 resident but no weights file, after a call at batch 1 (32 tokens of prompt, 64 of text, full depth,
 its KV caches included). The host's share is a step of engines that do nothing, by
-tests/runtime/native/host_share.cpp, which CMake builds. Steps are those of `skipdec bench
---runtime native`. Prints Markdown.
+tests/runtime/libskipdec/programs/host_share.cpp, which CMake builds. Steps are those of
+`skipdec bench --runtime native`. Prints Markdown.
 """
 
 from __future__ import annotations

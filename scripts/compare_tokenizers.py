@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--program", type=Path, default=_PROGRAM, help="tests/…/tokenize, compiled")
     arguments = parser.parse_args()
     if not arguments.program.is_file():
-        parser.error(f"no {arguments.program}; pytest tests/runtime/native compiles it")
+        parser.error(f"no {arguments.program}; pytest tests/runtime/libskipdec compiles it")
     lines = [
         line for path in arguments.texts for line in path.read_text(encoding="utf-8").split("\n")
     ]

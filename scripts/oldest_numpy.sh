@@ -11,4 +11,4 @@ export PYTHONPATH="$place"
 python -c "import numpy; assert numpy.__version__ == '1.26.4', numpy.__version__"
 OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider --numprocesses "${TEST_WORKERS:-2}" \
     --dist loadfile --no-loadscope-reorder tests/engines/{backends,test_manifest.py} \
-    tests/runtime/{batches,kv,schedule,scheduling,tokens,test_generator.py} "$@"
+    tests/runtime/{requests,kv,schedule,scheduling,tokens,test_generator.py} "$@"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ...engines.bundle import EngineBundle
-from ...engines.contract import check_contract
+from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
 from ..generator import Generator

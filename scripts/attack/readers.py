@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from skipdec.engines.bundle import EngineBundle, file_record
-from skipdec.engines.contract import check_contract
+from skipdec.engines.bundle.contract import check_contract
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.sealing import sealed_text
 from skipdec.runtime.schedule.resolved import bundle_schedule
@@ -278,7 +278,7 @@ def python_verdict(bundle: Path) -> str:
 
 
 class NativeReader:
-    """tests/runtime/native/read_bundles.cpp: a process that answers a path with a verdict."""
+    """A process of programs/read_bundles.cpp (libskipdec's tests): a verdict for each path."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

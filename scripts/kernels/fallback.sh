@@ -12,7 +12,7 @@ export PYTHONPATH="$copy"
 python -c "from skipdec.engines.kernels.library import find_library; assert find_library() is None"
 skipdec doctor --no-bandwidth --json |
     grep -q '"was not compiled with this installation.*run: pip install'
-CXX=/bin/false pytest --quiet -p no:cacheprovider -rs tests/runtime/native/test_native.py |
+CXX=/bin/false pytest --quiet -p no:cacheprovider -rs tests/runtime/libskipdec/test_native.py |
     grep "SKIPPED.*can't be built here"
 OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider --numprocesses "${TEST_WORKERS:-2}" \
     --dist loadfile --no-loadscope-reorder @tests/core.txt "$@"

@@ -3,7 +3,7 @@
     python scripts/libskipdec/corpus.py DIRECTORY
 
 Below the new DIRECTORY, ``manifest/``, ``schedule/`` and ``tokenizer/`` hold seeds for the
-mutations of tests/runtime/native/fuzzing.cpp. Two exports, some seconds each.
+mutations of tests/runtime/libskipdec/fuzz/fuzzing.cpp. Two exports, some seconds each.
 """
 
 from __future__ import annotations

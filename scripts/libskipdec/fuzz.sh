@@ -15,7 +15,7 @@ export SKIPDEC_NATIVE_PRESET="${PRESET:-asan}"
 program="$(python tests/support/native/programs.py skipdec-fuzz)"
 [[ -n "$program" ]] || exit 0
 python scripts/libskipdec/corpus.py "$corpus" 2>"$corpus.log" || { cat "$corpus.log" >&2 && exit 1; }
-(($#)) || set -- $(basename --suffix .cpp -a tests/runtime/native/fuzz_*.cpp)
+(($#)) || set -- $(basename --suffix .cpp -a tests/runtime/libskipdec/fuzz/fuzz_*.cpp)
 cd "$from"
 printf '%s\n' "$@" |
     UBSAN_OPTIONS=print_stacktrace=1 xargs -P "$(nproc)" -n 1 "$program" "$corpus" "$count" "$seed"

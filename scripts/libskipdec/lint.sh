@@ -16,7 +16,7 @@ print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
 checks='clang-diagnostic-*,-clang-diagnostic-deprecated-declarations,-bugprone-unchecked-optional-access'
 [[ "${ANALYZE:-0}" == 1 ]] || checks+=,-clang-analyzer-*
 
-find "$runtime" tests/runtime/native $(compgen -G examples/cpp) \
+find "$runtime" tests/runtime/libskipdec $(compgen -G examples/cpp) \
     \( -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' \) -print0 |
     xargs -0 clang-format --style="file:$kernels/.clang-format" --dry-run -Werror
 find "$runtime" -name '*.cpp' -print0 |

@@ -10,11 +10,12 @@ test=(pytest --quiet -p no:cacheprovider -m "not pages")
 # All that reads bundles, texts and requests; each precision and program runs without sanitizers in
 # scripts/test.sh. What is freed waits in little memory, as a test compares what processes hold.
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=quarantine_size_mb=4
-folder=tests/runtime/native
+folder=tests/runtime/libskipdec
 SKIPDEC_NATIVE_PRESET=asan "${test[@]}" --numprocesses "${TEST_WORKERS:-2}" --dist loadfile \
-    "$folder"/test_{native,generating,sampling,sessions,lifetimes,tokenizer_files}.py \
+    "$folder"/test_native.py "$folder"/interface/test_lifetimes.py \
+    "$folder"/parity/test_{generating,sampling,sessions,tokenizer_files}.py \
     -k "not every_precision and not every_structure" "$@"
 
 # The engine's thread and those that call it, on engines that are plain C++: ONNX Runtime is not
 # compiled for it, and what its threads hand over can't be seen.
-SKIPDEC_NATIVE_PRESET=tsan "${test[@]}" tests/runtime/native/test_native.py "$@"
+SKIPDEC_NATIVE_PRESET=tsan "${test[@]}" tests/runtime/libskipdec/test_native.py "$@"

@@ -15,7 +15,7 @@ Record = tuple[str, bytes]
 
 
 def answers(program: Path, path: Path, records: Iterable[Record]) -> list[str]:
-    """The lines that ``program``, tests/runtime/native/tokenize.cpp, answers for the file ``path``.
+    """Return the lines that ``program``, libskipdec's test program tokenize, prints for ``path``.
 
     The first is about the file itself.
     """

@@ -1,4 +1,4 @@
-"""Writes runtime/native/src/tokenizer/unicode_tables.inc: classes of characters.
+"""Writes runtime/native/src/tokenizer/text/unicode_tables.inc: classes of characters.
 
 They are those of the `tokenizers` package, found by asking it about every Unicode scalar value, so
 that texts are split alike whatever version of Unicode its regular expressions know. With `--check`
@@ -19,7 +19,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
-TABLES = Path(__file__).parents[2] / "runtime/native/src/tokenizer/unicode_tables.inc"
+TABLES = Path(__file__).parents[2] / "runtime/native/src/tokenizer/text/unicode_tables.inc"
 SCALARS = [*range(0xD800), *range(0xE000, 0x110000)]
 _BLOCK = 1 << 14  # characters asked about at once
 _MARK = "<mark>"

@@ -26,7 +26,7 @@ is said; a step attends to 160 positions unless a row says otherwise. What is co
 step by step, in one process on one pool of threads: a ratio is the median of the rounds' ratios,
 the times in brackets are medians (p50), "fastest" is the ratio of the fastest steps. The byte floor
 is the time in which memory gives the bytes that a step reads, at the bandwidth measured beside that
-step. Why figures are **missed** is said in [Kernels](../kernels.md#figures).
+step. Why figures are **missed** is said in [Kernels](../concepts/kernels.md#figures).
 """
 
 

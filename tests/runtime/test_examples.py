@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     "module",
     [
-        "batches.planning",
+        "requests.planning",
         "kv.pool",
         "tokens.sampling",
         "schedule.decays.d3",

@@ -1,4 +1,4 @@
-"""The C++ programs of tests/runtime/native, built by CMake, once for all tests that run them."""
+"""The C++ programs of tests/runtime/libskipdec, built by CMake once for all tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMPILER = os.environ.get("CXX", "c++")
 
 @cache
 def built_program(name: str) -> Path:
-    """The program of tests/runtime/native/``name``.cpp, or ``skipdec-tests`` of all ``*_test.cpp``.
+    """Return the program of programs/``name``.cpp, or ``skipdec-tests`` of all ``*_test.cpp``.
 
     Skips the test, with the reason, where there is no CMake, C++ compiler, nlohmann/json.hpp or
     GoogleTest. Environment variable SKIPDEC_NATIVE_PRESET: ``asan`` or ``tsan`` for programs that

@@ -7,7 +7,7 @@
 
 #include "host/control_groups.h"
 #include "scheduling/clock.h"
-#include "tokenizer/unsupported.h"
+#include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/characters.h"
+#include "tokenizer/text/characters.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/text/byte_alphabet.h"
 
 namespace skipdec::runtime {
 namespace {

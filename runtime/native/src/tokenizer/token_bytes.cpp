@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/text/byte_alphabet.h"
 
 namespace skipdec::runtime {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "errors.h"
-#include "tokenizer/parts.h"
-#include "tokenizer/pieces.h"
+#include "tokenizer/file/parts.h"
+#include "tokenizer/text/pieces.h"
 #include "tokenizer/token_bytes.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/text/utf8.h"
 
 namespace skipdec::runtime {
 namespace {

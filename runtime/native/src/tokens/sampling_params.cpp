@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "errors.h"
-#include "tokens/shown.h"
+#include "json/shown.h"
 
 namespace skipdec::runtime {
 namespace {

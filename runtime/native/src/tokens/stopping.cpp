@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "errors.h"
-#include "tokens/shown.h"
+#include "json/shown.h"
 
 namespace skipdec::runtime {
 

@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
-SHARED = Path(__file__).parents[3].parent / "shared"
+SHARED = Path(__file__).parents[4].parent / "shared"
 CHECKPOINT = SHARED / "checkpoints/opt-e2e-12x256-full/tokenizer.json"
 
 

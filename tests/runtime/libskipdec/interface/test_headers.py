@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-INCLUDE = Path(__file__).parents[3] / "runtime/native/include"
+INCLUDE = Path(__file__).parents[4] / "runtime/native/include"
 C_HEADER = (INCLUDE / "skipdec/skipdec.h").read_text(encoding="utf-8")
 CPP_HEADER = (INCLUDE / "skipdec/skipdec.hpp").read_text(encoding="utf-8")
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "errors.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/text/byte_alphabet.h"
 #include "tokenizer/incremental_decoder.h"
-#include "tokenizer/unsupported.h"
+#include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "tokenizer/special_tokens.h"
+#include "tokenizer/file/special_tokens.h"
 
 #include <cstdint>
 #include <map>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "tokenizer/unsupported.h"
+#include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -8,7 +8,7 @@
 #include "errors.h"
 #include "tokens/philox.h"
 #include "tokens/sampler.h"
-#include "tokens/shown.h"
+#include "json/shown.h"
 
 namespace skipdec::runtime {
 namespace {

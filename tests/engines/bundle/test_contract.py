@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hollow_bundles import hollow_manifest
 
-from skipdec.engines.contract import check_contract
+from skipdec.engines.bundle.contract import check_contract
 from skipdec.engines.errors import BundleError
 from skipdec.engines.manifest import EngineKind, Manifest, TensorRole, TensorSpec
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "json/fields.h"
-#include "tokenizer/parts.h"
+#include "tokenizer/file/parts.h"
 
 namespace skipdec::runtime {
 

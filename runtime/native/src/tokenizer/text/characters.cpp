@@ -1,4 +1,4 @@
-#include "tokenizer/characters.h"
+#include "tokenizer/text/characters.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@ struct Run {
 };
 
 constexpr Run kRuns[] = {
-#include "tokenizer/unicode_tables.inc"
+#include "tokenizer/text/unicode_tables.inc"
 };
 
 constexpr std::array<std::uint8_t, 128> ascii_classes() {

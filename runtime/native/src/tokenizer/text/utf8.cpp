@@ -1,4 +1,4 @@
-#include "tokenizer/utf8.h"
+#include "tokenizer/text/utf8.h"
 
 #include <cstring>
 #include <string>

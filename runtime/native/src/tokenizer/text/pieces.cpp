@@ -1,10 +1,10 @@
-#include "tokenizer/pieces.h"
+#include "tokenizer/text/pieces.h"
 
 #include <array>
 #include <cstdint>
 #include <string_view>
 
-#include "tokenizer/characters.h"
+#include "tokenizer/text/characters.h"
 
 namespace skipdec::runtime {
 namespace {

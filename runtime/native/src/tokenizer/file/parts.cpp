@@ -1,4 +1,4 @@
-#include "tokenizer/parts.h"
+#include "tokenizer/file/parts.h"
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "json/fields.h"
-#include "tokenizer/model_events.h"
-#include "tokenizer/special_tokens.h"
-#include "tokenizer/unsupported.h"
+#include "tokenizer/file/model_events.h"
+#include "tokenizer/file/special_tokens.h"
+#include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {
 namespace {

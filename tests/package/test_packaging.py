@@ -12,7 +12,7 @@ from runpy import run_path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KERNELS = Path("engines", "kernels", "native")
 RUNTIME = Path("runtime", "native")
 HAS_COMPILER = shutil.which(os.environ.get("CXX", "g++")) is not None

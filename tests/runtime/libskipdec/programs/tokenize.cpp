@@ -25,7 +25,7 @@
 
 #include "errors.h"
 #include "tokenizer/incremental_decoder.h"
-#include "tokenizer/pieces.h"
+#include "tokenizer/text/pieces.h"
 #include "tokenizer/tokenizer.h"
 
 namespace skipdec::runtime {

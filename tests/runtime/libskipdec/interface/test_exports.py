@@ -8,7 +8,7 @@ from pathlib import Path
 
 from programs import FOLDER, built_program
 
-RUNTIME = Path(__file__).parents[3] / "runtime" / "native"
+RUNTIME = Path(__file__).parents[4] / "runtime" / "native"
 
 
 def functions_of_the_header() -> set[str]:

@@ -8,7 +8,7 @@
 #include "bundle/bundle.h"
 #include "errors.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unsupported.h"
+#include "tokenizer/file/unsupported.h"
 
 namespace {
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .errors import BundleError
-from .manifest import (
+from ..errors import BundleError
+from ..manifest import (
     NUM_CANDIDATES,
     DType,
     EngineKind,

@@ -1,11 +1,11 @@
-#include "tokenizer/model_events.h"
+#include "tokenizer/file/model_events.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "json/fields.h"
-#include "tokenizer/parts.h"
+#include "tokenizer/file/parts.h"
 
 namespace skipdec::runtime {
 namespace {

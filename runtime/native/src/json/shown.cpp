@@ -1,4 +1,4 @@
-#include "tokens/shown.h"
+#include "json/shown.h"
 
 #include <array>
 #include <charconv>
