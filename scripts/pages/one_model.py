@@ -96,8 +96,8 @@ def _skipdec(*arguments: str) -> None:
 def table(figures: Mapping[str, Any]) -> str:
     """The table of README.md: the calmest round of each batch size, ranges of all rounds."""
     lines = [
-        "| schedule | layers a token | BLEU [95 %] "
-        "| batch 1: ms a token | speed-up | batch 8: ms a token | speed-up |",
+        "| schedule | layers per token | BLEU [95 %] "
+        "| batch 1: ms per token | speed-up | batch 8: ms per token | speed-up |",
         "|---|---|---|---|---|---|---|",
     ]
     for schedule in SCHEDULES:
@@ -134,7 +134,7 @@ def digest(figures: Mapping[str, Any]) -> str:
 
 
 def draw(figures: Mapping[str, Any], path: Path) -> None:
-    """BLEU over measured speed-up, a line for each batch size, as SVG."""
+    """Draw BLEU over measured speed-up as an SVG, one line per batch size."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -163,8 +163,8 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
                     axes.annotate(note, (x, y), (0, 9), textcoords="offset points", ha="center")
         axes.set_ylim(0, 90)
         axes.margins(x=0.15)
-        axes.set_xlabel("times as fast as full depth, texts of equal length")
-        axes.set_ylabel("BLEU on E2E")
+        axes.set_xlabel("end-to-end speed-up over full depth (1 = as fast), equal numbers of tokens")
+        axes.set_ylabel("BLEU on 200 E2E prompts")
         axes.grid(alpha=0.3)
         axes.legend(loc="lower left")
         save_picture(figure, path, description=digest(figures))
