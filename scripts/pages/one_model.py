@@ -163,7 +163,7 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
                     axes.annotate(note, (x, y), (0, 9), textcoords="offset points", ha="center")
         axes.set_ylim(0, 90)
         axes.margins(x=0.15)
-        axes.set_xlabel("end-to-end speed-up over full depth (1 = as fast), equal numbers of tokens")
+        axes.set_xlabel("end-to-end speed-up over full depth, equal numbers of tokens")
         axes.set_ylabel("BLEU on 200 E2E prompts")
         axes.grid(alpha=0.3)
         axes.legend(loc="lower left")
