@@ -46,7 +46,7 @@ def served(command: tuple[str, ...], directory: Path) -> Iterator[str]:
 def test_the_commands_of_the_guide_run_and_print_what_it_says(tmp_path: Path) -> None:
     for name in ("examples", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
-    shells = blocks(GUIDE, "sh", "Which schedules may be asked for")
+    shells = blocks(GUIDE, "sh", "Choose the schedules to offer")
     commands = [command for shell in shells for command in skipdec_commands(shell)]
     assert "1.10" in run_commands(commands, tmp_path)[commands[-1]]
 
@@ -59,15 +59,15 @@ def test_the_commands_of_the_guide_run_and_print_what_it_says(tmp_path: Path) ->
         document = told[told.index("-d") + 1]
         answer = httpx2.post(told[1], content=document, headers=dict([told[3].split(": ")]))
         assert answer.json()["choices"][0]["layers_per_token"][:2] == [12, 4]
-        (load,) = blocks(GUIDE, "sh", "What it bears")
+        (load,) = blocks(GUIDE, "sh", "Measure the load it can take")
         shell = load.replace(ADDRESS, address).replace("python ", f"{shlex.quote(sys.executable)} ")
         done = subprocess.run(["bash", "-ec", shell], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("errors: none") == 2
 
-    keys, *_ = blocks(GUIDE, "sh", "Let others in")[0].splitlines()
+    keys, *_ = blocks(GUIDE, "sh", "Require API keys")[0].splitlines()
     subprocess.run(["bash", "-ec", keys], cwd=tmp_path, check=True)
-    (guarded,) = skipdec_commands(blocks(GUIDE, "sh", "Let others in")[0])
+    (guarded,) = skipdec_commands(blocks(GUIDE, "sh", "Require API keys")[0])
     with served(guarded, tmp_path) as address:
         assert httpx2.get(f"{address}/v1/models").status_code == 401
         key = {"Authorization": f"Bearer {(tmp_path / 'keys.txt').read_text().strip()}"}
