@@ -1,7 +1,7 @@
-"""Making a model ready to skip.
+"""Prepare a model for layer skipping.
 
-Programs that were written after docs/guides/python.md before calib had folders still find their
-modules: ``from skipdec.calib.fit_goal import TargetSpeedup``. New ones import from ``skipdec``.
+Module paths that docs/guides/python.md gave before calib had folders still work, for example
+``from skipdec.calib.fit_goal import TargetSpeedup``. New programs import from ``skipdec``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-_MOVED = {  # module names that docs/guides/python.md used to give, and where their content is
+_MOVED = {  # former module names and where their content is now
     "calibration_plan": "calibration.config",
     "evaluation_inputs": "evaluation.config",
     "fit": "fitting.fitting",
@@ -25,7 +25,7 @@ _MOVED = {  # module names that docs/guides/python.md used to give, and where th
 
 
 class _MovedModule(ModuleType):
-    """Hands on the names of the module that took its place, which is loaded when one is used."""
+    """Forward names to the module that replaced this one, which is imported on first use."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
         if name.startswith("__"):

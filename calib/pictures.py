@@ -1,4 +1,4 @@
-"""What pictures of losses and scores share: frames that don't mislead, labels that can be read."""
+"""Helpers for plots of losses and scores: frames that do not mislead, legible labels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
-BREAK = "break of the y axis"  # the id of its strokes
-_GROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1.0}  # of a label
-_FENCE = 3.0  # of Tukey's fences, those that tell what lies far out
-_PLACES = [  # of a label: points to the right of and above its point, the best first
+BREAK = "break of the y axis"  # id of the strokes
+_GROUND = {
+    "facecolor": "white",
+    "edgecolor": "none",
+    "alpha": 0.7,
+    "pad": 1.0,
+}  # box behind a label
+_FENCE = 3.0  # factor of Tukey's outer fences
+_PLACES = [  # Offsets of a label in points, to the right of and above its point, best first.
     (right, up) for up, right in product((6, -6, 20, -20, 34, -34), (6, -6, 0))
 ]
 
 
 def far_out(values: Sequence[float]) -> list[bool]:
-    """Which of ``values`` lie beyond three times the quartiles' distance from them.
+    """Return, for each value, whether it lies beyond Tukey's outer fences.
 
     >>> far_out([2.9, 3.0, 3.0, 3.1, 7.1])
     [False, False, False, False, True]
@@ -34,10 +39,10 @@ def far_out(values: Sequence[float]) -> list[bool]:
 
 
 def frame(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Give ``axes`` the height of the (x, y) that are not far out; the others become arrows.
+    """Fit the height of ``axes`` to the (x, y) points that are not far out; arrows mark the others.
 
-    An arrow stands at the edge with its value beside it. Where the axis does not begin at 0, a
-    break says so. To call once all is drawn.
+    An arrow is drawn at the edge with its value beside it. If the axis does not begin at 0, a break
+    marks that. Call this after drawing everything.
     """
     heights = [height for _, height in points]
     outside = far_out(heights)
@@ -67,7 +72,7 @@ def _point_outside(axes: Axes, point: tuple[float, float], *, above: bool) -> No
 
 
 def mark_break(axes: Axes) -> None:
-    """Begin the y axis at 0 if that costs no more than half of its height, else break it visibly.
+    """Start the y axis at 0 if that costs at most half of its height; else mark a break.
 
     >>> axes.set_ylim(67, 73)
     >>> mark_break(axes)  # two short strokes across the foot of the axis
@@ -89,14 +94,14 @@ def mark_break(axes: Axes) -> None:
 
 
 def label_points(axes: Axes, texts: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
-    """Write each text beside its point, inside the frame and clear of the texts before it.
+    """Write each text beside its point, inside the frame and clear of earlier texts.
 
-    To call last: what is drawn afterwards may move the frame. A point outside gets no text; one
-    with no free place gets the place of the least overlap.
+    Call this last, because later drawing may move the frame. A point outside gets no text; if there
+    is no free place, the one with the least overlap is taken.
     """
     figure = axes.get_figure(root=True)
-    assert figure is not None, "axes of a figure"
-    figure.draw_without_rendering()  # lays the frame out
+    assert figure is not None, "axes without a figure"
+    figure.draw_without_rendering()  # computes the layout
     frame_box = axes.get_window_extent()
     taken: list[Bbox] = []
     bottom, top = axes.get_ylim()
@@ -126,7 +131,7 @@ def _box_at(annotation: Annotation, place: tuple[int, int]) -> Bbox:
 
 
 def _overlap(box: Bbox, taken: Sequence[Bbox], frame_box: Bbox) -> float:
-    """Return how much of ``box``, in square pixels, is covered or outside the frame."""
+    """Return the area of ``box``, in square pixels, that is covered or outside the frame."""
     from matplotlib.transforms import Bbox
 
     covered = [Bbox.intersection(box, other) for other in taken]

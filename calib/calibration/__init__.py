@@ -1,4 +1,4 @@
-"""Ranges of activations, for static quantisation."""
+"""Measure ranges of activations for static quantisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrate``: from a checkpoint and real texts to the ranges of activations, layer by layer."""
+"""``calibrate``: measure the ranges of activations, layer by layer, on real texts."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Products = Mapping[str, QuantizedProjection]
 
 
 def calibrate(config: CalibrationConfig, events: Events | None = None) -> CalibrationReport:
-    """Measure, choose the ranges, write them to ``config.output``, and return what was found.
+    """Measure activations, choose ranges, write them to ``config.output`` and return a report.
 
-    Where a bundle is to write the completions, that comes first.
+    If a bundle is to write the completions, it does so first.
 
-    Texts are teacher-forced at scheduled depth: a token that does not run a layer is not seen by
-    its products. In memory at a time: one engine's float32 weights and a quantised copy, hidden
-    states of at most ``config.max_tokens`` tokens (held-out texts: three times, with ``migrate``
-    five times), and those of ``num_by_layer`` texts once a layer.
+    Texts are teacher-forced at scheduled depth: a product sees only the tokens that run its layer.
+    Memory at any time: one engine's float32 weights and a quantised copy, the hidden states of at
+    most ``config.max_tokens`` tokens (three times for held-out texts, five times with ``migrate``),
+    and those of ``num_by_layer`` texts once per layer.
 
     Raises SkipDecError before any work if something is wrong, see ``plan_calibration``;
     CheckpointError if an activation is NaN or infinite.
@@ -58,14 +58,14 @@ def calibrate(config: CalibrationConfig, events: Events | None = None) -> Calibr
     events = events or Events()
     events.planned(plan.summary, plan.warnings)
     report = run_calibration(plan, events)
-    indent = 2 if report.migration is None else None  # factors are many
+    indent = 2 if report.migration is None else None  # there are many factors
     text = report.ranges.model_dump_json(indent=indent, exclude_none=True) + "\n"
     replace_file(config.output.absolute(), text.encode())
     return report
 
 
 def run_calibration(plan: CalibrationPlan, events: Events) -> CalibrationReport:
-    """Measure as ``calibrate`` does; nothing is written."""
+    """Measure as ``calibrate`` does, without writing a file."""
     if plan.writer is not None:
         assert plan.config.completion_tokens is not None
         events.stage("generating", len(plan.observed))
@@ -98,11 +98,11 @@ class _Calibrator:
         self._static = {name: self._float.copy() for name in STATIC_FORMATS}
         alpha = config.migrate
         self._migrator = None if alpha is None else Migrator(plan, self._float, alpha)
-        self._alone: dict[str, HiddenStates] = {}  # with one layer in int8, by its engine's name
+        self._alone: dict[str, HiddenStates] = {}  # by engine name, with that engine alone in int8
         self._products: list[ProductReport] = []
 
     def run(self, events: Events) -> CalibrationReport:
-        """All layers, then the head."""
+        """Run all layers, then the head."""
         events.stage("calibrating", self._plan.model.num_layers + 1)
         for index in range(self._plan.model.num_layers):
             self._layer(index)
@@ -167,7 +167,7 @@ class _Calibrator:
         observe_and_move: Callable[[], None],
         run_static: Callable[[StaticFormat], None],
     ) -> None:
-        """Choose an engine's ranges, report its products, run its static formats in turn."""
+        """Choose an engine's ranges, measure its products and run its static formats in turn."""
         config = self._plan.config
         names = quantized_parameters(kind, self._plan.model)
         inputs = measure_ranges(engine, names, module, observe, config.method, config.percentage)

@@ -1,4 +1,4 @@
-"""What a calibration is asked to do: one frozen value with a JSON round trip."""
+"""Options of a calibration: one frozen value with a JSON round trip."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _RANGES = Option(panel="Ranges")
 
 
 class CalibrationConfig(LayerwiseConfig):
-    """What to calibrate, on what, and how.
+    """Options of ``calibrate``: model, schedule, data and how ranges are chosen.
 
-    The first ``num_by_layer`` of the held out rows also show what each layer alone costs.
+    The first ``num_by_layer`` held-out rows also show the loss of each layer alone in int8.
     """
 
     output: Annotated[Path, Option("-o", metavar="FILE")] = Field(description="the ranges, JSON")
@@ -37,17 +37,17 @@ class CalibrationConfig(LayerwiseConfig):
         default=None,
         ge=0,
         le=1,
-        description="move outliers into weights, SmoothQuant's alpha, 0 to 1, often 0.5 (don't)",
+        description="SmoothQuant's alpha, 0 to 1, often 0.5: move outliers into weights (off)",
     )
     generate_with: Annotated[Path | None, Option(panel="Ranges", metavar="BUNDLE")] = Field(
         default=None,
-        description="exported from MODEL; writes the completions, at --schedule (the data's)",
+        description="exported from MODEL; generates the completions (the data's)",
     )
     generate_tokens: Annotated[int | None, _RANGES] = Field(
-        default=None, ge=1, description="most of each such completion (64)"
+        default=None, ge=1, description="maximum length of such a completion (64)"
     )
     num_by_layer: Annotated[int, Option("--by-layer", panel="Losses")] = Field(
-        default=16, ge=0, description="texts held out, with one layer alone in int8"
+        default=16, ge=0, description="held-out texts to run with one layer alone in int8"
     )
 
     def _problems(self) -> Iterator[str]:
@@ -55,7 +55,7 @@ class CalibrationConfig(LayerwiseConfig):
             yield f"`percentile` is {self.percentile} but `method` is {self.method}; leave it out"
         if self.generate_tokens is not None and self.generate_with is None:
             yield (
-                f"`generate_tokens` is {self.generate_tokens} but completions are the data's; "
+                f"`generate_tokens` is {self.generate_tokens} but completions come from the data; "
                 "leave it out, or set `generate_with`"
             )
         if self.num_by_layer > self.num_held_out:
@@ -66,12 +66,12 @@ class CalibrationConfig(LayerwiseConfig):
 
     @property
     def percentage(self) -> float:
-        """``percentile``, or its default."""
+        """``percentile`` or its default."""
         return 99.9 if self.percentile is None else self.percentile
 
     @property
     def completion_tokens(self) -> int | None:
-        """Most tokens of a completion that is to be generated; None where the data's are taken."""
+        """Maximum length of a generated completion; None if completions come from the data."""
         return None if self.generate_with is None else self.generate_tokens or 64
 
     @property

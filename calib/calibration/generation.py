@@ -1,4 +1,4 @@
-"""Completions that the runtime writes: what activations look like where the model goes on alone."""
+"""Generate completions with the runtime, to observe activations in the model's own text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...runtime.tokens.sampling import SamplingParams
 from ..data.rows import raise_problems
 from ..data.tokenised import TokenisedExample
 
-_FREE_FIELDS = {"name", "max_seq_len"}  # a bundle may be called otherwise, its use be limited
+_FREE_FIELDS = {"name", "max_seq_len"}  # a bundle may be renamed or hold fewer positions
 
 
 def open_writer(path: Path, checkpoint: Checkpoint) -> EngineBundle:
@@ -48,12 +48,12 @@ def open_writer(path: Path, checkpoint: Checkpoint) -> EngineBundle:
 
 
 def check_room(examples: Sequence[TokenisedExample], num_tokens: int, bundle: EngineBundle) -> None:
-    """Raise UsageError, naming rows, unless ``num_tokens`` fit behind every prompt."""
+    """Raise UsageError, naming rows, unless ``num_tokens`` more tokens fit after every prompt."""
     positions = bundle.manifest.model.max_seq_len
     raise_problems(
         "--generate-tokens",
         [
-            f"{example.source}: the prompt has {length} tokens and {num_tokens} are to be "
+            f"{example.source}: the prompt has {length} tokens and {num_tokens} more would be "
             f"generated; the bundle holds {positions} positions; lower --generate-tokens, or "
             "shorten the row"
             for example in examples
@@ -69,10 +69,10 @@ def generate_completions(
     num_tokens: int,
     text_generated: Callable[[], None],
 ) -> tuple[TokenisedExample, ...]:
-    """``examples`` with the completions that ``bundle`` writes, greedily, at ``schedule``.
+    """Return ``examples`` with completions generated greedily by ``bundle`` at ``schedule``.
 
-    Each ends with the end-of-text token, or after ``num_tokens``. The bundle's engines are in
-    memory until all are written; ``text_generated`` is called after each.
+    Each completion ends at the end-of-text token or after ``num_tokens``. The bundle's engines stay
+    in memory until all are written; ``text_generated`` is called after each.
     """
 
     def count(deltas: Sequence[StreamDelta]) -> None:

@@ -1,4 +1,4 @@
-"""How large activations are: a histogram of magnitudes whose memory does not grow with the data."""
+"""A histogram of activation magnitudes whose memory does not grow with the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...exporter.quantization.linear import INT8_MAXIMUM
 from .config import RangeMethod
 
 # A bin is a float32's exponent and the upper 10 bits of its mantissa: bins are 0.1 % wide at every
-# magnitude, so no range has to be known ahead and histograms of parts add up exactly.
+# magnitude, so no range has to be known in advance and partial histograms add up exactly.
 _DROPPED_BITS = 13
 _NUM_BINS = 1 << (31 - _DROPPED_BITS)
 _INFINITY_BIN = 0x7F800000 >> _DROPPED_BITS
@@ -23,7 +23,7 @@ _CLIP_OCTAVES = 8
 
 
 class MagnitudeHistogram:
-    """Counts |x| of float32 values: 2 MiB, whatever their number and size.
+    """Counts |x| of float32 values in 2 MiB, however many there are.
 
     >>> histogram = MagnitudeHistogram()
     >>> histogram.add(np.array([0.5, -2.0, 1.0, 0.0], np.float32))
@@ -37,11 +37,11 @@ class MagnitudeHistogram:
 
     @property
     def count(self) -> int:
-        """How many values were added."""
+        """Number of values added."""
         return int(self._counts.sum())
 
     def add(self, values: NDArray[np.float32]) -> bool:
-        """Count ``values``, of any shape; False, and not all counted, if one is not finite."""
+        """Count ``values`` of any shape; return False, some uncounted, if one is not finite."""
         bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
         for start in range(0, bits.size, _BLOCK):
             magnitudes = bits[start : start + _BLOCK] & np.uint32(0x7FFFFFFF)
@@ -53,20 +53,20 @@ class MagnitudeHistogram:
         return True
 
     def percentile(self, percentage: float) -> float:
-        """The magnitude that ``percentage`` of all values do not exceed, to 0.1 %.
+        """Magnitude that ``percentage`` of all values do not exceed, to 0.1 %.
 
-        Never below the exact value, never above the maximum. 0.0 without values.
+        Never below the exact value or above the maximum; 0.0 if there are no values.
         """
         wanted = np.ceil(self.count * percentage / 100)
         index = int(np.searchsorted(np.cumsum(self._counts), wanted))
-        # The first bin holds zeros, and what no int8 or fp8 scale tells from them.
+        # The first bin holds zeros and values that no int8 or fp8 scale distinguishes from zero.
         return min(float(_edges(np.array([index + 1]))[0]), self.maximum) if index else 0.0
 
     def int8_clip(self) -> float:
-        """The range whose int8 codes have the smallest mean squared error, clipping included.
+        """Return the range that minimises the mean squared error of int8 codes, clipping included.
 
-        Tried are 8 ranges an octave, from the maximum down to 1/256 of it. Values of a bin count
-        as its middle.
+        Tries 8 ranges per octave, from the maximum down to 1/256 of it. Each value counts as the
+        middle of its bin.
         """
         occupied = np.flatnonzero(self._counts)
         counts = self._counts[occupied]
@@ -82,11 +82,11 @@ RANGE_METHODS: Mapping[RangeMethod, Callable[[MagnitudeHistogram, float], float]
     "percentile": MagnitudeHistogram.percentile,
     "mse": lambda histogram, _: histogram.int8_clip(),
 }
-"""Functions ``(histogram, percentage) -> range``; the percentage is that of ``percentile``."""
+"""Functions ``(histogram, percentage) -> range``; only ``percentile`` uses the percentage."""
 
 
 def _edges(indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The lower edge of each bin."""
+    """Return the lower edge of each bin."""
     edges: NDArray[np.float64] = (
         (indices << _DROPPED_BITS).astype(np.uint32).view(np.float32).astype(np.float64)
     )

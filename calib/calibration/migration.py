@@ -1,4 +1,4 @@
-"""How much of each input channel moves from activations into weights, measured on real texts."""
+"""Choose, from real texts, how much of each input channel moves from activations into weights."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .report import HEAD
 
 
 class ChannelMaxima:
-    """max|x| of each input channel of an engine's products, by the weights' names."""
+    """max|x| of each input channel of an engine's products, by weight name."""
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}  # [K]
 
     def add(self, weight: str, inputs: Tensor, _: Tensor) -> None:
-        """Take in the rows [..., K] of one product."""
+        """Update the maxima with the inputs [..., K] of one product."""
         largest = inputs.flatten(0, -2).abs().amax(0)  # [K]
         seen = self.values.get(weight)
         self.values[weight] = largest if seen is None else torch.maximum(seen, largest)
@@ -49,7 +49,7 @@ def choose_factors(
     run: Callable[[], object],
     alpha: float,
 ) -> dict[str, list[float]]:
-    """The factors of each product of ``module`` that can have some, for what ``run`` sends in."""
+    """Return factors for the products of ``module`` that can have them, for inputs of ``run``."""
     maxima = ChannelMaxima()
     products = quantized_parameters(kind, model)
     with observed(module, products, maxima.add):
@@ -68,9 +68,9 @@ def choose_factors(
 def smoothing_factors(
     activations: NDArray[np.float32], weights: NDArray[np.float32], alpha: float
 ) -> list[float]:
-    """``max|x|^alpha / max|w|^(1 - alpha)`` of each channel (SmoothQuant, equation 4).
+    """Return ``max|x|^alpha / max|w|^(1 - alpha)`` of each channel (SmoothQuant, equation 4).
 
-    Channels that are always 0, in x or in w, keep 1. To four digits: any factor is exact.
+    Channels that are always 0 in x or in w keep 1. Rounded to four digits, as any factor is exact.
 
     >>> smoothing_factors(np.float32([16, 1, 0]), np.float32([0.25, 1, 1]), 0.5)
     [8.0, 1.0, 1.0]
@@ -82,10 +82,10 @@ def smoothing_factors(
 
 
 class Migrator:
-    """Chooses the factors of one engine after another, and runs the same engines without them.
+    """Chooses the factors engine by engine, and also runs each engine without them.
 
-    The texts of ``held_out`` go through the unmigrated engines in every static format, with ranges
-    of their own, so that ``losses`` tell what migration is worth.
+    The ``held_out`` texts go through the unmigrated engines in every static format, with ranges
+    of their own, so that ``losses`` show what migration gains.
     """
 
     def __init__(self, plan: CalibrationPlan, held_out: HiddenStates, alpha: float) -> None:
@@ -98,12 +98,12 @@ class Migrator:
 
     @property
     def migration(self) -> Migration:
-        """The factors of all engines so far."""
+        """Factors of all engines so far."""
         layers = {name: factors for name, factors in self._factors.items() if name != HEAD}
         return Migration(alpha=self._alpha, layers=layers, head=self._factors.get(HEAD, {}))
 
     def layer(self, index: int, observed: HiddenStates) -> TensorReader:
-        """The tensors of a layer, migrated by what ``observed`` brings to it."""
+        """Return a layer's tensors, migrated according to its inputs from ``observed``."""
 
         def run_static(static_format: StaticFormat, layer: nn.Module) -> None:
             self._static[static_format].advance(index, layer)
@@ -113,7 +113,7 @@ class Migrator:
         )
 
     def head(self, observed: HiddenStates) -> TensorReader:
-        """The tensors of the head, as ``layer``; ``losses`` are known then."""
+        """Return the head's tensors, migrated as in ``layer``; this also fills in ``losses``."""
 
         def run_static(static_format: StaticFormat, head: nn.Module) -> None:
             self.losses[static_format] = float(self._static[static_format].losses(head).mean())
@@ -127,7 +127,7 @@ class Migrator:
         observe: Callable[[nn.Module], object],
         run_static: Callable[[StaticFormat, nn.Module], None],
     ) -> TensorReader:
-        """The engine's own weights are in memory here and gone on return."""
+        """Choose an engine's factors; its unmigrated weights are in memory only during the call."""
         name, config = engine_name(kind, layer_index), self._config
         module = load_engine(kind, self._model, self._reader, layer_index)
         run = partial(observe, module)

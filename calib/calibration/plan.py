@@ -1,4 +1,4 @@
-"""Everything that a calibration needs, opened and checked before any layer runs."""
+"""Open and check everything that a calibration needs before any layer runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .generation import check_room, open_writer
 
 @dataclass(frozen=True)
 class CalibrationPlan(LayerwisePlan):
-    """Where there is a ``writer``, it has yet to write the completions of ``observed``."""
+    """A checked calibration; ``writer``, if set, has yet to complete the ``observed`` texts."""
 
     config: CalibrationConfig
     writer: EngineBundle | None = None
 
     @property
     def summary(self) -> str:
-        """What is measured on what, in a line."""
+        """One-line summary of the work."""
         source = "" if self.writer is None else f" (completions by {self.writer.path.name})"
         return (
             f"{self.model.name}: {len(self.observed)} texts for the ranges{source}, "
@@ -31,10 +31,10 @@ class CalibrationPlan(LayerwisePlan):
 
 
 def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
-    """Read the data, open the checkpoint, parse the schedule; no weight is read.
+    """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
-    Raises one SkipDecError with every problem found: an output that exists, what ``open_texts``
-    finds, a bundle of another model, prompts that leave no room for what is to be generated.
+    Raises one SkipDecError with every problem found: an output that exists, anything ``open_texts``
+    finds, a bundle of another model, prompts that leave no room for the completions to generate.
     """
     problems = Problems("calibrate")
     problems.attempt(_check_output, config)
@@ -56,6 +56,6 @@ def _check_output(config: CalibrationConfig) -> None:
     elif output.exists() and not config.force:
         problems.append("exists; pass --force to replace it, or choose another name")
     if not output.absolute().parent.is_dir():
-        problems.append(f"can't be written: {output.absolute().parent} is no directory; make it")
+        problems.append(f"can't be written: {output.absolute().parent} is not a directory; make it")
     if problems:
         raise UsageError(str(output), *problems)

@@ -1,4 +1,4 @@
-"""The inputs of one engine's products: their ranges, and what static int8 makes of them."""
+"""Measure the inputs of one engine's products: their ranges, and the errors of static int8."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .config import RangeMethod
 from .histogram import RANGE_METHODS, MagnitudeHistogram
 
 _OUTLIER_PERCENTAGE = 99.9
-_UNUSED_RANGE = 1.0  # of an input that is always 0: any scale is right, but for 0
+_UNUSED_RANGE = 1.0  # for an input that is always 0, where any scale but 0 is right
 
 
 @dataclass(frozen=True)
 class InputRange:
-    """The input of one product: ``maximum`` of |x|, the ``range`` chosen, and ``maximum`` over the
-    99.9th percentile of |x| (0 if that is 0).
+    """Input of one product: ``maximum`` of |x|, the chosen ``range``, and ``outlier_ratio``,
+    ``maximum`` divided by the 99.9th percentile of |x| (0 if that is 0).
     """
 
     maximum: float
@@ -29,9 +29,10 @@ class InputRange:
 
 @dataclass(frozen=True)
 class ProductErrors:
-    """Static int8's errors, each the root of its mean square over that of the exact values.
+    """Errors of static int8, each as root mean square relative to the exact values.
 
-    ``output`` has quantised weights too, and the bias. ``tokens`` were compared.
+    ``output`` includes the error of quantised weights; both outputs include the bias. ``tokens``
+    were compared.
     """
 
     input: float
@@ -47,10 +48,10 @@ def measure_ranges(
     method: RangeMethod,
     percentage: float,
 ) -> dict[str, InputRange]:
-    """The ranges of the inputs that ``run`` sends to ``products`` of ``module``, by their names.
+    """Return the ranges of the inputs that ``run`` sends to ``products`` of ``module``, by name.
 
-    An input that is nothing but zeros gets the range 1. Raises CheckpointError, naming ``engine``,
-    if an input is NaN or infinite.
+    An input that is always zero gets the range 1. Raises CheckpointError, naming ``engine``, if an
+    input is NaN or infinite.
     """
     histograms = {weight: MagnitudeHistogram() for weight in products}
 
@@ -74,7 +75,7 @@ def measure_errors(
     products: Mapping[str, QuantizedProjection],
     run: Callable[[], object],
 ) -> dict[str, ProductErrors]:
-    """Hold ``products`` against ``module``'s own, on the inputs that ``run`` sends through it."""
+    """Compare ``products`` with ``module``'s own on the inputs that ``run`` sends through it."""
     sums = {weight: _Sums() for weight in products}
 
     def compare(weight: str, inputs: Tensor, output: Tensor) -> None:
@@ -96,7 +97,7 @@ def _input_range(histogram: MagnitudeHistogram, chosen: float) -> InputRange:
 
 @dataclass
 class _Sums:
-    """Sums of squares: of values and of their errors."""
+    """Sums of squares of values and of their errors."""
 
     input: float = 0.0
     input_error: float = 0.0

@@ -1,4 +1,4 @@
-"""What a calibration found: ranges, errors of products, and losses; for JSON and for tables."""
+"""Result of a calibration, for JSON and for tables: ranges, errors of products, losses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HEAD = engine_name(EngineKind.HEAD)
 
 
 class ProductReport(FrozenModel):
-    """One product: see InputRange and ProductErrors."""
+    """Figures of one product, see InputRange and ProductErrors."""
 
     engine: str
     weight: str
-    tokens: int = Field(description="observed, of those that run the product")
+    tokens: int = Field(description="observed tokens that ran the product")
     maximum: float
     range: float
     outlier_ratio: float
@@ -31,7 +31,7 @@ class ProductReport(FrozenModel):
 
 
 class LossReport(FrozenModel):
-    """Cross-entropy of held-out completions, nats a token, at scheduled depth."""
+    """Cross-entropy of held-out completions at scheduled depth, in nats per token."""
 
     texts: int
     tokens: int
@@ -40,7 +40,7 @@ class LossReport(FrozenModel):
 
 
 class EngineLossReport(FrozenModel):
-    """The loss where one engine alone is in static int8."""
+    """Loss with one engine alone in static int8."""
 
     engine: str
     loss: float
@@ -48,35 +48,35 @@ class EngineLossReport(FrozenModel):
 
 
 class GenerationReport(FrozenModel):
-    """What wrote the completions of the observed texts: greedy, at the calibration's schedule."""
+    """Origin of generated completions: written greedily, at the calibration's schedule."""
 
     bundle: Path
-    digest: str = Field(description="of the bundle's manifest")
+    digest: str = Field(description="the bundle's manifest digest")
     max_tokens: int
-    tokens: int = Field(description="that were generated, ends of text included")
+    tokens: int = Field(description="generated, ends of text included")
 
 
 class MigrationReport(FrozenModel):
-    """What moved from activations into weights, and what static formats cost without that."""
+    """Factors moved from activations into weights, and the static losses without them."""
 
     alpha: float
-    left_out: dict[str, str] = Field(description="products that can have no factors, and why")
+    left_out: dict[str, str] = Field(description="products without factors, and why")
     static_without: dict[StaticFormat, float] = Field(description="losses, as LossReport's static")
     factors: Migration = Field(exclude=True, repr=False)
 
 
 class CalibrationReport(FrozenModel):
-    """A finished calibration."""
+    """Report of a finished calibration."""
 
     output: Path
     model: str
     schedule: str
     method: RangeMethod
     percentile: float | None
-    generated: GenerationReport | None = Field(description="None: completions are the data's")
+    generated: GenerationReport | None = Field(description="None: completions come from the data")
     migration: MigrationReport | None
     texts: int
-    tokens: int = Field(description="that were observed, prompts included")
+    tokens: int = Field(description="observed, prompts included")
     products: tuple[ProductReport, ...]
     loss: LossReport
     by_layer_tokens: int
@@ -85,7 +85,7 @@ class CalibrationReport(FrozenModel):
 
     @property
     def ranges(self) -> ActivationRanges:
-        """The ranges as export and build take them."""
+        """Ranges in the form that export and build take."""
         layers: dict[str, dict[str, float]] = {}
         head: dict[str, float] = {}
         for product in self.products:
@@ -96,5 +96,5 @@ class CalibrationReport(FrozenModel):
 
     @property
     def worst(self) -> EngineLossReport | None:
-        """The engine whose int8 products raise the loss most; None where it was not measured."""
+        """Engine whose int8 products raise the loss most; None if this was not measured."""
         return max(self.by_layer, key=lambda entry: entry.increase, default=None)

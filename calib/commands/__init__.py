@@ -1,1 +1,1 @@
-"""Commands that make a model ready to skip, one module a command; `skipdec.cli` mounts them."""
+"""Commands that make a model ready to skip, one per module; `skipdec.cli` mounts them."""

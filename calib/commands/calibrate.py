@@ -1,4 +1,4 @@
-"""``skipdec calibrate``: the ranges of activations, measured on real texts."""
+"""``skipdec calibrate``: measure ranges of activations on real texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec calibrate ./opt-e2e-2x --data train.csv --preset e2e -o ranges.json
-  the schedule that the checkpoint brings along
+  uses the checkpoint's own schedule
 
 skipdec export ./opt-e2e-2x --fp16 --target tensorrt --quantize int8 --ranges ranges.json
 
@@ -42,16 +42,16 @@ skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x --percentile 99.99 \
 
 skipdec calibrate ./opt-e2e-2x --data train.csv --preset e2e --generate-with e2e-2x.skipdec \
 -o ranges.json
-  on the prompts and what the model itself writes
+  measures on the prompts and the model's own completions
 
 skipdec calibrate opt-6.7b --data notes.jsonl --by-layer 0 -o ranges.json --json > report.json
 
 Rows of the data are drawn at random: --examples for the ranges, then --held-out others for the
-losses. Each token runs its own layers; the others' ranges do not see it.
+losses. Each token runs only its scheduled layers and affects only their ranges.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
-Values in round brackets are the defaults.
+Values in parentheses are the defaults.
 """
 
 
@@ -62,11 +62,11 @@ def register(app: typer.Typer) -> None:
 
 @from_options
 def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Measure how large the inputs of all products become, for static int8 and fp8 of TensorRT.
+    """Measure the input ranges of all products, for TensorRT's static int8 and fp8.
 
     Writes the file for --ranges of export and build; prints each product's int8 error and the loss
-    of held-out completions in int8 and fp8, overall and with one layer alone in int8. With
-    --migrate, factors too, which move outliers from activations into weights, on CPUs as well.
+    of held-out completions in int8 and fp8, overall and with one layer alone in int8. --migrate
+    adds factors that move outliers from activations into weights, for CPUs as well.
     """
     from ...engines.host.progress import ConsoleProgress
 
@@ -91,13 +91,13 @@ def _print_report(report: CalibrationReport) -> None:
     )
     if (written := report.generated) is not None:
         console.print(
-            f"completions of those texts: {written.tokens} tokens that {written.bundle} wrote, "
+            f"completions of those texts: {written.tokens} tokens written by {written.bundle}, "
             f"at most {written.max_tokens} each"
         )
     _print_products(console, report)
     loss = report.loss
     console.print(
-        f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats a token: "
+        f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
         f"float32 {loss.float32:.4f} (perplexity {exp(loss.float32):.3f})"
     )
     for name, value in loss.static.items():

@@ -1,4 +1,4 @@
-"""``skipdec evaluate``: what each schedule costs in quality and gains in time."""
+"""``skipdec evaluate``: measure what each schedule costs in quality and gains in time."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ skipdec evaluate opt-e2e --data dev.csv --preset e2e --limit 200 -o results
   evaluation.json, evaluation.md with examples side by side, pareto.png
 
 skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e --data dev.jsonl --json
-  two checkpoints averaged, and a third beside them
+  averages two checkpoints and compares them with a third
 
 skipdec evaluate my-opt --data notes.csv --prompt-column title --completion-column summary \
 --prompt-template "Title: {prompt}. Summary:" --completion-template " {completion}"
 
 skipdec evaluate my-opt --data book.txt --passage-words 24+120 --score-only --by-position \
 --schedule constant:max=6 --schedule constant:max=4
-  perplexity of each passage's 120 last words, by position and depth
+  perplexity of the last 120 words of each passage, by position and depth
 
 [bold]Figures[/bold]: BLEU (sacrebleu, all references of a prompt), ROUGE-L (rouge-score, best
 reference), BERT-F with --bert-model, perplexity of the first reference at scheduled depth, nominal
-and realised depth, measured speed-up over full depth, lengths, cut and repetitive texts.
-Rows of the data with equal prompts belong together: several references of one prompt.
+and actual depth, measured speed-up over full depth, lengths, cut and repetitive texts.
+Rows with equal prompts are grouped: they are several references of one prompt.
 
-Values in round brackets are the defaults.
+Values in parentheses are the defaults.
 """
 
 
@@ -68,7 +68,7 @@ def evaluate(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write texts at every schedule, compare them with references, and measure the time."""
+    """Generate texts at every schedule, compare them with references, and measure the time."""
     from ...engines.host.progress import ConsoleProgress
     from ..evaluation.evaluation import evaluate as run
     from ..evaluation.markdown import tables_markdown

@@ -1,4 +1,4 @@
-"""``skipdec fit``: which schedule reaches a speed-up, or keeps a loss."""
+"""``skipdec fit``: find the schedule that reaches a speed-up or stays within a loss."""
 
 from __future__ import annotations
 
@@ -25,38 +25,39 @@ _EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
-  the least loss at 1.5× or more; then:
+  the lowest loss at 1.5× or more; then:
   skipdec schedule set opt-e2e.skipdec schedule.json
 
 skipdec fit ./opt-e2e --quantize int8 --data dev.csv --preset e2e --target-speedup 1.5 \
 -o schedule.json
-  a checkpoint, exported for the time of the fit; then, with the same precision:
+  exports the checkpoint temporarily; then, with the same precision:
   skipdec export ./opt-e2e --quantize int8 --schedule schedule.json
 
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --max-loss +0.02 --plot front.png
-  the fastest that loses at most 0.02 nats a token against full depth
+  the fastest that loses at most 0.02 nats per token against full depth
 
 skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr --target-speedup 1.5 \
 --prompt full --prompt decay
-  long prompts count, and prompt=decay may shorten them
+  also tries prompt=decay, which skips layers in long prompts
 
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 --speedup-of mixed \
 --slots 16
-  for a server: the steps of 16 rows that run together, each somewhere in its text
+  for a server: steps of 16 rows in flight, each at its own position
 
 skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top --decay linear \
 --warmup 1
-  only max and min exit layer vary; --sensitivity shows what the rest would change
+  varies only max and min; --sensitivity shows the effect of the rest
 
-Loss: teacher-forced negative log-likelihood of the completions, nats a token, each token at the
-depth that generating it has. Speed-up: of whole calls, prompts included, one row, at the data's
-median lengths, over full depth that writes as many tokens. Expected: estimated from bytes, and of
-prompts from multiply-adds, then lowered where the fastest candidate is measured slower; the chosen
+Loss: teacher-forced negative log-likelihood of the completions, nats per token, each token at the
+depth of its generation. Speed-up: of whole calls, prompts included, one row, at the data's
+median lengths, over full depth with equally many tokens. Expected: estimated from bytes (prompts:
+from multiply-adds), then lowered where the fastest candidate is measured slower; the chosen
 schedule is measured. --speedup-of steps leaves the prompt out; --speedup-of mixed means the steps
-of --slots rows that run together, where a step reads all layers that any row runs, so that steep
-schedules gain less. A goal that can't be met: exit code 1, how near it came, nothing written.
+of --slots rows in flight, where a step reads every layer that any row runs, so that steep
+schedules gain less. If the goal can't be met, fit prints the nearest miss, writes nothing and
+exits with code 1.
 
-Values in round brackets are the defaults.
+Values in parentheses are the defaults.
 """
 
 _GOAL = "Goal, one of"
@@ -82,12 +83,12 @@ def fit(
     *,
     target_speedup: Annotated[
         float | None,
-        typer.Option(help="least loss at this speed-up of calls or more", rich_help_panel=_GOAL),
+        typer.Option(help="lowest loss at this speed-up of calls or more", rich_help_panel=_GOAL),
     ] = None,
     max_loss: Annotated[
         str | None,
         typer.Option(
-            help="fastest up to 1.9 nats a token; +0.05: over full", rich_help_panel=_GOAL
+            help="fastest up to e.g. 1.9 nats per token; +0.05: over full", rich_help_panel=_GOAL
         ),
     ] = None,
     output: Annotated[
@@ -98,7 +99,7 @@ def fit(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the exit schedule that reaches a goal on your data with the least loss of quality."""
+    """Choose the exit schedule that reaches a goal on your data with the lowest loss of quality."""
     from ...engines.host.progress import ConsoleProgress
     from ..fitting.fitting import fit as run
     from ..fitting.report import print_fit, report_document
@@ -118,7 +119,7 @@ def fit(
         from ..fitting.plot import plot_fit
 
         plot_fit(found, plot)
-    if as_json:  # device null: what the bundle's target runs on
+    if as_json:  # device null: chosen by the bundle's target
         machine = {"device": engines.device, "threads": engines.threads or available_cores()}
         print_json(report_document(found, machine))
     else:
@@ -126,13 +127,13 @@ def fit(
 
 
 def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:
-    """Raise UsageError for files that can't be written, all of them at once."""
+    """Raise one UsageError that names every file that can't be written."""
     problems = []
     for name, path in (("--output", output), ("--plot", plot)):
         if path is None:
             continue
         if not path.parent.is_dir():
-            problems.append(f"{name} {path}: {path.parent} is no directory; make it")
+            problems.append(f"{name} {path}: {path.parent} is not a directory; make it")
         if path.is_dir() or (path.exists() and not force):
             problems.append(f"{name} {path}: exists; --force replaces a file, or name another")
     if output is not None and output.suffix != ".json":

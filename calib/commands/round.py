@@ -1,4 +1,4 @@
-"""``skipdec round``: weights put on an int4 grid by what they do to real texts."""
+"""``skipdec round``: round weights to an int4 grid by their effect on real texts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec round ./opt-e2e-2x --data train.csv --preset e2e -o opt-e2e-2x-rounded
-  the schedule that the checkpoint brings along, blocks of 128
+  uses the checkpoint's own schedule and blocks of 128
 
 skipdec export ./opt-e2e-2x-rounded --quantize int4
-  finds the codes that were chosen: the same target and block size
+  finds the chosen codes, given the same target and block size
 
 skipdec round opt-1.3b --data notes.jsonl --block-size 64 --untie-head -o opt-1.3b-rounded
 skipdec export ./opt-1.3b-rounded --quantize int4 --block-size 64
@@ -34,11 +34,11 @@ skipdec export ./opt-1.3b-rounded --quantize int4 --block-size 64
 skipdec round opt-1.3b --data notes.jsonl --target tensorrt --json -o opt-1.3b-trt > report.json
 
 Rows of the data are drawn at random: --examples to round on, then --held-out others for errors and
-losses. Each token runs its own layers and has no say in the others.
+losses. Each token runs only its scheduled layers and affects only their weights.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
-Values in round brackets are the defaults.
+Values in parentheses are the defaults.
 """
 
 
@@ -49,10 +49,11 @@ def register(app: typer.Typer) -> None:
 
 @from_options
 def round_command(config: RoundingConfig, *, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Round weights to int4 by what that does to outputs on your texts, not one by one (GPTQ).
+    """Round weights to int4 by the effect on outputs on your texts, not one by one (GPTQ).
 
     Writes a Hugging Face checkpoint in which `skipdec export --quantize int4` finds these codes.
-    Prints each product's error and the loss of held-out completions, here and to nearest.
+    Prints each product's error and the loss of held-out completions, compared with rounding to
+    nearest.
     """
     from ...engines.host.progress import ConsoleProgress
 
@@ -78,14 +79,14 @@ def _print_report(report: RoundingReport, output: Path) -> None:
     _print_products(console, report)
     loss = report.loss
     console.print(
-        f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats a token: "
+        f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
         f"float32 {loss.float32:.4f} (perplexity {exp(loss.float32):.3f})"
     )
     for name, value in (("to nearest", loss.nearest), ("rounded", loss.rounded)):
         change = f"{value - loss.float32:+.4f}, perplexity {exp(value):.3f}"
         console.print(f"  int4 {name} {value:.4f} ({change})")
     if report.head == "nearest":
-        console.print("the head, tied to the embedding, is to nearest in both; see --untie-head")
+        console.print("the tied head is rounded to nearest in both; see --untie-head")
     console.print(
         f"export it with: --target {report.target} --quantize int4 --block-size {report.block_size}"
     )

@@ -34,13 +34,13 @@ torchrun --no-python --nproc-per-node 4 skipdec tune opt-1.3b --data train.jsonl
 --schedule 2x --bf16 -o ./tuned
 
 skipdec export ./opt-e2e-4x --quantize int8
-  what comes then: it takes the schedule along
+  the next step: the bundle gets the same schedule
 
-A tuning that was interrupted goes on from its last save with --resume.
+--resume continues an interrupted run from its last save.
 
 Exit codes: 0 tuned, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
-Values in round brackets are the defaults.
+Values in parentheses are the defaults.
 """
 
 
@@ -51,10 +51,10 @@ def register(app: typer.Typer) -> None:
 
 @from_options
 def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Fine-tune an OPT with the schedule that it will run: each position at its own depth.
+    """Fine-tune an OPT with the schedule that it will run, each position at its own depth.
 
-    Prompts run every layer, the loss is on completions. The output is a Hugging Face checkpoint
-    with schedule.json, tuning_report.json and tuning_curves.png.
+    Prompts run every layer; the loss covers completions only. The output is a Hugging Face
+    checkpoint with schedule.json, tuning_report.json and tuning_curves.png.
     """
     require_extra("calib", "skipdec tune")
     from transformers.utils import logging
@@ -65,7 +65,7 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    advice = partial(_advice, config) if is_main() else None  # torchrun's processes say it once
+    advice = partial(_advice, config) if is_main() else None  # only one of torchrun's processes
     with ConsoleProgress(quiet=quiet, advice=advice) as progress:
         report = run_tuning(config, progress)
     if report is None:
@@ -78,15 +78,15 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
 
 
 def _advice(config: TuneConfig) -> str:
-    """How to go on after Ctrl-C, which depends on what was saved."""
+    """Return advice on continuing after Ctrl-C, which depends on what was saved."""
     from ..tuning.work import TuningDirectories
 
     if TuningDirectories(config.output.expanduser().absolute()).last_checkpoint() is None:
         return (
             f"nothing was saved yet: the first save comes after --save-steps {config.save_steps}, "
-            "or the last step; run the command again to start anew"
+            "or the last step; run the command again to start over"
         )
-    return "run the command again with --resume to go on from the last save"
+    return "run the command again with --resume to continue from the last save"
 
 
 def _print_report(report: TuningReport) -> None:

@@ -1,4 +1,4 @@
-"""Examples: prompts and completions, as texts and as tokens."""
+"""Examples, prompts with completions, as texts and as tokens."""
 
 from .data import DataConfig
 

@@ -1,4 +1,4 @@
-"""Which columns of a file hold prompts and completions, and what stands around their texts."""
+"""Columns that hold prompts and completions, and the templates around their texts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PresetName = Literal["e2e", "tldr", "cnn-dm"]
 
 @dataclass(frozen=True)
 class Preset:
-    """Where prompt and completion stand, and the text that is made of them.
+    """The columns of prompt and completion, and templates for their texts.
 
-    ``{prompt}`` and ``{completion}`` in the templates stand for the columns' texts. Where
-    ``prompt_template`` is None, prompts stand in the model's own template, if it has one.
+    ``{prompt}`` and ``{completion}`` in the templates are placeholders for the columns' texts. If
+    ``prompt_template`` is None, prompts go into the model's own template, if it has one.
     """
 
     prompt_column: str
@@ -27,23 +27,23 @@ class Preset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns, the prompt's first; one, where both are the same."""
+        """The columns, prompt first; a single name if both are the same."""
         return tuple(dict.fromkeys((self.prompt_column, self.completion_column)))
 
     def prompt(self, text: str) -> str:
-        """A column's text in the prompt's template, if there is one."""
+        """Return ``text`` in the prompt template, if there is one."""
         template = self.prompt_template
         return text if template is None else template.replace(PROMPT_PLACEHOLDER, text)
 
     def completion(self, text: str) -> str:
-        """A column's text in the completion's template."""
+        """Return ``text`` in the completion template."""
         return self.completion_template.replace("{completion}", text)
 
 
 DEFAULT = Preset("prompt", "completion")
 
 PRESETS: dict[PresetName, Preset] = {
-    # E2E NLG: a meaning representation and one of its human references a row.
+    # E2E NLG: a meaning representation and one of its human references per row.
     "e2e": Preset("mr", "ref"),
     # Reddit TL;DR (Webis-TLDR-17): a post and its author's summary.
     "tldr": Preset("content", "summary", "{prompt}\nTL;DR:", " {completion}"),
@@ -53,14 +53,14 @@ PRESETS: dict[PresetName, Preset] = {
 
 
 class MissingColumns:
-    """Columns that rows lack: each is told once, by the first of them, and how many others do."""
+    """Collects missing columns; reports each once, with its first row and the number of others."""
 
     def __init__(self) -> None:
         self._first: dict[str, Row] = {}
         self._count: dict[str, int] = {}
 
     def find(self, row: Row, columns: Preset) -> list[str]:
-        """Return, and note, the names of those that ``row`` lacks."""
+        """Record and return the names that ``row`` lacks."""
         names = [name for name in columns.names if name not in row.columns]
         for name in names:
             self._first.setdefault(name, row)
@@ -68,7 +68,7 @@ class MissingColumns:
         return names
 
     def problems(self) -> Iterator[str]:
-        """One a column; the last one says what may be meant by those that there are."""
+        """Yield one problem per column; the last one suggests what the existing columns may be."""
         for place, (name, row) in enumerate(self._first.items(), start=1):
             others = self._count[name] - 1
             more = "has 1 other row" if others == 1 else f"have {others:,} other rows"

@@ -1,4 +1,4 @@
-"""Prompts and their completions from the user's own files."""
+"""Read prompts and their completions from the user's own files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .rows import READERS, open_text, raise_problems, wrong_separator
 DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
 
 _FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON's escapes can write one alone
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON escapes can produce a lone one
 _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
 
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt with one completion; ``source`` is for messages: ``dev.csv, line 7``.
+    """One prompt with one completion; ``source``, for messages, is like ``dev.csv, line 7``.
 
-    ``ends`` is False for a passage of a text that goes on: no end of text follows it.
+    ``ends`` is False for a passage from a longer text: no end-of-text token follows it.
     """
 
     prompt: str
@@ -38,18 +38,18 @@ class Example:
 
 
 class DataConfig(ValidatedConfig):
-    """Which file, and which of its columns.
+    """A data file, its format, and which of its columns to read.
 
     ``format`` "auto" goes by the name: ``.jsonl``, ``.csv``, ``.txt``, or a directory that Hugging
-    Face datasets wrote (``save_to_disk``). What is None comes from ``preset``, and without one from
-    the columns ``prompt`` and ``completion`` as they are. Templates wrap a column's text:
-    ``prompt_template="{prompt}<sep>"``. Where neither names one, prompts stand in the template that
-    the model was tuned with, if any.
+    Face datasets wrote (``save_to_disk``). Columns and templates left at None come from ``preset``,
+    and without one are the columns ``prompt`` and ``completion`` as they are. Templates wrap a
+    column's text: ``prompt_template="{prompt}<sep>"``. If neither gives a prompt template, prompts
+    go into the template that the model was tuned with, if any.
 
-    A plain text has no columns. It is cut into passages of ``passage_words``: "24+120", the
-    default, makes a prompt of 24 words and a completion of the 120 words behind them.
+    A plain text has no columns. It is cut into passages of ``passage_words``: the default "24+120"
+    makes a prompt of 24 words and a completion of the next 120.
 
-    ``long_prompts`` is what becomes of rows longer than the model: "refuse" names their lines.
+    ``long_prompts`` decides about rows longer than the model's maximum; "refuse" names their lines.
     """
 
     path: Annotated[Path, Option("--data", metavar="FILE")] = Field(
@@ -89,10 +89,10 @@ class DataConfig(ValidatedConfig):
         for field, placeholder in _PLACEHOLDERS.items():
             template = getattr(self, field)
             if template is not None and template.count(placeholder) != 1:
-                yield f"`{field}` is {template!r}; allowed: a text with {placeholder} once"
+                yield f"`{field}` is {template!r}; allowed: text with {placeholder} once"
 
     def columns(self) -> Preset:
-        """The preset's columns and templates, with those that are given in their place."""
+        """Return the preset's columns and templates, overridden by those given explicitly."""
         preset = DEFAULT if self.preset is None else PRESETS[self.preset]
         given = {name: getattr(self, name) for name in vars(preset)}
         return replace(preset, **{name: text for name, text in given.items() if text is not None})
@@ -104,9 +104,9 @@ def load_examples(config: DataConfig) -> list[Example]:
     >>> load_examples(DataConfig(path="dev.csv", preset="e2e"))[0]
     Example(prompt='name[Alimentum], area[riverside]', completion='…', source='dev.csv, line 2')
 
-    Raises one UsageError that names all bad rows by line (20 of them, then their number): an empty
-    prompt or completion, broken JSON; a missing column once, with what may be meant; also where
-    there is no row at all, and where an option does not go with the format.
+    Raises one UsageError that names all bad rows by line (the first 20, and the number of others):
+    empty prompts or completions, broken JSON; a missing column once, with suggestions. It is also
+    raised if there are no rows, or if an option does not apply to the format.
     """
     data_format = _resolve_format(config)
     _check_options(config, data_format)
@@ -132,7 +132,7 @@ def load_examples(config: DataConfig) -> list[Example]:
 
 
 def group_references(examples: Iterable[Example]) -> list[tuple[str, tuple[str, ...]]]:
-    """Each distinct prompt with all its completions, in the order in which prompts first appear.
+    """Return each distinct prompt with all its completions, in order of first appearance.
 
     >>> group_references([Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")])
     [('a', ('1', '3')), ('b', ('2',))]
@@ -158,14 +158,14 @@ def _resolve_format(config: DataConfig) -> DataFormat:
     if path.suffix.lower() not in _FORMAT_OF_SUFFIX:
         raise UsageError(
             f"data {path}",
-            f"ends in {path.suffix!r}, which names no format; allowed: "
+            f"ends in {path.suffix!r}, not a known format; allowed: "
             f"{', '.join(_FORMAT_OF_SUFFIX)}, a directory; or name it: jsonl, csv, text, dataset",
         )
     return _FORMAT_OF_SUFFIX[path.suffix.lower()]
 
 
 def _check_options(config: DataConfig, data_format: DataFormat) -> None:
-    """Raise UsageError for options of texts given with rows, and the other way round."""
+    """Raise UsageError for text options given with rows, and the other way round."""
     refused, reason = ["passage_words"], "only a text is cut into passages"
     if data_format == "text":
         refused, reason = ["preset", "prompt_column", "completion_column"], "a text has no columns"
@@ -180,7 +180,7 @@ def _check_options(config: DataConfig, data_format: DataFormat) -> None:
 
 
 def _load_passages(config: DataConfig) -> list[Example]:
-    """Every passage of a plain text, in order; the last, short one is left out."""
+    """Cut a plain text into passages, in order; an incomplete last one is left out."""
     words = DEFAULT_PASSAGE_WORDS
     if config.passage_words is not None:
         words = PassageWords.parse(config.passage_words)
@@ -206,13 +206,13 @@ def _load_passages(config: DataConfig) -> list[Example]:
 
 
 def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:
-    """What is wrong with the columns that are there."""
+    """Return the problems of the columns that exist."""
     problems = []
     for name, value in ((name, row[name]) for name in columns.names if name in row):
         if not isinstance(value, str):
-            problems.append(f"{name!r} is {value!r:.40}; allowed: a text")
+            problems.append(f"{name!r} is {value!r:.40}; allowed: text")
         elif not value.strip():
             problems.append(f"{name!r} is empty")
         elif _SURROGATE.search(value):
-            problems.append(f"{name!r} holds half of a surrogate pair, which is no character")
+            problems.append(f"{name!r} holds half of a surrogate pair, which is not a character")
     return problems

@@ -1,4 +1,4 @@
-"""What becomes of an example that is longer than the model: refused, left out, or prompt cut."""
+"""Handle examples that exceed the maximum length: refuse them, drop them or cut their prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LongPrompts = Literal["refuse", "drop", "cut"]
 
 
 def prompt_room(max_length: int, completion: int) -> int:
-    """Tokens that a prompt may have beside a completion of so many: at least half of all.
+    """Return the maximum prompt length beside a completion of that length; at least half of all.
 
     >>> prompt_room(2048, 100), prompt_room(2048, 1500)
     (1948, 1024)
@@ -29,9 +29,10 @@ def cut_to_fit(
     completion: int,
     max_length: int,
 ) -> tuple[int, ...] | None:
-    """Token ids of ``prompt``, cut so that ``completion`` more tokens fit into ``max_length``.
+    """Return the ids of ``prompt``, cut so that ``completion`` more tokens fit ``max_length``.
 
-    ``num_tokens``: the whole prompt's. None where nothing is to be cut, or no word would fit.
+    ``num_tokens`` is the length of the whole prompt. Returns None if nothing has to be cut or not
+    even one word would fit.
     """
     allowed = prompt_room(max_length, completion)
     if num_tokens <= allowed:
@@ -41,10 +42,10 @@ def cut_to_fit(
 
 
 def cut_prompt(prompt: str, template: str, max_tokens: int, tokenizer: Tokenizer) -> str | None:
-    """``prompt`` with words left out at the end of what ``template`` wraps, so that it fits.
+    """Drop words at the end of the text that ``template`` wraps until ``prompt`` fits.
 
-    The template's own text stays: of "one two three\\nTLDR", made with "{prompt}\\nTLDR", 3 tokens
-    of a word each are "one two\\nTLDR". None where no word fits.
+    The template's own text stays: "one two three\\nTLDR", made with "{prompt}\\nTLDR", cut to 3
+    tokens of a word each, becomes "one two\\nTLDR". Returns None if no word fits.
     """
     before, after = template.split("{prompt}")
     text = prompt[len(before) : len(prompt) - len(after)]

@@ -9,19 +9,19 @@ from itertools import islice
 
 from ...engines.errors import UsageError
 
-_WORD = re.compile(r"\s*\S+")  # with the white space before it
+_WORD = re.compile(r"\s*\S+")  # includes the white space before it
 
 
 @dataclass(frozen=True)
 class PassageWords:
-    """How many words of a passage are its prompt, and how many its completion; 1 or more each."""
+    """Numbers of words of a passage in its prompt and in its completion, each at least 1."""
 
     prompt: int
     completion: int
 
     @classmethod
     def parse(cls, text: str) -> PassageWords:
-        """Read ``24+120``. Raises UsageError for anything else, zero words included."""
+        """Parse ``24+120``. Raises UsageError for anything else, including zero words."""
         match = re.fullmatch(r"([0-9]+)\+([0-9]+)", text)
         words = tuple(map(int, match.groups())) if match else (0, 0)
         if min(words) < 1:
@@ -33,7 +33,7 @@ class PassageWords:
 
     @property
     def total(self) -> int:
-        """Words of a whole passage."""
+        """Number of words in a whole passage."""
         return self.prompt + self.completion
 
 
@@ -42,7 +42,7 @@ DEFAULT_PASSAGE_WORDS = PassageWords(24, 120)
 
 @dataclass(frozen=True)
 class Passage:
-    """Consecutive words as they stand in the file; ``line`` is that of the first word."""
+    """Consecutive words exactly as in the file; ``line`` is that of the first word."""
 
     prompt: str
     completion: str
@@ -50,10 +50,10 @@ class Passage:
 
 
 def split_passages(text: str, words: PassageWords) -> Iterator[Passage]:
-    """Cut ``text`` into passages, one behind the other; what is left at its end is dropped.
+    """Cut ``text`` into consecutive passages; an incomplete last one is dropped.
 
-    A word has the white space before it, so that all prompts and completions, joined, are the
-    text's beginning, and a completion starts as byte-level tokenizers like words to start.
+    Each word includes the white space before it, so that all prompts and completions joined are the
+    beginning of the text, and a completion starts the way byte-level tokenizers expect.
 
     >>> list(split_passages("To be, or not\\nto be", PassageWords(1, 2)))
     [Passage('To', ' be, or', 1), Passage(' not', '\\nto be', 1)]

@@ -1,4 +1,4 @@
-"""The rows of a file of examples, each named by its line: JSON Lines, CSV, a saved dataset."""
+"""Read the rows of JSON Lines, CSV files and saved datasets, each with its line number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER_SEPARATORS = {"\t": "tabs", ";": "semicolons"}
 
 @dataclass(frozen=True)
 class Row:
-    """One row as read: its columns, or why it can't be read."""
+    """One row: its columns, or the reason why it can't be read."""
 
     source: str
     columns: Mapping[str, Any]
@@ -25,7 +25,7 @@ class Row:
 
 
 def raise_problems(subject: str, problems: list[str]) -> None:
-    """Raise a UsageError with the first problems and the number of the others, if there are any."""
+    """Raise a UsageError with the first problems and the number of the rest, if there are any."""
     if problems:
         shown = problems[:MAX_PROBLEMS_SHOWN]
         if hidden := len(problems) - len(shown):
@@ -34,7 +34,7 @@ def raise_problems(subject: str, problems: list[str]) -> None:
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    """One JSON object a line; blank lines are left out."""
+    """Yield one row per JSON object; blank lines are skipped."""
     with open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -52,7 +52,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    """A header, then rows; a row is named by its first line, as texts may hold line breaks."""
+    """Yield the rows after the header, each named by its first line as texts may hold newlines."""
     with open_text(path) as lines:
         reader = csv.reader(lines, strict=True)
         start = 1
@@ -71,14 +71,14 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 
 def _require_commas(path: Path, header: list[str]) -> None:
-    """Raise UsageError for a header whose columns another character than a comma separates."""
+    """Raise UsageError for a header whose columns are not separated by commas."""
     for separator in _OTHER_SEPARATORS:
         if len(header) == 1 and separator in header[0]:
             raise wrong_separator(path, separator)
 
 
 def wrong_separator(path: Path, separator: str) -> UsageError:
-    """Return the error for a table that has ``separator`` for commas, with what converts it."""
+    """Return the error for a table separated by ``separator``, with a command that converts it."""
     program = (
         "import csv, sys; "
         f"csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={separator!r}))"
@@ -91,18 +91,18 @@ def wrong_separator(path: Path, separator: str) -> UsageError:
 
 
 def _read_dataset(path: Path) -> Iterator[Row]:
-    """A dataset that Hugging Face datasets saved; one split of it."""
+    """Yield the rows of one split that Hugging Face datasets saved."""
     try:
         import datasets
     except ImportError as error:
         raise MissingExtraError(
-            f"data {path}", "is read by datasets, not installed here; run: pip install datasets"
+            f"data {path}", "needs datasets, which is not installed; run: pip install datasets"
         ) from error
     try:
         stored = datasets.load_from_disk(str(path))
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"data {path}", f"is no dataset on disk ({error}); save one with save_to_disk"
+            f"data {path}", f"is not a dataset on disk ({error}); save one with save_to_disk"
         ) from error
     if isinstance(stored, datasets.DatasetDict):
         splits = ", ".join(str(path / name) for name in stored)
@@ -112,7 +112,7 @@ def _read_dataset(path: Path) -> Iterator[Row]:
 
 
 def open_text(path: Path) -> IO[str]:
-    """UTF-8 text, checked as a whole first: one UsageError names the lines that are not."""
+    """Open UTF-8 text after checking all of it; one UsageError names the undecodable lines."""
     if path.is_dir():
         raise UsageError(f"data {path}", "is a directory; give a file")
     raise_problems("data", list(_undecodable_lines(path)))

@@ -1,4 +1,4 @@
-"""What the prompts of the data stand in: a template of the data's options, or the model's own."""
+"""The prompt template: from the data's options, or else the model's own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .data import DataConfig
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """The template of all prompts. ``is_models``: it is not in them as they were read.
+    """Template of all prompts. ``is_models``: it is the model's, not yet applied when data is read.
 
-    ``note``: which one it is, for people; None where only one could be meant.
+    ``note`` tells people which template is used; None if only one was possible.
     """
 
     text: str = PROMPT_PLACEHOLDER
@@ -21,9 +21,9 @@ class PromptTemplate:
 
     @classmethod
     def choose(cls, data: DataConfig, models: str | None) -> PromptTemplate:
-        """The data's, where a preset or an option names one; else ``models``, the model's own.
+        """Return the template of a preset or option, else ``models``, the model's own template.
 
-        Without either a prompt stands alone. ``load_examples`` has put prompts into the data's.
+        Without either, prompts stay as they are. ``load_examples`` already applied the data's.
         """
         named = data.columns().prompt_template
         if named is None:
@@ -31,7 +31,7 @@ class PromptTemplate:
                 return cls()
             note = (
                 f"prompts are put into {models!r}, as the model was tuned; "
-                "--prompt-template '{prompt}' leaves them alone"
+                "--prompt-template '{prompt}' leaves them unchanged"
             )
             return cls(models, is_models=True, note=note)
         if models in (None, named):
@@ -41,7 +41,7 @@ class PromptTemplate:
         )
 
     def apply(self, prompt: str) -> str:
-        """A prompt of the data, as it was read, in the way that the model reads it."""
+        """Return a prompt, as it was read from the data, in the form that the model reads."""
         return self.text.replace(PROMPT_PLACEHOLDER, prompt) if self.is_models else prompt
 
 

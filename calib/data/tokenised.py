@@ -1,4 +1,4 @@
-"""Examples as token ids: what the model reads, what it learns, and how long its answers are."""
+"""Examples as token ids."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .templates import NO_TEMPLATE, PromptTemplate
 
 @dataclass(frozen=True)
 class TokenisedExample:
-    """One example as token ids; the completion ends with the end-of-text token.
+    """One example as token ids.
 
-    Unless it was cut off at the greatest length, or is a passage of a text that goes on.
+    The completion ends with the end-of-text token unless it was cut at the maximum length or is a
+    passage from a longer text.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -32,10 +33,10 @@ class TokenisedExample:
 
 @dataclass(frozen=True)
 class TokenisedData:
-    """All examples in order, and how many were too long for the greatest length.
+    """All examples in order, and how many exceeded the maximum length.
 
     ``num_truncated`` completions and ``num_cut`` prompts were cut, ``num_dropped`` rows left out.
-    ``template``: what all prompts stand in.
+    ``template`` is the one that all prompts are in.
     """
 
     examples: tuple[TokenisedExample, ...]
@@ -46,12 +47,12 @@ class TokenisedData:
 
     @property
     def median_completion(self) -> int:
-        """Tokens of the median completion, its end included: SkipDecode's choice of a horizon."""
+        """Tokens of the median completion including its end: SkipDecode's choice of horizon."""
         return median_low(len(example.completion_token_ids) for example in self.examples)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What prompts stand in, and what became of rows that are too long, for people."""
+        """Warnings about the prompt template and about rows that are too long."""
         warnings = [] if self.template.note is None else [self.template.note]
         kept = len(self.examples)
         if self.num_dropped:
@@ -61,14 +62,14 @@ class TokenisedData:
             warnings.append(f"cut, too long: {self.num_cut} of {kept} prompts")
         if self.num_truncated:
             warnings.append(
-                f"cut off at the greatest length: {self.num_truncated} of {kept} completions; "
+                f"cut off at the maximum length: {self.num_truncated} of {kept} completions; "
                 "shorten or remove these rows, or see --long-prompts"
             )
         return tuple(warnings)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all token ids, to tell whether a resumed run has the same data."""
+        """SHA-256 of all token ids; shows whether a resumed run has the same data."""
         digest = sha256()
         for example in self.examples:
             digest.update(repr((example.prompt_token_ids, example.completion_token_ids)).encode())
@@ -84,16 +85,17 @@ def tokenise(
     long_prompts: LongPrompts = "refuse",
     template: PromptTemplate = NO_TEMPLATE,
 ) -> TokenisedData:
-    """Tokenise prompts with the tokenizer's special tokens, completions without, plus end of text.
+    """Tokenise prompts with special tokens, completions without, and append the end of text.
 
-    No end follows an example that does not end: a model must not learn one in mid-text.
+    No end follows an example with ``ends`` False, so that a model does not learn to stop mid-text.
 
-    As generation does it: the prompt ``name[A]`` of a tokenizer that adds ``<s>`` is [0, 84, …],
-    the completion ``A pub`` [31, 7, 2]. Completions are cut off at ``max_length`` tokens of both.
-    Raises one UsageError with the line of every prompt that leaves no room for a completion.
+    Tokens match those of generation: with a tokenizer that adds ``<s>``, the prompt ``name[A]`` is
+    [0, 84, …] and the completion ``A pub`` [31, 7, 2]. Completions are cut so that prompt and
+    completion fit ``max_length`` tokens. Raises one UsageError with the line of every prompt that
+    leaves no room for a completion.
 
-    With ``long_prompts`` "drop", rows that are longer than ``max_length`` are left out; with "cut",
-    their prompts lose words at the end, inside ``template``, down to half of the length.
+    With ``long_prompts`` "drop", rows longer than ``max_length`` are left out; with "cut", their
+    prompts lose words at the end, inside ``template``, down to half of the length.
     """
     tokenised: list[TokenisedExample] = []
     problems: list[str] = []
@@ -123,7 +125,7 @@ def tokenise(
         elif room < 1:
             problems.append(
                 f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
-                f"{max_length - 1}, one less than the greatest length; shorten or remove the "
+                f"{max_length - 1}, one less than the maximum length; shorten or remove the "
                 "row, or see --long-prompts"
             )
         num_truncated += len(whole) > room

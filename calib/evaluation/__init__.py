@@ -1,4 +1,4 @@
-"""What skipping costs and gains: texts, metrics, times."""
+"""Measure what layer skipping costs and gains: texts, metrics, times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bootstrap: how far a metric would move with other examples of the same kind."""
+"""Bootstrap intervals: how much a metric would vary with other examples of the same kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .metrics import Metric, Outcome, Statistics
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its percentile interval; the bounds are nan where no resample defines one."""
+    """A value with its percentile interval; the bounds are nan if no resample defines it."""
 
     value: float
     low: float
@@ -23,22 +23,22 @@ class Estimate:
 
 @dataclass(frozen=True)
 class MetricSample:
-    """A metric on one set of outcomes: its value, and the value on each resample of the set."""
+    """A metric of one set of outcomes and of each resample of that set."""
 
     value: float
     resampled: Statistics  # float64 [resamples]
 
     def estimate(self, confidence: float) -> Estimate:
-        """The value within the central ``confidence`` of the resampled ones."""
+        """Return the value with the central ``confidence`` interval of the resampled values."""
         return _estimate(self.value, self.resampled, confidence)
 
     def difference(self, other: MetricSample, confidence: float) -> Estimate:
-        """This minus ``other``, resample by resample: the same examples in both, so paired."""
+        """Return this minus ``other``, paired: resamples hold the same examples in both."""
         return _estimate(self.value - other.value, self.resampled - other.resampled, confidence)
 
 
 class Bootstrap:
-    """Draws ``num_examples`` of them with replacement, ``resamples`` times, from one seed.
+    """Draws ``num_examples`` examples with replacement, ``resamples`` times, from one seed.
 
     Every call of ``sample`` sees the same draws, so samples of two schedules are paired by
     example. (Efron's percentile bootstrap; paired for BLEU: Koehn 2004.)
@@ -62,14 +62,14 @@ class Bootstrap:
         self._seed = seed
 
     def sample(self, metric: Metric, outcomes: Sequence[Outcome]) -> MetricSample:
-        """Return the metric of ``outcomes``, one an example, in the examples' order."""
-        assert len(outcomes) == self._num_examples, "one outcome an example"
+        """Return the metric of ``outcomes``, which holds one outcome per example, in order."""
+        assert len(outcomes) == self._num_examples, "one outcome per example"
         statistics = metric.statistics(outcomes)  # [n, k]
         resampled = [metric.value(sums) for sums in self._resampled_sums(statistics)]
         return MetricSample(metric.value(statistics.sum(axis=0)), np.array(resampled))
 
     def _resampled_sums(self, statistics: Statistics) -> Statistics:
-        """Column sums of each resample, float64 [resamples, k]."""
+        """Return the column sums of each resample, float64 [resamples, k]."""
         generator = np.random.default_rng(self._seed)
         sums = np.empty((self._resamples, statistics.shape[1]))
         for row in sums:  # [k]

@@ -1,4 +1,4 @@
-"""What an evaluation is asked to do."""
+"""Options of an evaluation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ..data.data import DataConfig
 
 @dataclass(frozen=True)
 class BundleChoice:
-    """A bundle and the name of its rows; bundles of one name (seeds) are averaged too."""
+    """A bundle and the label of its rows; bundles with the same label (seeds) are also averaged."""
 
     label: str
     path: Path
 
     @classmethod
     def parse_all(cls, texts: Sequence[str]) -> tuple[BundleChoice, ...]:
-        """Read ``NAME=PATH`` or ``PATH``, whose name is the directory's.
+        """Parse ``NAME=PATH`` or ``PATH``, which is labelled with the directory's name.
 
-        Raises UsageError where two plain paths have one name: they would be averaged unasked.
+        Raises UsageError if two plain paths have the same name, which would average them by
+        accident.
         """
         choices, plain = [], []
         for text in texts:
@@ -36,8 +37,8 @@ class BundleChoice:
                 choices.append(cls(Path(text).resolve().name, Path(text)))
                 plain.append(choices[-1].label)
         problems = [
-            f"{name!r} names {plain.count(name)} bundles; write NAME=PATH: other names to tell "
-            "them apart, one name to average them"
+            f"{name!r} names {plain.count(name)} bundles; write NAME=PATH: different names to "
+            "tell them apart, the same name to average them"
             for name in dict.fromkeys(plain)
             if plain.count(name) > 1
         ]
@@ -47,7 +48,7 @@ class BundleChoice:
 
 
 def _choices(value: object) -> object:
-    """Bundles as texts are parsed; anything else is left to the field."""
+    """Parse bundles given as texts; leave anything else to the field."""
     if isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
         return BundleChoice.parse_all(value)
     return value
@@ -57,7 +58,7 @@ _RUNNING, _METRICS = Option(panel="Running"), Option(panel="Metrics")
 
 
 class MetricOptions(ValidatedConfig):
-    """What metrics of texts can be told."""
+    """Options of the metrics of generated texts."""
 
     lowercase: Annotated[bool, Option()] = Field(
         default=False,
@@ -69,43 +70,43 @@ class MetricOptions(ValidatedConfig):
 
 
 class EvaluationConfig(ValidatedConfig):
-    """What to evaluate. ``schedules`` are texts; full depth is always run, as the reference.
+    """Options of ``evaluate``. ``schedules`` are texts; full depth always runs as the reference.
 
-    Without ``schedules`` each bundle runs its own. ``bundles`` may be texts: `BundleChoice`.
+    Without ``schedules`` each bundle runs its own. ``bundles`` may be texts, see `BundleChoice`.
     """
 
     bundles: Annotated[
         tuple[BundleChoice, ...],
         BeforeValidator(_choices),
         Option(metavar="[NAME=]BUNDLE…", is_argument=True),
-    ] = Field(min_length=1, description="one name: averaged too")
+    ] = Field(min_length=1, description="same name: also averaged")
     data: Annotated[DataConfig, Option(panel="Data")]
     limit: Annotated[int | None, Option(panel="Data")] = Field(
         default=None, ge=1, description="first N distinct prompts (all)"
     )
     score_only: Annotated[bool, _RUNNING] = Field(
-        default=False, description="write no texts: perplexity alone, quick"
+        default=False, description="generate no texts: perplexity only, fast"
     )
     by_position: Annotated[bool, _METRICS] = Field(
-        default=False, description="perplexity and loss over full by token position"
+        default=False, description="perplexity and added loss by token position"
     )
     equal_lengths: Annotated[bool, _RUNNING] = Field(
-        default=False, description="speed-ups over full depth writing as many tokens"
+        default=False, description="compare with full depth at the same output length"
     )
     schedules: Annotated[tuple[str, ...], Option("--schedule", panel="Running")] = Field(
         default=(), description="repeat for several; full always runs (the bundle's own)"
     )
-    batch_size: Annotated[int, _RUNNING] = Field(default=16, ge=1, description="prompts at once")
+    batch_size: Annotated[int, _RUNNING] = Field(default=16, ge=1, description="prompts per batch")
     max_tokens: Annotated[int | None, _RUNNING] = Field(
         default=None, ge=1, description="(half more than the longest reference)"
     )
     temperature: Annotated[float, _RUNNING] = Field(default=0.0, ge=0, description="0: greedy")
-    seed: Annotated[int, _RUNNING] = Field(default=0, ge=0, description="of sampling and intervals")
+    seed: Annotated[int, _RUNNING] = Field(default=0, ge=0, description="sampling and intervals")
     metrics: Annotated[MetricOptions, _METRICS] = MetricOptions()
-    resamples: Annotated[int, _METRICS] = Field(default=1000, ge=1, description="of the bootstrap")
+    resamples: Annotated[int, _METRICS] = Field(default=1000, ge=1, description="in the bootstrap")
     confidence: float = Field(default=0.95, gt=0, lt=1)
     num_shown: Annotated[int, Option("--examples", panel="Metrics")] = Field(
-        default=5, ge=0, description="side by side in DIR"
+        default=5, ge=0, description="texts side by side in DIR"
     )
 
     def _problems(self) -> Iterator[str]:
@@ -119,4 +120,4 @@ class EvaluationConfig(ValidatedConfig):
             }
             for name, value in unused.items():
                 if value:
-                    yield f"`{name}` is {value}, and `score_only` writes no texts; leave it out"
+                    yield f"`{name}` is {value}, and `score_only` generates no texts; leave it out"

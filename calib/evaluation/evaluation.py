@@ -1,4 +1,4 @@
-"""Evaluation: quality, depth and measured speed of bundles at their exit schedules."""
+"""Evaluate quality, depth and measured speed of bundles at their exit schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .run import ScheduleRun, num_steps, run_bundle
 
 @dataclass(frozen=True)
 class Figure:
-    """A metric of one row; ``difference`` is to full depth, paired by example."""
+    """A metric of one row; ``difference`` is relative to full depth, paired by example."""
 
     estimate: Estimate
     difference: Estimate
@@ -32,27 +32,27 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One bundle at one schedule; speed-ups are nan where nothing was generated."""
+    """One bundle at one schedule; speed-ups are nan if nothing was generated."""
 
     prepared: PreparedBundle
     run: ScheduleRun
-    device: str  # cpu, or what the GPU calls itself
-    speedup: float  # wall-clock of full depth ÷ this schedule's, all texts, prompts included
-    token_speedup: float  # the same for the time of one generated token: texts may differ in length
-    # with ``equal_lengths`` both are the same: full depth writes as many tokens for each prompt
-    figures: Mapping[str, Figure]  # by metric
+    device: str  # cpu, or the name that the GPU reports
+    speedup: float  # wall-clock of full depth ÷ this schedule's: all texts, prompts included
+    token_speedup: float  # the same per generated token, as texts may differ in length
+    # With ``equal_lengths`` both are equal: full depth generates the same number per prompt.
+    figures: Mapping[str, Figure]  # by metric name
     positions: PositionProfile | None = None
-    disturbed: str = ""  # what shows that the machine did other work meanwhile; "" if nothing
+    disturbed: str = ""  # evidence that the machine did other work meanwhile; "" if there is none
 
     @property
     def label(self) -> str:
-        """The bundle's name."""
+        """Label of the bundle."""
         return self.prepared.choice.label
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure of several checkpoints."""
+    """Mean, minimum and maximum of a figure over several checkpoints."""
 
     mean: float
     low: float
@@ -61,7 +61,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Average:
-    """Several bundles of one name at one schedule."""
+    """Several bundles with the same label at one schedule."""
 
     label: str
     schedule: str
@@ -72,7 +72,7 @@ class Average:
 
 @dataclass(frozen=True)
 class Text:
-    """What one row wrote for one prompt."""
+    """Text that one row generated for one prompt."""
 
     bundle: str
     schedule: str
@@ -81,7 +81,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt and the texts of all rows."""
+    """One prompt with the texts of all rows."""
 
     prompt: ReferencedPrompt
     texts: tuple[Text, ...]
@@ -89,17 +89,17 @@ class Example:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All rows, bundle by bundle, full depth first in each."""
+    """All rows, grouped by bundle, full depth first in each group."""
 
     config: EvaluationConfig
     prompts: tuple[ReferencedPrompt, ...]
     metrics: Mapping[str, Metric]
     rows: tuple[Row, ...]
-    num_dropped: int = 0  # prompts left out, too long
+    num_dropped: int = 0  # prompts left out as too long
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """``config.num_shown`` prompts, evenly spread over the data; none without texts."""
+        """``config.num_shown`` prompts, evenly spread over the data; none if there are no texts."""
         if self.config.score_only:
             return ()
         count = min(self.config.num_shown, len(self.prompts))
@@ -116,7 +116,7 @@ class Evaluation:
 
     @property
     def averages(self) -> tuple[Average, ...]:
-        """Of bundles that share a name; empty where each has its own."""
+        """Averages of bundles that share a label; empty if all labels differ."""
         groups: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows:
             groups.setdefault((row.label, row.run.name), []).append(row)
@@ -132,12 +132,12 @@ def evaluate(
     open_generator: OpenGenerator | None = None,
     events: Events | None = None,
 ) -> Evaluation:
-    """Run every bundle, one after the other, at every schedule.
+    """Run the bundles one after another, each at every schedule.
 
-    ``open_generator`` opens the bundle at a path for batches of ``config.batch_size``; by default
-    ``Generator.open`` does. ``events`` is told how far it is.
+    ``open_generator`` opens the bundle at a path for batches of ``config.batch_size``; the default
+    is ``Generator.open``. ``events`` receives the progress.
 
-    Raises MissingExtraError (a metric's library) and what ``prepare`` raises before any work.
+    Raises MissingExtraError (a metric's library) and the errors of ``prepare`` before any work.
     """
     metrics = create_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)
@@ -166,9 +166,9 @@ def evaluate(
 
 
 def create_metrics(options: MetricOptions, *, score_only: bool = False) -> dict[str, Metric]:
-    """Return every metric of the registry that ``options`` ask for, in its order.
+    """Return the metrics of the registry that ``options`` select, in its order.
 
-    ``score_only``: of those, the ones that need no text.
+    ``score_only`` leaves only those that need no text.
     """
     kinds = {name: METRICS.load(name) for name in METRICS}
     created = {
@@ -186,7 +186,7 @@ def _rows(
     runs: Sequence[ScheduleRun],
     device: str,
 ) -> list[Row]:
-    """One row a run; ``runs`` begin with full depth."""
+    """Return one row per run; ``runs`` begin with full depth."""
     bootstrap = Bootstrap(len(prepared.prompts), resamples=config.resamples, seed=config.seed)
     samples = [
         {name: bootstrap.sample(metric, run.outcomes) for name, metric in metrics.items()}
@@ -221,7 +221,7 @@ def _rows(
 
 
 def _speedups(config: EvaluationConfig, full: ScheduleRun, run: ScheduleRun) -> tuple[float, float]:
-    """Of whole calls and of a generated token."""
+    """Return the speed-ups of whole calls and per generated token."""
     if config.score_only:
         return nan, nan
     if config.equal_lengths and run is not full:
@@ -234,7 +234,7 @@ def _speedups(config: EvaluationConfig, full: ScheduleRun, run: ScheduleRun) -> 
 
 
 def _disturbance(prepared: PreparedBundle, run: ScheduleRun, speedup: float, device: str) -> str:
-    """Hold the lesser speed-up, which no difference in length makes larger, against bytes."""
+    """Compare with bytes the smaller speed-up, which differences in length cannot inflate."""
     cost = CostModel(prepared.bundle.manifest, on_device=device != "cpu")
     full = ExitSchedule.full(run.schedule.num_layers)
     last = run.schedule.plan(run.schedule.horizon)

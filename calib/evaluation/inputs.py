@@ -1,4 +1,4 @@
-"""What an evaluation needs, checked and tokenised before any engine is loaded."""
+"""Check and tokenise the inputs of an evaluation before any engine is loaded."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from ..data.templates import PromptTemplate
 from .config import BundleChoice, EvaluationConfig
 from .prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 
-_ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens: an untuned model writes longer texts
+_ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens; untuned models generate longer texts
 
 
 @dataclass(frozen=True)
 class PreparedBundle:
-    """One bundle's share of the work: everything that can be refused has been."""
+    """One bundle with its prompts and schedules, fully checked."""
 
     choice: BundleChoice
     bundle: EngineBundle
-    schedules: Mapping[ExitSchedule, str]  # full depth first, each with the name asked for
+    schedules: Mapping[ExitSchedule, str]  # full depth first, each with its name as given
     prompts: tuple[EncodedPrompt, ...]
     max_tokens: int
     template: PromptTemplate
 
     @property
     def num_cut(self) -> int:
-        """Prompts that lost words so as to fit this bundle."""
+        """Number of prompts that lost words to fit this bundle."""
         return sum(prompt.is_cut for prompt in self.prompts)
 
     def room(self, prompt: EncodedPrompt) -> int:
-        """``max_tokens``, or what ``prompt`` leaves of the bundle's positions."""
+        """Return ``max_tokens``, or the positions that ``prompt`` leaves in the bundle if fewer."""
         left = self.bundle.manifest.model.max_seq_len - len(prompt.token_ids)
         return min(self.max_tokens, left)
 
@@ -53,7 +53,7 @@ class EvaluationInputs:
 
     @property
     def notes(self) -> list[str]:
-        """What prompts are put into, for people, where it differs from what might be thought."""
+        """Notes for people on prompt templates, where the choice may surprise."""
         return [
             f"{prepared.choice.label}: {prepared.template.note}"
             for prepared in self.bundles
@@ -62,11 +62,11 @@ class EvaluationInputs:
 
 
 def prepare(config: EvaluationConfig) -> EvaluationInputs:
-    """Read the data, open the bundles, parse schedules, tokenise; load no engine.
+    """Read the data, open the bundles, parse schedules and tokenise; load no engine.
 
     Raises one SkipDecError with every problem found: the line of each bad row; bundles that can't
-    be opened or have no tokenizer; schedules that do not fit a bundle's depth; and, where the
-    data's ``long_prompts`` is not "drop", prompts that leave no room for their reference, by line.
+    be opened or have no tokenizer; schedules that do not fit a bundle's depth; and, unless the
+    data's ``long_prompts`` is "drop", the line of each prompt without room for its reference.
     """
     problems = Problems("evaluate")
     prompts = problems.attempt(read_prompts, config.data, config.limit) or ()
@@ -111,7 +111,7 @@ def _prepare_bundle(
     prompts: Sequence[ReferencedPrompt],
     encoded: tuple[EncodedPrompt, ...],
 ) -> PreparedBundle:
-    """The bundle's share of the work. ``encoded`` is empty where rows or tokenizer can't be read.
+    """Return the bundle's share; ``encoded`` is empty if rows or tokenizer can't be read.
 
     Raises UsageError.
     """
@@ -138,7 +138,7 @@ def _prepare_bundle(
 def _schedules(
     texts: Sequence[str], bundle: EngineBundle, max_tokens: int
 ) -> tuple[dict[ExitSchedule, str], list[str]]:
-    """Full depth, then those asked for, each once; and why others are refused."""
+    """Return full depth and the requested schedules without duplicates, and problems."""
     num_layers = bundle.manifest.model.num_layers
     own = bundle_schedule(bundle)
     schedules = {ExitSchedule.full(num_layers): "full"}

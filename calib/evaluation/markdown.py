@@ -1,4 +1,4 @@
-"""What an evaluation found, as Markdown tables for people."""
+"""Markdown tables of an evaluation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .positions import PositionFigure, PositionProfile
 
 
 def tables_markdown(evaluation: Evaluation) -> str:
-    """Return the setting, one row a bundle and schedule, differences to full depth, averages."""
+    """Return the settings, a row per bundle and schedule, differences to full depth, averages."""
     parts = [_setting(evaluation), _main_table(evaluation)]
     parts += [
-        f"The machine was disturbed, evaluate again when it is calm; {escaped(row.label)}, "
+        f"The machine was busy, evaluate again when it is idle; {escaped(row.label)}, "
         f"{escaped(row.run.name)}: {row.disturbed}."
         for row in evaluation.rows
         if row.disturbed
@@ -36,7 +36,7 @@ def tables_markdown(evaluation: Evaluation) -> str:
 
 
 def report_markdown(evaluation: Evaluation) -> str:
-    """Return the tables, then some examples side by side."""
+    """Return the tables, then examples side by side."""
     examples = [_example(example) for example in evaluation.examples]
     heading = ["## Examples"] if examples else []
     return (
@@ -50,13 +50,13 @@ def _setting(evaluation: Evaluation) -> str:
     prompts = f"{len(evaluation.prompts)} prompts of {config.data.path.name}{_too_long(evaluation)}"
     intervals = f"In brackets: {100 * config.confidence:g} % bootstrap intervals over the prompts."
     if config.score_only:
-        return f"{prompts}, references scored, nothing written. {intervals}"
+        return f"{prompts}, references scored, no texts generated. {intervals}"
     sampling = "greedy" if config.temperature == 0 else f"temperature {config.temperature:g}"
     case = ", BLEU lower-cased" if config.metrics.lowercase else ""
     lengths = (
-        "that writes as many tokens for each prompt"
+        "with the same number of tokens per prompt"
         if config.equal_lengths
-        else "in this run; per token: the same over the tokens that were generated"
+        else "in this run; per token: divided by the number of generated tokens"
     )
     return (
         f"{prompts}, {sampling}, batches of {config.batch_size}{case}. {intervals} "
@@ -65,7 +65,7 @@ def _setting(evaluation: Evaluation) -> str:
 
 
 def _speed_headings(config: EvaluationConfig) -> tuple[str, ...]:
-    """Of whole calls and of a token, where those can differ."""
+    """Return headings of speed-ups: of whole calls and per token, where those can differ."""
     if config.score_only:
         return ()
     return (
@@ -74,7 +74,7 @@ def _speed_headings(config: EvaluationConfig) -> tuple[str, ...]:
 
 
 def _too_long(evaluation: Evaluation) -> str:
-    """What became of prompts without room for a reference; "" if there are none."""
+    """Describe prompts without room for a reference; "" if there are none."""
     bundles = {row.label: row.prepared.num_cut for row in evaluation.rows}
     parts = [f"{count} cut for {escaped(label)}" for label, count in bundles.items() if count]
     if evaluation.num_dropped:
@@ -103,7 +103,7 @@ def _main_cells(evaluation: Evaluation, row: Row) -> list[str]:
 
 
 def _schedule_names(rows: Sequence[Row]) -> str:
-    """What short names stand for; the same one may differ between bundles. "" if all are long."""
+    """Explain short schedule names, which may differ between bundles; "" if there are none."""
     lines = {
         f"- `{row.run.name}`, {row.run.schedule.num_layers} layers: `{text}`"
         for row in rows
@@ -138,7 +138,7 @@ def _average_table(evaluation: Evaluation) -> str:
     rows = markdown_table(
         headings, (_average_cells(evaluation, entry) for entry in evaluation.averages)
     )
-    return f"Means over bundles of one name, lowest and highest in brackets:\n\n{rows}"
+    return f"Means over bundles with the same name, minimum and maximum in brackets:\n\n{rows}"
 
 
 def _average_cells(evaluation: Evaluation, average: Average) -> list[str]:
@@ -171,7 +171,7 @@ def _measures_of_quality(evaluation: Evaluation) -> dict[str, Metric]:
 
 
 def _estimate(metric: Metric, estimate: Estimate, *, signed: bool = False) -> str:
-    """``69.1 [66.8, 71.2]``; a description has no interval, an undefined figure is a dash."""
+    """Format ``69.1 [66.8, 71.2]``; descriptions have no interval, undefined figures are a dash."""
     if metric.better is None or not math.isfinite(estimate.low):
         return number(estimate.value, metric.digits, signed=signed)
     return interval(estimate.value, estimate.low, estimate.high, metric.digits, signed=signed)
@@ -182,7 +182,7 @@ def _spread(spread: Spread, digits: int) -> str:
 
 
 def positions_markdown(evaluation: Evaluation) -> str:
-    """Return, for each bundle, perplexity by position and the loss over full depth."""
+    """Return, for each bundle, perplexity and loss relative to full depth by position."""
     groups = groupby(evaluation.rows, key=lambda row: row.prepared.choice)
     return "\n\n".join(_bundle_tables(list(rows)) for _, rows in groups)
 
@@ -201,8 +201,8 @@ def _bundle_tables(rows: Sequence[Row]) -> str:
     skipping = [(row, profile) for row, profile in profiles if not row.run.schedule.is_full]
     if skipping:
         parts.append(
-            "Loss over full depth by position, nats a token, paired by prompt; the last column: "
-            f"the last positions minus the first after 0, below 0 where skipping costs less later:"
+            "Loss minus full depth's by position, nats per token, paired by prompt. Last column: "
+            "last positions minus the first after 0, negative if skipping costs less later:"
             f"\n\n{_excess_table(names, skipping)}"
         )
     return "\n\n".join(parts)

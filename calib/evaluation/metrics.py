@@ -1,7 +1,7 @@
-"""Metrics: figures of generated texts, each a function of sums over the examples.
+"""Metrics of generated texts, each a function of sums over the examples.
 
 A metric turns every example into a row of statistics; its value is a function of their column
-sums. So a bootstrap resample needs new sums only, never new n-grams, for BLEU as for a mean.
+sums. A bootstrap resample therefore needs only new sums, never new n-grams, even for BLEU.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ METRICS = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one bundle wrote for one prompt at one schedule, and how it scores the reference."""
+    """A text that one bundle generated for one prompt at one schedule, with its scores."""
 
     text: str
     token_ids: tuple[int, ...]  # without the end-of-text token
     is_cut: bool  # ended by max_tokens, not by the model
-    layers_per_token: tuple[int, ...]  # of all output tokens, the end-of-text token included
+    layers_per_token: tuple[int, ...]  # all output tokens, including the end-of-text token
     references: tuple[str, ...]
-    reference_tokens: float  # mean length of the references, by the bundle's tokenizer
-    logprobs: tuple[float, ...]  # of the first reference's tokens and the end of text, at depth
+    reference_tokens: float  # mean length of the references in the bundle's tokens
+    logprobs: tuple[float, ...]  # the first reference's tokens and end of text, at scheduled depth
 
 
 class Metric(ABC):
     """One figure; ``heading`` names it in tables.
 
-    ``better`` says which way is up for a measure of quality; None: a description, no quality.
-    ``needs_text``: about the text that was written; False: about the scored reference alone.
+    ``better`` is the better direction of a quality measure; None for a mere description.
+    ``needs_text`` is True if it measures the generated text, False if only the scored reference.
     """
 
     heading: ClassVar[str]
@@ -63,20 +63,20 @@ class Metric(ABC):
 
     @classmethod
     def create(cls, options: MetricOptions) -> Self | None:
-        """Return the metric as ``options`` ask for it; None if they don't."""
+        """Return the metric as configured by ``options``; None if they do not select it."""
         return cls()
 
     @abstractmethod
     def statistics(self, outcomes: Sequence[Outcome]) -> Statistics:
-        """One row an example, float64 [n, k]."""
+        """Return one row per example, float64 [n, k]."""
 
     @abstractmethod
     def value(self, sums: Statistics) -> float:
-        """The figure from the column sums, float64 [k]; nan where it is not defined."""
+        """Return the figure from the column sums, float64 [k]; nan if it is undefined."""
 
 
 class Ratio(Metric):
-    """A sum over a sum: ``scale`` × column 0 ÷ column 1."""
+    """A ratio of sums: ``scale`` × column 0 ÷ column 1."""
 
     scale: ClassVar[float] = 1.0
 
@@ -91,14 +91,14 @@ class Ratio(Metric):
 
     @abstractmethod
     def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Numerator and denominator of one example."""
+        """Return numerator and denominator of one example."""
 
 
 class Perplexity(Ratio):
     """exp(−mean log-probability) of the first references' tokens, each at its scheduled depth.
 
-    Every token weighs the same, the end of text included. Log-probabilities −1, −2 and −3 of
-    three tokens: exp(2) = 7.39.
+    Every token has the same weight, including the end of text. Example: log-probabilities −1, −2
+    and −3 of three tokens give exp(2) = 7.39.
     """
 
     heading = "perplexity"
@@ -116,10 +116,10 @@ class Perplexity(Ratio):
 
 
 class RealisedDepth(Ratio):
-    """Mean layers of all generated tokens but each text's first, which belongs to the prompt.
+    """Mean layers per generated token, without each text's first, which belongs to the prompt.
 
-    Layers 6 4 3 3 2 and 6 4: (4 + 3 + 3 + 2 + 4) ÷ 5 = 3.2. Where nothing was generated, of the
-    scored reference's tokens.
+    Layers 6 4 3 3 2 and 6 4: (4 + 3 + 3 + 2 + 4) ÷ 5 = 3.2. If nothing was generated, the scored
+    reference's tokens count.
     """
 
     heading = "realised depth"
@@ -143,7 +143,7 @@ class OutputTokens(Ratio):
 
 
 class LengthRatio(Ratio):
-    """Tokens of the outputs over those of the references (the mean of a prompt's references)."""
+    """Ratio of output tokens to reference tokens (the mean over a prompt's references)."""
 
     heading = "÷ reference"
 
@@ -153,7 +153,7 @@ class LengthRatio(Ratio):
 
 
 class CutShare(Ratio):
-    """Outputs that max_tokens ended, per cent."""
+    """Percentage of outputs ended by max_tokens."""
 
     heading = "cut %"
     digits = 1
@@ -165,9 +165,9 @@ class CutShare(Ratio):
 
 
 class Repetition(Ratio):
-    """Token 4-grams that the same output had before, per cent of all (seq-rep-4, 1908.04319).
+    """Percentage of token 4-grams that occurred before in the same output (seq-rep-4, 1908.04319).
 
-    Tokens a b c d a b c d: 4-grams abcd bcda cdab dabc abcd, one of five repeated: 20 %.
+    Tokens a b c d a b c d have the 4-grams abcd bcda cdab dabc abcd, one of five repeated: 20 %.
     """
 
     heading = "repeated 4-grams %"

@@ -1,4 +1,4 @@
-"""Pictures of an evaluation: quality over measured speed-up, and loss by position."""
+"""Plots of an evaluation: quality over measured speed-up, and loss by position."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> None:
-    """Draw ``metric`` over the speed-up of whole calls, one line a bundle, intervals as bars.
+    """Plot ``metric`` over the speed-up of whole calls, one line per bundle, intervals as bars.
 
-    ``metric`` must be one for which higher is better. Points that no other point beats in both
-    are ringed. Needs matplotlib (extra ``plot``).
+    Higher must be better for ``metric``. Pareto-optimal points are ringed. Needs matplotlib (extra
+    ``plot``).
     """
     save_picture(pareto_figure(evaluation, metric), path)
 
 
 @picture_style()
 def pareto_figure(evaluation: Evaluation, metric: str) -> Figure:
-    """The picture of ``plot_pareto``."""
+    """Return the figure that ``plot_pareto`` saves."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 4.5), layout="constrained")
@@ -58,7 +58,7 @@ def pareto_figure(evaluation: Evaluation, metric: str) -> Figure:
         s=120,
         facecolors="none",
         edgecolors="black",
-        label="not beaten in both",
+        label="Pareto-optimal",
         zorder=3,
     )
     calls = "texts of equal length" if evaluation.config.equal_lengths else "whole calls"
@@ -68,7 +68,7 @@ def pareto_figure(evaluation: Evaluation, metric: str) -> Figure:
     points = _points(evaluation.rows, metric)
     frame(axes, points)
     named = [place for place, row in enumerate(evaluation.rows) if not row.run.schedule.is_full]
-    label_points(  # all of full depth lie at 1
+    label_points(  # all full-depth points lie at 1
         axes,
         [_label(evaluation.rows[place]) for place in named],
         [points[place] for place in named],
@@ -82,10 +82,8 @@ def _label(row: Row) -> str:
 
 
 def pareto_front(points: list[tuple[float, float]]) -> list[int]:
-    """Return the places of the points that no other beats: more in one, no less in the other.
-
-    >>> pareto_front([(1.0, 69.2), (1.7, 69.1), (1.5, 60.0)])
-    [0, 1]
+    """Return indices of points that no other beats: better in one coordinate, no worse in the
+    other.
     """
     return [
         place
@@ -105,7 +103,7 @@ def _points(rows: tuple[Row, ...], metric: str) -> list[tuple[float, float]]:
 
 @picture_style()
 def plot_positions(evaluation: Evaluation, path: Path) -> None:
-    """Draw perplexity and loss by position, two pictures per bundle; intervals are shaded.
+    """Plot perplexity and loss by position, two charts per bundle; intervals are shaded.
 
     Needs matplotlib (extra ``plot``) and an evaluation by position.
     """
@@ -129,7 +127,7 @@ def plot_positions(evaluation: Evaluation, path: Path) -> None:
 def _draw(
     axes: Axes, rows: Sequence[Row], choose: Callable[[PositionFigure], Estimate]
 ) -> list[tuple[float, float]]:
-    """Draw one figure of all schedules over the position; return the points."""
+    """Plot one figure of all schedules over the position; return the points."""
     points: list[tuple[float, float]] = []
     for row in rows:
         assert row.positions is not None, "an evaluation by position"

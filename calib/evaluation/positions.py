@@ -1,4 +1,4 @@
-"""Loss by position of the completion: are later tokens easier, and cheaper to skip layers for?"""
+"""Loss by position of the completion: whether skipping costs less at later tokens."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from .bootstrap import Bootstrap, Estimate, MetricSample
 from .metrics import Outcome, Ratio
 
-_FIRST_BREAK = 8  # then at every doubling
+_FIRST_BREAK = 8  # doubles from here on
 
 
 @dataclass(frozen=True)
 class PositionFigure:
-    """The tokens ``first`` … ``last`` of all completions; losses in nats a token."""
+    """Tokens ``first`` … ``last`` of all completions; losses in nats per token."""
 
     first: int
     last: int
@@ -27,16 +27,17 @@ class PositionFigure:
 
     @property
     def name(self) -> str:
-        """``8–15``."""
+        """Label such as ``8–15``."""
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
 @dataclass(frozen=True)
 class PositionProfile:
-    """One schedule, position by position.
+    """Figures of one schedule by position.
 
-    ``late_minus_early``: the loss over full depth at the last positions, minus that at the first
-    after position 0. Negative: skipping costs less later. None with fewer than two such buckets.
+    ``late_minus_early`` is the loss relative to full depth at the last positions minus that at the
+    first positions after 0. Negative: skipping costs less later. None with fewer than two such
+    buckets.
     """
 
     figures: tuple[PositionFigure, ...]
@@ -44,7 +45,7 @@ class PositionProfile:
 
 
 class LossAt(Ratio):
-    """Mean negative log-probability of the tokens at some positions, in nats."""
+    """Mean negative log-probability, in nats, of the tokens at some positions."""
 
     heading = "loss"
     digits = 3
@@ -62,10 +63,10 @@ class LossAt(Ratio):
 
 
 def position_buckets(lengths: Sequence[int]) -> tuple[range, ...]:
-    """Positions 0, 1–7, 8–15, 16–31, 32–63, …: each twice as long as the one before it.
+    """Return positions 0, 1–7, 8–15, 16–31, 32–63, …, each twice as long as the one before.
 
-    Position 0 is alone: the prompt's last token predicts it, at the prompt's depth. In the last
-    bucket, which takes all the rest, at least half of the completions go on as it begins.
+    Position 0 is alone because the prompt's last token predicts it, at the prompt's depth. The last
+    bucket takes all the rest and starts where at least half of the completions continue.
 
     >>> position_buckets([3, 20, 40])
     (range(0, 1), range(1, 8), range(8, 16), range(16, 40))
@@ -84,9 +85,9 @@ def position_buckets(lengths: Sequence[int]) -> tuple[range, ...]:
 def position_profiles(
     outcomes: Sequence[Sequence[Outcome]], bootstrap: Bootstrap, confidence: float
 ) -> list[PositionProfile]:
-    """Return one profile a schedule; ``outcomes`` begin with full depth's.
+    """Return one profile per schedule; ``outcomes`` begin with full depth's.
 
-    All schedules and positions see the same resamples of the examples, so differences are paired.
+    All schedules and positions use the same resamples of the examples, so differences are paired.
     """
     buckets = position_buckets([len(outcome.logprobs) for outcome in outcomes[0]])
     samples = [
@@ -119,6 +120,6 @@ def _minus(sample: MetricSample, other: MetricSample) -> MetricSample:
 
 
 def _perplexity(loss: Estimate) -> Estimate:
-    """exp of the loss and of its bounds; inf where it exceeds what a float holds."""
+    """Return exp of the loss and of its bounds; inf on overflow."""
     with np.errstate(over="ignore"):
         return Estimate(*(float(np.exp(value)) for value in (loss.value, loss.low, loss.high)))

@@ -1,4 +1,4 @@
-"""The prompts of an evaluation, with their references, as text and as a bundle's tokens."""
+"""Prompts of an evaluation with their references, as text and as a bundle's tokens."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from ..data.templates import PromptTemplate
 
 @dataclass(frozen=True)
 class ReferencedPrompt:
-    """One distinct prompt with all of its references."""
+    """One distinct prompt with all its references."""
 
     text: str
     references: tuple[str, ...]
-    source: str  # of its first row: "dev.csv, line 7"
-    ends: bool = True  # False: a passage of a text that goes on
+    source: str  # the first row, such as "dev.csv, line 7"
+    ends: bool = True  # False: a passage from a longer text
 
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt as one bundle's tokenizer reads it, with its references."""
+    """A prompt and its references, encoded with one bundle's tokenizer."""
 
     token_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]  # the first reference and, where there is one, the end of text
+    target_ids: tuple[int, ...]  # the first reference and, unless the text goes on, the end of text
     references: tuple[str, ...]
     reference_tokens: float  # mean over the references, without the end of text
-    max_length: int  # positions of the bundle
-    is_cut: bool = False  # the prompt lost words so as to fit
+    max_length: int  # number of positions in the bundle
+    is_cut: bool = False  # the prompt lost words to fit
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the prompt and its first reference."""
+        """Number of tokens in the prompt and its first reference."""
         return len(self.token_ids) + len(self.target_ids)
 
     @property
     def fits(self) -> bool:
-        """Whether the bundle can score the first reference."""
+        """True if the bundle can score the first reference."""
         return self.num_tokens <= self.max_length
 
 
 def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
     """Return the first ``limit`` distinct prompts of the file, each with all its references.
 
-    Passages of a text are no references of one another, even where two begin alike.
+    Passages of a text are never references of one another, even if their prompts are equal.
     """
     examples = load_examples(data)
     if not all(example.ends for example in examples):
@@ -70,10 +70,10 @@ def encode_prompts(
     template: PromptTemplate,
     long_prompts: LongPrompts,
 ) -> tuple[EncodedPrompt, ...] | None:
-    """All prompts, in ``template``, as ``bundle`` reads them; None if it has no tokenizer.
+    """Encode all prompts, in ``template``, for ``bundle``; None if it has no tokenizer.
 
-    Where ``long_prompts`` is "cut", a prompt that leaves no room for its first reference
-    loses words at its end, down to half of the bundle's positions.
+    If ``long_prompts`` is "cut", a prompt that leaves no room for its first reference loses words
+    at its end, down to half of the bundle's positions.
     """
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
@@ -90,7 +90,7 @@ def _encode(
     *,
     cut: bool,
 ) -> EncodedPrompt:
-    """Prompt and references as token ids; a passage that goes on is cut where the room ends."""
+    """Encode prompt and references; a passage that goes on is cut where the positions end."""
     references = [tokenizer.encode(text, add_special_tokens=False) for text in prompt.references]
     text = template.apply(prompt.text)
     token_ids = tuple(tokenizer.encode(text))

@@ -14,14 +14,14 @@ from ...engines.host.installation import install_command
 from .config import MetricOptions
 from .metrics import Metric, Outcome, Ratio, Statistics
 
-_LONGEST = 2**31 - 1  # transformers writes 10**30 for "not known", which its tokenizers refuse
+_LONGEST = 2**31 - 1  # transformers writes 10**30 for "unknown", which its tokenizers reject
 
 
 class Bleu(Metric):
-    """Corpus BLEU, all references of a prompt at once, as sacrebleu computes it.
+    """Corpus BLEU over all references of a prompt, computed by sacrebleu.
 
     A row of statistics: length of the output, length of the closest reference, matching 1- to
-    4-grams, all 1- to 4-grams. ``signature`` is sacrebleu's, but for the number of references.
+    4-grams, all 1- to 4-grams. ``signature`` is sacrebleu's except for the number of references.
     """
 
     heading = "BLEU"
@@ -37,7 +37,7 @@ class Bleu(Metric):
 
     @classmethod
     def create(cls, options: MetricOptions) -> Self:
-        """With or without upper case."""
+        """Create the metric, case-sensitive or not."""
         return cls(lowercase=options.lowercase)
 
     def statistics(self, outcomes: Sequence[Outcome]) -> Statistics:
@@ -45,7 +45,7 @@ class Bleu(Metric):
         return np.array([self._row(outcome) for outcome in outcomes], np.float64)
 
     def value(self, sums: Statistics) -> float:
-        """sacrebleu's score of the summed counts, 0 to 100."""
+        """Return sacrebleu's score of the summed counts, 0 to 100."""
         lengths, counts, totals = np.split(
             sums.astype(np.int64), (2, 2 + self._bleu.max_ngram_order)
         )
@@ -60,15 +60,15 @@ class Bleu(Metric):
         return float(score.score)
 
     def _row(self, outcome: Outcome) -> list[int]:
-        """One example is a corpus of one, whose counts add up."""
+        """Score one example as a corpus of one; its counts add up to those of the whole corpus."""
         score = self._bleu.corpus_score([outcome.text], [[text] for text in outcome.references])
         return [score.sys_len, score.ref_len, *score.counts, *score.totals]
 
 
 class RougeL(Ratio):
-    """Mean F-measure of the longest common subsequence, best reference, 0 to 100.
+    """Mean F-measure of the longest common subsequence with the best reference, 0 to 100.
 
-    rouge-score's: lower-cased words of letters and digits, no stemming. Output "a b c d",
+    As in rouge-score: lower-cased words of letters and digits, no stemming. Output "a b c d",
     reference "a c d": precision 3/4, recall 3/3, F 6/7.
     """
 
@@ -93,15 +93,15 @@ class RougeL(Ratio):
 def _missing(metric: str, library: str) -> MissingExtraError:
     return MissingExtraError(
         metric,
-        f"is computed by {library}, not installed here; run: {install_command('calib')}",
+        f"needs {library}, which is not installed; run: {install_command('calib')}",
     )
 
 
 class BertF(Metric):
-    """Mean BERTScore F1, best reference, 0 to 100, not rescaled (arXiv 1904.09675).
+    """Mean BERTScore F1 with the best reference, 0 to 100, not rescaled (arXiv 1904.09675).
 
-    Embeddings come from the model's last layer: bert-score's own choice of a layer is known for
-    published names only, not for a directory.
+    Embeddings come from the model's last layer, because bert-score knows its preferred layer only
+    for published model names, not for a directory.
     """
 
     heading = "BERT-F"
@@ -113,14 +113,14 @@ class BertF(Metric):
             from bert_score import BERTScorer
         except ImportError as error:
             raise MissingExtraError(
-                "--bert-model", "needs bert-score, not installed here; run: pip install bert-score"
+                "--bert-model", "needs bert-score, not installed; run: pip install bert-score"
             ) from error
         num_layers = _num_layers(model)
         self._scorer = BERTScorer(model_type=str(model), num_layers=num_layers)
 
     @classmethod
     def create(cls, options: MetricOptions) -> Self | None:
-        """With the model that ``options`` name; None if they name none."""
+        """Create the metric with the model in ``options``; None if they name none."""
         return None if options.bert_model is None else cls(options.bert_model)
 
     def statistics(self, outcomes: Sequence[Outcome]) -> Statistics:
@@ -131,12 +131,12 @@ class BertF(Metric):
         return np.stack([best.numpy(), np.ones(len(texts))], axis=1, dtype=np.float64)
 
     def value(self, sums: Statistics) -> float:
-        """The mean, 0 to 100."""
+        """Return the mean, 0 to 100."""
         return 100 * float(sums[0] / sums[1])
 
 
 def _num_layers(model: Path) -> int:
-    """Layers of the model in the directory ``model``, after a look at what bert-score needs."""
+    """Return the number of layers of the model in ``model``, after checking bert-score's needs."""
     layers = _read_object(model / "config.json").get("num_hidden_layers")
     longest = _read_object(model / "tokenizer_config.json").get("model_max_length")
     problems = []
@@ -144,8 +144,8 @@ def _num_layers(model: Path) -> int:
         problems.append(f"{model}/config.json has no num_hidden_layers; give an encoder")
     if not isinstance(longest, int) or longest > _LONGEST:
         problems.append(
-            f"{model}/tokenizer_config.json says model_max_length {longest}; write how many "
-            "tokens the model takes, e.g. 512"
+            f"{model}/tokenizer_config.json has model_max_length {longest}; set it to the "
+            "model's maximum length in tokens, e.g. 512"
         )
     if problems or not isinstance(layers, int):
         raise UsageError("--bert-model", *problems)
@@ -158,7 +158,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UsageError(
             "--bert-model",
-            f"{path} can't be read ({error}); allowed: the directory of an encoder, e.g. of "
+            f"{path} can't be read ({error}); give the directory of an encoder, e.g. "
             "roberta-large, as save_pretrained writes it",
         ) from error
     return document if isinstance(document, dict) else {}

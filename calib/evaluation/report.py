@@ -1,4 +1,4 @@
-"""What an evaluation found, as a JSON document, and the directory that holds it."""
+"""The JSON document of an evaluation, and the directory that holds it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _FILES = {DOCUMENT, REPORT, PICTURE, POSITIONS_PICTURE}
 
 
 def report_document(evaluation: Evaluation, *, threads: int | None = None) -> dict[str, Any]:
-    """Return everything as one JSON object; figures that are not defined are null.
+    """Return everything as one JSON object; undefined figures are null.
 
-    ``threads``: of the engines on a CPU, as the caller chose; None if unknown.
+    ``threads`` is the caller's number of engine threads on a CPU; None if unknown.
     """
     config = evaluation.config
     document = {
@@ -90,7 +90,7 @@ def _row_document(row: Row) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
-    """``value`` with null in place of nan and the infinities, which JSON does not have."""
+    """Replace nan and infinities, which JSON lacks, with null."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -99,13 +99,13 @@ def _finite(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
 
 
 class EvaluationPlace(Place):
-    """Where an evaluation is put: over another one with ``force``, never over other files."""
+    """Directory of an evaluation; ``force`` replaces another evaluation but never other files."""
 
     def problems(self, *, force: bool) -> list[str]:
-        """Why nothing may be written here; unlike others, the folder above must be there."""
+        """Return reasons why nothing may be written here; the parent folder must exist."""
         directory = self.target
         if not directory.parent.is_dir():
-            return [f"{directory.parent} is no directory; make it"]
+            return [f"{directory.parent} is not a directory; make it"]
         if not directory.exists():
             return super().problems(force=force)
         if not directory.is_dir():
@@ -120,12 +120,12 @@ class EvaluationPlace(Place):
 
 
 def evaluation_place(output: Path) -> EvaluationPlace:
-    """Return where the evaluation ``output`` lies."""
+    """Return the place of the evaluation in ``output``."""
     return EvaluationPlace(output.resolve(), DOCUMENT, "an evaluation")
 
 
 def pictures(evaluation: Evaluation) -> tuple[str, ...]:
-    """Names of what there is to draw: quality over speed, where texts were written; positions."""
+    """Return the pictures to draw: quality over speed if texts were generated; positions."""
     names = [] if evaluation.config.score_only else [PICTURE]
     return (*names, *([POSITIONS_PICTURE] if evaluation.config.by_position else []))
 
@@ -135,8 +135,8 @@ def write_evaluation(
 ) -> tuple[str, ...]:
     """Write evaluation.json, evaluation.md and, with matplotlib, the ``pictures``.
 
-    Returns the names of the files. What is at ``directory`` is replaced in one step, and only by
-    a whole result. Raises as ``Place.replaced`` does.
+    Returns the names of the files. An existing ``directory`` is replaced atomically, and only by a
+    complete result. Raises as ``Place.replaced`` does.
     """
     with evaluation_place(directory).replaced(force=force) as partial:
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""One bundle's texts and times: schedules in turn, chunk by chunk, so that drift hits all alike."""
+"""Generate and time one bundle's texts, alternating schedules so that drift affects all alike."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from .prompts import EncodedPrompt
 
 _WARMUP_TOKENS = 4
 
-Advance = Callable[[str], None]  # told what was just done, once a chunk and schedule
+Advance = Callable[[str], None]  # called with a label after each chunk and schedule
 
 
 @dataclass
 class ScheduleRun:
     """All texts of one bundle at one schedule, in the order of the prompts."""
 
-    name: str  # the schedule as it was asked for
+    name: str  # the schedule as given
     schedule: ExitSchedule
     outcomes: list[Outcome] = field(default_factory=list)
     chunk_seconds: list[float] = field(default_factory=list)  # wall-clock of generating each chunk
-    full_depth_seconds: list[float] = field(default_factory=list)  # of texts as long; see below
+    full_depth_seconds: list[float] = field(default_factory=list)  # of equally long texts
 
     @property
     def wall_seconds(self) -> float:
-        """Of all chunks, their prompts included; scoring the references is not in it."""
+        """Time of all chunks including their prompts, without scoring the references."""
         return sum(self.chunk_seconds)
 
     @property
     def num_tokens(self) -> int:
-        """All tokens that were generated, ends of text included."""
+        """Number of generated tokens, ends of text included."""
         return sum(len(outcome.layers_per_token) for outcome in self.outcomes)
 
     @property
     def seconds_per_token(self) -> float:
-        """Of a whole chunk's work, whatever its number of rows."""
+        """Wall-clock seconds per generated token, over all rows of a chunk together."""
         return self.wall_seconds / self.num_tokens
 
 
 def num_steps(prepared: PreparedBundle, batch_size: int) -> int:
-    """How many times ``run_bundle`` advances: chunks × schedules."""
+    """Return the number of times ``run_bundle`` advances: chunks × schedules."""
     return len(range(0, len(prepared.prompts), batch_size)) * len(prepared.schedules)
 
 
@@ -64,9 +64,9 @@ def run_bundle(
     """Generate and score every prompt at every schedule; full depth first.
 
     Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x.
-    Before, each schedule runs a few tokens that are not measured. With a temperature, prompt i
-    has the seed ``seed`` + i at every schedule. ``score_only``: nothing is generated.
-    ``equal_lengths``: behind each schedule's chunk, full depth writes as many tokens a prompt.
+    Each schedule first generates a few tokens as an unmeasured warm-up. With a temperature, prompt
+    i has the seed ``seed`` + i at every schedule. ``score_only`` generates nothing.
+    ``equal_lengths``: after each schedule's chunk, full depth generates as many tokens per prompt.
     """
     params = [
         SamplingParams(temperature=temperature, seed=seed + index, max_tokens=prepared.room(prompt))
@@ -117,7 +117,7 @@ def _time_full_depth(
     prompts: Sequence[EncodedPrompt],
     params: Sequence[SamplingParams],
 ) -> None:
-    """Measure the chunk that ``run`` wrote last at full depth, each text as long as it is there."""
+    """Time ``run``'s latest chunk at full depth, forcing each text to the same length."""
     lengths = [len(outcome.layers_per_token) for outcome in run.outcomes[-len(prompts) :]]
     forced = [
         chosen.model_copy(update={"max_tokens": length, "ignore_eos": True})
@@ -133,7 +133,7 @@ def _generate(
     params: Sequence[SamplingParams],
     schedule: ExitSchedule,
 ) -> tuple[list[RequestOutput], float]:
-    """The texts, and the wall-clock seconds of the call."""
+    """Return the texts and the wall-clock seconds of the call."""
     token_ids = [prompt.token_ids for prompt in prompts]
     start = perf_counter()
     results = generator.generate(token_ids, params, schedule=schedule)

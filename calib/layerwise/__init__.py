@@ -1,1 +1,1 @@
-"""One layer at a time over real texts."""
+"""Run a checkpoint one layer at a time over real texts."""

@@ -1,4 +1,4 @@
-"""What a calibration and a rounding are both asked: a model, a schedule, and the rows to draw."""
+"""Options shared by calibrate and round: a model, a schedule, and the rows to draw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DATA = Option(panel="Data")
 
 
 class LayerwiseConfig(ValidatedConfig):
-    """The model, its schedule, and how many rows of the data show what its layers do.
+    """The model, its schedule, and the rows of data to run through its layers.
 
     Rows are drawn by ``seed``: ``num_examples`` to observe, then ``num_held_out`` others.
     """
@@ -23,7 +23,7 @@ class LayerwiseConfig(ValidatedConfig):
         min_length=1, description="opt-125m, …, a hub id, or a directory"
     )
     data: Annotated[DataConfig, _DATA]
-    seed: Annotated[int, _DATA] = Field(default=0, ge=0, description="of the rows that are drawn")
+    seed: Annotated[int, _DATA] = Field(default=0, ge=0, description="draws the rows")
     num_examples: Annotated[int, Option("--examples", panel="Data")] = Field(
         default=128, ge=1, description="texts to observe"
     )
@@ -31,9 +31,9 @@ class LayerwiseConfig(ValidatedConfig):
         default=64, ge=1, description="other texts, for errors and losses"
     )
     max_tokens: Annotated[int, _DATA] = Field(
-        default=1 << 15, ge=1, description="of all texts; bounds memory"
+        default=1 << 15, ge=1, description="total of all texts; bounds memory"
     )
-    batch_tokens: int = Field(default=1024, ge=1, description="that run a layer at once")
+    batch_tokens: int = Field(default=1024, ge=1, description="per run of a layer")
     schedule: Annotated[str | None, Option(metavar="SPEC")] = Field(
         default=None, description="2x, … (the checkpoint's own, else full)"
     )
@@ -46,10 +46,12 @@ class LayerwiseConfig(ValidatedConfig):
 
     @property
     def completion_tokens(self) -> int | None:
-        """Tokens that observed completions will have, where others are to be written."""
+        """Length of the completions to be generated for observed texts; None if the data's are
+        used.
+        """
         return None
 
     @property
     def observed_share(self) -> float:
-        """Of the rows that are drawn."""
+        """Share of the drawn rows that are observed."""
         return self.num_examples / (self.num_examples + self.num_held_out)

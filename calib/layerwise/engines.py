@@ -1,4 +1,4 @@
-"""One engine's torch module at a time: in float32, observed, and with static fake quantisation."""
+"""Torch modules of single engines: float32, observed, or with static fake quantisation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ProductObserver = Callable[[str, Tensor, Tensor], None]
 def load_engine(
     kind: EngineKind, model: ModelSpec, reader: TensorReader, layer_index: int | None = None
 ) -> nn.Module:
-    """The float32 module of one engine; a layer of ``run_layer``, not for cached decoding."""
+    """Load one engine's float32 module; layers are for ``run_layer``, not for cached decoding."""
     module = engine_module(kind, model, torch.float32, _attention_without_cache)
     for parameter in engine_parameters(kind, model, layer_index):
         weight = np.array(parameter.load(reader), np.float32, order="C")
@@ -45,7 +45,9 @@ def load_engine(
 def run_layer(
     layer: nn.Module, hidden_states: Tensor, position_ids: Tensor, mask: Tensor
 ) -> Tensor:
-    """[n, E] at positions [n] → [n, E]; ``mask`` bool [1, 1, n, n] says which token sees which."""
+    """Run [n, E] at positions [n] → [n, E]; bool ``mask`` [1, 1, n, n]: which token attends to
+    which.
+    """
     no_cache = torch.empty(0)
     tensors = {
         TensorRole.HIDDEN_STATES: hidden_states[None],
@@ -63,7 +65,7 @@ def run_layer(
 def observed(
     module: nn.Module, products: Iterable[str], observer: ProductObserver
 ) -> Iterator[None]:
-    """Show ``observer`` each of ``products``, named by its weight, as ``module`` computes it."""
+    """Call ``observer`` for each of ``products``, by weight name, as ``module`` computes it."""
 
     def show(name: str, _: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         observer(name, inputs[0], output)
@@ -80,7 +82,7 @@ def observed(
 
 
 class QuantizedProjection(nn.Module):
-    """A product as TensorRT computes it: DQ(Q(x)) @ DQ(Q(w)) + bias, one scale for all of x."""
+    """A product as TensorRT computes it: DQ(Q(x)) @ DQ(Q(w)) + bias, with a single scale for x."""
 
     def __init__(self, projection: Projection, static_format: StaticFormat, largest: float) -> None:
         super().__init__()
@@ -91,19 +93,19 @@ class QuantizedProjection(nn.Module):
         self._bias = projection.bias
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[..., K] → [..., N]."""
+        """Multiply [..., K] → [..., N]."""
         product = torch.matmul(self.round_inputs(inputs), self._weight)
         return product if self._bias is None else product + self._bias
 
     def round_inputs(self, inputs: Tensor) -> Tensor:
-        """``inputs`` as the format represents them."""
+        """Return ``inputs`` rounded to the format."""
         return self._round(inputs, self._largest)
 
 
 def quantized_products(
     module: nn.Module, static_format: StaticFormat, ranges: Ranges
 ) -> dict[str, QuantizedProjection]:
-    """Each product of ``module`` with quantised weights and inputs, by the weight's name."""
+    """Return the products of ``module`` with quantised weights and inputs, by weight name."""
     products = {}
     for name, largest in ranges.items():
         projection = module.get_submodule(_path(name))
@@ -114,7 +116,7 @@ def quantized_products(
 
 @contextmanager
 def replaced(module: nn.Module, products: Mapping[str, QuantizedProjection]) -> Iterator[None]:
-    """Let ``module`` compute ``products`` in place of its own inside the block."""
+    """Replace the products of ``module`` by ``products`` inside the block."""
     own = {name: module.get_submodule(_path(name)) for name in products}
     for name, product in products.items():
         module.set_submodule(_path(name), product)
@@ -126,16 +128,16 @@ def replaced(module: nn.Module, products: Mapping[str, QuantizedProjection]) -> 
 
 
 def round_to_int8(inputs: Tensor, largest: float) -> Tensor:
-    """The nearest multiples of ``largest / 127``, of -128 to 127 of them.
+    """Round to the nearest multiples of ``largest / 127``, limited to -128 … 127 of them.
 
-    Worked, largest 1.27: (0.014, -2.0, 0.5) → (0.01, -1.28, 0.5).
+    With ``largest`` 1.27: (0.014, -2.0, 0.5) → (0.01, -1.28, 0.5).
     """
     scale = largest / INT8_MAXIMUM
     return torch.clamp(torch.round(inputs / scale), -INT8_MAXIMUM - 1, INT8_MAXIMUM) * scale
 
 
 def round_to_fp8(inputs: Tensor, largest: float) -> Tensor:
-    """The nearest values of e4m3 scaled by ``largest / 448``, saturating."""
+    """Round to the nearest e4m3 values scaled by ``largest / 448``, saturating."""
     scale = largest / FLOAT8_MAXIMUM
     scaled = torch.clamp(inputs / scale, -FLOAT8_MAXIMUM, FLOAT8_MAXIMUM)
     return scaled.to(torch.float8_e4m3fn).float() * scale
@@ -155,12 +157,12 @@ STATIC_FORMATS: tuple[StaticFormat, ...] = tuple(_FORMATS)
 
 
 def squares(values: Tensor) -> float:
-    """The sum of the squares, in float64."""
+    """Return the sum of squares, in float64."""
     return float(values.double().square().sum())
 
 
 def relative_error(error: float, whole: float) -> float:
-    """Root mean square, relative, of two sums of squares; 0 where ``whole`` is 0."""
+    """Return the relative root mean square of two sums of squares; 0 if ``whole`` is 0."""
     ratio: float = (error / whole) ** 0.5 if whole > 0 else 0.0
     return ratio
 
@@ -174,7 +176,7 @@ def _attention_without_cache(
     write_indices: Tensor,
     attention_mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All tokens are there at once: query, key and value [1, N, n, D]."""
+    """Attend without a cache, to all tokens at once: query, key and value [1, N, n, D]."""
     attended = F.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, enable_gqa=query.shape[1] != key.shape[1]
     )

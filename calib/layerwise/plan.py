@@ -1,4 +1,4 @@
-"""What running a checkpoint one layer at a time over real texts needs, opened and checked first."""
+"""Open and check what a run over real texts, one layer at a time, needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Plan = TypeVar("Plan", bound=LayerwisePlan)
 
 @dataclass(frozen=True)
 class OpenedTexts:
-    """A checkpoint, and what of data and schedule is right; the rest stands in ``problems``."""
+    """A checkpoint with the valid parts of data and schedule; the errors are in ``problems``."""
 
     config: LayerwiseConfig
     problems: Problems
@@ -51,7 +51,9 @@ class OpenedTexts:
     schedule: ExitSchedule | None
 
     def plan(self, kind: type[Plan]) -> Plan:
-        """A plan of ``kind``, texts cut off. Raises one SkipDecError with all problems, if any."""
+        """Return a plan of ``kind``, its texts cut. Raises one SkipDecError with all problems, if
+        any.
+        """
         if self.data is None or self.schedule is None or self.problems.errors:
             raise self.problems.error()
         rows = cut_off(self.data, self.config)
@@ -62,12 +64,12 @@ class OpenedTexts:
 
 
 def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
-    """Read the data, open the checkpoint, parse the schedule; no weight is read.
+    """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
-    A schedule without a horizon takes the median completion; where the data are bad, the model's
-    length, which refuses the fewest schedules. What is wrong goes to ``problems``: bad lines of
-    the data, too few of them, prompts longer than the model, a schedule of another depth. Raises
-    them all if the checkpoint can't be opened.
+    A schedule without a horizon gets the median completion length; if the data are bad, the model's
+    maximum length, which rejects the fewest schedules. Errors go to ``problems``: bad lines of the
+    data, too few of them, prompts longer than the model, a schedule of another depth. Raises them
+    all if the checkpoint can't be opened.
     """
     drawn = problems.attempt(draw_rows, config)
     checkpoint = problems.attempt(open_checkpoint, config.source)

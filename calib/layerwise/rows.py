@@ -1,4 +1,4 @@
-"""Rows of the data: some to observe, others held out, tokenised and cut off."""
+"""Draw rows of the data, split them into observed and held out, tokenise and cut them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from .config import LayerwiseConfig
 def split_rows(
     examples: Sequence[TokenisedExample], config: LayerwiseConfig
 ) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
-    """Those to observe and those held out, neither empty; both miss too long rows alike.
+    """Split the drawn rows into observed and held out, neither empty; both lose overlong rows
+    alike.
 
-    Asked for 6 and 3: of 9 that were drawn the first 6 are observed, of 6 that are left 4.
+    With 6 and 3 requested, the first 6 of 9 drawn rows are observed, or the first 4 if 6 remain.
     """
     first = min(max(1, round(len(examples) * config.observed_share)), len(examples) - 1)
     return examples[:first], examples[first:]
 
 
 def draw_rows(config: LayerwiseConfig) -> list[Example]:
-    """The rows to observe, then those held out. Raises UsageError if there are too few."""
+    """Draw the rows to observe, then those held out. Raises UsageError if there are too few."""
     examples = load_examples(config.data)
     wanted = config.num_examples + config.num_held_out
     if len(examples) < wanted:
@@ -43,7 +44,7 @@ def draw_rows(config: LayerwiseConfig) -> list[Example]:
 def tokenise_rows(
     checkpoint: Checkpoint, examples: Sequence[Example], data: DataConfig
 ) -> TokenisedData:
-    """As the checkpoint's tokenizer has it. Raises CheckpointError if it brings none or no end."""
+    """Encode with the checkpoint's tokenizer. Raises CheckpointError without it or an end token."""
     model = checkpoint.model
     missing = []
     if checkpoint.tokenizer_json is None:
@@ -74,7 +75,7 @@ def tokenise_rows(
 
 @dataclass(frozen=True)
 class Rows:
-    """Both parts of what was drawn, neither empty, and what people should know about them."""
+    """Both parts of the drawn rows, neither empty, with warnings for people."""
 
     observed: tuple[TokenisedExample, ...]
     held_out: tuple[TokenisedExample, ...]
@@ -82,7 +83,7 @@ class Rows:
 
 
 def cut_off(data: TokenisedData, config: LayerwiseConfig) -> Rows:
-    """Both parts, each cut off where its share of ``max_tokens`` ends."""
+    """Return both parts, each cut at its share of ``max_tokens``."""
     observed, held_out = split_rows(data.examples, config)
     lengths = list(map(len, observed))
     if (most := config.completion_tokens) is not None:
@@ -92,13 +93,13 @@ def cut_off(data: TokenisedData, config: LayerwiseConfig) -> Rows:
     kept_out = held_out[: _count_within(map(len, held_out), config.max_tokens - room)]
     dropped = len(data.examples) - len(kept) - len(kept_out)
     warning = (
-        f"{dropped} of {len(data.examples)} texts are left out: more than "
-        f"{config.max_tokens} tokens; raise --max-tokens, which costs memory"
+        f"{dropped} of {len(data.examples)} texts are left out, over the limit of "
+        f"{config.max_tokens} tokens; raise --max-tokens, which takes more memory"
     )
     warnings = (*data.warnings, warning) if dropped else data.warnings
     return Rows(tuple(kept), tuple(kept_out), warnings)
 
 
 def _count_within(lengths: Iterable[int], room: float) -> int:
-    """How many of the first ``lengths`` fit into ``room`` together; at least 1."""
+    """Return the number of the first ``lengths`` whose sum fits ``room``; at least 1."""
     return max(1, sum(total <= room for total in accumulate(lengths)))

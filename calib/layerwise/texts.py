@@ -1,4 +1,4 @@
-"""Texts laid end to end: which tokens run a layer, hidden states, what each has to predict."""
+"""Texts packed end to end: tokens that run each layer, hidden states, and prediction targets."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...runtime.schedule import ExitSchedule
 from ..data.tokenised import TokenisedExample
 from .engines import run_layer
 
-_HEAD_ROWS = 256  # logits at a time: 50 MiB with OPT's vocabulary
+_HEAD_ROWS = 256  # logits per chunk: 50 MiB with OPT's vocabulary
 
 
 @dataclass(frozen=True)
 class TokenBatch:
     """Tokens of whole texts that run a layer together.
 
-    ``rows`` int64 [n] are their places among all tokens; ``mask`` bool [1, 1, n, n] lets each see
-    the tokens of its own text up to itself.
+    ``rows``, int64 [n], are indices into all tokens; ``mask``, bool [1, 1, n, n], lets each token
+    attend to those of its own text up to itself.
     """
 
     rows: Tensor
@@ -31,8 +31,9 @@ class TokenBatch:
 class PackedTexts:
     """Prompts and completions, N tokens in all, teacher-forced at the depth of ``schedule``.
 
-    There is no padding: whatever a product reads is a token that runs its layer. The last token of
-    a completion is predicted and never fed. ``batch_tokens`` bounds a batch, but for a longer text.
+    There is no padding: products only read tokens that run their layer. The last token of a
+    completion is predicted but never fed. ``batch_tokens`` bounds a batch unless a single text is
+    longer.
 
     >>> texts = PackedTexts([TokenisedExample((5, 6), (7, 8, 2), "")], schedule, 1024)
     >>> texts.input_ids, texts.predicting, texts.targets     # 5 6 7 8 are fed, 6 7 8 predict
@@ -75,7 +76,7 @@ class PackedTexts:
         return self.input_ids.shape[1]
 
     def batches(self, layer: int) -> Iterator[TokenBatch]:
-        """The tokens that run ``layer``, in batches of whole texts."""
+        """Yield the tokens that run ``layer``, in batches of whole texts."""
         for start, stop in self.spans:
             text = self._text[start:stop]
             runs = self.position_ids[0, start:stop] < self._active[text, layer]
@@ -86,7 +87,7 @@ class PackedTexts:
 
 
 def _spans(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:
-    """First and last + 1 token of each batch: as many whole texts as fit, at least one."""
+    """Return first and last + 1 token of each batch: as many whole texts as fit, at least one."""
     spans: list[tuple[int, int]] = []
     start = stop = 0
     for length in lengths:
@@ -106,7 +107,7 @@ class HiddenStates:
 
     @classmethod
     def embed(cls, texts: PackedTexts, embedding: nn.Module) -> HiddenStates:
-        """What the first layer reads."""
+        """Compute the inputs of the first layer."""
         parts = [
             embedding(texts.input_ids[:, start:stop], texts.position_ids[:, start:stop])[0]
             for start, stop in texts.spans
@@ -114,27 +115,27 @@ class HiddenStates:
         return cls(texts, torch.cat(parts))
 
     def copy(self, texts: PackedTexts | None = None) -> HiddenStates:
-        """A copy, of ``texts`` alone where they are the first ones of these."""
+        """Return a copy, limited to ``texts`` if given, which must be the first of these."""
         chosen = self.texts if texts is None else texts
         return HiddenStates(chosen, self.values[: len(chosen)].clone())
 
     def read(self, index: int, layer: nn.Module) -> None:
-        """Run layer ``index`` for those who observe its products; nothing moves."""
+        """Run layer ``index`` without changing the hidden states, for observers of its products."""
         for batch in self.texts.batches(index):
             self._run(layer, batch)
 
     def advance(self, index: int, layer: nn.Module) -> None:
-        """Run layer ``index`` on the tokens that run it; the others stay as they are."""
+        """Run layer ``index`` on the tokens that run it; the others stay unchanged."""
         for batch in self.texts.batches(index):
             self.values[batch.rows] = self._run(layer, batch)
 
     def _run(self, layer: nn.Module, batch: TokenBatch) -> Tensor:
-        """[n, E]: the batch's hidden states after ``layer``."""
+        """Return the batch's hidden states after ``layer``, [n, E]."""
         position_ids = self.texts.position_ids[0, batch.rows]  # [n]
         return run_layer(layer, self.values[batch.rows], position_ids, batch.mask)
 
     def losses(self, head: nn.Module) -> Tensor:
-        """Cross-entropy of each token that is to be predicted, [R], nats."""
+        """Return the cross-entropy of each token to predict, [R], in nats."""
         parts = []
         predicting, targets = self.texts.predicting, self.texts.targets
         for start in range(0, len(targets), _HEAD_ROWS):

@@ -1,4 +1,4 @@
-"""int4 weights rounded against the data that they will see (GPTQ)."""
+"""Round int4 weights with regard to the data that they will see (GPTQ)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rounding is asked to do: one frozen value with a JSON round trip."""
+"""Options of a rounding: one frozen value with a JSON round trip."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _ROUNDING = Option(panel="Rounding")
 
 
 class RoundingConfig(LayerwiseConfig):
-    """Which weights to round, for which target, on what data.
+    """Options of ``round_weights``: model, data, target and grid.
 
-    Activations of the observed rows decide; the others show errors and losses.
+    Activations of the observed rows determine the rounding; the others measure errors and losses.
     """
 
     output: Annotated[Path, Option("-o", metavar="DIR")] = Field(
         description="the checkpoint to write"
     )
     target: Annotated[GridTarget, _ROUNDING] = Field(
-        default="onnxruntime", description="whose codes: -8 to 7, or -7 to 7"
+        default="onnxruntime", description="its codes: -8 to 7, or -7 to 7"
     )
     block_size: Annotated[int, _ROUNDING] = Field(
         default=DEFAULT_BLOCK_SIZE, description="inputs that share a scale, as in export"
     )
     untie_head: Annotated[bool, _ROUNDING] = Field(
-        default=False, description="round a tied head as well; embeddings stay as they are"
+        default=False, description="round a tied head as well; embeddings stay exact"
     )
     damping: Annotated[float, _ROUNDING] = Field(
-        default=0.01, gt=0, le=1, description="of directions that no text takes"
+        default=0.01, gt=0, le=1, description="weight of directions unused by the texts"
     )
     force: Annotated[bool, Option()] = Field(
         default=False, description="replace --output, if a rounding wrote it"

@@ -20,15 +20,15 @@ from .grid import Int4Grid
 from .report import RoundedProduct
 
 MakeGrid = Callable[[torch.dtype], Int4Grid]
-"""The grid of weights that are stored in a dtype."""
+"""Returns the grid of weights that are stored in a dtype."""
 
 
 class RoundedEngine:
     """The float32 module of one engine, and the weights [K, N] of its products by name.
 
-    ``exact`` are the checkpoint's, ``nearest`` what export makes of them, ``rounded`` what it makes
-    of those that are written: the nearest ones until ``round``. The module computes with ``exact``
-    until ``use``.
+    ``exact`` are the checkpoint's weights, ``nearest`` what export makes of them, and ``rounded``
+    what export will make of the written ones; equal to ``nearest`` until ``round``. The module
+    computes with ``exact`` until ``use``.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class RoundedEngine:
         self.rounded = dict(self.nearest)
 
     def use(self, weights: Mapping[str, Tensor]) -> None:
-        """Let the module compute with ``weights``."""
+        """Make the module compute with ``weights``."""
         for name, weight in weights.items():
             self.module.get_parameter(name).data = weight
 
     def round(self, run: Callable[[], object], damping: float) -> None:
-        """Round each product's weight on the inputs that ``run`` sends through the module, where
-        the products before it are rounded already. Raises CheckpointError for inputs that are NaN
-        or infinite.
+        """Round each product's weight for the inputs that ``run`` sends through the module.
+
+        Earlier products are already rounded. Raises CheckpointError if inputs are NaN or infinite.
         """
         for name, grid in self._grids.items():
             hessian = self._hessian(name, run)
@@ -72,7 +72,7 @@ class RoundedEngine:
             self.use({name: self.rounded[name]})
 
     def measure(self, run: Callable[[], object]) -> list[RoundedProduct]:
-        """Errors of both variants on the inputs that ``run`` sends through the exact module."""
+        """Measure both variants' errors on inputs that ``run`` sends through the exact module."""
         sums = {name: _Sums() for name in self._grids}
 
         def compare(name: str, inputs: Tensor, output: Tensor) -> None:
@@ -98,10 +98,10 @@ class RoundedEngine:
         ]
 
     def tensors(self) -> dict[str, Array]:
-        """What to write: the checkpoint's tensors with the rounded weights, by canonical name.
+        """Return the checkpoint's tensors with the rounded weights, by canonical name.
 
-        Each [N, K] in the type that it was read in. A tied head's weight, which is the embedding's,
-        has the name of its own.
+        Each is [N, K] in the type that it was read in. A tied head's weight gets its own name, not
+        the embedding's.
         """
         tensors: dict[str, Array] = {}
         for parameter in self._parameters:
@@ -118,7 +118,7 @@ class RoundedEngine:
         return tensors
 
     def _hessian(self, wanted: str, run: Callable[[], object]) -> Tensor:
-        """Xᵀ X [K, K] of the inputs X [n, K] of the product ``wanted``."""
+        """Return Xᵀ X [K, K] of the inputs X [n, K] of the product ``wanted``."""
         hessian = torch.zeros(2 * self.exact[wanted].shape[:1])
 
         def add(_: str, inputs: Tensor, __: Tensor) -> None:
@@ -137,7 +137,7 @@ class RoundedEngine:
 def verbatim_tensors(
     kind: EngineKind, model: ModelSpec, reader: CheckpointReader
 ) -> dict[str, Array]:
-    """The checkpoint's tensors of an engine whose weights stay, by canonical name."""
+    """Return an engine's tensors unchanged from the checkpoint, by canonical name."""
     return {
         source: reader.read(source)
         for parameter in engine_parameters(kind, model)
@@ -152,7 +152,7 @@ def _stored_type(reader: CheckpointReader, name: str) -> torch.dtype:
 
 @dataclass
 class _Sums:
-    """Sums of squares: of outputs and of their errors."""
+    """Sums of squares of outputs and of their errors."""
 
     tokens: int = 0
     output: float = 0.0

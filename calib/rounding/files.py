@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint written engine by engine and published in one step."""
+"""Write a Hugging Face checkpoint engine by engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CARRIED_FILES = (
 
 
 class CheckpointFiles:
-    """Writes one file of weights for each engine into ``directory``."""
+    """Writes one file of weights per engine into ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -37,7 +37,7 @@ class CheckpointFiles:
         self._total_size = 0
 
     def add(self, engine: str, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Write ``tensors``, if any, by canonical name; copies of them are in memory meanwhile."""
+        """Write ``tensors``, if any, by canonical name; takes memory for a copy of them."""
         if not tensors:
             return
         name = f"model-{engine}.safetensors"
@@ -48,7 +48,7 @@ class CheckpointFiles:
         self._total_size += sum(tensor.nbytes for tensor in stored.values())
 
     def finish(self, source: Path, config: Mapping[str, Any], others: Mapping[str, bytes]) -> None:
-        """Write the index, config.json and ``others``, carry small files of ``source`` along."""
+        """Write the index, config.json and ``others``, and copy small files of ``source``."""
         index = {"metadata": {"total_size": self._total_size}, "weight_map": self._file_of}
         carried = {
             name: (source / name).read_bytes()
@@ -64,10 +64,10 @@ class CheckpointFiles:
 
 
 def rounded_place(output: Path) -> Place:
-    """Return where the rounded checkpoint ``output`` lies."""
+    """Return the place of the rounded checkpoint ``output``."""
     return Place(output.absolute(), REPORT_NAME, "a rounded checkpoint")
 
 
 def _stored_name(name: str) -> str:
-    """As transformers names it in a causal language model."""
+    """Return the name that transformers uses in a causal language model."""
     return name if name.startswith("lm_head.") else f"model.{name}"

@@ -1,12 +1,12 @@
-"""GPTQ: weights rounded one input after another, later inputs making up for the errors so far.
+"""GPTQ: round weights input by input; later inputs compensate for the errors so far.
 
 Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers"
-(arXiv 2210.17323). What differs is ours: a block's scale is taken when its turn comes, from weights
-that make up for all errors before it, and its largest weight stays at the lowest code, so that the
-result lies on a grid which export finds again (``grid.py``).
+(arXiv 2210.17323). Unlike the paper, a block's scale is computed when its turn comes, from weights
+that compensate for all earlier errors, and its largest weight stays at the lowest code, so that the
+result lies on a grid that export finds again (``grid.py``).
 
-Worked, two inputs that are always equal, weights (0.3, 0.3), whole numbers allowed: to nearest
-both become 0 and the output 0.6·x is lost. Here the first becomes 0 and its error 0.3 moves to the
+Example: two inputs that are always equal, weights (0.3, 0.3), integer codes. To nearest, both
+become 0 and the output 0.6·x is lost. GPTQ rounds the first to 0 and moves its error 0.3 to the
 second, which is then 0.6 and becomes 1: the output is 1·x.
 """
 
@@ -19,15 +19,15 @@ from .grid import Int4Grid
 
 
 def round_weight(weight: Tensor, hessian: Tensor, grid: Int4Grid, damping: float) -> Tensor:
-    """``weight`` [K, N] on ``grid``, float32, so that inputs X [n, K] with XᵀX = ``hessian`` [K, K]
-    give X·weight with little error.
+    """Round ``weight`` [K, N] to ``grid`` so that X·weight has little error; return float32.
 
-    ``hessian``, float32, is overwritten. ``damping`` times its mean diagonal is added to the
-    diagonal, ten times more as long as the sum can't be factorised: directions that no input took
-    then count a little. Memory: three more matrices [K, K], and two [K, N].
+    The inputs X [n, K] are given by ``hessian`` = XᵀX, float32 [K, K], which is overwritten.
+    ``damping`` times its mean diagonal is added to the diagonal, ten times more as long as the
+    Cholesky factorisation fails, so that directions without inputs have some weight. Memory: three
+    more matrices [K, K] and two [K, N].
     """
     factor = inverse_factor(hessian, damping)  # [K, K]
-    remaining = weight.clone()  # [K, N]: what is still to be rounded, errors so far made up for
+    remaining = weight.clone()  # [K, N]: still to be rounded, compensated for errors so far
     rounded = torch.empty_like(weight)
     for start in range(0, len(weight), grid.block_size):
         stop = min(start + grid.block_size, len(weight))
@@ -39,10 +39,10 @@ def round_weight(weight: Tensor, hessian: Tensor, grid: Int4Grid, damping: float
 
 
 def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
-    """The upper triangular U [K, K] with UᵀU = (hessian + damping)⁻¹; ``hessian`` is overwritten.
+    """Return upper triangular U [K, K] with UᵀU = (hessian + damping)⁻¹; overwrites ``hessian``.
 
-    With rows and columns reversed, ``hessian`` + damping is L Lᵀ; so U is L⁻¹ reversed: one
-    factorisation, no inverse of the whole.
+    With rows and columns reversed, ``hessian`` + damping is L Lᵀ, so U is L⁻¹ reversed: this takes
+    one factorisation and no full inverse.
     """
     mean = hessian.diagonal().mean().clamp_min(torch.finfo(hessian.dtype).tiny)
     added = 0.0
@@ -59,9 +59,10 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
 
 
 def _round_block(block: Tensor, factor: Tensor, grid: Int4Grid, rounded: Tensor) -> Tensor:
-    """Round the rows of ``block`` [k, N] in turn into ``rounded``; ``factor`` [k, k] is its own.
+    """Round the rows of ``block`` [k, N] in turn into ``rounded``; ``factor`` [k, k] is the
+    block's.
 
-    Returns the errors [k, N] that inputs behind the block have to make up for.
+    Returns the errors [k, N] for which later inputs have to compensate.
     """
     scales, held = _scales(block, grid)
     errors = torch.empty_like(block)
@@ -74,9 +75,10 @@ def _round_block(block: Tensor, factor: Tensor, grid: Int4Grid, rounded: Tensor)
 
 
 def _scales(block: Tensor, grid: Int4Grid) -> tuple[Tensor, Tensor]:
-    """The scales [N] of ``block`` [k, N], and the rows [N] whose weights stay at the lowest code.
+    """Return the scales [N] of ``block`` [k, N], and the rows [N] of its extremes.
 
-    Those are the largest in magnitude. A column of zeros has the scale 1 and no such row.
+    An extreme, the largest magnitude of its column, stays at the lowest code. A column of zeros has
+    scale 1 and row -1.
     """
     rows = block.abs().argmax(dim=0)  # [N]
     scales = grid.scales(block.gather(0, rows[None])[0])

@@ -1,9 +1,9 @@
-"""The int4 values that a block of weights may take, so that export finds the very codes again.
+"""The int4 values that a block of weights may take such that export finds the same codes.
 
-An exporter rounds to nearest: it takes a block's scale from its largest magnitude. A block whose
-largest magnitude *is* the grid's lowest code times the scale, in the type that it is stored in, is
-therefore found again bit for bit. Worked, ONNX Runtime, scale 0.125: the block (-1.0, 0.5, 0.25)
-has its extreme at code -8, so export reads the scale -1.0 / -8 and the codes (-8, 4, 2).
+An exporter rounds to nearest and derives a block's scale from its largest magnitude. If that
+magnitude *is* the lowest code times the scale, in the type that it is stored in, the codes are
+found again bit for bit. Example for ONNX Runtime, scale 0.125: the block (-1.0, 0.5, 0.25) has its
+extreme at code -8, so export reads the scale -1.0 / -8 and the codes (-8, 4, 2).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HIGHEST_CODE = 7
 class Int4Grid(ABC):
     """Multiples of one scale per ``block_size`` inputs of a column, stored as ``dtype``.
 
-    ``dtype`` is float16 or float32, the checkpoint's. A scale may be negative: its lowest code
-    stands at the block's extreme, whatever the sign.
+    ``dtype`` is the checkpoint's, float16 or float32. A scale may be negative: the lowest code is
+    the block's extreme, whatever its sign.
     """
 
     block_size: int
@@ -36,22 +36,22 @@ class Int4Grid(ABC):
     @property
     @abstractmethod
     def lowest_code(self) -> int:
-        """The code of the extreme."""
+        """Code of the extreme."""
 
     @property
     @abstractmethod
     def quantizer(self) -> WeightQuantizer:
-        """The exporter's own, which rounds to nearest."""
+        """The exporter's own quantizer, which rounds to nearest."""
 
     @abstractmethod
     def scales(self, extremes: Tensor) -> Tensor:
-        """The scales nearest to ``extremes / lowest_code`` that export finds again.
+        """Return the scales nearest to ``extremes / lowest_code`` that export finds again.
 
-        Both float32 of one shape. 0 where the extreme is too small for that.
+        Both are float32 of the same shape. 0 if the extreme is too small.
         """
 
     def codes(self, weights: Tensor, scales: Tensor) -> Tensor:
-        """The nearest codes, float32; ``scales`` without zeros."""
+        """Return the nearest codes, float32; ``scales`` must not contain zeros."""
         return torch.clamp(torch.round(weights / scales), self.lowest_code, HIGHEST_CODE)
 
 
@@ -63,16 +63,18 @@ class OnnxRuntimeGrid(Int4Grid):
 
     @property
     def lowest_code(self) -> int:
-        """-8."""
+        """Return -8."""
         return -8
 
     @property
     def quantizer(self) -> WeightQuantizer:
-        """Blocks of the inputs, the last one filled up."""
+        """Quantizes blocks of the inputs; the last block is padded."""
         return BlockQuantizer(4, self.block_size)
 
     def scales(self, extremes: Tensor) -> Tensor:
-        """An eighth of a stored value is exact, in bfloat16 as in float32."""
+        """Return extremes rounded to bfloat16, divided by 8, which is exact in bfloat16 and
+        float32.
+        """
         return _without_the_smallest(extremes.bfloat16().to(self.dtype)) / self.lowest_code
 
 
@@ -81,18 +83,16 @@ class TensorRtGrid(Int4Grid):
 
     @property
     def lowest_code(self) -> int:
-        """-7."""
+        """Return -7."""
         return -7
 
     @property
     def quantizer(self) -> WeightQuantizer:
-        """Blocks of the inputs, which have to divide them."""
+        """Quantizes blocks of the inputs, whose number must be a multiple of the block size."""
         return LinearBlockQuantizer(4, self.block_size, "float16")
 
     def scales(self, extremes: Tensor) -> Tensor:
-        """Seven times a scale may be rounded in a float16 engine; what is read back then is kept,
-        whatever the checkpoint's type.
-        """
+        """Return scales as read back from float16, in which seven times a scale may be rounded."""
         scales = (extremes / self.lowest_code).half().float()
         stored = _without_the_smallest((scales * self.lowest_code).half())
         return (stored / self.lowest_code).half().float()
@@ -105,6 +105,6 @@ GRIDS: Mapping[GridTarget, type[Int4Grid]] = {
 
 
 def _without_the_smallest(stored: Tensor) -> Tensor:
-    """``stored`` in float32, 0 where rounding a small multiple to its type could change a code."""
+    """Return float32; 0 where rounding a small multiple to the stored type could change a code."""
     smallest = torch.finfo(stored.dtype).smallest_normal / 64
     return torch.where(stored.abs() < smallest, 0.0, stored.float())

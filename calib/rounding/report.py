@@ -1,4 +1,4 @@
-"""What error-aware rounding found: errors of products, and losses; for JSON and for tables."""
+"""Result of error-aware rounding, for JSON and for tables: errors of products, losses."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ REPORT_NAME = "rounding_report.json"
 
 
 class RoundedProduct(FrozenModel):
-    """One product with int4 weights, on inputs of the float32 model from held-out texts.
+    """Errors of one product with int4 weights, on the float32 model's inputs from held-out texts.
 
-    An error is the root of its mean square over that of the exact output, bias included.
+    Each error is a root mean square relative to that of the exact output, bias included.
     """
 
     engine: str
     weight: str
-    tokens: int = Field(description="held out, of those that run the product")
-    nearest_error: float = Field(description="each weight rounded to nearest, as export does it")
-    rounded_error: float = Field(description="of the weights that were written")
+    tokens: int = Field(description="held-out tokens that ran the product")
+    nearest_error: float = Field(description="weights rounded to nearest, as export does")
+    rounded_error: float = Field(description="the weights that were written")
 
 
 class RoundedLoss(FrozenModel):
-    """Cross-entropy of held-out completions, nats a token, at scheduled depth.
+    """Cross-entropy of held-out completions at scheduled depth, in nats per token.
 
     ``nearest`` and ``rounded`` have all layers and the head in int4, activations in float32.
     """
@@ -39,15 +39,15 @@ class RoundedLoss(FrozenModel):
 
 
 class RoundingReport(FrozenModel):
-    """A finished rounding."""
+    """Report of a finished rounding."""
 
     model: str
     target: GridTarget
     block_size: int
     schedule: str
     texts: int
-    tokens: int = Field(description="that were observed, prompts included")
-    head: Literal["gptq", "nearest"] = Field(description="nearest: tied to the embedding, as it is")
+    tokens: int = Field(description="observed, prompts included")
+    head: Literal["gptq", "nearest"] = Field(description="nearest: tied to the embedding")
     products: tuple[RoundedProduct, ...]
     loss: RoundedLoss
     warnings: tuple[str, ...]

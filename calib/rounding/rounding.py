@@ -1,4 +1,4 @@
-"""``round_weights``: from a checkpoint and real texts to one whose weights lie on an int4 grid."""
+"""``round_weights``: write a checkpoint whose weights are rounded to an int4 grid on real texts."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from .report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
 
 
 def round_weights(config: RoundingConfig, events: Events | None = None) -> RoundingReport:
-    """Round all products' weights by GPTQ, write the checkpoint ``config.output``, and return what
-    it costs.
+    """Round all products' weights by GPTQ, write the checkpoint ``config.output``, return a report.
 
-    Exporting that with ``--quantize int4`` and the same target and block size rounds to nearest,
-    and so gives the very codes that were chosen here.
+    Exporting the result with ``--quantize int4`` and the same target and block size rounds to
+    nearest, and so yields exactly the codes chosen here.
 
-    Texts are teacher-forced at scheduled depth: a token that does not run a layer has no say in
-    its weights. Products are rounded one after another, each on what those before it, rounded,
-    make of the texts. In memory at a time: one engine's float32 weights three times, four float32
-    matrices [K, K] for a product of K inputs (fc2 of opt-6.7b: 4 GiB), and hidden states of at
-    most ``config.max_tokens`` tokens (those of held-out texts three times).
+    Texts are teacher-forced at scheduled depth: tokens affect only the weights of layers that they
+    run. Each product is rounded on inputs that the rounded products before it compute. Memory at
+    any time: one engine's float32 weights three times, four float32 matrices [K, K] for a product
+    of K inputs (fc2 of opt-6.7b: 4 GiB), and the hidden states of at most ``config.max_tokens``
+    tokens (three times for held-out texts).
 
     Raises SkipDecError before any work if something is wrong, see ``plan_rounding``;
-    CheckpointError if an activation is NaN or infinite. Nothing is left behind then.
+    CheckpointError if an activation is NaN or infinite, leaving nothing behind.
     """
     plan = plan_rounding(config)
     events = events or Events()
@@ -52,9 +51,9 @@ def round_weights(config: RoundingConfig, events: Events | None = None) -> Round
 
 
 def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
-    """Do what ``round_weights`` does, with what ``plan`` holds."""
+    """Round as ``round_weights`` does, from a plan."""
     source = plan.checkpoint.directory
-    assert source is not None  # only random weights lie nowhere
+    assert source is not None  # only random weights have no directory
     place = rounded_place(plan.config.output)
     with place.replaced(force=plan.config.force) as directory, torch.inference_mode():
         files = CheckpointFiles(directory)
@@ -89,7 +88,7 @@ class _Rounder:
         self._products: list[RoundedProduct] = []
 
     def run(self, events: Events) -> RoundingReport:
-        """The embedding as it is, all layers, then the head."""
+        """Copy the embedding, then round all layers and the head."""
         self._files.add("embed", verbatim_tensors(EngineKind.EMBED, self._plan.model, self._reader))
         events.stage("rounding", self._plan.model.num_layers + 1)
         for index in range(self._plan.model.num_layers):
@@ -153,24 +152,24 @@ class _Rounder:
 
 @dataclass(frozen=True)
 class RoundingPlan(LayerwisePlan):
-    """Which of the checkpoint's parts the result will have of its own."""
+    """A checked rounding."""
 
     config: RoundingConfig
 
     @property
     def has_schedule(self) -> bool:
-        """Whether a schedule was given or brought along, which the result shall bring along."""
+        """True if a schedule was given or comes with the checkpoint; the result then has it too."""
         brought = self.checkpoint.schedule_document is not None
         return brought or self.config.schedule is not None
 
     @property
     def rounds_head(self) -> bool:
-        """Whether the head has weights of its own to round, before or after."""
+        """True if the head has its own weights to round, or gets them by untying."""
         return self.config.untie_head or not self.model.tie_word_embeddings
 
     @property
     def summary(self) -> str:
-        """What is rounded on what, in a line."""
+        """One-line summary of the work."""
         return (
             f"{self.model.name}: int4 of {self.config.target} in blocks of "
             f"{self.config.block_size}, {len(self.observed)} texts to round on, "
@@ -179,10 +178,10 @@ class RoundingPlan(LayerwisePlan):
 
 
 def plan_rounding(config: RoundingConfig) -> RoundingPlan:
-    """Read the data, open the checkpoint, parse the schedule; no weight is read.
+    """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
     Raises one SkipDecError with every problem found: an output that exists, a head that can't be
-    untied, blocks that do not divide a product's inputs, and what ``open_texts`` finds.
+    untied, blocks that do not divide a product's inputs, and anything ``open_texts`` finds.
     """
     problems = Problems("round")
     problems.attempt(rounded_place(config.output).check, force=config.force)
@@ -194,7 +193,7 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
 def _check_structure(config: RoundingConfig, model: ModelSpec) -> None:
     problems = []
     if config.untie_head and not model.tie_word_embeddings:
-        problems.append("the head has weights of its own already; leave --untie-head out")
+        problems.append("the head already has its own weights; leave --untie-head out")
     if config.target == "tensorrt":
         kinds = ((EngineKind.LAYER, 0), (EngineKind.HEAD, None))
         problems += [

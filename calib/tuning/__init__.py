@@ -1,1 +1,1 @@
-"""Training a model to skip, exactly as it will decode."""
+"""Train a model to skip layers exactly as it will decode."""

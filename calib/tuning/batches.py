@@ -1,4 +1,4 @@
-"""Batches of tokenised examples as the training model takes them; their loss at a schedule."""
+"""Batches of tokenised examples in the form the training model takes; mean loss at a schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each example, prompt and completion."""
+        """Number of tokens in each example, prompt and completion."""
         return [len(example) for example in self._examples]
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
@@ -47,14 +47,14 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
 
 
 class LikeLengths(Sampler[int]):
-    """All examples in a random order in which neighbours have texts of like length.
+    """Samples all examples in a random order that keeps texts of similar length together.
 
-    ``pooled_steps`` times ``step_size`` examples at a time are sorted by length and cut into steps,
-    which are shuffled, lest long texts always come first. With 1, each step is a random sample
-    whose parts hold less padding than it would as a whole. With more, whole steps are of like
-    length: the least padding, but a step's mean loss then weighs the tokens of short texts more
-    than those of long ones, ends of text above all. The order follows from seed and epoch alone,
-    so that a resumed run goes on in it.
+    Pools of ``pooled_steps`` × ``step_size`` examples are sorted by length and cut into steps,
+    which are shuffled, so that long texts do not always come first. With 1, each step is a random
+    sample whose micro-batches need less padding than the step as a whole. With more, whole steps
+    have similar lengths: padding is minimal, but a step's mean loss then gives tokens of short
+    texts, above all their ends, more weight than those of long ones. The order depends only on seed
+    and epoch, so that a resumed run continues it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LikeLengths(Sampler[int]):
             for pool in _chunks(shuffled, self._pooled_steps * self._step_size)
         ]
         steps = [step for pool in sorted_pools for step in _chunks(pool, self._step_size)]
-        whole = len(self._lengths) // self._step_size  # a smaller last one stays the last
+        whole = len(self._lengths) // self._step_size  # a smaller last step stays last
         places = [*torch.randperm(whole, generator=generator).tolist(), *range(whole, len(steps))]
         return (index for place in places for index in steps[place])
 
@@ -118,11 +118,12 @@ def mean_loss(
     *,
     batch_size: int = 16,
 ) -> float:
-    """Mean cross-entropy of the completions' tokens, teacher-forced, in nats a token.
+    """Return the completions' mean cross-entropy per token, teacher-forced, in nats.
 
-    Every token counts alike, whatever its batch. The model is left in its mode, on its device.
+    Every token has the same weight regardless of its batch. Leaves the model's mode and device
+    unchanged.
     """
-    dataset = ExampleDataset(sorted(examples, key=len))  # texts of like length: little padding
+    dataset = ExampleDataset(sorted(examples, key=len))  # similar lengths need little padding
     was_training = model.training
     model.eval()
     total, count = 0.0, 0

@@ -1,4 +1,4 @@
-"""The model card of a tuned checkpoint: what it is, from what, how it was tuned, what it loses."""
+"""Write the model card of a tuned checkpoint: origin, training and losses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .report import TuningReport, ValidationReport
 
 
 def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
-    """Return README.md for the checkpoint that ``plan`` made, with the losses of ``report``."""
+    """Return README.md of the checkpoint of ``plan``, with the losses of ``report``."""
     data = report.data
     facts = {
         "model": f"{structure(plan.model)}; {report.parameters:,} parameters",
@@ -18,7 +18,7 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
         "tuned at": ", ".join(
             f"{code(entry.text)} ({entry.steps} steps)" for entry in report.schedules
         ),
-        "text prompts stand in": code(plan.data.template.text),
+        "prompt template": code(plan.data.template.text),
         "data": f"{data.examples:,} examples, median {data.median_prompt} + "
         f"{data.median_completion} tokens",
         "training": f"{report.steps:,} steps, {report.epochs:g} epochs, seed {plan.config.seed}",
@@ -45,4 +45,4 @@ def _losses(losses: ValidationReport) -> str:
         )
     )
     table = markdown_table(("", "before", "after"), rows)
-    return f"Loss of {losses.examples:,} held-out completions, nats a token:\n\n{table}"
+    return f"Loss of {losses.examples:,} held-out completions, nats per token:\n\n{table}"

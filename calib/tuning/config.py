@@ -1,4 +1,4 @@
-"""What a tuning is asked to do: one frozen value with a JSON round trip."""
+"""Options of a tuning: one frozen value with a JSON round trip."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SPEC = Option(panel="Depth", metavar="SPEC")
 
 
 class LoraConfig(ValidatedConfig):
-    """Low-rank adapters in place of all weights (peft), merged into the weights at the end."""
+    """Low-rank adapters instead of all weights (peft), merged into the weights at the end."""
 
     rank: Annotated[int, Option("--lora", metavar="RANK")] = Field(
-        ge=1, description="adapters alone; needs peft"
+        ge=1, description="train adapters only; needs peft"
     )
     alpha: Annotated[float | None, Option("--lora-alpha")] = Field(
         default=None, gt=0, description="(twice the rank)"
@@ -34,34 +34,35 @@ class LoraConfig(ValidatedConfig):
 
     @property
     def scale(self) -> float:
-        """``alpha``, or its default."""
+        """``alpha`` or its default."""
         return 2.0 * self.rank if self.alpha is None else self.alpha
 
 
 class DistillationConfig(ValidatedConfig):
-    """KL divergence to the start checkpoint at full depth, beside the loss on the labels.
+    """Distillation: KL divergence to the start checkpoint at full depth, added to the loss on
+    labels.
 
     The loss is (1 − weight)·cross-entropy + weight·temperature²·KL(teacher ‖ student), both
     distributions at ``temperature``.
     """
 
     weight: Annotated[float, Option("--distill", metavar="WEIGHT")] = Field(
-        gt=0, le=1, description="of the divergence from full depth, 0 to 1"
+        gt=0, le=1, description="weight of the teacher at full depth, 0 to 1"
     )
-    temperature: Annotated[float, Option()] = Field(default=1.0, gt=0, description="of --distill")
+    temperature: Annotated[float, Option()] = Field(default=1.0, gt=0, description="for --distill")
 
 
 class TuneConfig(ValidatedConfig):
-    """One tuning: the model, its schedule, the data, and how long and how fast it learns.
+    """Options of a tuning: model, schedule, data, learning and running.
 
-    ``model`` is a directory or hub id, None with ``from_scratch``. ``schedule`` in text form; what
-    names no horizon takes the median completion length of the data. ``max_steps`` takes the place
-    of ``epochs``. ``warmup_fraction`` of the steps raise the learning rate linearly.
+    ``model`` is a directory or hub id; None with ``from_scratch``. ``schedule`` is in text form;
+    without a horizon it gets the data's median completion length. ``max_steps`` replaces
+    ``epochs``. The learning rate rises linearly over ``warmup_fraction`` of the steps.
 
     ``curriculum``: over this fraction of the steps the depth shrinks from full to the schedule.
     ``mixture``: each step draws one of these schedules, the target and full depth. Losses before
     and after are measured on the ``validation`` data, at the schedule and at full depth; a path
-    there means another file that is read as the data are.
+    there names another file that is read with the same options as ``data``.
     """
 
     model: Annotated[str | None, Option(metavar="[MODEL]", is_argument=True)] = Field(
@@ -75,30 +76,30 @@ class TuneConfig(ValidatedConfig):
         description="layers=12,width=256,heads=4[,ffn=,positions=,dropout=] or a config.json",
     )
     vocab_size: Annotated[int | None, _MODEL] = Field(
-        default=None, ge=300, description="of the tokenizer that is trained then (2000)"
+        default=None, ge=300, description="of the tokenizer to train (2000)"
     )
     separator: Annotated[str | None, _MODEL] = Field(
-        default=None, description="token that this tokenizer ends prompts with (<sep>)"
+        default=None, description="token that ends prompts (<sep>)"
     )
     save_dtype: Annotated[Literal["float32", "float16", "bfloat16"], _MODEL] = Field(
-        default="float32", description="of the weights that are written"
+        default="float32", description="of the written weights"
     )
     data: Annotated[DataConfig, _DATA]
     validation: Annotated[DataConfig | None, Option(panel="Data", metavar="FILE")] = Field(
-        default=None, description="held out: losses before and after tuning"
+        default=None, description="held-out data for losses before and after"
     )
     validation_examples: Annotated[int | None, _DATA] = Field(
-        default=None, ge=1, description="the first ones of that file (512)"
+        default=None, ge=1, description="read from the start of that file (512)"
     )
     max_length: Annotated[int | None, _DATA] = Field(
         default=None, ge=2, description="prompt + completion (the model's)"
     )
-    learn_prompt: Annotated[bool, _DATA] = Field(default=False, description="a loss on prompts too")
+    learn_prompt: Annotated[bool, _DATA] = Field(default=False, description="also learn prompts")
     learning_rate: Annotated[float, _LEARNING] = Field(
         default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
     )
     warmup_fraction: Annotated[float, _LEARNING] = Field(
-        default=0.05, ge=0, lt=1, description="of the steps, learning rate rises"
+        default=0.05, ge=0, lt=1, description="of the steps, while the learning rate rises"
     )
     decay: Annotated[Literal["linear", "cosine", "constant"], _LEARNING] = Field(
         default="linear", description="of the learning rate afterwards"
@@ -108,18 +109,18 @@ class TuneConfig(ValidatedConfig):
         default=None, gt=0, description="passes over the data (1)"
     )
     max_steps: Annotated[int | None, _LEARNING] = Field(
-        default=None, ge=1, description="in place of --epochs"
+        default=None, ge=1, description="instead of --epochs"
     )
     batch_size: Annotated[int, Option("-b", panel="Learning")] = Field(
-        default=16, ge=1, description="examples at once on each device"
+        default=16, ge=1, description="examples per device and batch"
     )
     gradient_accumulation: Annotated[int, _LEARNING] = Field(
-        default=1, ge=1, description="batches a step"
+        default=1, ge=1, description="batches per step"
     )
     group_by_length: Annotated[bool, Option("--group-by-length/--shuffle", panel="Running")] = (
         Field(
             default=False,
-            description="steps of texts of like length: faster, but texts come out shorter",
+            description="group texts of similar length: faster, but outputs get shorter",
         )
     )
     lora: Annotated[LoraConfig | None, _LEARNING] = None
@@ -129,7 +130,7 @@ class TuneConfig(ValidatedConfig):
     schedule: Annotated[str, _SPEC] = Field(description="full, 2x, linear:max=8,min=4,…")
     distillation: Annotated[DistillationConfig | None, _DEPTH] = None
     curriculum: Annotated[float | None, Option(panel="Depth", metavar="FRACTION")] = Field(
-        default=None, gt=0, le=1, description="of the steps, depth shrinks from full"
+        default=None, gt=0, le=1, description="of the steps, while depth shrinks from full"
     )
     mixture: Annotated[tuple[str, ...], _SPEC] = Field(
         default=(), description="repeat: steps draw one, the target, or full"
@@ -139,15 +140,19 @@ class TuneConfig(ValidatedConfig):
         default=False, description="less memory, more time"
     )
     device: Annotated[Literal["auto", "cpu"], _RUNNING] = Field(
-        default="auto", description="auto: CUDA where there is one"
+        default="auto", description="auto: CUDA if available"
     )
-    logging_steps: Annotated[int, _RUNNING] = Field(default=10, ge=1, description="between losses")
+    logging_steps: Annotated[int, _RUNNING] = Field(
+        default=10, ge=1, description="between logged losses"
+    )
     save_steps: Annotated[int, _RUNNING] = Field(
         default=500, ge=1, description="between saves that --resume can use"
     )
-    resume: Annotated[bool, _RUNNING] = Field(default=False, description="go on from the last save")
+    resume: Annotated[bool, _RUNNING] = Field(
+        default=False, description="continue from the last save"
+    )
     force: Annotated[bool, _RUNNING] = Field(
-        default=False, description="replace a checkpoint that was tuned before"
+        default=False, description="replace a previously tuned checkpoint"
     )
 
     @model_validator(mode="before")
@@ -176,11 +181,11 @@ class TuneConfig(ValidatedConfig):
             if getattr(self, field) is not None and getattr(self, other) is None:
                 yield f"`{field}` needs `{other}`"
         if self.epochs is not None and self.max_steps is not None:
-            yield f"`epochs` is given beside `max_steps` {self.max_steps}; leave one of them out"
+            yield f"`epochs` and `max_steps` {self.max_steps} are both given; leave one of them out"
         if self.curriculum is not None and self.mixture:
             yield (
                 "`curriculum` and `mixture` both choose a step's schedule; give one of them, "
                 f"`curriculum` is {self.curriculum}, `mixture` {', '.join(self.mixture)}"
             )
         if self.separator == "":
-            yield "`separator` is ''; allowed: a text that the data does not hold, e.g. '<sep>'"
+            yield "`separator` is ''; allowed: text that does not occur in the data, e.g. '<sep>'"

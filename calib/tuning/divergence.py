@@ -1,4 +1,4 @@
-"""A tuning that diverged: noticed before anything of it is saved or published."""
+"""Stop a diverged tuning before anything of it is saved or published."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .plan import TuningPlan
 
 
 class DivergenceCheck(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Ends a training, in all its processes, at a loss or before a save that is not finite."""
+    """Ends training in all processes if the loss, or a weight about to be saved, is not finite."""
 
     def __init__(self, plan: TuningPlan) -> None:
         self._plan = plan
@@ -30,7 +30,7 @@ class DivergenceCheck(TrainerCallback):  # type: ignore[misc]  # transformers is
         logs: dict[str, float] | None = None,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        """Raise SkipDecError if the loss, the mean of all processes, is not finite."""
+        """Raise SkipDecError if the loss, averaged over all processes, is not finite."""
         loss = (logs or {}).get("loss", 0.0)
         if not isfinite(loss):
             raise divergence(self._plan, f"the training loss is {loss} at step {state.global_step}")
@@ -43,25 +43,25 @@ class DivergenceCheck(TrainerCallback):  # type: ignore[misc]  # transformers is
         model: torch.nn.Module,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        """Raise SkipDecError if weights are about to be saved that are not finite."""
+        """Raise SkipDecError if weights that are about to be saved are not finite."""
         if control.should_save and not everywhere(are_finite(model.parameters()), args.device):
             what = f"weights are not finite after step {state.global_step}"
             raise divergence(self._plan, what)
 
 
 def are_finite(weights: Iterable[Tensor]) -> bool:
-    """Whether no number is NaN or infinite; of sharded weights, this process's part."""
+    """Return True if no number is NaN or infinite, in this process's part of sharded weights."""
     local = (w.to_local() if isinstance(w, DTensor) else w for w in weights)
     return all(bool(torch.isfinite(weight).all()) for weight in local)
 
 
 def everywhere(fact: bool, device: torch.device) -> bool:
-    """Whether ``fact`` holds in every process; each of them calls this."""
+    """Return True if ``fact`` holds in every process; every process must call this."""
     return bool(gather(torch.tensor([int(fact)], device=device)).all())
 
 
 def divergence(plan: TuningPlan, what: str) -> SkipDecError:
-    """The error for a tuning of which ``what`` is true: what to change, and what is left of it."""
+    """Return the error for ``what`` happened: possible remedies, and saves that remain."""
     config = plan.config
     remedies = [f"lower --learning-rate (it is {config.learning_rate:g})"]
     if config.bf16:
@@ -73,7 +73,7 @@ def divergence(plan: TuningPlan, what: str) -> SkipDecError:
     if last is not None:
         step = last.name.removeprefix("checkpoint-")
         text += (
-            f"; the save of step {step} stays in {plan.directories.work}: delete that to start "
-            "anew (--resume goes on with the same options)"
+            f"; the save of step {step} stays in {plan.directories.work}: delete it to start "
+            "over (--resume continues with the same options)"
         )
     return SkipDecError(str(plan.directories.output), text)

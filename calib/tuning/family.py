@@ -1,7 +1,7 @@
-"""A model family as tuning sees it, and the registry of families.
+"""The tuning interface of a model family, and the registry of families.
 
-A family that the exporter knows is tuned once it has a folder here and a line in
-``TUNING_FAMILIES``. The exporter can't name its training model: it never imports calib.
+To tune another family that the exporter knows, add a folder here and a line in ``TUNING_FAMILIES``.
+The exporter can't name its training model, as it never imports calib.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from .fresh import TOKEN_IDS, FreshModelConfig
 if TYPE_CHECKING:
     from .model import SkipModel
 
-_FRESH_FAMILY = "opt"  # of a model that is given by its sizes
+_FRESH_FAMILY = "opt"  # for models given by their sizes
 
 TUNING_FAMILIES = Registry("model_type", {"opt": "calib.tuning.opt.family:OPT"})
 """``TuningFamily`` objects by the ``model_type`` of Hugging Face's config.json."""
 
 
 class TuningFamily(Protocol):
-    """One model family. Nothing here imports torch but inside ``model_class``."""
+    """One model family. Only ``model_class`` may import torch."""
 
     @property
     def adapter_targets(self) -> Sequence[str]:
-        """The modules of a layer that LoRA adapts, by the last parts of their names."""
+        """Modules of a layer that LoRA adapts, by the last parts of their names."""
         ...
 
     def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:
-        """config.json of a new model, without its vocabulary and token ids."""
+        """Return config.json of a new model, without its vocabulary and token ids."""
         ...
 
     def model_class(self) -> type[SkipModel]:
-        """The model that is trained."""
+        """Return the class of the model to train."""
         ...
 
 
 def tuning_family(model_type: str) -> TuningFamily:
-    """The family that config.json names. Raises UsageError for one that can't be tuned."""
+    """Return the family that config.json names. Raises UsageError if it can't be tuned."""
     family: TuningFamily = TUNING_FAMILIES.load(model_type)
     return family
 
 
 def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
-    """The config.json of a new model with a vocabulary of ``vocab_size`` tokens."""
+    """Return config.json of a new model with a vocabulary of ``vocab_size`` tokens."""
     config = sizes.base
     if config is None:
         config = tuning_family(_FRESH_FAMILY).fresh_config(sizes)
@@ -54,7 +54,7 @@ def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def load_skip_model(directory: Path, model_type: str) -> SkipModel:
-    """Read a checkpoint's weights as float32, whatever they are stored as."""
+    """Read a checkpoint's weights as float32, whatever their stored type."""
     import torch
 
     from .model import ATTENTION

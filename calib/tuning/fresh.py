@@ -1,4 +1,4 @@
-"""A fresh model: its sizes from a short text or a config.json, a tokenizer from its data."""
+"""Create a fresh model: parse its sizes or a config.json, train its tokenizer on the data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...engines.errors import UsageError, did_you_mean
 from ..data.data import Example
 
 TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-BOS, PAD, EOS, UNK = "<s>", "<pad>", "</s>", "<unk>"  # ids 0 to 3, the separator's is 4
+BOS, PAD, EOS, UNK = "<s>", "<pad>", "</s>", "<unk>"  # ids 0 to 3; the separator is 4
 _SPECIAL_TOKENS = (BOS, PAD, EOS, UNK)
 
 
 class FreshModelConfig(ValidatedConfig):
-    """The sizes of a new model; ``ffn`` None: four times the width.
+    """Sizes of a new model; ``ffn`` None means four times the width.
 
     ``base`` is a whole config.json, of any family, whose vocabulary and token ids are replaced.
     """
@@ -35,13 +35,13 @@ class FreshModelConfig(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.width % (8 * self.heads):
             yield (
-                f"`width` is {self.width} and `heads` is {self.heads}; allowed: heads that are a "
-                "multiple of 8 wide, as the exporter asks"
+                f"`width` is {self.width} and `heads` is {self.heads}; allowed: heads whose width "
+                "is a multiple of 8, as the exporter requires"
             )
 
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
-        """A name that is unknown comes from a text, where there is no ``base``."""
+        """Describe an unknown name, which comes from a text and so can't mean ``base``."""
         if item["type"] == "extra_forbidden":
             allowed = [name for name in cls.model_fields if name != "base"]
             name = item["loc"][0]
@@ -52,9 +52,9 @@ class FreshModelConfig(ValidatedConfig):
 
 
 def read_fresh_model(text: str) -> FreshModelConfig:
-    """Read ``layers=12,width=256,heads=4[,ffn=1024,positions=256,dropout=0.1]`` or a .json file.
+    """Parse ``layers=12,width=256,heads=4[,ffn=1024,positions=256,dropout=0.1]`` or a .json file.
 
-    Raises UsageError with everything that is wrong.
+    Raises UsageError with every problem.
     """
     if text.endswith(".json"):
         return _read_file(Path(text))
@@ -90,9 +90,9 @@ def train_tokenizer(
 ) -> dict[str, bytes]:
     """Return the content of tokenizer.json and tokenizer_config.json.
 
-    The post-processor puts ``<s>`` before a prompt and ``separator`` behind it, so that a bare
+    The post-processor adds ``<s>`` before a prompt and ``separator`` after it, so that a bare
     prompt works wherever the tokenizer goes: ``name[A]`` becomes ``<s>name[A]<sep>``. Equal data
-    gives equal bytes. Raises UsageError where the data holds the text of a special token.
+    gives equal bytes. Raises UsageError if the data contains the text of a special token.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -104,7 +104,7 @@ def train_tokenizer(
     if found:
         raise UsageError(
             "data",
-            f"holds {', '.join(found)}, which a fresh tokenizer uses as a special token; remove it "
+            f"contains {', '.join(found)}, special in a fresh tokenizer; remove it "
             "from the texts or templates, or choose another separator",
         )
     tokenizer = Tokenizer(models.BPE())

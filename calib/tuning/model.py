@@ -1,13 +1,12 @@
-"""A depth for each position: one teacher-forced pass that computes what decoding computes.
+"""Train with a depth for each position: one teacher-forced pass computes what decoding computes.
 
-Prompt tokens run every layer (with ``prompt="decay"`` fewer and fewer); generated token i, when it
-is fed back, runs ``schedule.plan(i)``; a token that does not run a layer keeps its hidden state.
-As sets of layers only shrink along a row, the tokens that run a layer are a prefix of the row
-(design: monotone schedules), so the plain causal mask is exact and each layer runs on that prefix
-alone.
+Prompt tokens run every layer (with ``prompt="decay"`` fewer and fewer). Generated token i, when it
+is fed back, runs ``schedule.plan(i)``. A token that skips a layer keeps its hidden state. As
+schedules are monotone, the tokens of a row that run a layer are a prefix of the row, so the plain
+causal mask is exact and each layer runs on that prefix only.
 
-Worked example, 6 layers, warm-up 1, budgets 6 (prompt) 4 3 3 2, a prompt of 2 tokens and 4 tokens
-fed back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 1 and 2 on 2.
+Example: 6 layers, warm-up 1, budgets 6 (prompt) 4 3 3 2, a prompt of 2 tokens and 4 tokens fed
+back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 1 and 2 on 2.
 """
 
 from __future__ import annotations
@@ -25,42 +24,44 @@ from transformers.modeling_outputs import CausalLMOutput
 from ...engines.errors import UsageError
 from ...runtime.schedule import ExitSchedule
 
-IGNORED_LABEL = -100  # of positions without a loss, as everywhere in transformers
-ATTENTION = "skipdec"  # its name in transformers' configurations
-_LONGEST_IN_FLOAT32 = 512  # tokens; beyond, bfloat16 is the faster one on CPUs too
+IGNORED_LABEL = -100  # marks positions without a loss, as in transformers
+ATTENTION = "skipdec"  # name of ``attention`` in transformers' configurations
+_LONGEST_IN_FLOAT32 = 512  # in tokens; for longer texts, bfloat16 is faster on CPUs too
 
 
 class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is untyped
-    """Hugging Face's own causal language model; only the forward pass knows of schedules.
+    """Hugging Face's own causal language model with a forward pass that follows schedules.
 
-    A family's class derives from this and from ``plain_class``, whose weights it has, and says how
-    to take the latter apart.
+    A family's class derives from this and from ``plain_class``, whose weights it has, and
+    implements the abstract parts of the forward pass.
     """
 
     plain_class: ClassVar[type[PreTrainedModel]]
-    accepts_loss_kwargs = True  # transformers' Trainer then counts the labels of a whole step
+    accepts_loss_kwargs = True  # makes Trainer count the labels of a whole step
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
-        if config._attn_implementation == "eager":  # it takes no mask for no causality
+        if (
+            config._attn_implementation == "eager"
+        ):  # eager attention has no causal mode without a mask
             raise UsageError("attn_implementation", "is 'eager'; allowed: 'sdpa' and flash kernels")
 
     @property
     @abstractmethod
     def decoder_layers(self) -> Sequence[nn.Module]:
-        """The decoder layers, lowest first."""
+        """Decoder layers, lowest first."""
 
     @abstractmethod
     def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """Token ids [B, S] at positions [S] → what the first layer reads, [B, S, E]."""
+        """Embed token ids [B, S] at positions [S] → input of the first layer, [B, S, E]."""
 
     @abstractmethod
     def run_layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
-        """[B, S, E] at positions [S] through one layer, causal and without a mask, [B, S, E]."""
+        """Run [B, S, E] at positions [S] through one layer, causally without a mask; [B, S, E]."""
 
     @abstractmethod
     def head(self, rows: Tensor) -> Tensor:
-        """Hidden states [R, E] → float32 logits [R, V]."""
+        """Compute float32 logits [R, V] of hidden states [R, E]."""
 
     def forward(
         self,
@@ -69,14 +70,14 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         prompt_lengths: Tensor,
         labels: Tensor,
         schedule: ExitSchedule,
-        **_: Any,  # noqa: ANN401  (what wrappers as peft's add, and None all of it)
+        **_: Any,  # noqa: ANN401  (added by wrappers such as peft's, all None)
     ) -> CausalLMOutput:
-        """Logits of the positions that have a label, in one list: [R, V], row by row.
+        """Return the logits of all positions with a label in one list, [R, V], row by row.
 
-        ``input_ids`` int64 [B, S] hold prompt and completion, padded on the right;
-        ``attention_mask`` [B, S] is 0 there; ``prompt_lengths`` int64 [B]. ``labels`` int64 [B, S]
-        are the input_ids that are to be learnt, -100 elsewhere; position p predicts label p + 1,
-        so the last column is never fed.
+        ``input_ids``, int64 [B, S], hold prompt and completion, padded on the right, where
+        ``attention_mask`` [B, S] is 0; ``prompt_lengths`` is int64 [B]. ``labels``, int64 [B, S],
+        are the input_ids to learn, -100 elsewhere; position p predicts label p + 1, so the last
+        column is never fed.
         """
         fed = input_ids[:, :-1]  # [B, S-1]
         fed_lengths = attention_mask.sum(dim=1) - 1  # [B]
@@ -87,10 +88,10 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
     def hidden_states(
         self, input_ids: Tensor, prompt_lengths: Tensor, lengths: Tensor, schedule: ExitSchedule
     ) -> Tensor:
-        """What the last layer leaves at each position, [B, S, E], before the head's norm.
+        """Return the last layer's output at each position, [B, S, E], before the head's norm.
 
-        ``input_ids`` [B, S] are all fed; row b has ``lengths[b]`` tokens, the first
-        ``prompt_lengths[b]`` of them its prompt.
+        All ``input_ids`` [B, S] are fed; row b has ``lengths[b]`` tokens, of which the first
+        ``prompt_lengths[b]`` are its prompt.
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # [S]
         hidden = self.embedded(input_ids, positions)  # [B, S, E]
@@ -99,7 +100,7 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         for index, layer in enumerate(self.decoder_layers):
             cut = longest[index]
             before, bypassed = hidden[:, :cut], hidden[:, cut:]  # [B, cut, E], [B, S - cut, E]
-            # No mask: attention is causal, and padding on the right is after all that counts.
+            # No mask: attention is causal, and right padding comes after all real tokens.
             after = self.run_layer(layer, before, positions[:cut])  # [B, cut, E]
             if shortest[index]:
                 runs = positions[:cut] < active[index][:, None]  # [B, cut]
@@ -111,9 +112,9 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
 
 
 def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tensor) -> Tensor:
-    """How many of each row's first tokens run each layer, int64 [L, B].
+    """Return how many leading tokens of each row run each layer, int64 [L, B].
 
-    ``lengths`` [B] counts the tokens fed, ``prompt_lengths`` [B] those of them that are prompt.
+    ``lengths`` [B] counts the tokens fed, ``prompt_lengths`` [B] those of the prompt.
     """
     rows = [
         schedule.active_lengths(prompt, fed - prompt)
@@ -128,12 +129,12 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    **options: Any,  # noqa: ANN401  (transformers')
+    **options: Any,  # noqa: ANN401  (transformers' own)
 ) -> tuple[Tensor, None]:
-    """transformers' ``sdpa``, [B, H, S, D] each → [B, S, H, D] in the query's dtype.
+    """Compute transformers' ``sdpa``, [B, H, S, D] each → [B, S, H, D] in the query's dtype.
 
-    Under bfloat16 autocast a CPU computes up to 512 tokens in float32: the kernel's backward pass
-    is slower in bfloat16, and a whole step takes up to 1.7 times as long (docs/guides/tuning.md).
+    Under bfloat16 autocast, CPUs compute up to 512 tokens in float32: the kernel's backward pass is
+    slower in bfloat16, and a whole step takes up to 1.7 times as long (docs/guides/tuning.md).
     """
     is_short = query.shape[2] <= _LONGEST_IN_FLOAT32
     if query.device.type != "cpu" or query.dtype == torch.float32 or not is_short:

@@ -1,4 +1,4 @@
-"""Everything that a tuning needs, opened and checked before any work."""
+"""Open and check everything that a tuning needs before any work."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .work import Resumed, TuningDirectories
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """What is tuned, on what, towards which schedule. ``warnings`` are for people.
+    """A checked tuning: start model, data, schedules. ``warnings`` are for people.
 
     ``horizon_is_median``: the schedule's text left the horizon to the data. ``resumed``: the save
-    that an interrupted run goes on from.
+    from which an interrupted run continues.
     """
 
     config: TuneConfig
@@ -50,7 +50,7 @@ class TuningPlan:
 
     @property
     def summary(self) -> str:
-        """What is tuned towards which schedule, a fact a line."""
+        """Summary of model, data and schedule, one fact per line."""
         share = depth_share(self.schedule, self.data.examples)
         horizon = f"horizon {self.schedule.horizon}: the median completion, in tokens"
         return "\n".join(
@@ -64,10 +64,10 @@ class TuningPlan:
 
 
 def plan_tuning(config: TuneConfig) -> TuningPlan:
-    """Read the data, open the model, parse the schedules; nothing is written but the hub's cache.
+    """Read the data, open the model and parse the schedules; writes nothing but the hub's cache.
 
-    Raises one SkipDecError with every problem found: missing packages, an output that exists,
-    bad lines of the data, prompts that are longer than the model, schedules of another depth.
+    Raises one SkipDecError with every problem found: missing packages, an output that exists, bad
+    lines of the data, prompts longer than the model, schedules of another depth.
     """
     require_extra("calib", "skipdec tune")
     problems = Problems("tune")
@@ -88,7 +88,7 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
     if reader is not None and held_out is not None and (examples or config.model is not None):
         assert config.validation is not None
         validation = problems.attempt(_tokenise, reader, config.validation, start, held_out)
-    # Where the data are bad, the largest: it refuses the fewest schedules.
+    # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
     schedule = problems.attempt(_parse, config.schedule, start, horizon)
     mixture = [problems.attempt(_parse, text, start, horizon) for text in config.mixture]
@@ -114,7 +114,7 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
 
 
 def depth_share(schedule: ExitSchedule, examples: Sequence[TokenisedExample]) -> float:
-    """Positions run over all layers, divided by those at full depth; prompts included.
+    """Return layer runs over all positions, prompts included, as a share of full depth.
 
     12 layers, a prompt of 40 tokens, 40 tokens fed back at a mean of 3: (480 + 120) / 960 = 0.625.
     """
@@ -132,7 +132,7 @@ def depth_share(schedule: ExitSchedule, examples: Sequence[TokenisedExample]) ->
 def _check_adapters(config: TuneConfig) -> None:
     if config.lora is not None and find_spec("peft") is None:
         raise MissingExtraError(
-            "skipdec tune --lora", "needs peft, not installed here; run: pip install peft"
+            "skipdec tune --lora", "needs peft, which is not installed; run: pip install peft"
         )
 
 
@@ -144,7 +144,7 @@ def _load_validation(config: TuneConfig) -> list[Example] | None:
 
 
 def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
-    """``tokenise`` for this model."""
+    """Return ``tokenise`` with this model's arguments."""
     longest = start.spec.max_seq_len
     wanted = config.max_length or longest
     if wanted > longest:

@@ -1,4 +1,4 @@
-"""What a tuning did, as JSON and as curves."""
+"""Report of a tuning, as JSON and as curves."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _PACKAGES = ("skipdec", "torch", "transformers", "accelerate", "tokenizers")
 
 
 class DataReport(FrozenModel):
-    """The examples, in tokens."""
+    """Sizes of the examples, in tokens."""
 
     examples: int
-    truncated: int = Field(description="completions cut off at the greatest length")
+    truncated: int = Field(description="completions cut at the maximum length")
     median_prompt: int
     median_completion: int
     longest: int = Field(description="prompt and completion together")
-    digest: str = Field(description="of all token ids")
+    digest: str = Field(description="SHA-256 of all token ids")
 
 
 class ScheduleReport(FrozenModel):
-    """A schedule that steps ran, and how many."""
+    """A schedule and the number of steps that ran it."""
 
     text: str
     steps: int
-    depth_share: float = Field(description="layers times positions, of those at full depth")
+    depth_share: float = Field(description="layers times positions, relative to full depth")
 
 
 class LossReport(FrozenModel):
-    """The mean loss since the last report, in nats a token; distillation included."""
+    """Mean loss since the previous entry, in nats per token, distillation included."""
 
     step: int
     loss: float
@@ -53,7 +53,7 @@ class LossReport(FrozenModel):
 
 
 class ValidationReport(FrozenModel):
-    """Cross-entropy of held-out completions, nats a token, at the schedule and at full depth."""
+    """Cross-entropy of held-out completions, in nats per token, at the schedule and full depth."""
 
     examples: int
     start_at_schedule: float
@@ -63,7 +63,7 @@ class ValidationReport(FrozenModel):
 
 
 class TuningReport(FrozenModel):
-    """A finished tuning. Times in seconds; everything else is the same on every machine."""
+    """Report of a finished tuning. Times are in seconds; all else is the same on every machine."""
 
     output: Path
     config: dict[str, Any]
@@ -72,7 +72,7 @@ class TuningReport(FrozenModel):
     trained_parameters: int = Field(description="fewer than all with LoRA")
     schedule: dict[str, Any]
     schedule_text: str
-    horizon_is_median: bool = Field(description="False: the schedule has a horizon of its own")
+    horizon_is_median: bool = Field(description="False: the schedule has its own horizon")
     data: DataReport
     steps: int
     epochs: float
@@ -87,7 +87,7 @@ class TuningReport(FrozenModel):
 
     @property
     def final_loss(self) -> float | None:
-        """The last mean that was logged; None where the run was too short for one."""
+        """The last logged mean; None if the run was too short for one."""
         return self.losses[-1].loss if self.losses else None
 
 
@@ -102,7 +102,7 @@ def make_report(
     processes: int,
     device: str,
 ) -> TuningReport:
-    """Gather what ``plan`` asked for and what Trainer did; ``losses`` on held-out examples."""
+    """Combine the options of ``plan``, Trainer's state and ``losses`` on held-out examples."""
     validation = None
     if plan.validation is not None:
         validation = ValidationReport(examples=len(plan.validation.examples), **losses)
@@ -145,7 +145,7 @@ def _data_report(data: TokenisedData) -> DataReport:
 
 
 def _schedule_reports(plan: TuningPlan, num_steps: int) -> tuple[ScheduleReport, ...]:
-    """Each schedule in the order in which steps first ran it."""
+    """Return the schedules in the order in which steps first ran them."""
     counts = Counter(plan.schedules.at(step, num_steps) for step in range(num_steps))
     return tuple(
         ScheduleReport(
@@ -159,9 +159,9 @@ def _schedule_reports(plan: TuningPlan, num_steps: int) -> tuple[ScheduleReport,
 
 @picture_style()
 def plot_curves(report: TuningReport, path: Path) -> None:
-    """Draw loss and learning rate over the steps to ``path``, a PNG.
+    """Plot loss and learning rate over the steps to ``path``, a PNG.
 
-    Raises MissingExtraError where matplotlib is not installed.
+    Raises MissingExtraError if matplotlib is not installed.
     """
     require_extra("plot", "curves of a tuning")
     from matplotlib.figure import Figure
@@ -169,7 +169,7 @@ def plot_curves(report: TuningReport, path: Path) -> None:
     steps = [entry.step for entry in report.losses]
     figure = Figure(figsize=(WIDTH, 4), layout="constrained")
     axes = figure.subplots()
-    marker = "o" if len(steps) <= _FEW_POINTS else ""  # a line of one point is not seen
+    marker = "o" if len(steps) <= _FEW_POINTS else ""  # a line with one point is invisible
     losses = [entry.loss for entry in report.losses]
     axes.plot(steps, losses, marker=marker, color="#3b6ea5", label="training")
     if report.validation is not None:
@@ -178,7 +178,7 @@ def plot_curves(report: TuningReport, path: Path) -> None:
             [0, report.steps], points, "o", color="#c0392b", label="held out, at the schedule"
         )
     axes.set_xlabel("step")
-    axes.set_ylabel("loss, nats a token")
+    axes.set_ylabel("loss, nats per token")
     axes.set_title(f"{report.schedule_text}, {report.data.examples} examples")
     axes.legend(loc="upper right")
     rates = axes.twinx()

@@ -1,8 +1,9 @@
-"""The saves of an unfinished tuning: sealed once they are whole, checked before one is resumed.
+"""The saves of an unfinished tuning: sealed once complete, checked before resuming.
 
-Trainer writes a directory ``checkpoint-500`` file by file and, resuming, goes on without those that
-are missing: with a fresh optimizer, say, to other weights. So each save gets a seal behind its last
-file, the sizes and hashes of all others; one without it, or that differs from it, is damaged.
+Trainer writes a directory ``checkpoint-500`` file by file. On resuming it ignores missing files, so
+that a fresh optimizer, for example, leads to other weights. Each save therefore gets a seal after
+its last file: the sizes and hashes of all others. A save without a seal, or that differs from it,
+is damaged.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ _PREFIX = "checkpoint-"
 
 @dataclass(frozen=True)
 class Save:
-    """One directory of Trainer's. ``step``: how many steps had been done."""
+    """One checkpoint directory of Trainer's."""
 
     path: Path
 
     @property
     def step(self) -> int:
-        """500 of ``checkpoint-500``."""
+        """Steps done: 500 for ``checkpoint-500``."""
         return int(self.path.name.removeprefix(_PREFIX))
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it was whole once."""
+        """True if the save was completed."""
         return (self.path / SEAL_NAME).is_file()
 
     def seal(self) -> None:
-        """Write down what the save consists of; nothing of it is written afterwards."""
+        """Record sizes and hashes of the save, to which nothing is written afterwards."""
         document = [record.model_dump(mode="json") for record in self._records()]
         content = json.dumps(document, indent=2) + "\n"
         replace_file(self.path / SEAL_NAME, content.encode())
 
     def damage(self) -> str | None:
-        """What is wrong with it, hashing every byte; None: it is what was sealed."""
+        """Return the damage, hashing every byte; None if the save equals its seal."""
         if not self.is_sealed:
             return f"has no {SEAL_NAME}: its writing was interrupted"
         try:
@@ -67,21 +68,21 @@ class Save:
         return None
 
     def _records(self) -> list[FileRecord]:
-        """Every file but the seal, by name."""
+        """Return records of all files but the seal, by name."""
         paths = sorted(path for path in self.path.rglob("*") if path.is_file())
         names = (path.relative_to(self.path).as_posix() for path in paths)
         return [file_record(self.path, name) for name in names if name != SEAL_NAME]
 
 
 def saves_in(directory: Path) -> list[Save]:
-    """All saves of a run, whole or not, the newest first."""
+    """Return all saves of a run, damaged or not, newest first."""
     saves = (Save(path) for path in directory.glob(f"{_PREFIX}*"))
     numbered = [save for save in saves if save.path.name.removeprefix(_PREFIX).isdecimal()]
     return sorted(numbered, key=lambda save: save.step, reverse=True)
 
 
 def newest_whole(saves: Sequence[Save]) -> tuple[Save | None, list[str]]:
-    """The first of ``saves`` that is not damaged, and what is wrong with those before it."""
+    """Return the first undamaged save, and the damage of those before it."""
     damages: list[str] = []
     for save in saves:
         damage = save.damage()

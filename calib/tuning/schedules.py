@@ -1,4 +1,4 @@
-"""Which schedule a training step runs: the target, a mixture, or a curriculum towards it."""
+"""Choose the schedule of a training step: the target, a mixture, or a curriculum towards it."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from ...runtime.schedule.fields import round_half_up
 
 
 class StepSchedules(Protocol):
-    """A function of the step alone, so that a resumed run and every process agree."""
+    """A function of the step only, so that resumed runs and all processes agree."""
 
     def at(self, step: int, num_steps: int) -> ExitSchedule:
-        """The schedule of optimizer step ``step``, 0 ≤ step < num_steps."""
+        """Return the schedule of optimizer step ``step``, 0 ≤ step < num_steps."""
 
 
 class TargetOnly:
-    """Every step runs the target."""
+    """Runs the target in every step."""
 
     def __init__(self, target: ExitSchedule) -> None:
         self._target = target
 
     def at(self, step: int, num_steps: int) -> ExitSchedule:
-        """The target."""
+        """Return the target."""
         return self._target
 
 
 class Mixture:
-    """Each step draws one of several schedules, all equally likely, by seed and step."""
+    """Draws one of several schedules per step, all equally likely, from seed and step."""
 
     def __init__(self, schedules: Sequence[ExitSchedule], seed: int) -> None:
         self._schedules = tuple(dict.fromkeys(schedules))
         self._seed = seed
 
     def at(self, step: int, num_steps: int) -> ExitSchedule:
-        """The schedule drawn."""
+        """Return the schedule drawn for ``step``."""
         return random.Random(f"{self._seed}:{step}").choice(self._schedules)
 
 
 class Curriculum:
-    """Depth shrinks from full to the target over the first ``fraction`` of the steps.
+    """Shrinks depth from full to the target over the first ``fraction`` of the steps.
 
-    In as many stages as layers are saved in the end: 12 layers to a target with min 4 take 8
-    stages and arrive at the target after them. ``fraction=0.5`` of 160 steps: a stage takes 10.
+    There is one stage per layer saved in the end: 12 layers to a target with min 4 take 8 stages
+    and then reach the target. ``fraction=0.5`` of 160 steps: a stage takes 10.
     """
 
     def __init__(self, target: ExitSchedule, fraction: float) -> None:
@@ -54,7 +54,7 @@ class Curriculum:
         self._fraction = fraction
 
     def at(self, step: int, num_steps: int) -> ExitSchedule:
-        """The stage that ``step`` falls into; the target after the last one."""
+        """Return the schedule of the stage of ``step``; the target after the last one."""
         stages = self._target.num_layers - self._target.min_exit_layer
         stage = int(step / (self._fraction * num_steps) * stages)
         return self._target if stage >= stages else _between(self._target, Fraction(stage, stages))
@@ -62,7 +62,8 @@ class Curriculum:
 
 @cache
 def _between(target: ExitSchedule, progress: Fraction) -> ExitSchedule:
-    """The schedule whose budgets are ``progress`` of the way from full depth to the target's.
+    """Return the schedule whose budgets are ``progress`` of the way from full depth to the
+    target's.
 
     12 layers, budgets 8 6 4, half way: 10 9 8.
     """
@@ -83,7 +84,7 @@ def _between(target: ExitSchedule, progress: Fraction) -> ExitSchedule:
 def step_schedules(
     target: ExitSchedule, *, curriculum: float | None, mixture: Sequence[ExitSchedule], seed: int
 ) -> StepSchedules:
-    """What a tuning's options ask for; a ``mixture`` that is not empty also has full depth."""
+    """Return the schedules that a tuning's options select; a ``mixture`` also has full depth."""
     if curriculum is not None:
         return Curriculum(target, curriculum)
     if not mixture:

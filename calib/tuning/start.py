@@ -1,4 +1,4 @@
-"""What a tuning starts from: a checkpoint's weights and tokenizer, or a fresh model's."""
+"""The starting point of a tuning: a checkpoint's weights and tokenizer, or a fresh model's."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 
 class StartModel(ABC):
-    """``spec``: its structure. ``files``: the tokenizer's, by name, as they are published.
+    """A model to tune. ``spec`` is its structure, ``files`` are the tokenizer's, by published name.
 
-    ``prompt_template``: what an earlier tuning's prompts stood in; None: they stood alone.
+    ``prompt_template`` is that of an earlier tuning; None if prompts were used as they were.
     """
 
     spec: ModelSpec
@@ -45,7 +45,7 @@ class StartModel(ABC):
 
     @property
     def eos_token_id(self) -> int:
-        """What ends a completion. Raises CheckpointError for a model without it."""
+        """Token that ends a completion. Raises CheckpointError if the model has none."""
         if self.spec.eos_token_id is None:
             raise CheckpointError(
                 self.spec.name,
@@ -55,11 +55,11 @@ class StartModel(ABC):
 
     @abstractmethod
     def load(self) -> SkipModel:
-        """The model in float32, the same weights at each call."""
+        """Return the model in float32, with the same weights at each call."""
 
 
 class CheckpointStart(StartModel):
-    """A checkpoint directory, or one that is downloaded from the hub."""
+    """A checkpoint directory, downloaded from the hub if necessary."""
 
     def __init__(self, model: str) -> None:
         directory = locate(CheckpointSource(model=model))
@@ -93,11 +93,11 @@ class FreshStart(StartModel):
 
     @property
     def tokenizer_size(self) -> int:
-        """Tokens of the trained vocabulary."""
+        """Vocabulary size of the trained tokenizer."""
         return Tokenizer.parse(self.files["tokenizer.json"], "tokenizer").vocab_size
 
     def load(self) -> SkipModel:
-        """Draw the weights by the seed."""
+        """Draw the weights from the seed."""
         from transformers import set_seed
 
         from .model import ATTENTION
@@ -109,10 +109,10 @@ class FreshStart(StartModel):
 
 
 def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
-    """What ``config`` starts from; a fresh tokenizer is trained on ``examples``.
+    """Return the start model of ``config``; a fresh tokenizer is trained on ``examples``.
 
-    Raises CheckpointError or UnsupportedModelError for a checkpoint that can't be tuned, and
-    UsageError for sizes of a fresh model that can't be.
+    Raises CheckpointError or UnsupportedModelError if the checkpoint can't be tuned, and UsageError
+    if the sizes of a fresh model are invalid.
     """
     if config.model is not None:
         return CheckpointStart(config.model)
@@ -133,5 +133,5 @@ def _read_config(directory: CheckpointDirectory) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(directory.name, f"config.json can't be read ({error})") from error
     if not isinstance(document, dict):
-        raise CheckpointError(directory.name, "config.json is no JSON object")
+        raise CheckpointError(directory.name, "config.json is not a JSON object")
     return document

@@ -1,4 +1,4 @@
-"""From a plan to transformers' Trainer and back to plain weights."""
+"""Turn a plan into transformers' Trainer, and its result into plain weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_wit
 
 
 def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrainer:
-    """The Trainer that ``plan`` asks for; ``model`` holds the start weights."""
+    """Return the Trainer for ``plan``; ``model`` holds the start weights."""
     config = plan.config
     trainer = SkipTrainer(
         model=model if config.lora is None else _with_adapters(plan, model, config.lora),
@@ -52,12 +52,12 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
         distillation=config.distillation,
         teacher=None if config.distillation is None else plan.start.load(),
     )
-    trainer.remove_callback(PrinterCallback)  # it writes to stdout, where results go
+    trainer.remove_callback(PrinterCallback)  # writes to stdout, which is for results
     return trainer
 
 
 def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
-    """Trainer's options; a CPU where there is no CUDA device, or where it is asked for."""
+    """Return Trainer's options, on a CPU if there is no CUDA device or the CPU is requested."""
     return TrainingArguments(
         output_dir=directory,
         learning_rate=config.learning_rate,
@@ -74,7 +74,7 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         seed=config.seed,
         logging_steps=config.logging_steps,
         logging_first_step=True,
-        logging_nan_inf_filter=False,  # DivergenceCheck sees them
+        logging_nan_inf_filter=False,  # DivergenceCheck handles them
         save_steps=config.save_steps,
         save_total_limit=2,
         use_cpu=config.device == "cpu" or not torch.cuda.is_available(),
@@ -88,10 +88,10 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
 def tuned_weights(
     plan: TuningPlan, trainer: SkipTrainer, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, int] | None:
-    """Transformers' own model with the tuned weights, adapters merged, and how many were trained.
+    """Return transformers' own model with the tuned weights, and the number of trained ones.
 
-    Weights of all processes are gathered; None but in the main one. Raises SkipDecError in each of
-    them if the weights, as they would be written, are not finite.
+    Adapters are merged and the weights of all processes gathered; None except in the main process.
+    Raises SkipDecError in every process if the weights, as they would be written, are not finite.
     """
     tuned = _gathered(plan, trainer, dtype)
     finite = tuned is None or are_finite(tuned[0].parameters())
@@ -108,7 +108,7 @@ def _gathered(
     if not trainer.is_world_process_zero():
         return None
     source = trainer.accelerator.unwrap_model(trainer.model)
-    if plan.config.lora is not None:  # merged in a copy: what was trained may be in shards
+    if plan.config.lora is not None:  # merged in a copy, as the trained weights may be sharded
         adapted = _with_adapters(plan, plan.start.load(), plan.config.lora)
         adapted.load_state_dict(state)
         source = adapted.merge_and_unload()
@@ -130,7 +130,7 @@ def _with_adapters(plan: TuningPlan, model: SkipModel, config: LoraConfig) -> Pe
         lora_dropout=config.dropout,
         target_modules=list(plan.start.family.adapter_targets),
     )
-    with warnings.catch_warnings():  # peft reads the property that transformers renamed
+    with warnings.catch_warnings():  # peft reads a property that transformers renamed
         warnings.filterwarnings(
             "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
         )
@@ -138,7 +138,7 @@ def _with_adapters(plan: TuningPlan, model: SkipModel, config: LoraConfig) -> Pe
 
 
 class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Passes Trainer's events on."""
+    """Forwards Trainer's events."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
@@ -163,7 +163,7 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
         if state.global_step >= state.max_steps:
-            control.should_log = True  # a short run's curve has an end, too
+            control.should_log = True  # also end a short run's curve
         if state.is_world_process_zero:
             self._events.advance()
 
@@ -180,7 +180,7 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
 
 
 class _Sealer(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Seals each save when all processes have written their part of it."""
+    """Seals each save after all processes have written their parts."""
 
     def on_save(
         self,
@@ -189,7 +189,7 @@ class _Sealer(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        everywhere(True, args.device)  # waits for all of them
+        everywhere(True, args.device)  # waits for all processes
         if state.is_world_process_zero:
             Save(Path(args.output_dir) / f"checkpoint-{state.global_step}").seal()
 
@@ -197,8 +197,8 @@ class _Sealer(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
 class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     """Trains at the schedule of the step; evaluates at the target.
 
-    ``teacher`` runs at full depth; it is moved to the device of the model. ``groups_lengths``:
-    whole steps of texts of like length, see ``LikeLengths``; the training data is an
+    ``teacher`` runs at full depth and is moved to the device of the model. ``groups_lengths`` makes
+    whole steps of texts of similar length, see ``LikeLengths``; the training data is an
     ExampleDataset.
     """
 
@@ -220,9 +220,9 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         self._teacher = None if teacher is None else teacher.to(self.args.device).eval()
 
     def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401
-        """Trainer's hook for the order of examples; its own grouping forgets it on resuming."""
+        """Override Trainer's order of examples, whose own grouping loses it on resuming."""
         dataset: ExampleDataset = train_dataset or self.train_dataset
-        rows = (  # of one step, in all processes
+        rows = (  # rows of one step, in all processes
             self.args.train_batch_size
             * self.args.gradient_accumulation_steps
             * self.args.world_size
@@ -233,7 +233,9 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> Any:  # noqa: ANN401  (Trainer's: a step's batches, and their number of labels)
-        """No batches after the last step: Trainer would resume a finished run by another step."""
+        """Return no batches after the last step, as Trainer would resume a finished run by another
+        step.
+        """
         if self.state.global_step >= self.state.max_steps:
             return [], None
         return super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -245,7 +247,7 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:  # noqa: ANN401  (Trainer's: the loss, or the loss and the outputs)
-        """Mean loss over the labels of the whole step, whatever its parts and processes."""
+        """Return the mean loss over the labels of the whole step, in all parts and processes."""
         schedule = self._target
         if model.training:
             schedule = self._schedules.at(self.state.global_step, self.state.max_steps)
@@ -258,7 +260,7 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         if num_items_in_batch is None:
             loss = total / targets.numel()
         else:
-            # Gradients of several processes are averaged; this makes them the sum.
+            # Gradients of several processes are averaged; this makes the result their sum.
             loss = total * self.accelerator.num_processes / num_items_in_batch
         return (loss, {"loss": loss}) if return_outputs else loss
 

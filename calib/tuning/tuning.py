@@ -1,4 +1,4 @@
-"""``tune``: from a checkpoint and examples to a checkpoint that is ready to skip layers."""
+"""``tune``: fine-tune a checkpoint so that it is ready to skip layers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ _TITLES = {
 def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | None:
     """Tune as ``config`` says, publish the checkpoint with its schedule and return the report.
 
-    The output is a Hugging Face directory that ``skipdec export`` takes, its schedule included;
-    it appears whole, in one step. Under ``torchrun`` every process calls this; None but in the
-    main one. An interrupted run goes on with ``resume=True`` and ends in the same weights.
+    The output is a Hugging Face directory that ``skipdec export`` takes, including its schedule; it
+    appears atomically. Under ``torchrun`` every process calls this; only the main one gets the
+    report, the others None. An interrupted run continues with ``resume=True`` and ends with the
+    same weights.
 
     Raises SkipDecError before any work if something is wrong, see ``plan_tuning``; later, if losses
     or weights are not finite.
@@ -66,7 +67,7 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
 
 
 def is_main() -> bool:
-    """Whether this is torchrun's first process, or the only one."""
+    """Return True in torchrun's first process, or in the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -81,7 +82,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     seconds: dict[str, float] = {}
     with _timed(seconds, "load", events):
         model = plan.start.load()
-    set_seed(plan.config.seed)  # of adapters and dropout
+    set_seed(plan.config.seed)  # for adapters and dropout
     losses: dict[str, float] = {}
     with _timed(seconds, "validate", events):
         if plan.validation is not None and is_main():
@@ -123,7 +124,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
 
 @contextmanager
 def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[None]:
-    """Announce a stage and note how long it took."""
+    """Announce a stage and record how long it took."""
     events.stage(_TITLES[stage])
     begin = perf_counter()
     yield
@@ -131,7 +132,7 @@ def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[No
 
 
 def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]:
-    """Loss on the held-out examples: ``NAME_at_schedule`` and ``NAME_at_full``."""
+    """Return losses on the held-out examples: ``NAME_at_schedule`` and ``NAME_at_full``."""
     from .batches import mean_loss
 
     assert plan.validation is not None
@@ -145,7 +146,7 @@ def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]
 
 
 def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path) -> None:
-    """Weights, config, tokenizer, template and schedule, as ``skipdec export`` reads them."""
+    """Write weights, config, tokenizer, template and schedule for ``skipdec export``."""
     from safetensors import SafetensorError
 
     with naming_full_disk(directory, SafetensorError):

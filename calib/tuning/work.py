@@ -1,4 +1,4 @@
-"""Where a tuning works, and how its result takes its place."""
+"""Directories of a tuning, and publishing of its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .saves import Save, newest_whole, saves_in
 REPORT_NAME = "tuning_report.json"
 CURVES_NAME = "tuning_curves.png"
 FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
-"""Fields of TuneConfig that do not change a model: a run that resumes another may have its own."""
+"""Fields of TuneConfig that do not affect the model: a resumed run may change them."""
 
 _OPTIONS_NAME = "options.json"
 _PUBLISHED_NAME = "published"
@@ -28,7 +28,7 @@ _PUBLISHED_NAME = "published"
 
 @dataclass(frozen=True)
 class Resumed:
-    """The save that a run goes on from. ``warnings``: which later ones are damaged, for people."""
+    """The save from which a run continues. ``warnings`` name damaged later saves for people."""
 
     save: Save
     warnings: tuple[str, ...]
@@ -36,30 +36,30 @@ class Resumed:
 
 @dataclass(frozen=True)
 class TuningDirectories:
-    """Three names beside each other: the result, what a run saves, and what is being published."""
+    """Three neighbouring names: the result, a run's saves, and what is being published."""
 
     output: Path
 
     @property
     def work(self) -> Path:
-        """The state of an unfinished tuning: its options and Trainer's checkpoints."""
+        """State of an unfinished tuning: its options and Trainer's checkpoints."""
         return self.output.with_name(f".{self.output.name}.tuning")
 
     @property
     def checkpoints(self) -> Path:
-        """Trainer's checkpoints, ``checkpoint-500`` and so on."""
+        """Directory of Trainer's checkpoints, ``checkpoint-500`` and so on."""
         return self.work / "checkpoints"
 
     @property
     def place(self) -> Place:
-        """The result's own."""
+        """Place of the result."""
         return Place(self.output, REPORT_NAME, "a tuned checkpoint")
 
     def check(self, *, force: bool, resume: bool) -> None:
         """Raise UsageError if no result may be put there, or an unfinished run would be lost.
 
-        With ``force`` a directory may be replaced that a tuning wrote, never anything else. What
-        was left by a run that was killed after its result had taken its place is deleted.
+        With ``force``, only a directory that a tuning wrote may be replaced. Leftovers of a run
+        that was killed after publishing its result are deleted.
         """
         foreign = foreign_directory(self.work)
         if foreign is None and self._is_published:
@@ -69,21 +69,21 @@ class TuningDirectories:
             problems.append(f"needs the name {self.work.name}, which {foreign}")
         if not resume and self.last_checkpoint() is not None:
             problems.append(
-                f"was being tuned before; go on with --resume, or delete {self.work} to start anew"
+                f"has an unfinished tuning; pass --resume, or delete {self.work} to start over"
             )
         if problems:
             self.place.sweep()
             raise UsageError(str(self.output), *problems)
 
     def last_checkpoint(self) -> Path | None:
-        """Trainer's newest checkpoint that was written to its end; None where there is none."""
+        """Trainer's newest completed checkpoint; None if there is none."""
         sealed = (save.path for save in saves_in(self.checkpoints) if save.is_sealed)
         return next(sealed, None)
 
     def resumed(self) -> Resumed:
-        """The newest save that is whole: every byte of it is hashed, and of damaged newer ones.
+        """Return the newest undamaged save; hashes every byte of it and of damaged newer ones.
 
-        Raises UsageError, saying what is wrong with each, where there is none.
+        Raises UsageError with the damage of each save if none is left.
         """
         saves = saves_in(self.checkpoints)
         if not saves:
@@ -92,27 +92,29 @@ class TuningDirectories:
             )
         save, damages = newest_whole(saves)
         if save is None:
-            advice = f"no save is whole; delete {self.work} to start anew, without --resume"
+            advice = f"every save is damaged; delete {self.work} to start over, without --resume"
             raise UsageError(str(self.checkpoints), *damages, advice)
         warnings = (f"{damage}: it is deleted" for damage in damages)
         return Resumed(save, (*warnings, *([f"resumed at step {save.step}"] if damages else [])))
 
     def begin(self, options: Mapping[str, Any], *, resumed: Resumed | None) -> None:
-        """Make the working directory; on resuming, hold ``options`` against those of the start.
+        """Create the working directory; on resuming, compare ``options`` with the first run's.
 
-        Saves that are newer than ``resumed`` are damaged, and deleted. The caller is in the block
-        of ``place.locked``. Raises UsageError with every option that differs.
+        Saves newer than ``resumed`` are damaged and get deleted. Call this inside ``place.locked``.
+        Raises UsageError with every option that differs.
         """
         path = self.work / _OPTIONS_NAME
         if resumed is None:
-            shutil.rmtree(self.work, ignore_errors=True)  # of a run that was killed before a save
+            shutil.rmtree(
+                self.work, ignore_errors=True
+            )  # left by a run that was killed before its first save
             self.checkpoints.mkdir(parents=True)
             replace_file(path, (json.dumps(options, indent=2) + "\n").encode())
             return
-        advice = f"delete {self.work} to start anew, without --resume"
+        advice = f"delete {self.work} to start over, without --resume"
         before = read_json(path, UsageError, remedy=advice)
         if not isinstance(before, dict):
-            raise UsageError(str(path), f"holds no options; {advice}")
+            raise UsageError(str(path), f"contains no options; {advice}")
         after = json.loads(json.dumps(options))
         problems = [
             f"{name} is {after.get(name)!r}; the run began with {before.get(name)!r}, resume "
@@ -127,20 +129,20 @@ class TuningDirectories:
                 shutil.rmtree(save.path)
 
     def abandon(self) -> None:
-        """After a failure: forget a run that saved nothing, which can't be resumed."""
+        """Delete the state of a failed run that saved nothing and so can't be resumed."""
         if self.last_checkpoint() is None:
-            shutil.rmtree(self.work, ignore_errors=True)  # the failure itself is what matters
+            shutil.rmtree(self.work, ignore_errors=True)  # errors here must not hide the failure
 
     def stage(self) -> Path:
-        """An empty directory for the result, beside its place."""
+        """Return an empty directory for the result, beside its place."""
         self.place.delete(self.place.partial)
         self.place.partial.mkdir(parents=True)
         return self.place.partial
 
     def publish(self) -> None:
-        """Put what was staged in its place in one step, and forget the run's state.
+        """Publish the staged result atomically and delete the run's state.
 
-        The caller is in the block of ``place.locked``.
+        Call this inside ``place.locked``.
         """
         digest = file_record(self.place.partial, REPORT_NAME).sha256
         replace_file(self.work / _PUBLISHED_NAME, digest.encode())
@@ -149,18 +151,18 @@ class TuningDirectories:
 
     @property
     def _is_published(self) -> bool:
-        """Whether the run's result has taken its place: its report is there, times included."""
+        """True if the run's result, recognised by its report, is in place."""
         published = self.work / _PUBLISHED_NAME
         if not (published.is_file() and (self.output / REPORT_NAME).is_file()):
             return False
         return published.read_text() == file_record(self.output, REPORT_NAME).sha256
 
     def _forget(self) -> None:
-        """Delete the run's state, what says that it is published last."""
+        """Delete the run's state, the published mark last."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         shutil.rmtree(self.work, ignore_errors=True)
 
 
 def num_processes() -> int:
-    """How many processes torchrun started; 1 without it."""
+    """Return the number of processes that torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,1 +1,1 @@
-"""How an OPT is tuned."""
+"""Tuning of OPT models."""

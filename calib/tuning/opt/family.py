@@ -1,4 +1,4 @@
-"""OPT, as tuning sees every family."""
+"""The OPT family, as `TuningFamily` defines it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class OptTuning:
-    """See TuningFamily."""
+    """Tunes OPT models."""
 
     adapter_targets = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 
     def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:
-        """Pre-norm, its embeddings tied and as wide as its layers."""
+        """Return config.json of a pre-norm OPT with tied embeddings, as wide as its layers."""
         return {
             "model_type": "opt",
             "architectures": ["OPTForCausalLM"],
@@ -30,7 +30,7 @@ class OptTuning:
         }
 
     def model_class(self) -> type[SkipOPTForCausalLM]:
-        """See TuningFamily."""
+        """Return the trained model's class, imported only when called."""
         from .model import SkipOPTForCausalLM
 
         return SkipOPTForCausalLM

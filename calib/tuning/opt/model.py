@@ -1,4 +1,4 @@
-"""Hugging Face's OPT, taken apart as skipping asks."""
+"""Hugging Face's OPT with a forward pass that skips layers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 from transformers import OPTForCausalLM
+from typing_extensions import override
 
 from ..model import SkipModel
 
 
 class SkipOPTForCausalLM(SkipModel, OPTForCausalLM):  # type: ignore[misc]  # transformers is untyped
-    """``layerdrop`` of the configuration is ignored: the schedule decides which layers run."""
+    """OPT that follows a schedule; the configuration's ``layerdrop`` is ignored."""
 
     plain_class = OPTForCausalLM
 
     @property
+    @override
     def decoder_layers(self) -> Sequence[nn.Module]:
-        """See SkipModel."""
         layers: Sequence[nn.Module] = self.model.decoder.layers
         return layers
 
+    @override
     def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """See SkipModel."""
         decoder = self.model.decoder
         tokens = decoder.embed_tokens(input_ids)  # [B, S, P]
         if decoder.project_in is not None:
@@ -30,13 +31,13 @@ class SkipOPTForCausalLM(SkipModel, OPTForCausalLM):  # type: ignore[misc]  # tr
         hidden: Tensor = tokens + decoder.embed_positions(None, position_ids=positions[None])
         return hidden
 
+    @override
     def run_layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
-        """See SkipModel."""
         after: Tensor = layer(hidden, attention_mask=None)
         return after
 
+    @override
     def head(self, rows: Tensor) -> Tensor:
-        """See SkipModel."""
         decoder = self.model.decoder
         if decoder.final_layer_norm is not None:
             rows = decoder.final_layer_norm(rows)
