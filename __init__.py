@@ -1,6 +1,6 @@
 """skipdec: OPT compiled layer by layer, decoded with only the layers that each token needs.
 
-The public names load lazily, so that ``import skipdec`` costs nothing until one is used.
+Public names load lazily, so that ``import skipdec`` imports nothing until one is used.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_RUNNING = {  # what a service needs: no torch, no onnx
+_RUNNING = {  # everything a service needs; no torch, no onnx
     "AsyncEngine": ".runtime.serving.async_engine",
     "BenchConfig": ".runtime.measuring.config",
     "BenchReport": ".runtime.measuring.bench",
@@ -180,7 +180,7 @@ _MAKING = {
 }
 _PUBLIC_NAMES = _RUNNING | _MAKING
 
-__all__ = [  # a star takes _RUNNING alone: the others would load torch
+__all__ = [  # a star import takes only _RUNNING, as the others would load torch
     "AsyncEngine",
     "BenchConfig",
     "BenchReport",

@@ -1,4 +1,4 @@
-"""The ``skipdec`` command: names every command; each is loaded when it is run."""
+"""The ``skipdec`` command line; each command's module is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from .engines.host.processor import restart_with_huge_pages
 from .engines.host.signals import Interrupts
 from .engines.host.streams import discard_stdout, prepare_streams
 
-_COMMANDS = {  # name → the module whose `register` adds it, and what it is for
+_COMMANDS = {  # name → the module whose `register` adds it, and its purpose
     "export": ("exporter.commands.export", "Compile an OPT checkpoint to a verified bundle."),
     "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
-    "compare": ("exporter.commands.compare", "Find where two ways to run engines part."),
+    "compare": ("exporter.commands.compare", "Find where two ways to run engines diverge."),
     "verify": ("exporter.commands.verify", "Check a bundle's bytes, engines and greedy tokens."),
     "push": ("exporter.commands.push", "Upload a bundle or a checkpoint to the hub."),
-    "bench": ("runtime.commands.bench", "Measure latency, throughput and what skipping gains."),
-    "doctor": ("runtime.commands.doctor", "Show what this machine can do, and what is missing."),
+    "bench": ("runtime.commands.bench", "Measure latency, throughput and speed-ups."),
+    "doctor": ("runtime.commands.doctor", "Show what works on this machine and what is missing."),
     "generate": ("runtime.commands.generate", "Continue prompts with a bundle's engines."),
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
-    "serve": ("runtime.commands.serve", "Serve bundles over HTTP, as OpenAI's completions."),
+    "serve": ("runtime.commands.serve", "Serve bundles over OpenAI's completions API."),
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
-    "upgrade": ("runtime.commands.upgrade", "Bring bundles to the present format."),
-    "triton": ("runtime.commands.triton", "Make bundles models of Triton Inference Server."),
-    "calibrate": ("calib.commands.calibrate", "Measure activations, for int8 and fp8 products."),
-    "round": ("calib.commands.round", "Round weights to int4 by what that does to outputs."),
-    "evaluate": ("calib.commands.evaluate", "Compare schedules: texts, metrics and time."),
+    "upgrade": ("runtime.commands.upgrade", "Convert bundles to the current format."),
+    "triton": ("runtime.commands.triton", "Set up bundles as models of Triton Inference Server."),
+    "calibrate": ("calib.commands.calibrate", "Measure ranges of activations for int8 and fp8."),
+    "round": ("calib.commands.round", "Round weights to int4 by the effect on outputs."),
+    "evaluate": ("calib.commands.evaluate", "Compare schedules by texts, metrics and time."),
     "tune": ("calib.commands.tune", "Fine-tune an OPT with the schedule that it will run."),
     "fit": ("calib.commands.fit", "Choose the exit schedule that reaches a goal."),
 }
 
 
 class _Commands(CommandGroup):
-    """Lists commands by their names alone: what they import would make ``--help`` slow."""
+    """Lists commands without importing them, which would make ``--help`` slow."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  (typer's own)
         name, _, rest = super().resolve_command(ctx, args)
@@ -89,11 +89,11 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Holds what stands before a command."""
+    """Hold the options that come before a command."""
 
 
 def _not_loaded() -> None:
-    """Stands for a command in the list of commands; it never runs."""
+    """Placeholder in the list of commands that never runs."""
 
 
 def main() -> None:
@@ -109,9 +109,9 @@ def export_main() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Run a command and end the process with its exit code, whatever stdout and signals do.
+    """Run a command and exit with its code, whatever happens to stdout and signals.
 
-    An export ends without taking torch apart, which takes a second or two.
+    An export exits without tearing down torch, which would take a second or two.
     """
     prepare_streams()
     interrupts = Interrupts()
@@ -124,7 +124,7 @@ def _run(arguments: list[str]) -> None:
     except BaseException:
         if interrupts.received is None:
             raise
-        code = 1  # what a library made of the interruption
+        code = 1  # a library may turn the interruption into its own error
     interrupts.uninstall()
     if interrupts.received is not None and code:
         code = 128 + interrupts.received
@@ -136,12 +136,12 @@ def _run(arguments: list[str]) -> None:
 
 
 def _flushed(code: str | int | None) -> str | int | None:
-    """Write out what is printed; the exit code, 1 if stdout could not take it all."""
+    """Flush stdout; return the exit code, 1 if stdout could not take all the output."""
     try:
         sys.stdout.flush()
     except OSError as error:
         discard_stdout()
-        if not code and error.errno != errno.EPIPE:  # else its reader has seen enough
+        if not code and error.errno != errno.EPIPE:  # EPIPE: the reader has seen enough
             sys.stderr.write(f"error: stdout | can't be written ({error.strerror})\n")
         code = code or 1
     sys.stderr.flush()

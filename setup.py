@@ -1,4 +1,4 @@
-"""Compiles kernels and libskipdec where there is a C++ compiler; pyproject.toml says the rest."""
+"""Compile kernels and libskipdec if there is a C++ compiler; pyproject.toml has the metadata."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError, OptionError
 
 KERNEL_SOURCES = Path("engines/kernels/native")
-RUNTIME = Path("runtime/native")  # in the tree and in the package, where lib/ and bin/ come beside
+RUNTIME = Path("runtime/native")  # in the tree and in the package, which adds lib/ and bin/
 SONAME = "libskipdec.so.1"
-OBJECTS = Path("build/native/objects")  # names all that libskipdec was linked from, for its tests
-COMPILED = Path("build/kernels")  # objects, which later builds use again
-SWITCH = "SKIPDEC_LIBSKIPDEC"  # 0 in the environment leaves libskipdec out
+OBJECTS = Path("build/native/objects")  # lists all objects in libskipdec, for its tests
+COMPILED = Path("build/kernels")  # objects that later builds reuse
+SWITCH = "SKIPDEC_LIBSKIPDEC"  # 0 in the environment skips libskipdec
 
-# Sources that enable an instruction set for all that follows, so that each needs a unit of its own.
+# Sources that enable an instruction set for all code after them, so that each needs its own unit.
 INSTRUCTION_SETS = {"portable", "neon", "avx2", "avxvnni", "avx512", "avx512vnni", "amx"}
 
 CXXFLAGS = os.environ.get("CXXFLAGS", "")
-# Files of one instruction set say so themselves, so that one set of flags does. Warnings are errors
-# only where SKIPDEC_WARNINGS_AS_ERRORS=1: another compiler's new warning must not cost a user the
-# kernels.
+# Files of one instruction set enable it themselves, so that one set of flags is enough. Warnings
+# are errors only with SKIPDEC_WARNINGS_AS_ERRORS=1: a new warning of another compiler must not cost
+# a user the kernels.
 COMPILE = [
     "-std=c++17",
     *(() if "-O" in CXXFLAGS else ("-O3",)),
-    *(() if "-g" in CXXFLAGS else ("-g0",)),  # Python's own flags say -g
-    "-ffp-contract=off",  # a product and a sum round twice, as ONNX Runtime's own nodes do
+    *(() if "-g" in CXXFLAGS else ("-g0",)),  # Python's own flags contain -g
+    "-ffp-contract=off",  # round products and sums separately, as ONNX Runtime's nodes do
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
     "-MMD",
 ]
-COLD = [] if "-O" in CXXFLAGS else ["-O1"]  # the programs: they parse options and print results
-# What nothing here uses of nlohmann/json.hpp, a quarter of the time that its header takes.
+COLD = [] if "-O" in CXXFLAGS else ["-O1"]  # the programs only parse options and print results
+# Leaves out unused parts of nlohmann/json.hpp, which take a quarter of its compile time.
 LEAN_JSON = ["-DJSON_NO_IO", "-DJSON_HAS_FILESYSTEM=0", "-DJSON_HAS_EXPERIMENTAL_FILESYSTEM=0"]
 KERNELS = Extension(
     # A library for ONNX Runtime, loaded by path and never imported.
@@ -60,30 +60,30 @@ KERNELS = Extension(
 
 
 class BuildNative(build_ext):
-    """Compiles only what changed, side by side; says what follows where something is missing."""
+    """Compiles changed sources in parallel and reports the effects of missing tools."""
 
     def run(self) -> None:
-        """Build the kernels, then libskipdec, which holds them too."""
+        """Build the kernels, then libskipdec, which includes them."""
         super().run()
         self._build_runtime(RUNTIME if self.inplace else self._packaged_runtime())
 
     def finalize_options(self) -> None:
-        """Refuse a switch that is neither on nor off, before anything is compiled."""
+        """Refuse an invalid switch before anything is compiled."""
         super().finalize_options()
         if (switch := os.environ.get(SWITCH, "1")) not in ("0", "1"):
             raise OptionError(f"{SWITCH} is {switch!r}; allowed: 0 to leave libskipdec out, or 1")
 
     def get_source_files(self) -> list[str]:
-        """What an sdist holds of C++."""
+        """Return the C++ files of an sdist."""
         made = (RUNTIME / "bin", RUNTIME / "lib")
         files = [file for file in RUNTIME.rglob("*") if file.is_file()]
         kept = [str(file) for file in files if not any(map(file.is_relative_to, made))]
         return [*super().get_source_files(), *sorted(kept)]
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile the sources, each into an object that later builds use again, and link them."""
+        """Compile each source into an object that later builds reuse, and link them."""
         library = Path(self.get_ext_fullpath(ext.name))
-        library.unlink(missing_ok=True)  # an older one must not pass for this one
+        library.unlink(missing_ok=True)  # an older library must not be mistaken for this one
         sources, ext.sources = ext.sources, []
         try:
             ext.extra_objects = self._kernel_objects(sources)
@@ -91,14 +91,14 @@ class BuildNative(build_ext):
         except (BaseError, CCompilerError):
             self.warn(
                 f"skipdec's kernels are left out: {self._compiler()} is missing or failed, see "
-                "above; ONNX Runtime's operators do their work, slower. For the kernels, install "
-                "g++ or clang++, or name one by CXX, and install skipdec again"
+                "above; ONNX Runtime's slower operators replace them. For the kernels, install "
+                "g++ or clang++, or set CXX to one, and reinstall skipdec"
             )
         finally:
             ext.sources = sources
 
     def copy_extensions_to_source(self) -> None:
-        """Beside the sources, too, no older library must pass for one that failed to compile."""
+        """Delete older libraries beside the sources if compiling failed, then copy the new ones."""
         build_py = self.get_finalized_command("build_py")
         for ext in self.extensions:
             copy, built = self._get_inplace_equivalent(build_py, ext)
@@ -107,7 +107,7 @@ class BuildNative(build_ext):
         super().copy_extensions_to_source()
 
     def has_native(self) -> bool:
-        """Whether the package that was built holds anything compiled."""
+        """Return True if the built package contains anything compiled."""
         built = (
             Path(self.get_ext_fullpath(KERNELS.name)),
             self._packaged_runtime() / "lib" / SONAME,
@@ -118,7 +118,7 @@ class BuildNative(build_ext):
         return Path(self.build_lib, "skipdec", RUNTIME)
 
     def _build_runtime(self, prefix: Path) -> None:
-        """libskipdec with all that C++ programs need, below ``prefix``; nothing where it can't."""
+        """Build libskipdec and all that C++ programs need below ``prefix``, if possible."""
         OBJECTS.unlink(missing_ok=True)
         made = ("bin", "lib") if prefix == RUNTIME else ("bin", "lib", "include")
         for folder in made:
@@ -128,15 +128,15 @@ class BuildNative(build_ext):
         if os.environ.get(SWITCH) == "0":
             self.warn(
                 f"libskipdec, the runtime for C++ programs, is left out, as {SWITCH}=0 asks; for "
-                "libskipdec, unset it and install skipdec again"
+                "libskipdec, unset it and reinstall skipdec"
             )
             return
         json = _include_json()
         if json is None:
             self.warn(
                 "libskipdec, the runtime for C++ programs, is left out: nlohmann/json.hpp was not "
-                "found; Python does without. For libskipdec, run `pip install nlohmann_json`, or "
-                "name its folder by NLOHMANN_JSON_INCLUDE_DIR, and install skipdec again"
+                "found; Python works without it. To get it, run `pip install nlohmann_json`, or "
+                "set NLOHMANN_JSON_INCLUDE_DIR to its folder, and reinstall skipdec"
             )
             return
         try:
@@ -145,8 +145,8 @@ class BuildNative(build_ext):
             shutil.rmtree(prefix / "lib", ignore_errors=True)
             self.warn(
                 f"libskipdec, the runtime for C++ programs, is left out: {self._compiler()} is "
-                "missing or failed, see above; Python does without. For libskipdec, install g++ or "
-                "clang++, or name one by CXX, and install skipdec again"
+                "missing or failed, see above; Python works without it. To get it, install g++ or "
+                "clang++, or set CXX to one, and reinstall skipdec"
             )
         else:
             _copy_interface(prefix, self.distribution.get_version())
@@ -186,14 +186,14 @@ class BuildNative(build_ext):
         return self._objects(units, COMPILE, [f"-I{KERNEL_SOURCES}"])
 
     def _objects(self, sources: Iterable[str], flags: list[str], include: list[str]) -> list[str]:
-        """An object of each source; ``include`` may change without a change of the objects."""
+        """Compile an object of each source; changes of ``include`` do not recompile objects."""
         command = repr([*self.compiler.compiler_so_cxx, *flags])
         folder = COMPILED / sha256(command.encode()).hexdigest()[:12]
         with ThreadPoolExecutor(_processors()) as pool:
             return list(pool.map(partial(self._object, folder, [*flags, *include]), sources))
 
     def _object(self, folder: Path, flags: list[str], source: str) -> str:
-        """The object of one source, compiled if it is older than what it was compiled from."""
+        """Return the object of one source, compiled if any of its inputs is newer."""
         found = folder / Path(source).with_suffix(".o")
         if not _is_current(found):
             found.unlink(missing_ok=True)
@@ -206,16 +206,16 @@ class BuildNative(build_ext):
 
 
 class NativeWheel(bdist_wheel):
-    """Named after what is inside: the libraries need no certain Python; without them, nothing."""
+    """A wheel for any Python 3, tagged with the platform only if it contains libraries."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """The wheel's tags for interpreter, its ABI, and platform."""
+        """Return the wheel's tags for interpreter, ABI and platform."""
         has_native = self.get_finalized_command("build_ext").has_native()
         return "py3", "none", super().get_tag()[2] if has_native else "any"
 
 
 def _units(sources: Iterable[Path]) -> list[str]:
-    """What to compile for ``sources``: one unit a folder, and one for each instruction set."""
+    """Return units to compile for ``sources``: one per folder and one per instruction set."""
     ordered = sorted(sources, key=lambda source: (source.parent, source.name))
     alone = [str(source) for source in ordered if source.stem in INSTRUCTION_SETS]
     others = [source for source in ordered if source.stem not in INSTRUCTION_SETS]
@@ -224,7 +224,7 @@ def _units(sources: Iterable[Path]) -> list[str]:
 
 
 def _joined(folder: Path, sources: list[Path]) -> str:
-    """A source that includes ``sources``, so that their headers and templates are compiled once.
+    """Write a source that includes ``sources``, so that headers and templates are compiled once.
 
     Names in anonymous namespaces must differ within a folder. The file is only written if its text
     changes, so that its object stays current.
@@ -239,7 +239,7 @@ def _joined(folder: Path, sources: list[Path]) -> str:
 
 
 def _processors() -> int:
-    """Processors that this process may keep busy, by its affinity and its control groups."""
+    """Return the number of usable processors, by affinity and control groups."""
     has_affinity = hasattr(os, "sched_getaffinity")
     allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     quota = run_path("engines/cgroups.py")["processor_quota"]()  # the package can't be imported
@@ -247,9 +247,9 @@ def _processors() -> int:
 
 
 def _include_json() -> list[str] | None:
-    """The compiler's arguments for nlohmann/json.hpp; None if there is none."""
+    """Return the compiler's arguments for nlohmann/json.hpp; None if it is missing."""
     named = os.environ.get("NLOHMANN_JSON_INCLUDE_DIR")
-    package = None if named else find_spec("nlohmann_json")  # PyPI's wheel of the headers
+    package = None if named else find_spec("nlohmann_json")  # the headers' wheel on PyPI
     packaged = (package.submodule_search_locations if package else None) or ()
     searched = [Path(named)] if named else [Path(each, "include") for each in packaged]
     for folder in searched:
@@ -261,7 +261,7 @@ def _include_json() -> list[str] | None:
 
 
 def _copy_interface(prefix: Path, version: str) -> None:
-    """Headers and what tells CMake and pkg-config of them, below ``prefix``."""
+    """Write headers and the files for CMake and pkg-config below ``prefix``."""
     if prefix != RUNTIME:
         shutil.copytree(RUNTIME / "include", prefix / "include", dirs_exist_ok=True)
     for template in sorted(RUNTIME.glob("cmake/*.in")):
@@ -273,16 +273,16 @@ def _copy_interface(prefix: Path, version: str) -> None:
 
 
 def _link_onnxruntime(prefix: Path) -> None:
-    """Let libskipdec find the ONNX Runtime of the environment that an editable install is in.
+    """Link the ONNX Runtime of the environment of an editable install, for libskipdec to find.
 
-    It looks for ``onnxruntime/capi`` beside itself; an installed copy lies beside the package.
+    It looks for ``onnxruntime/capi`` beside itself; a regular install has it beside the package.
     """
-    packages = Path(sysconfig.get_path("platlib"))  # the environment's, in an isolated build, too
+    packages = Path(sysconfig.get_path("platlib"))  # the environment's, even in an isolated build
     (prefix / "lib" / "onnxruntime").symlink_to(packages / "onnxruntime")
 
 
 def _is_current(found: Path) -> bool:
-    """Whether no file that the compiler read, as its -MMD notes say, is newer or gone."""
+    """Return True if no file that the compiler read, according to -MMD, is newer or missing."""
     notes = found.with_suffix(".d")
     if not (found.exists() and notes.exists()):
         return False
@@ -293,7 +293,7 @@ def _is_current(found: Path) -> bool:
 
 if __name__ == "__main__":
     setup(
-        script_name="setup.py",  # so named, it is no module of the package around it
+        script_name="setup.py",  # otherwise it would be a module of the package around it
         ext_modules=[KERNELS],
         cmdclass={"build_ext": BuildNative, "bdist_wheel": NativeWheel},
     )
