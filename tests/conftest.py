@@ -1,4 +1,4 @@
-"""Tiny checkpoints and the bundles exported from them, each made once a session."""
+"""Tiny checkpoints and the bundles exported from them, each made once per session."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ settings.load_profile("skipdec")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that hold slow tests, so that workers end at the same time."""
+    """Begin with files that hold slow tests, so that workers finish at the same time."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage in what tests make, not in torch and transformers: a tenth of the time."""
+    """Collect only garbage of tests, not of torch and transformers: a tenth of the time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def traced_once() -> Iterator[None]:
-    """Exports in this process share their canonical graphs, if the tests have loaded torch."""
+    """Share canonical graphs between exports in this process, if the tests have loaded torch."""
     if "torch" not in sys.modules:
         yield
         return
@@ -48,7 +48,7 @@ def traced_once() -> Iterator[None]:
 
 @pytest.fixture
 def own_thread_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that run engines in this process leave it without a pool that later tests share."""
+    """Keep commands run in this process from leaving a thread pool to later tests."""
     from skipdec.engines.backends import ort
 
     monkeypatch.setattr(ort, "use_shared_thread_pool", lambda threads: None)
@@ -56,7 +56,7 @@ def own_thread_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``checkpoint(structure)``: the directory of a tiny Hugging Face checkpoint."""
+    """Return ``checkpoint(structure)``: the directory of a tiny Hugging Face checkpoint."""
 
     @cache
     def write(structure: str) -> Path:
@@ -69,7 +69,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="session")
 def reference_model() -> Callable[[str], OPTForCausalLM]:
-    """``reference_model(structure)``: the same weights in Hugging Face's own model."""
+    """Return ``reference_model(structure)``: the same weights in Hugging Face's own model."""
 
     @cache
     def build(structure: str) -> OPTForCausalLM:
@@ -84,7 +84,7 @@ def reference_model() -> Callable[[str], OPTForCausalLM]:
 def exported(
     checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """``exported(structure, quantize=..., dtype=...)``: a bundle; treat it as read-only."""
+    """Return ``exported(structure, quantize=..., dtype=...)``: a bundle to treat as read-only."""
 
     @cache
     def export_once(structure: str, **options: object) -> Path:

@@ -1,6 +1,6 @@
-"""Read by mypy alone: what type checkers, and so editors, know of the arguments of a user's call.
+"""Calls that only mypy reads: what type checkers and editors know about arguments.
 
-Each comment says what is wrong with its line; one that is not needed any more is an error.
+Each comment names the error on its line; an unnecessary comment is an error.
 """
 
 from __future__ import annotations

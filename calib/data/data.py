@@ -89,7 +89,7 @@ class DataConfig(ValidatedConfig):
         for field, placeholder in _PLACEHOLDERS.items():
             template = getattr(self, field)
             if template is not None and template.count(placeholder) != 1:
-                yield f"`{field}` is {template!r}; allowed: text with {placeholder} once"
+                yield f"`{field}` is {template!r}; allowed: a text with {placeholder} once"
 
     def columns(self) -> Preset:
         """Return the preset's columns and templates, overridden by those given explicitly."""
@@ -210,7 +210,7 @@ def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:
     problems = []
     for name, value in ((name, row[name]) for name in columns.names if name in row):
         if not isinstance(value, str):
-            problems.append(f"{name!r} is {value!r:.40}; allowed: text")
+            problems.append(f"{name!r} is {value!r:.40}; allowed: a text")
         elif not value.strip():
             problems.append(f"{name!r} is empty")
         elif _SURROGATE.search(value):

@@ -1,4 +1,4 @@
-"""One tiny evaluation for all tests of what is made of it; a checkpoint and rows for commands."""
+"""A tiny evaluation shared by all tests of its output; a checkpoint and rows for commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def config(bundle: Path, data: Path) -> EvaluationConfig:
-    """Full depth and SKIPPING, two prompts at once, six tokens."""
+    """Full depth and SKIPPING, two prompts per batch, six tokens."""
     return EvaluationConfig(
         bundles=(BundleChoice("tiny", bundle),),
         data=DataConfig(path=data),

@@ -1,4 +1,4 @@
-"""Frames of pictures: an outlier is an arrow at the edge, a label never leaves."""
+"""Frames of plots: outliers become arrows at the edge, labels stay inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no command can do for itself: how a process ends after signals, and without a stdout."""
+"""How the process of any command ends after signals and without a stdout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOW = ["schedule", "show", "2x", "--layers", "8"]
 
 @pytest.fixture
 def ended_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """``ended_by(work)``: the exit code of a command that does ``work``."""
+    """Return ``ended_by(work)``: the exit code of a command that does ``work``."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it may be off
     monkeypatch.setattr(cli, "prepare_streams", lambda: None)  # pytest's own stay as they are
@@ -39,7 +39,7 @@ def ended_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
 
 
 def interrupted(number: int, error: type[Exception] | None = None) -> Callable[[], None]:
-    """Work in which a signal comes, of which a library makes ``error``."""
+    """Return work in which a signal arrives that a library turns into ``error``."""
 
     def work() -> None:
         try:
@@ -75,7 +75,7 @@ def test_what_was_finished_in_spite_of_a_signal_is_a_success(ended_by: Callable[
 
 
 def show(stdout: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """``schedule show`` in a shell, its stdout redirected."""
+    """Run ``schedule show`` in a shell with redirected stdout."""
     command = [sys.executable, "-c", "from skipdec.cli import main; main()", *SHOW]
     return subprocess.run(
         ["sh", "-c", f'"$@" {stdout}', "sh", *command],

@@ -1,4 +1,4 @@
-"""The command itself: help that can be copied, slips of the pen, the version, completion."""
+"""The command itself: help that can be copied, suggestions, the version, completion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*arguments: str, columns: int = 80) -> Result:
 
 
 def commands() -> Iterator[tuple[list[str], str]]:
-    """Each command's words and the text below its options."""
+    """Return each command's words and the text below its options."""
     for name in cli._COMMANDS:
         command: Any = cli._load(name)
         found = command.commands if isinstance(command, TyperGroup) else {"": command}

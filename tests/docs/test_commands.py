@@ -1,4 +1,4 @@
-"""The commands of README.md, the quickstart and the guide to one's own model run as written."""
+"""Run the commands of README.md, the quickstart and the your-model guide as written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_commands_run_and_print_what_the_pages_say(tmp_path: Path) -> None:
 
 
 def assert_quality_stays_at_the_tuned_schedules(directory: Path) -> None:
-    """Hold the loop to the figures of your-model.md, with room for only 16 prompts."""
+    """Compare the loop with the figures of your-model.md, tolerant because of only 16 prompts."""
     tuned = json.loads((directory / "places" / "tuning_report.json").read_text())["validation"]
     assert max(tuned["tuned_at_schedule"], tuned["tuned_at_full"]) < 0.3  # nats per token
     evaluated = json.loads((directory / "results" / "evaluation.json").read_text())["rows"]

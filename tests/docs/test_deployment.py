@@ -1,4 +1,4 @@
-"""Dockerfile, compose file and manifests: valid, and in step with what the server really has."""
+"""Dockerfile, compose file and manifests are valid and match the server's options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def container(name: str) -> dict[str, Any]:
 
 
 def tool(name: str) -> str:
-    """The path of a program of the environment; skips the test where it is not there."""
+    """Return the path of a program of the environment; skip the test if it is missing."""
     found = shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed; the extra dev has it")
@@ -50,7 +50,7 @@ def tool(name: str) -> str:
 
 
 def options(command: list[str]) -> dict[str, Any]:
-    """What a command line of skipdec means; raises for one that is not allowed."""
+    """Parse a command line of skipdec; raise if it is invalid."""
     program, *arguments = command
     found: Any = get_command(build_app())  # of typer's own click
     context = found.context_class(found, info_name=program)

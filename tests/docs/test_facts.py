@@ -1,4 +1,4 @@
-"""What the pages say about schedules, commands, exit codes and figures is what the code says."""
+"""Facts on the pages about schedules, commands, exit codes and figures match the code."""
 
 from __future__ import annotations
 

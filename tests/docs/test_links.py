@@ -1,4 +1,4 @@
-"""Every relative link and anchor of the pages leads somewhere."""
+"""Every relative link and anchor of the pages resolves."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def without_code(text: str) -> str:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What GitHub makes of the headings: lower case, spaces to hyphens, other signs dropped."""
+    """Return GitHub's anchors of the headings: lower case, hyphens for spaces, no other signs."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
 
 
 def test_the_site_names_every_page() -> None:
-    """The build says nothing of a page that the navigation leaves out."""
+    """The build does not report pages that are missing from the navigation."""
     navigation = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"][
         "nav"
     ]

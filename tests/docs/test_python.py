@@ -1,4 +1,4 @@
-"""The program of docs/guides/python.md runs as it is written."""
+"""The program in docs/guides/python.md runs as written."""
 
 from __future__ import annotations
 

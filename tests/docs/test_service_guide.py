@@ -1,4 +1,4 @@
-"""The guide from a checkpoint to a service runs as it is written, but for Docker's commands."""
+"""The guide from a checkpoint to a service runs as written, except for Docker's commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADDRESS = "http://127.0.0.1:8000"
 
 @contextmanager
 def served(command: tuple[str, ...], directory: Path) -> Iterator[str]:
-    """The address of a server that is ready; its port is one that is free."""
+    """Return the address of a ready server on a free port."""
     process = subprocess.Popen(
         [sys.executable, "-c", "from skipdec.cli import main; main()", *command, "--port", "0"],
         cwd=directory,

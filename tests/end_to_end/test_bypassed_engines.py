@@ -1,4 +1,4 @@
-"""A bypassed layer is not run: neither its engine nor anything in its place."""
+"""A bypassed layer's engine does not run, nor does any substitute."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CountingBinding(Binding):
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each engine ran, over all sessions."""
+    """Return the number of runs per engine, over all sessions."""
     counter: Counter[str] = Counter()
     bind = OrtSession._bind
 

@@ -1,4 +1,4 @@
-"""The tuned example does what the demo shows: text at every depth that it was tuned for."""
+"""The tuned example writes sensible text at every depth that it was tuned for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At full depth a bundle is the model: the same tokens as Hugging Face's own generate."""
+"""At full depth a bundle generates the same tokens as Hugging Face's own generate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ragged_prompts(*lengths: int) -> list[list[int]]:
 def hugging_face_greedy(
     model: OPTForCausalLM, prompts: list[list[int]], *, eos_token_id: int | None
 ) -> list[list[int]]:
-    """``model.generate`` on one left-padded batch; rows end at the end-of-text token, if any."""
+    """Run ``model.generate`` on one left-padded batch; rows end at the end-of-text token."""
     model.generation_config.eos_token_id = eos_token_id
     longest = max(map(len, prompts))
     padded = torch.tensor([[PAD] * (longest - len(row)) + row for row in prompts])  # [B, S]
@@ -74,7 +74,7 @@ def test_rows_that_end_early_leave_the_others_unchanged(
     exported: Callable[..., Path],
     reference_model: Callable[[str], OPTForCausalLM],
 ) -> None:
-    """The stop token is one that the model really produces, at another step in each row."""
+    """The stop token is one that the model really generates, at another step in each row."""
     model, prompts = reference_model(structure), ragged_prompts(5, 1, 9, 2)
     stop = hugging_face_greedy(model, prompts, eos_token_id=None)[0][3]
     expected = hugging_face_greedy(model, prompts, eos_token_id=stop)

@@ -1,4 +1,4 @@
-"""The other end-to-end tests can fail: each single mistake moves log-probabilities visibly."""
+"""The other end-to-end tests can fail: each single mistake visibly moves log-probabilities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VISIBLE = 1e-3  # fifty times the tolerance of the tests that compare with the r
 def deviation(
     reference_model: Callable[[str], OPTForCausalLM],
 ) -> Callable[[Path, str], float]:
-    """Largest difference of a chosen token's log-probability from the reference's."""
+    """Return the largest deviation of a chosen token's log-probability from the reference."""
 
     def measure(bundle: Path, structure: str) -> float:
         schedule = ExitSchedule(num_layers=6, max_exit_layer=5, min_exit_layer=3, horizon=8)
@@ -73,7 +73,7 @@ def swap(first: Array, second: Array) -> tuple[Array, Array]:
 
 
 def later_position(table: Array) -> tuple[Array]:
-    """Rows moved down by one: position p reads what belongs to p - 1, as with an offset of 1."""
+    """Shift rows down by one: position p reads the row of p - 1, like an offset of 1."""
     return (np.roll(table, 1, axis=0),)
 
 
@@ -135,14 +135,14 @@ def test_a_wrong_last_norm_is_visible(
 def test_the_key_bias_alone_cancels_in_the_softmax(
     exported: Callable[..., Path], deviation: Callable[[Path, str], float], tmp_path: Path
 ) -> None:
-    """It adds the same number to all of a query's scores: the counter-example to the above."""
+    """It adds the same number to all scores of a query, so this mutation is invisible."""
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
     edit_parameters(bundle, LAYER, ("self_attn.qkv_proj.bias",), zero_third(1))
     assert deviation(bundle, "pre_norm") < VISIBLE / 50
 
 
 def forget_distant_tokens(graph: onnx.GraphProto) -> None:
-    """A mask that shows each token only itself and the one before."""
+    """Return a mask that shows each token only itself and the one before."""
     (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
     attention.attribute.append(onnx.helper.make_attribute("local_window_size", 2))
 
@@ -160,7 +160,7 @@ def test_a_length_off_by_one_is_visible(
     deviation: Callable[[Path, str], float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each generated token overwrites the one before in the cache."""
+    """Each generated token overwrites the previous one in the cache."""
     set_positions = StepBuffers.set_positions
 
     def one_short(self: StepBuffers, positions: list[int]) -> None:

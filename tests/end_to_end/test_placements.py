@@ -1,4 +1,4 @@
-"""Each placement and D3's decay, against sets of layers written out by hand."""
+"""Compare each placement and D3's decay with sets of layers written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""prompt=decay computes what the literal reference does, and only on the tokens that need it."""
+"""prompt=decay matches the literal reference and runs only the tokens that need it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_every_structure_equals_the_reference(
 def test_teacher_forcing_equals_decoding_step_by_step(
     name: str, quantize: str, exported: Callable[..., Path]
 ) -> None:
-    """int8: attention is float32, so now and then an activation near a tie rounds the other way."""
+    """int8: attention is float32, so activations near a tie occasionally round differently."""
     differences = []
     schedule = schedule_of(name)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=5, logprobs=0)
@@ -146,7 +146,7 @@ def test_the_option_is_visible(exported: Callable[..., Path]) -> None:
 
 
 def keep_what_is_beyond_a_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows cut at the longest prefix of the group, and all that was computed written back."""
+    """Return rows cut at the group's longest prefix, writing back all that was computed."""
     run_prefixes = host_prompts._run_prefixes
 
     def surplus(session, hidden, key, value, active, start) -> None:  # noqa: ANN001

@@ -83,7 +83,7 @@ def test_log_probabilities_equal_the_reference(
     exported: Callable[..., Path],
     reference_model: Callable[[str], OPTForCausalLM],
 ) -> None:
-    """Sampled tokens, so that the texts are varied; every chosen token's value is compared."""
+    """Sampled tokens vary the texts; every chosen token's value is compared."""
     model, (schedule, plan) = reference_model(structure), schedule_and_plan(name)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=3, logprobs=0)
     with Generator.open(exported(structure), threads=1) as generator:
@@ -101,7 +101,7 @@ def test_log_probabilities_equal_the_reference(
 def test_teacher_forcing_equals_decoding_step_by_step(
     name: str, quantize: str, exported: Callable[..., Path]
 ) -> None:
-    """int8 too: its products are exact sums of integers, the same for one token and for many."""
+    """This includes int8: its sums of integers are exact, for one token or many."""
     schedule, _ = schedule_and_plan(name)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=5, logprobs=0)
     with Generator.open(exported("pre_norm", quantize=quantize), threads=1) as generator:

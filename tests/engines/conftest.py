@@ -1,4 +1,4 @@
-"""A bundle of the right shape whose engines are not ONNX: enough for everything about files."""
+"""A bundle whose engines are not ONNX: enough for all tests of files."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def make_engine_files() -> Callable[[Path, int], Manifest]:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> EngineBundle:
-    """A published bundle at ``tmp_path / "bundle"``."""
+    """Return a published bundle at ``tmp_path / "bundle"``."""
     return write_bundle(tmp_path / "bundle")

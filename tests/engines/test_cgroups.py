@@ -1,4 +1,4 @@
-"""Control groups bound this process by the least limit on its path, in both versions."""
+"""Control groups limit this process to the minimum on its path, in both versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_LIMIT = 9223372036854771712  # of version 1
 
 
 def process(directory: Path, groups: str, root: str = "/", **files: str) -> Path:
-    """A /proc/self whose hierarchies are mounted below ``directory``; files by path, __ for /."""
+    """Write a /proc/self with hierarchies below ``directory``; files by path, __ for /."""
     own = directory / "proc"
     own.mkdir()
     (own / "cgroup").write_text(groups)

@@ -1,4 +1,4 @@
-"""Configurations: every problem at once, sizes of memory, numbers in one text."""
+"""Configurations report every problem at once; sizes of memory and numbers are parsed."""
 
 from __future__ import annotations
 

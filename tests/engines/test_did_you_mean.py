@@ -1,4 +1,4 @@
-"""A slip of the pen is answered with what was meant, wherever a name is one of a few."""
+"""Misspelt names get a suggestion wherever a name is one of a few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A JSON file from elsewhere is read, or refused in a sentence: no traceback, no wait."""
+"""A foreign JSON file is read or refused in one sentence, quickly and without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manifest that is broken, foreign or inconsistent is refused with all reasons."""
+"""A broken, foreign or inconsistent manifest is refused with all reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipdec.engines.sealing import document_digest
 
 
 def edited(bundle: EngineBundle, edit: Callable[[dict[str, Any]], object]) -> str:
-    """The manifest's text after ``edit``, with a digest that matches."""
+    """Return the manifest's text after ``edit``, with a matching digest."""
     document = bundle.manifest.model_dump(mode="json", exclude={"digest"})
     edit(document)
     return json.dumps(document | {"digest": document_digest(document)})
@@ -138,6 +138,6 @@ def test_a_path_may_not_leave_the_bundle(path: str) -> None:
 
 
 def test_the_published_schema_is_the_manifest_model() -> None:
-    """Write it anew: ``json.dumps(Manifest.model_json_schema(), indent=2, sort_keys=True)``."""
+    """To update it: ``json.dumps(Manifest.model_json_schema(), indent=2, sort_keys=True)``."""
     published = Path(__file__).parents[2] / "docs" / "manifest.schema.json"
     assert json.loads(published.read_text()) == Manifest.model_json_schema()

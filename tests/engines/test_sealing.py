@@ -1,4 +1,4 @@
-"""A document's digest is of the very bytes that are written, so that no other form is needed."""
+"""A document's digest covers exactly the bytes that are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk is answered with the file that it had no room for."""
+"""A full disk is reported with the file that did not fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full: not Lin
 
 
 class LibraryError(Exception):
-    """What a library makes of a write that failed."""
+    """A library's own error after a failed write."""
 
 
 def no_space() -> OSError:

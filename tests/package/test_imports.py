@@ -1,4 +1,4 @@
-"""What an import may cost: the runtime never loads the exporter's libraries, --help loads none."""
+"""Imports stay cheap: the runtime never loads the exporter's libraries, nor --help any."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPORTER_LIBRARIES = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", 
 
 
 def loaded_modules(statement: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has loaded after ``statement``."""
+    """Return the top-level modules of a fresh interpreter after ``statement``."""
     report = "import sys; print('loaded:', *{name.partition('.')[0] for name in sys.modules})"
     code = f"try:\n    {statement}\nexcept SystemExit:\n    pass\n{report}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The wheel holds the tree: a sub-package missing from pyproject's list would vanish silently."""
+"""The wheel contains the tree: a sub-package missing in pyproject.toml would be left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_SHIPPED = {"tests", "scripts", "docs", "examples", "build", "dist"}
 
 
 def package_files() -> set[str]:
-    """Every file that the wheel must hold, as ``skipdec/...``."""
+    """Return every file that the wheel must contain, as ``skipdec/...``."""
     folders = [
         folder
         for folder in ROOT.iterdir()
@@ -35,7 +35,7 @@ def package_files() -> set[str]:
 
 
 def run_build(kind: str, source: Path, out: Path, **variables: str) -> Path:
-    """What the tree ``source`` gives in ``out``; ``kind``: "wheel" or "sdist"."""
+    """Return the files that the tree ``source`` builds in ``out``; ``kind``: "wheel" or "sdist"."""
     command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(out)]
     subprocess.run(
         [*command, str(source)], check=True, capture_output=True, env={**os.environ, **variables}
@@ -46,9 +46,10 @@ def run_build(kind: str, source: Path, out: Path, **variables: str) -> Path:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked sdist, built from a copy: setuptools leaves a build folder in the tree that it
-    builds. With it lie the objects that this checkout's kernels were linked from, so that only what
-    has changed is compiled.
+    """Return the unpacked sdist, built from a copy as setuptools leaves a build folder in the tree.
+
+    It comes with the objects that this checkout's kernels were linked from, so that only changes
+    are compiled.
     """
     folder = tmp_path_factory.mktemp("sdist")
     for name in package_files():
@@ -70,7 +71,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """A wheel as a machine without a C++ compiler builds it."""
+    """Return a wheel built as on a machine without a C++ compiler."""
     out = tmp_path_factory.mktemp("plain")
     return zipfile.ZipFile(run_build("wheel", sources, out, CXX="/bin/false"))
 

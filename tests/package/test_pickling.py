@@ -1,4 +1,4 @@
-"""Configurations and results pass between processes, of multiprocessing or Ray."""
+"""Configurations and results can be pickled, for multiprocessing or Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples in the docstrings are true."""
+"""Run the examples in docstrings."""
 
 from __future__ import annotations
 

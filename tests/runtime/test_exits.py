@@ -1,4 +1,4 @@
-"""An interpreter that exits while other threads run native code: it ends in order, and soon."""
+"""An interpreter that exits while threads run native code ends cleanly and soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generator: batches, streams, cancellation, memory, and what it refuses."""
+"""The generator: batches, streams, cancellation, memory and refusals."""
 
 from __future__ import annotations
 

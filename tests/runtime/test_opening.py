@@ -1,4 +1,4 @@
-"""What is opened to run is one whole bundle, as its manifest says; anything else has an error."""
+"""Only a complete bundle that matches its manifest opens; anything else is an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def old(exported: Callable[..., Path], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def new(exported: Callable[..., Path], tmp_path: Path) -> Path:
-    """The same engines with other weights."""
+    """Return the same engines with other weights."""
     (tmp_path / "new").mkdir()
     bundle = copy_bundle(exported(STRUCTURE), tmp_path / "new")
     edit_parameters(bundle, "head", ("final_layer_norm.weight",), lambda values: (-values,))
@@ -40,14 +40,14 @@ def new(exported: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def run(generator: Generator) -> tuple[str, tuple[int, ...]]:
-    """The digest that it says it has, and tokens."""
+    """Return the reported digest and tokens."""
     with generator:
         (result,) = generator.generate([[5, 9, 11]], GREEDY)
         return generator.bundle.manifest.digest, result.outputs[0].token_ids
 
 
 def exchange(name: Path, other: Path) -> None:
-    """Both stay; a kernel without renameat2 has the same moments, and one more without a name."""
+    """Swap two directories; kernels without renameat2 have one more moment without a name."""
     name.rename(name.with_name("moved"))
     other.rename(name)
 
@@ -119,7 +119,7 @@ def test_nothing_is_waited_for_in_place_of_a_file(
 
 
 def seal(bundle: Path, edit: Callable[[dict], object]) -> None:
-    """Edit the manifest as someone does who knows how digests are made."""
+    """Edit the manifest and recompute its digest."""
     path = bundle / "manifest.json"
     document = Manifest.from_json(path.read_bytes(), "").model_dump(mode="json", exclude={"digest"})
     edit(document)

@@ -1,4 +1,4 @@
-"""The shell scripts refuse what they can't do with their own usage text, and change nothing."""
+"""Shell scripts print their usage for invalid arguments and change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges, errors and losses of a calibration, held against plain torch; and its memory."""
+"""Compare ranges, errors and losses of a calibration with plain torch; bound its memory."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_static_losses_are_those_of_a_model_with_rounded_products(
     precision: PrecisionSpec,
     checkpoint: Checkpoint,
 ) -> None:
-    """Hugging Face's untied model, its weights and inputs rounded with numpy alone."""
+    """Reference: Hugging Face's untied model, its weights and inputs rounded with numpy only."""
     plan = plan_of(checkpoint("untied"), SKIPPING)
     report = run_calibration(plan, Events())
     model = OPTForCausalLM.from_pretrained(checkpoint("untied")).eval()

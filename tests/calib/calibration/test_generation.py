@@ -1,4 +1,4 @@
-"""Ranges of what the runtime itself writes: the same tokens, the same schedule, or a refusal."""
+"""Calibrate on generated completions: same tokens and schedule, or a refusal."""
 
 from __future__ import annotations
 
@@ -134,9 +134,9 @@ def test_a_bundle_of_another_checkpoint_is_refused(
     [
         (
             {"generate_tokens": 61},
-            "the prompt has 5 tokens and 61 are to be generated; the bundle holds 64",
+            "the prompt has 5 tokens and 61 more would be generated; the bundle holds 64",
         ),
-        ({"generate_with": None}, "generate_tokens is 9 but completions are the data's"),
+        ({"generate_with": None}, "generate_tokens is 9 but completions come from the data"),
         ({"generate_with": Path("none")}, "none"),
     ],
 )
@@ -154,6 +154,6 @@ def test_the_command_says_who_wrote(bundle: Path, rows: Path, tmp_path: Path) ->
     output = tmp_path / "ranges.json"
     result = CliRunner().invoke(build_app(), ["calibrate", *map(str, arguments), "-o", str(output)])
     assert result.exit_code == 0, result.stderr
-    assert f"{bundle} wrote, at most 5 each" in result.stdout.replace("\n", " ")
+    assert f"written by {bundle}, at most 5 each" in result.stdout.replace("\n", " ")
     assert "completions by bundle" in result.stderr
     assert output.exists()

@@ -1,4 +1,4 @@
-"""Factors of migration: measured at scheduled depth, worth it where channels stand out."""
+"""Migration factors are measured at scheduled depth and help where channels stand out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_planted_outliers_cost_far_less_when_migrated(planted: Path) -> None:
 def own_completions(
     model: OPTForCausalLM, texts: Sequence[TokenisedExample]
 ) -> tuple[TokenisedExample, ...]:
-    """``texts`` with 16 tokens that ``model`` is sure of: whatever disturbs it costs."""
+    """Return ``texts`` with 16 tokens that ``model`` predicts confidently, so disturbances show."""
     written = []
     for text in texts:
         ids = torch.tensor([text.prompt_token_ids])

@@ -1,4 +1,4 @@
-"""Calibrated ranges in real TensorRT plans: from texts to what the builder makes of them."""
+"""Build calibrated ranges into real TensorRT plans."""
 
 from __future__ import annotations
 

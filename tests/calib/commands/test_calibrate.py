@@ -1,4 +1,4 @@
-"""``skipdec calibrate``: a file that export takes, tables or JSON, mistakes before work."""
+"""``skipdec calibrate``: a file for export, tables or JSON, and errors before any work."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path
             "rows.csv, line 2: the prompt has 90 tokens",
         ),
         (("--preset", "e2e", "-o", "ranges.json"), "exists; pass --force"),
-        (("--preset", "e2e", "-o", "none/ranges.json"), "is no directory; make it"),
+        (("--preset", "e2e", "-o", "none/ranges.json"), "is not a directory; make it"),
     ],
 )
 def test_mistakes_end_before_any_work(
@@ -117,7 +117,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(
 ) -> None:
     options = ("--data", rows, "--preset", "e2e", *SMALL, "--max-tokens", 90, "--json")
     result = run(model, *options, "-o", tmp_path / "ranges.json")
-    assert "of 5 texts are left out: more than 90 tokens" in result.stderr
+    assert "of 5 texts are left out, over the limit of 90 tokens" in result.stderr
     report = json.loads(result.stdout)
     assert report["tokens"] + report["loss"]["tokens"] <= 90
 
@@ -138,6 +138,6 @@ def test_completions_that_are_cut_off_are_told(model: Path, tmp_path: Path) -> N
     )
     result = run(model, *options)
     assert result.exit_code == 0, result.stderr
-    told = "cut off at the greatest length: 5 of 5 completions"
+    told = "cut off at the maximum length: 5 of 5 completions"
     assert told in result.stderr
     assert json.loads(result.stdout)["warnings"][-1].startswith(told)

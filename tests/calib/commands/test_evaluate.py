@@ -1,4 +1,4 @@
-"""``skipdec evaluate`` in a process of its own: it sets the shared thread pool."""
+"""``skipdec evaluate``, in its own process because it sets the shared thread pool."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
     options = ["--passage-words", "2+6", "--score-only", "--by-position", "--resamples", "10"]
     result = run_command(bundle, "--data", path, *options, "--threads", "1")
     assert result.returncode == 0, result.stderr
-    assert "references scored, nothing written" in result.stdout
+    assert "references scored, no texts generated" in result.stdout
     assert "| schedule | 0 | 1–7 | 8–15 |" in result.stdout
 
 
@@ -56,7 +56,7 @@ def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) 
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
         (["-o", tmp_path], f"--output {tmp_path} | exists; --force replaces it"),
-        (["-o", tmp_path / "none" / "results"], "none is no directory; make it"),
+        (["-o", tmp_path / "none" / "results"], "none is not a directory; make it"),
         (["--passage-words", "1+1"], "only a text is cut into passages"),
     ):
         result = run_command(bundle, "--data", data, *arguments)

@@ -1,4 +1,4 @@
-"""``skipdec fit``; in a process of its own where it sets the shared thread pool."""
+"""``skipdec fit``, in its own process where it sets the shared thread pool."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with what one fit wrote."""
+    """Return the directory with the output of one fit."""
     directory = tmp_path_factory.mktemp("fit")
     arguments = ["--data", data, "--target-speedup", "1.2", *SMALL, "--sensitivity"]
     files = ["-o", directory / "schedule.json", "--plot", directory / "front.svg"]
@@ -76,7 +76,7 @@ def test_completions_that_are_cut_off_are_told(bundle: Path, tmp_path: Path) -> 
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "a", "completion": "b" * 200}) + "\n")
     result = run_command("fit", bundle, "--data", rows, "--max-loss", "+100", *SMALL, "--json")
-    assert "cut off at the greatest length: 1 of 1 completions" in result.stderr
+    assert "cut off at the maximum length: 1 of 1 completions" in result.stderr
     assert json.loads(result.stdout)["num_truncated"] == 1
 
 

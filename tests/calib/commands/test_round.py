@@ -1,4 +1,4 @@
-"""``skipdec round``: a checkpoint or JSON, mistakes before work, what may be replaced."""
+"""``skipdec round``: a checkpoint or JSON, errors before any work, safe replacement."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def test_completions_that_are_cut_off_are_told(model: Path, tmp_path: Path) -> N
     options = ("--data", rows, *SMALL, "-q", "--json", "-o", tmp_path / "rounded")
     result = run(model, *options)
     assert result.exit_code == 0, result.stderr
-    told = "cut off at the greatest length: 5 of 5 completions"
+    told = "cut off at the maximum length: 5 of 5 completions"
     assert told in result.stderr
     assert json.loads(result.stdout)["warnings"][-1].startswith(told)

@@ -64,7 +64,10 @@ def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> 
         (("--preset", "e2e", "--temperature", "2"), "--temperature needs --distill"),
         (("--preset", "e2e", "--lora-alpha", "2"), "--lora-alpha needs --lora"),
         (("--preset", "e2e", "--validation-examples", "3"), "--validation-examples needs --val"),
-        (("--preset", "e2e", "--epochs", "1", "--max-steps", "2"), "beside --max-steps 2; leave"),
+        (
+            ("--preset", "e2e", "--epochs", "1", "--max-steps", "2"),
+            "--max-steps 2 are both given; leave",
+        ),
         (("--preset", "e2e", "--distill", "0.5"), "--distill needs a trained model"),
         (("--preset", "e2e", "--curriculum", "1", "--mixture", "full"), "give one of them"),
         (("--preset", "e2e", "--resume"), "has nothing to resume"),

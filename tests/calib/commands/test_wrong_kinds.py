@@ -1,4 +1,4 @@
-"""A bundle given where a checkpoint is meant, and the other way round: one error that says so."""
+"""A bundle given instead of a checkpoint, or vice versa, gets one error that says so."""
 
 from __future__ import annotations
 

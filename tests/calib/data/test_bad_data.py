@@ -1,4 +1,4 @@
-"""Every command that reads data names its bad lines, all at once, before it does anything else."""
+"""Every command that reads data names all bad lines before doing anything else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture(params=["tune", "evaluate", "fit", "calibrate", "round"])
 def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Command:
-    """``command(data, *options)`` runs one of them and checks that nothing is left behind."""
+    """Return ``command(data, *options)``, which runs a command and checks that nothing is left."""
     output = tmp_path / "output"
     checkpoint = bundle.parent / "checkpoint"
     arguments = {

@@ -1,4 +1,4 @@
-"""Rows of the user's files become examples; what is wrong with them is named by line."""
+"""Rows of the user's files become examples; errors name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows longer than the model are refused, left out, or lose the end of their prompts."""
+"""Rows longer than the model are refused, dropped, or lose the end of their prompts."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def test_prompts_without_room_are_refused_by_default() -> None:
 @pytest.mark.parametrize(("max_length", "num_truncated"), [(8, 0), (7, 1)])
 def test_completions_that_are_cut_off_are_told(max_length: int, num_truncated: int) -> None:
     data = tokenised("refuse", max_length=max_length)
-    expected = [f"cut off at the greatest length: {num_truncated} of 2 completions"]
+    expected = [f"cut off at the maximum length: {num_truncated} of 2 completions"]
     assert [text.split(";")[0] for text in data.warnings] == expected[:num_truncated]

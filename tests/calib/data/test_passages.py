@@ -1,4 +1,4 @@
-"""Plain texts become passages: exact, one behind the other, and without an end in mid-text."""
+"""Plain texts are cut into exact consecutive passages without an end mid-text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _load(path: Path) -> list[Example]:
 
 
 class _Letters:
-    """A tokenizer of one token a letter, which puts 1 before a prompt."""
+    """A tokenizer with one token per letter that adds 1 before a prompt."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [1] * add_special_tokens + [ord(letter) for letter in text]

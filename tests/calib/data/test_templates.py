@@ -1,4 +1,4 @@
-"""Which template prompts stand in: the data's where it names one, else the model's own."""
+"""Prompts use the data's template if it names one, else the model's own."""
 
 from __future__ import annotations
 

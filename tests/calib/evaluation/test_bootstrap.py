@@ -1,4 +1,4 @@
-"""The bootstrap on cases whose answer is known."""
+"""The bootstrap gives known answers."""
 
 from __future__ import annotations
 

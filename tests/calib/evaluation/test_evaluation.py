@@ -1,4 +1,4 @@
-"""An evaluation's figures against the model's own, its order of work, and what it refuses."""
+"""Check figures against the model's own, the order of work, and refusals."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: P
 def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
     config: EvaluationConfig, bundle: Path
 ) -> None:
-    """A full depth that ends a text at once would make every schedule look slow."""
+    """A full-depth run that ends a text early would make every schedule look slow."""
     equal = config.updated(equal_lengths=True, batch_size=2)
     with (
         Generator.open(bundle) as generator,
@@ -126,7 +126,7 @@ def test_a_speedup_beyond_bytes_is_said_to_be_disturbed(config: EvaluationConfig
         full, skipping = (result := evaluate(config, Generator.open)).rows
     assert full.disturbed == ""
     assert "8.00× can't be, where bytes allow 2." in skipping.disturbed
-    assert f"again when it is calm; tiny, {SKIPPING}: {skipping.disturbed}." in tables_markdown(
+    assert f"again when it is idle; tiny, {SKIPPING}: {skipping.disturbed}." in tables_markdown(
         result
     )
 
@@ -190,7 +190,7 @@ def test_all_that_does_not_fit_a_bundle_is_refused_at_once(
 def test_prompts_without_room_are_cut_or_left_out_and_counted(
     long_prompts: LongPrompts, lengths: list[int], config: EvaluationConfig, tmp_path: Path
 ) -> None:
-    """Of 64 positions 4 are to be scored, and 60 hold <s>, eleven words of bytes, the colon."""
+    """Of 64 positions, 4 are scored; 60 hold <s>, eleven words of bytes and the colon."""
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": "a", "completion": "c"}, {"prompt": "word " * 20, "completion": "yz."}]
     path.write_text("\n".join(map(json.dumps, rows)))

@@ -1,4 +1,4 @@
-"""Metrics against values worked out by hand, literal definitions, and the libraries' corpora."""
+"""Check metrics against hand-computed values, literal definitions and the libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss by position: what a bucket holds, how it adds up, and what is compared with what."""
+"""Loss by position: contents of buckets, sums, and comparisons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT = "the cat sat on the mat and the dog sat by the cat on the mat and so on "
 def passages(
     config: EvaluationConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluationConfig:
-    """Passages of TEXT, one word and seven, scored only."""
+    """Return passages of TEXT, one word and seven, scored only."""
     path = tmp_path_factory.mktemp("texts") / "cats.txt"
     path.write_text(TEXT)
     data = DataConfig(path=path, passage_words="1+7")
@@ -40,7 +40,7 @@ def passages(
 
 @pytest.fixture(scope="module")
 def scored(passages: EvaluationConfig) -> Evaluation:
-    """The result of ``passages``."""
+    """Return the result of ``passages``."""
     return evaluate(passages, Generator.open)
 
 
@@ -161,12 +161,12 @@ def test_a_passage_is_cut_where_the_bundles_positions_end(passages: EvaluationCo
 def test_options_of_texts_are_refused_without_texts(config: EvaluationConfig) -> None:
     with pytest.raises(UsageError, match="3 problems") as error:
         config.updated(score_only=True, temperature=1.0, metrics=MetricOptions(lowercase=True))
-    assert "max_tokens is 6, and score_only writes no texts" in str(error.value)
+    assert "max_tokens is 6, and score_only generates no texts" in str(error.value)
 
 
 def test_tables_json_and_picture_tell_the_positions(scored: Evaluation, tmp_path: Path) -> None:
     text = tables_markdown(scored)
-    assert "references scored, nothing written" in text
+    assert "references scored, no texts generated" in text
     assert "speed-up" not in text
     assert "| schedule | 0 | 1–7 | 8–15 |" in text
     assert "| late − early |" in text

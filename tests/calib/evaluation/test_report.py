@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: tables, JSON, a directory that is whole or not there."""
+"""Output of an evaluation: tables, JSON, and a directory that is complete or absent."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_other_directories_are_never_replaced(evaluation: Evaluation, tmp_path: 
         write_evaluation(tmp_path, evaluation, DOCUMENT, force=True)
     with pytest.raises(UsageError, match="is a file"):
         write_evaluation(tmp_path / "thesis.txt", evaluation, DOCUMENT, force=True)
-    with pytest.raises(UsageError, match="is no directory; make it"):
+    with pytest.raises(UsageError, match="is not a directory; make it"):
         write_evaluation(tmp_path / "no" / "where", evaluation, DOCUMENT, force=True)
     assert (tmp_path / "thesis.txt").exists()
 

@@ -1,4 +1,4 @@
-"""From scored candidates to the one that reaches the goal, as measured."""
+"""Choose among scored candidates the one that reaches the goal when measured."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def config(goal: Goal, repetitions: int = 3, speedup_of: SpeedupOf = "steps") ->
 
 
 def measuring(part: float) -> Callable[[ExitSchedule], MeasuredSpeedup]:
-    """Every schedule reaches ``part`` of what it was expected to."""
+    """Make every schedule reach ``part`` of its expected speed-up."""
     expected = {entry.schedule: entry.speedup for entry in ALL}
     return lambda schedule: MeasuredSpeedup(schedule, part * expected[schedule], 1.0, 0.5, 3)
 
@@ -156,7 +156,7 @@ def test_impossible_settings_are_refused_together() -> None:
 
 
 class _Cost:
-    """Bytes of a step are its layers, multiply-adds of a prompt those of its tokens."""
+    """Counts a step's layers as bytes, and a prompt's tokens as multiply-adds."""
 
     def bytes_ratio(self, schedule: ExitSchedule, lengths: list[int], num_tokens: int) -> float:
         return schedule.num_layers / schedule.average_budget(num_tokens - 1)
@@ -237,7 +237,7 @@ def test_steps_that_the_machine_held_up_do_not_count() -> None:
 
 
 def timed(full: list[float], own: float) -> list[Run]:
-    """One round: full depth takes these seconds a step, the schedule ``own`` each time."""
+    """Return one round with these seconds per step at full depth and for each timing of ``own``."""
     pairs = [
         (Run(0.5 + a, 0.5, (a,), (12, 12)), Run(0.5 + own, 0.5, (own,), (12, 4))) for a in full
     ]
@@ -323,7 +323,7 @@ def test_what_has_one_value_is_not_varied() -> None:
 
 
 def test_a_target_is_of_whole_calls_unless_told_otherwise() -> None:
-    """A 3× of the steps where the prompt takes 60 % of a call is 1.36× to whoever waits for it."""
+    """A 3× of the steps is 1.36× for the caller if the prompt takes 60 % of a call."""
     asked = FitConfig(
         source=BundleSource(Path("bundle")),
         data=DataConfig(path=Path()),
@@ -348,7 +348,7 @@ def test_short_calls_are_repeated_more_often() -> None:
 
 
 def test_a_full_prompt_is_the_same_work_at_every_schedule() -> None:
-    """One that came out slower was held up: 3 s of steps and 1 s of prompt in both."""
+    """A slower prompt was held up: 3 s of steps and 1 s of prompt in both."""
     deep, own = Run(4.0, 1.0, (3.0,), (12, 12)), Run(9.0, 1.0, (1.0,), (12, 4))
     with patch("skipdec.calib.fitting.speed.timed_run", side_effect=[deep, own] * 2):
         result = measure_speedup(

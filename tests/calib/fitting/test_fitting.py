@@ -1,4 +1,4 @@
-"""A fit of a tiny bundle, against the torch model and against every schedule there is."""
+"""Compare a fit of a tiny bundle with the torch model and with every possible schedule."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MEASURE = "skipdec.calib.fitting.fitting.measure_speedup"
 
 @pytest.fixture(scope="module")
 def config(bundle: Path, data: Path) -> FitConfig:
-    """Max and min exit layer of 6 layers alone: 15 schedules, scored on all 4 rows."""
+    """Vary only max and min exit layer of 6 layers: 15 schedules, scored on all 4 rows."""
     return FitConfig(
         source=BundleSource(bundle),
         data=DataConfig(path=data),
@@ -62,7 +62,7 @@ def found(config: FitConfig) -> Fit:
 
 
 def exhaustive(fit: Fit) -> Iterator[tuple[ExitSchedule, float, float]]:
-    """Every schedule with its predicted speed-up and its loss."""
+    """Return every schedule with its predicted speed-up and its loss."""
     inputs = fit.inputs
     cost = CostModel(fit.bundle.manifest)
     tokens = sum(len(example.completion_token_ids) for example in inputs.examples)
@@ -168,7 +168,7 @@ def test_tables_keep_their_figures_and_a_disturbed_machine_is_told(found: Fit, w
 
 
 def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
-    """Timings that come out as ``steps``, one after the other."""
+    """Make timings yield ``steps``, one after another."""
     left = list(steps)
 
     def measure(
@@ -232,7 +232,7 @@ def test_a_target_beyond_layers_is_refused_before_engines_load(config: FitConfig
 def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
     config: FitConfig,
 ) -> None:
-    """Of the two schedules with one layer the better; no search of one schedule scores both."""
+    """Tests the better of both schedules with one layer; no search of one schedule scores both."""
     space = SpaceConfig()
     cost = CostModel(EngineBundle.open(_path(config)).manifest)
     inputs = prepare(config.updated(space=space))

@@ -1,4 +1,4 @@
-"""Fitting for a server: the steps of rows that run together, each anywhere in its text."""
+"""Fit for a server: steps of rows in flight, each at any position of its text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TWO_ROWS = SpeedModel(COST, 0, 4, slots=2)
 
 @pytest.fixture(scope="module")
 def config(bundle: Path, data: Path) -> FitConfig:
-    """Max and min exit layer of 6 layers alone, for rows that run together."""
+    """Vary only max and min exit layer of 6 layers, for rows in flight."""
     return FitConfig(
         source=BundleSource(bundle),
         data=DataConfig(path=data),
@@ -91,7 +91,7 @@ def test_a_constant_schedule_says_nothing_about_rows() -> None:
 
 
 class _EarlyDepth:
-    """A model to which the layers of the first tokens matter most: the steeper, the better."""
+    """A model whose first tokens depend most on their layers: steep schedules lose least."""
 
     def __init__(self, generator: Generator, examples: Sequence[TokenisedExample]) -> None:
         self.num_tokens = [1] * len(examples)
@@ -115,7 +115,7 @@ def test_a_server_gets_a_flatter_schedule_at_the_same_target(config: FitConfig) 
 
 
 def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
-    """Timings that come out as ``steps``, one after the other."""
+    """Make timings yield ``steps``, one after another."""
     left = list(steps)
 
     def measure(
@@ -128,7 +128,7 @@ def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
 
 
 def test_the_fastest_and_the_steepest_are_timed_before_the_chosen(config: FitConfig) -> None:
-    """That the steepest is measured at more than bytes say lets others be expected faster."""
+    """Measuring the steepest above its estimate raises the expectations of others."""
     with patch(MEASURE, side_effect=measured(9.0, 1.6, 1.5)) as timing:
         found = fit(config.updated(repetitions=2), partial(Generator.open, max_batch_size=8))
     fastest, steepest, chosen = (call.args[2] for call in timing.call_args_list)

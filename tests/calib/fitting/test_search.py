@@ -1,4 +1,4 @@
-"""The search, on a loss that is known for every schedule."""
+"""Search with a known loss for every schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPACE = SpaceConfig(
 
 
 class InventedScorer:
-    """A loss with a valley at 7 layers: not monotone, as of a model tuned to skip."""
+    """Scores with a valley at 7 layers: not monotone, like a model tuned to skip."""
 
     def __init__(self, num_examples: int = 64) -> None:
         self.num_tokens: Sequence[int] = [10] * num_examples

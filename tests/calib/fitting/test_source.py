@@ -1,4 +1,4 @@
-"""Fitting a model that is no bundle yet: exported for the time of the fit, and what remains."""
+"""Fit a checkpoint, exported temporarily, and check what remains."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ QUICK = [*ONLY_EXITS, "--speedup-of", "steps", "--repetitions", "0", "--threads"
 
 @pytest.fixture(scope="module")
 def model(bundle: Path) -> Path:
-    """The checkpoint of ``bundle``, with its tokenizer."""
+    """Return the checkpoint of ``bundle``, with its tokenizer."""
     return bundle.parent / "checkpoint"
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the temporary bundle lies."""
+    """Return the parent directory of the temporary bundle."""
     (tmp_path / "beside").mkdir()
     return tmp_path / "beside"
 
@@ -146,7 +146,7 @@ def test_bad_rows_and_a_taken_place_are_named_together(config: FitConfig, tmp_pa
 
 
 def open_alone(path: Path, **options: object) -> Generator:
-    """As a command opens a bundle, but without a thread pool that outlives it."""
+    """Open a bundle as commands do, but without a thread pool that outlives it."""
     return Generator.open(path)
 
 

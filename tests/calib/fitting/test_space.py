@@ -1,4 +1,4 @@
-"""Which schedules a fit may choose from, and which are neighbours."""
+"""The search space of a fit: its schedules and their neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPTQ on a grid: the worked example, its worth on correlated inputs, codes that export finds."""
+"""GPTQ on a grid: the worked example, its gain on correlated inputs, codes that export finds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORED = pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 
 
 def correlated_inputs(count: int, size: int, seed: int = 0) -> torch.Tensor:
-    """[count, size]: a few directions, unequal sizes, a little noise."""
+    """Return [count, size]: a few directions, unequal sizes, a little noise."""
     draw = torch.Generator().manual_seed(seed)
     few = torch.randn(count, 6, generator=draw) @ torch.randn(6, size, generator=draw)
     return few + 0.1 * torch.randn(count, size, generator=draw)
@@ -27,7 +27,7 @@ def normal_weight(shape: tuple[int, int], dtype: torch.dtype, seed: int = 1) -> 
 
 
 def test_what_one_input_loses_its_equal_makes_up_for() -> None:
-    """Codes of 1/8, set by the third and fourth weight; the inputs 0 and 1 are always equal."""
+    """Codes are multiples of 1/8, set by the third and fourth weight; inputs 0 and 1 are equal."""
     weight = torch.tensor([[0.05], [0.05], [-1.0], [0.5]])
     inputs = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     grid = GRIDS["onnxruntime"](16, torch.float32)

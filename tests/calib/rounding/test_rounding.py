@@ -1,4 +1,4 @@
-"""Rounded checkpoints: what is reported of them, what export makes of them, how they appear."""
+"""Rounded checkpoints: the report, the export, and how they are published."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SKIPPING = SCHEDULES[1]
 
 
 def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
-    """The weights [K, N] of all layers' products as stored, by engine and name."""
+    """Return the stored weights [K, N] of all layers' products, by engine and name."""
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
     return {
         (engine_name(EngineKind.LAYER, index), parameter.name): parameter.load(opened.reader)

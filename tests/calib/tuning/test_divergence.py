@@ -1,4 +1,4 @@
-"""A tuning that diverges says so and publishes nothing."""
+"""A diverging tuning stops with an error and publishes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings(directory: Path, **changes: Any) -> TuneConfig:  # noqa: ANN401
 
 
 class Weight(TrainerCallback):  # type: ignore[misc]
-    """Sets one weight at the end of a step, before the run's own callbacks look at it."""
+    """Sets one weight at the end of a step, before the run's own callbacks check it."""
 
     def __init__(self, value: float, step: int) -> None:
         self.value, self.step = value, step
@@ -75,7 +75,7 @@ def set_weight(value: float, step: int, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_loss_or_weights_that_are_not_finite_end_the_run(
     logging_steps: int, tmp_path: Path
 ) -> None:
-    """Seen in a loss, or, where none is logged any more, before weights are saved."""
+    """The loss shows it, or the check before saving if no loss is logged any more."""
     with pytest.raises(SkipDecError) as caught:
         tune(settings(tmp_path, **TOO_FAST, logging_steps=logging_steps, bf16=True))
     text = str(caught.value)
@@ -99,7 +99,7 @@ def test_saves_of_before_stay_and_none_of_what_diverged_joins_them(
 def test_weights_are_looked_at_as_they_are_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1e5 is finite in float32 and not in float16."""
+    """1e5 is finite in float32 but not in float16."""
     set_weight(1e5, 1, monkeypatch)
     with pytest.raises(
         SkipDecError, match=r"not finite as float16.*leave out --save-dtype float16"

@@ -1,4 +1,4 @@
-"""The training model computes what decoding computes: the reference, and the exported bundle."""
+"""The training model computes the same as decoding: the reference and the exported bundle."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def skip_model(checkpoint: Path) -> SkipOPTForCausalLM:
 def forced_logprobs(
     model: SkipOPTForCausalLM, rows: Sequence[TokenisedExample], schedule: ExitSchedule
 ) -> list[torch.Tensor]:
-    """Log-probabilities [G, V] after each row's prompt and fed tokens, from one ragged batch."""
+    """Return log-probabilities [G, V] after each row's prompt and fed tokens, from one ragged
+    batch.
+    """
     dataset = ExampleDataset(rows)
     batch = collate([dataset[index] for index in range(len(rows))])
     logits = model(**batch, schedule=schedule).logits
@@ -114,7 +116,7 @@ def test_teacher_forcing_equals_the_exported_bundle(
 def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(
     checkpoint: Callable[[str], Path],
 ) -> None:
-    """The worked example of the module, beside a row with a prompt of one token less."""
+    """Uses the worked example of the module, beside a row whose prompt is one token shorter."""
     schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
     rows = [TokenisedExample((5, 6), (7, 8, 9, 10, 11), ""), TokenisedExample((5,), (7, 8), "")]
     model = skip_model(checkpoint("pre_norm"))
@@ -128,7 +130,7 @@ def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(
 
 
 def test_gradients_flow_through_every_parameter(checkpoint: Callable[[str], Path]) -> None:
-    """Also with recomputed activations; the prompt runs all layers, so none is left out."""
+    """Also with recomputed activations; the prompt runs all layers, so all parameters take part."""
     schedule = parse_schedule(SCHEDULE_OF_PLACEMENT["bottom"], num_layers=6)
     gradients = []
     for recompute in (False, True):
@@ -147,7 +149,7 @@ def test_gradients_flow_through_every_parameter(checkpoint: Callable[[str], Path
 
 @pytest.mark.parametrize("tokens", [9, 513])
 def test_attention_is_causal_in_every_number_type(tokens: int) -> None:
-    """In float32 up to 512 tokens under autocast, in bfloat16 beyond; the result is bfloat16."""
+    """Autocast computes in float32 up to 512 tokens, in bfloat16 beyond; the result is bfloat16."""
     module = torch.nn.Module()
     draw = torch.Generator().manual_seed(0)
     sizes = (2, 3, tokens, 8)  # B, H, S, D

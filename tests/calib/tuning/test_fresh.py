@@ -1,4 +1,4 @@
-"""A fresh model and its tokenizer come from a short text and the data."""
+"""Create a fresh model and its tokenizer from a short text and the data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
     [
         ("layers=12,width=256", "heads is missing"),
         ("layers=0,width=256,heads=4", "layers is '0'; allowed: 1 or more"),
-        ("layers=2,width=20,heads=4", "multiple of 8 wide"),
+        ("layers=2,width=20,heads=4", "width is a multiple of 8"),
         (
             "layers=2,width=32,heads=4,depth=3",
             "depth is unknown; did you mean 'width'. allowed: layers, width, heads, ffn, "
@@ -77,7 +77,7 @@ def test_the_tokenizer_itself_ends_a_bare_prompt_with_the_separator() -> None:
 
 
 def test_special_tokens_may_not_be_in_the_data() -> None:
-    with pytest.raises(UsageError, match="holds <sep>"):
+    with pytest.raises(UsageError, match="contains <sep>"):
         train_tokenizer([Example("a<sep>", "b", "")], vocab_size=300, separator="<sep>")
     with pytest.raises(UsageError, match="is '</s>'; allowed: none of"):
         train_tokenizer(EXAMPLES, vocab_size=300, separator="</s>")

@@ -1,4 +1,4 @@
-"""A family is tuned once it has a file and a line of the registry: a test adds LLaMA's."""
+"""Tuning another family takes a file and a registry line: a test adds LLaMA's."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, LlamaF
 
 
 def literal(model: LlamaForCausalLM, row: TokenisedExample, schedule: ExitSchedule) -> Tensor:
-    """Logits [G, V] after the prompt and each fed token, each layer on the tokens that run it."""
+    """Return logits [G, V] after the prompt and each fed token, with each token at its depth."""
     tokens = torch.tensor([*row.prompt_token_ids, *row.completion_token_ids[:-1]])
     prompt, decoder = len(row.prompt_token_ids), model.model
     hidden = decoder.embed_tokens(tokens)  # [n, E]

@@ -1,4 +1,4 @@
-"""What a tuning plans: its horizon, what a schedule saves, and every problem at once."""
+"""Plans of a tuning: the horizon, the depth share, and all problems at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(path: Path, *rows: dict[str, str]) -> Path:
 
 @pytest.fixture
 def settings(model: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
-    """``settings(**changes)``: a model of 6 layers, one token a byte, and three rows."""
+    """Return ``settings(**changes)``: a model of 6 layers, one token per byte, three rows."""
 
     def make(**changes: Any) -> TuneConfig:  # noqa: ANN401
         rows = [{"prompt": "a", "completion": "abc"}] * 3
@@ -99,14 +99,14 @@ def test_held_out_rows_are_read_by_their_own_options_and_counted(
     assert dropped[0] == "held out: left out, too long: 2 of 3 rows"
     cut = warnings("cut")
     assert cut[0] == "held out: cut, too long: 1 of 3 prompts"
-    assert cut[1].startswith("held out: cut off at the greatest length: 1 of 3 completions;")
+    assert cut[1].startswith("held out: cut off at the maximum length: 1 of 3 completions;")
 
 
 @pytest.mark.parametrize("schedule", ["9x", "step:max=4,min=2,steps=9"])
 def test_schedules_are_checked_beside_bad_data(
     schedule: str, settings: Callable[..., TuneConfig], tmp_path: Path
 ) -> None:
-    """Those that depend on the horizon are refused when it is known."""
+    """Schedules that depend on the horizon are refused once it is known."""
     bad = write(tmp_path / "bad.jsonl", {"prompt": "a", "completion": ""})
     with pytest.raises(UsageError) as caught:
         plan_tuning(

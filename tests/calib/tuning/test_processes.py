@@ -1,4 +1,4 @@
-"""Several processes end in the weights of one with their batches together."""
+"""Several processes reach the weights of one process with their combined batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def job(
 
 
 def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
-    """Run all jobs in one pair of processes; none is left behind, whatever happens."""
+    """Run all jobs in one pair of processes; none is left running, whatever happens."""
     path = directory / "jobs.json"
     path.write_text(json.dumps(jobs))
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -67,7 +67,7 @@ def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints of one process (``one``, ``one-adapted``) and of two, by their names."""
+    """Return checkpoints of one process (``one``, ``one-adapted``) and of two, by name."""
     directory = tmp_path_factory.mktemp("processes")
     (directory / "rows.jsonl").write_text(
         "".join(
@@ -119,5 +119,5 @@ def test_two_processes_equal_one_with_twice_the_batch(name: str, one: str, tuned
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_every_process_ends_in_an_error_where_a_run_diverges(sharded: bool, tuned: Path) -> None:
-    """The processes have checked their errors; none waited for another one."""
+    """Each process has checked its error; none waited for another."""
     assert not list(tuned.glob(f"*diverged-{sharded}*"))

@@ -1,4 +1,4 @@
-"""Saves of an interrupted tuning: a damaged one is never resumed, whichever of its files it is."""
+"""A damaged save of an interrupted tuning is never resumed, whichever file is damaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 def directories(tmp_path: Path) -> TuningDirectories:
-    """Those of a run that was killed after two saves, 5 and 10."""
+    """Return the directories of a run that was killed after two saves, 5 and 10."""
     directories = TuningDirectories(tmp_path / "tuned")
     directories.begin({"seed": 0}, resumed=None)
     for step in (5, 10):
@@ -52,7 +52,7 @@ def test_a_damaged_save_falls_back_to_the_one_before_and_says_so(
     with pytest.raises(UsageError) as caught:
         directories.resumed()
     assert len(caught.value.problems) == 3
-    assert "start anew" in caught.value.problems[-1]
+    assert "start over" in caught.value.problems[-1]
     directories.check(force=False, resume=True)
     assert newest.is_dir(), "an error deletes nothing"
 
@@ -71,7 +71,7 @@ def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
 @pytest.mark.parametrize("content", ["", "[]", '{"seed": '])
 def test_damaged_options_say_what_can_be_done(content: str, directories: TuningDirectories) -> None:
     (directories.work / "options.json").write_text(content)
-    with pytest.raises(UsageError, match="start anew, without --resume"):
+    with pytest.raises(UsageError, match="start over, without --resume"):
         directories.begin({"seed": 0}, resumed=directories.resumed())
 
 
@@ -99,7 +99,7 @@ def test_what_a_late_kill_leaves_is_deleted_by_the_next_run(
         patch.setattr(owner, killed_before, kill)
         with pytest.raises(Killed):
             directories.publish()
-    with pytest.raises(UsageError, match=r"go on with --resume|pass --force") as caught:
+    with pytest.raises(UsageError, match=r"pass --resume|pass --force") as caught:
         directories.check(force=False, resume=False)
     published = killed_before == "_forget"
     assert ("pass --force" in str(caught.value)) == published

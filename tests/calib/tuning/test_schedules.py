@@ -1,4 +1,4 @@
-"""Which schedule a step runs, and what distillation adds to its loss."""
+"""Schedules of training steps, and the loss term of distillation."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_step_runs_its_schedule_and_an_evaluation_the_target(
 def test_distillation_is_the_divergence_from_full_depth(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Against the formula of DistillationConfig, on the labels' rows alone."""
+    """Compare with the formula of DistillationConfig, on the rows with labels only."""
     model, teacher = (load_skip_model(checkpoint("pre_norm"), "opt") for _ in range(2))
     target = parse_schedule("constant:max=2", num_layers=6)
     config = DistillationConfig(weight=0.25, temperature=2.0)

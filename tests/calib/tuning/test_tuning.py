@@ -1,4 +1,4 @@
-"""Tuning from end to end on a tiny model: it learns, resumes, and its output exports."""
+"""Tune a tiny model end to end: it learns, resumes, and its output exports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
-    """``settings(name, **changes)``: 12 steps of a fresh model of 4 layers, to tmp_path/name."""
+    """Return ``settings(name, **changes)``: 12 steps of a fresh 4-layer model, to tmp_path/name."""
 
     def make(name: str = "tuned", **changes: Any) -> TuneConfig:  # noqa: ANN401
         values: dict[str, Any] = {
@@ -88,7 +88,7 @@ def settings(rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
 
 @pytest.fixture(scope="session")
 def small(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of 4 layers that has seen the data at full depth."""
+    """Return a 4-layer checkpoint trained on the data at full depth."""
     output = tmp_path_factory.mktemp("small") / "small"
     tune(
         TuneConfig(
@@ -169,7 +169,7 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
 
 
 def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: Path) -> None:
-    """Whatever reads rows of its own puts their prompts into it, once, and says so."""
+    """Check that commands that read data apply the template once, and say so."""
     template = "{prompt} ="
     data = DataConfig(path=rows)
     (encoded,) = prepare_evaluation(EvaluationConfig(bundles=(str(bundle),), data=data)).bundles
@@ -264,7 +264,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     tune(settings("undisturbed", **options))
     interrupt(settings("resumed", **options), 7, monkeypatch)
     assert not settings("resumed").output.exists()
-    with pytest.raises(UsageError, match="go on with --resume, or delete"):
+    with pytest.raises(UsageError, match="pass --resume, or delete"):
         tune(settings("resumed", **options))
     with pytest.raises(UsageError, match=r"learning_rate is 0.1; the run began with 0.005"):
         tune(settings("resumed", **options, resume=True, learning_rate=0.1))
@@ -280,7 +280,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
 def test_a_finished_run_that_was_not_published_resumes_without_a_further_step(
     settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while its result is written, within the second epoch; another step would show."""
+    """Killed in the second epoch while its result is written; another step would change it."""
     from skipdec.calib.tuning import tuning as tune_module
 
     def killed(*_: object) -> None:
@@ -304,7 +304,7 @@ def test_a_finished_run_that_was_not_published_resumes_without_a_further_step(
 
 
 def test_accumulated_parts_equal_one_batch(settings: Callable[..., TuneConfig]) -> None:
-    """Every token counts alike although the parts have different numbers of them."""
+    """Every token has the same weight although the parts differ in size."""
     tune(settings("whole", batch_size=8, max_steps=3))
     tune(settings("parts", batch_size=2, gradient_accumulation=4, max_steps=3))
     assert_same_weights(settings("whole").output, settings("parts").output, 2e-5)
@@ -424,6 +424,6 @@ def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
 
 
 def test_the_start_checkpoint_is_as_transformers_reads_it(small: Path) -> None:
-    """The published weights are transformers' own, tied head included."""
+    """The published weights equal transformers' own, tied head included."""
     model = OPTForCausalLM.from_pretrained(small)
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight

@@ -1,4 +1,4 @@
-"""CUDA: what can be known without a GPU, and the protocol on one."""
+"""CUDA: parts that can be tested without a GPU, and the protocol on one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def runtime_names() -> set[str]:
-    """All ``runtime.X`` and ``runtime.X.Y`` that cuda.py names, as dotted paths."""
+    """Return all ``runtime.X`` and ``runtime.X.Y`` that cuda.py names, as dotted paths."""
     names = set()
     for node in ast.walk(ast.parse(Path(cuda.__file__).read_text())):
         path = []
@@ -55,7 +55,7 @@ def test_a_machine_without_a_gpu_is_told_both_sides() -> None:
 
 
 class FakeRuntime(SimpleNamespace):
-    """A CUDA runtime in which every call succeeds and is written down; what fails is set."""
+    """A CUDA runtime that records calls; all succeed unless told to fail."""
 
     def __init__(self) -> None:
         super().__init__(calls=[], failing={})

@@ -1,4 +1,4 @@
-"""The device protocol on host memory: work waits, graphs repeat, and misuse is an error."""
+"""The device protocol on host memory: work is deferred, graphs repeat, misuse is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles whose graphs need skipdec's kernels: on what they are refused."""
+"""Refuse bundles whose graphs need skipdec's kernels where these cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thread pools of the ONNX Runtime backend; the process-wide one in processes of their own."""
+"""Thread pools of the ONNX Runtime backend; the process-wide one runs in its own processes."""
 
 from __future__ import annotations
 

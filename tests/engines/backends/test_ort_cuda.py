@@ -1,4 +1,4 @@
-"""ONNX Runtime on a device: what is refused without CUDA, and the rehearsal of the device path."""
+"""ONNX Runtime on a device: refusals without CUDA, and a rehearsal of the device path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def backend() -> OrtRehearsalBackend:
 
 
 def layer_arrays(bundle: EngineBundle, past: list[int], total: int) -> dict[TensorRole, Array]:
-    """One token a row after ``past`` ones; the cache's unused positions are NaN."""
+    """Return inputs of one token per row after ``past`` ones; unused cache positions are NaN."""
     layer = bundle.manifest.layers[0]
     sizes = {"B": len(past), "S": 1, "T": CAPACITY}
     random = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def layer_arrays(bundle: EngineBundle, past: list[int], total: int) -> dict[Tens
 def test_the_capacity_may_stand_for_the_longest_row(
     exported: Callable[..., Path], backend: OrtRehearsalBackend, dtype: str, past: list[int]
 ) -> None:
-    """A captured step keeps ``total_sequence_length``, so it must not have to be exact."""
+    """A captured step keeps ``total_sequence_length``, so it need not be exact."""
     bundle = EngineBundle.open(exported("pre_norm", dtype=dtype))
     session = backend.load(bundle, bundle.manifest.layers[0])
     results = []
@@ -112,7 +112,7 @@ def test_an_onnxruntime_without_cuda_is_told_what_helps_on_this_machine(
 
 @pytest.fixture
 def cuda_backend(monkeypatch: pytest.MonkeyPatch) -> OrtCudaBackend:
-    """On a host device; sessions are what a test puts in place of ``open_session``."""
+    """Return a backend on a host device whose sessions come from the test's ``open_session``."""
     monkeypatch.setattr(ort_cuda, "execution_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(ort_cuda, "_open_cuda_device", lambda index: HostDevice())
     return OrtCudaBackend()

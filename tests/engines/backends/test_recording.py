@@ -29,7 +29,7 @@ def opened(exported: Exported, tmp_path: Path) -> Callable[[int], Opened]:
 
 
 def run_embed(bundle: EngineBundle, backend: RecordingBackend, steps: int) -> list[Array]:
-    """Hidden states [1, 2, E] of each step; ids are those of the step."""
+    """Return the hidden states [1, 2, E] of each step."""
     spec = bundle.manifest.embed
     session, results = backend.load(bundle, spec), []
     ids, positions = np.zeros((1, 2), np.int64), np.zeros((1, 2), np.int64)

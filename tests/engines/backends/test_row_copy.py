@@ -1,4 +1,4 @@
-"""CUDA's kernel that gathers rows: assembled where there is an assembler, interpreted anywhere."""
+"""CUDA's kernel that gathers rows: assembled if there is an assembler, interpreted anywhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OPERATIONS = {
 
 
 class Thread:
-    """One thread of the kernel, on the memory of this process."""
+    """One thread of the kernel, in this process's memory."""
 
     def __init__(self, arguments: list[int], block: int, number: int, threads: int) -> None:
         self.values: dict[str, Any] = {
@@ -92,7 +92,7 @@ class Thread:
 
 @pytest.mark.parametrize("row_bytes", [1, 13, 16, 48, 80])
 def test_the_kernel_copies_the_rows_that_the_index_names(row_bytes: int) -> None:
-    """Two threads a block: rows of more and of fewer bytes than they take at once."""
+    """Two threads per block copy rows of more and of fewer bytes than they take at once."""
     source = np.random.default_rng(0).integers(0, 256, (5, row_bytes)).astype(np.uint8)
     target = np.full((5, row_bytes), 7, np.uint8)
     index = np.array([3, 3, 0, 4], np.int64)
@@ -129,7 +129,7 @@ def test_the_kernel_is_assembled_for_old_and_new_gpus(architecture: str, tmp_pat
 
 
 class FakeDriver(SimpleNamespace):
-    """A CUDA driver in which every call succeeds, unless it is said to fail, and is kept."""
+    """A CUDA driver that records calls; all succeed unless told to fail."""
 
     def __init__(self, failing: str = "") -> None:
         super().__init__(calls={}, failing=failing)

@@ -1,4 +1,4 @@
-"""What every backend's sessions must do: on the CPU, and on a device, real or of host memory."""
+"""Contract of every backend's sessions: on the CPU, and on a device, real or of host memory."""
 
 from __future__ import annotations
 

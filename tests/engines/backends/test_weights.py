@@ -1,4 +1,4 @@
-"""Weights copied to memory of this process: the same tokens, whatever becomes of the files."""
+"""Weights copied to process memory give the same tokens, whatever happens to the files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITH_KERNELS = pytest.mark.skipif(find_library() is None, reason="the kernels we
 
 @pytest.fixture
 def bundle(exported: Callable[..., Path], tmp_path: Path) -> EngineBundle:
-    """One of its own, whose files are hashed by whoever loads them."""
+    """Return a private bundle whose files are hashed by each loader."""
     path = copy_bundle(exported("pre_norm", quantize="int8"), tmp_path / "bundle")
     bundle = EngineBundle.open(path)
     manifest = bundle.manifest.model_copy(update={"kernels": "skipdec"})

@@ -1,4 +1,4 @@
-"""A manifest whose engines the runtime can't run is refused, by each tensor that does not fit."""
+"""Refuse a manifest with engines that the runtime can't run, naming each wrong tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROLES: dict[EngineKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def manifest(hidden: str, cache: str, width: int, **facts: Any) -> Manifest:  # noqa: ANN401
-    """One layer whose activations and cache have these dtypes, the cache this width."""
+    """Return a manifest of one layer with these dtypes of activations and cache, and this width."""
     hollow = hollow_manifest(1)
     formats = {name: facts.pop(name) for name in ("dtype", "kv_dtype") if name in facts}
     precision = hollow.precision.model_copy(update=formats)

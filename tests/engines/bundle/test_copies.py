@@ -1,4 +1,4 @@
-"""A bundle goes to the hub and comes back the same; a damaged one never leaves."""
+"""A bundle pushed to the hub comes back the same; a damaged one is never pushed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others put at the names that we write to is neither emptied nor overwritten."""
+"""Foreign files at the names that we write to are neither emptied nor overwritten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeBundle = Callable[..., EngineBundle]
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A directory with a file, not ours to touch."""
+    """Return a foreign directory with a file that must survive."""
     directory = tmp_path / "precious"
     directory.mkdir()
     (directory / "manifest.json").write_text("thesis")

@@ -1,4 +1,4 @@
-"""Results that are no bundles are replaced as safely: a killed swap is finished or undone."""
+"""Other results are replaced as safely as bundles: a killed swap is completed or undone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(place: Place, content: str, *, force: bool = False) -> None:
 
 
 def seen(place: Place) -> tuple[str, list[str]]:
-    """The mark's content, and the names beside the result."""
+    """Return the mark's content and the names beside the result."""
     names = sorted(path.name for path in place.target.parent.iterdir())
     return (place.target / place.mark).read_text(), names
 

@@ -1,4 +1,4 @@
-"""A bundle appears whole or not at all, whatever happens to its writer."""
+"""A bundle is published atomically, whatever happens to its writer."""
 
 from __future__ import annotations
 
@@ -154,9 +154,9 @@ def test_an_open_file_of_the_replaced_bundle_stays_readable(
 
 
 def run_and_die_before_step(number: int, action: Callable[[], object]) -> bool:
-    """Run ``action`` in a forked child that dies, as by SIGKILL, before its n-th change on disk.
+    """Run ``action`` in a forked child killed before its n-th change on disk.
 
-    Returns whether it died; False means that ``action`` has fewer steps.
+    Returns True if it died, False if ``action`` has fewer steps.
     """
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""GPUs are found through the CUDA runtime; none is an answer, not an error."""
+"""Find GPUs through the CUDA runtime; finding none is not an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Status(IntEnum):
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, status: Status, driver: int) -> None:
-    """Let the CUDA runtime know two H200 with this driver, or fail with ``status``."""
+    """Make the CUDA runtime report two H200 with this driver, or fail with ``status``."""
     properties = SimpleNamespace(name=b"NVIDIA H200\0\0", major=9, minor=0, totalGlobalMem=2**37)
     answers: dict[str, Any] = {
         "cudaDriverGetVersion": lambda: (Status.cudaSuccess, driver),

@@ -1,4 +1,4 @@
-"""A program that asks for huge pages starts again once, with its arguments and its exit code."""
+"""A program that asks for huge pages restarts once, keeping its arguments and exit code."""
 
 from __future__ import annotations
 

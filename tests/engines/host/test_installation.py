@@ -1,4 +1,4 @@
-"""Which skipdec this is, and the pip command that adds an extra to it."""
+"""The running skipdec's version, and the pip command that adds an extra to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command's options: the fields of its configuration, refused in the same words."""
+"""Options of a command are the fields of its configuration and refuse with the same words."""
 
 from __future__ import annotations
 

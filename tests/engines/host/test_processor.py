@@ -1,4 +1,4 @@
-"""How many threads this process may use: its affinity, within its control groups' quota."""
+"""The number of usable threads: affinity, limited by the quota of control groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first signal asks, the second one interrupts, none is lost, and nothing stays changed."""
+"""The first signal asks, the second interrupts; none is lost and handlers are restored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skipdec.engines.host.signals import (
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """As at the start of Python; in the background SIGINT may be switched off."""
+    """Set handlers as at Python's start; in the background SIGINT may be ignored."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

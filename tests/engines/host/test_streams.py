@@ -1,4 +1,4 @@
-"""One line for what the system refuses; what is done is done, whether stdout takes it or not."""
+"""System errors print one line; finished work stays, whether stdout takes the output or not."""
 
 from __future__ import annotations
 

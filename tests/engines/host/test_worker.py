@@ -1,4 +1,4 @@
-"""A worker process: started early, asked once, gone with whoever started it."""
+"""A worker process starts early, answers once, and ends with its parent."""
 
 from __future__ import annotations
 

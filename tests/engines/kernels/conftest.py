@@ -1,4 +1,4 @@
-"""Each instruction set that the kernels run on here."""
+"""Run tests on each instruction set that the kernels support here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
 
 @pytest.fixture(params=available_instruction_sets())
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Sessions made in the test run on it; the test runs once for each."""
+    """Run the test's sessions on it; the test runs once for each."""
     monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
     name: str = request.param
     return name

@@ -1,4 +1,4 @@
-"""Attention against float64, and its bits against themselves."""
+"""Compare attention with float64, and its bits with themselves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEAD_SIZES = [8, 24, 64, 72, 80, 96, 120, 128, 256]
 
 @dataclass(frozen=True)
 class Attention:
-    """One node, and what it is called with."""
+    """One node and its inputs."""
 
     heads: int = 4
     kv_heads: int = 4
@@ -61,13 +61,13 @@ class Attention:
         )
 
     def random_tokens(self, batch: int, tokens: int, seed: int = 0) -> Array:
-        """Packed queries, keys and values [batch, tokens, (N + 2M)·D]."""
+        """Return packed queries, keys and values [batch, tokens, (N + 2M)·D]."""
         columns = (self.heads + 2 * self.kv_heads) * self.head_size
         random = np.random.default_rng(seed)
         return random.standard_normal((batch, tokens, columns)).astype(np.float32)
 
     def cache(self, batch: int) -> Cache:
-        """Room for ``batch`` sequences, full of NaN (int8: of scales that are)."""
+        """Return a cache for ``batch`` sequences, filled with NaN (int8: its scales are NaN)."""
         dtype = np.dtype(DTYPES[self.dtype][0])
         width = self.head_size + (SCALE_BYTES if self.dtype == "int8" else 0)
         shape = (batch, self.kv_heads, self.capacity, width * dtype.itemsize)
@@ -75,7 +75,7 @@ class Attention:
         return Cache(self, key, value)
 
     def columns(self, x: Array) -> tuple[Array, Array, Array]:
-        """Queries, keys and values [B, S, heads, D] of packed tokens."""
+        """Return queries, keys and values [B, S, heads, D] of packed tokens."""
         parts = np.split(x, [self.heads * self.head_size, -self.kv_heads * self.head_size], axis=-1)
         query, key = parts[0], parts[1]
         return tuple(
@@ -93,7 +93,7 @@ class Cache:
     _session: onnxruntime.InferenceSession | None = field(default=None, repr=False)
 
     def step(self, x: Array, write_indices: Sequence[int]) -> Array:
-        """y for packed tokens; the cache has grown by them."""
+        """Return y for packed tokens; the cache grows by them."""
         if self._session is None:
             self._session = self.node.session()
         binding = self._session.io_binding()
@@ -119,7 +119,7 @@ class Cache:
         return y
 
     def rows(self, name: str) -> Array:
-        """What the cache holds, in float64: [B, M, T, D]."""
+        """Return the cache's contents in float64: [B, M, T, D]."""
         array: Array = getattr(self, name)
         if self.node.dtype != "int8":
             return array.astype(np.float64)
@@ -129,7 +129,7 @@ class Cache:
 
 
 def expected(node: Attention, x: Array, cache: Cache, write_indices: Sequence[int]) -> Array:
-    """y in float64, from the cache's rows."""
+    """Return y in float64, from the cache's rows."""
     query = node.columns(x)[0].astype(np.float64)
     scale = node.scale or node.head_size**-0.5
     keys, values = cache.rows("key"), cache.rows("value")
@@ -181,7 +181,7 @@ def test_new_tokens_are_rounded_into_the_cache(instruction_set: str) -> None:
 
 @st.composite
 def cuts(draw: st.DrawFn, tokens: int) -> list[int]:
-    """Chunks that a prompt of ``tokens`` is cut into."""
+    """Return chunks of a prompt of ``tokens``."""
     chunks: list[int] = []
     while sum(chunks) < tokens:
         chunks.append(draw(st.integers(1, tokens - sum(chunks))))
@@ -225,7 +225,7 @@ def test_bits_depend_on_nothing_but_the_row(
 
 
 def test_ragged_rows_go_on_from_their_own_lengths(instruction_set: str) -> None:
-    """What padding left behind a row's end is written over, and read by nobody."""
+    """Padding left behind a row's end is overwritten and never read."""
     node = Attention(4, 2, 64, "float16", capacity=24)
     lengths = [3, 20, 11]
     x = node.random_tokens(3, 24)

@@ -1,4 +1,4 @@
-"""BlockLinear4 against its definition, computed exactly, and against ONNX Runtime's MatMulNBits."""
+"""Compare BlockLinear4 with its exact definition and with ONNX Runtime's MatMulNBits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NONE, RELU, GELU = 0, 1, 2
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """float32(a · b + c), rounded once: in float64 to odd, which a second rounding can't spoil."""
+    """Return float32(a · b + c), rounded once: float64 rounds to odd, so that float32 is right."""
     product, addend = a.astype(np.float64) * b, c.astype(np.float64)
     total = product + addend
     virtual = total - product
@@ -44,7 +44,7 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 @dataclass(frozen=True)
 class Layer:
-    """A quantised layer: weight [K, N] in float32, bias [N] or none."""
+    """A quantised layer: weight [K, N] in float32, optional bias [N]."""
 
     weight: Array
     block_size: int = 32
@@ -92,7 +92,7 @@ class Layer:
         return y
 
     def expected(self, x: Array, residual: Array | None = None) -> Array:
-        """The definition, exactly; without GELU.
+        """Compute the definition exactly, without GELU.
 
         Worked, one block of 32: x = (1, -0.5, 0, …) has scale 1/127 and codes (127, -64, 0, …), for
         -63.5 rounds to the even -64; the column (0.5, -1, 0, …) has scale 0.125 and codes

@@ -1,4 +1,4 @@
-"""HalfLinear against products in float64, and its bits against themselves."""
+"""Compare HalfLinear with products in float64, and its bits with themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of 16 bits: weight [K, N], bias float32 [N] or none."""
+    """A layer of 16 bits: weight [K, N], optional bias float32 [N]."""
 
     weight: Array
     bias: Array | None = None
@@ -77,7 +77,7 @@ class Layer:
         return y
 
     def check(self, y: Array, x: Array, residual: Array | None = None) -> None:
-        """``y`` is the product within the bound of K roundings of each sum."""
+        """Check that ``y`` is within the error bound of K roundings per sum."""
         depth = self.weight.shape[0]
         weight = self.weight.astype(np.float64)
         expected = x.astype(np.float64) @ weight

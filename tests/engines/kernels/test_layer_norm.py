@@ -1,4 +1,4 @@
-"""LayerNorm against float64, and its bits against themselves."""
+"""Compare LayerNorm with float64, and its bits with themselves."""
 
 from __future__ import annotations
 

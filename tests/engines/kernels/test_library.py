@@ -1,4 +1,4 @@
-"""The compiled library: found, refused with the reason, run on the instruction set asked for."""
+"""The compiled library is found or refused with the reason, on the chosen instruction set."""
 
 from __future__ import annotations
 

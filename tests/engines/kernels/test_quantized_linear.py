@@ -1,4 +1,4 @@
-"""QuantizedLinear against the int8 product of integers and against ONNX Runtime's own nodes."""
+"""Compare QuantizedLinear with the product of integers and with ONNX Runtime's own nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NONE, RELU, GELU = 0, 1, 2
 
 @dataclass(frozen=True)
 class Layer:
-    """A quantised layer: codes [K, N], scale [N], bias [N] or none."""
+    """A quantised layer: codes [K, N], scale [N], optional bias [N]."""
 
     codes: Array
     scale: Array
@@ -68,7 +68,7 @@ class Layer:
         return y
 
     def expected(self, x: Array, residual: Array | None = None) -> Array:
-        """In numpy, whose sums of integers and roundings are exact; without GELU."""
+        """Compute in numpy, whose sums of integers and roundings are exact; without GELU."""
         row_scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
         with np.errstate(divide="ignore", invalid="ignore"):
             codes = np.nan_to_num(np.clip(np.rint(x / row_scale), -128, 127)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""TensorRT's engines on a host device: memory, profiles, addresses, and what is refused."""
+"""TensorRT's engines on a host device: memory, profiles, addresses and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def compiled(exported: Callable[..., Path], tmp_path: Path) -> Callable[..., EngineBundle]:
-    """``compiled(**build)``: see ``small_bundle``."""
+    """Return ``compiled(**build)``, see ``small_bundle``."""
     return partial(small_bundle, exported, tmp_path)
 
 

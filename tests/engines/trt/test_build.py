@@ -1,4 +1,4 @@
-"""Plans are built elsewhere and checked here: crashes, refusals and interruptions have names."""
+"""Plans are built in another process and checked here; every failure has a name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def request_of_layer(tmp_path_factory: pytest.TempPathFactory) -> PlanRequest:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Iterator[Path]:
-    """Where a plan is to be written; whatever happens, nothing else remains."""
+    """Return the path of a plan; checks that nothing else remains."""
     others = children()  # of tests before: multiprocessing keeps a process that tracks resources
     yield tmp_path / "layer_000.plan"
     assert {path.name for path in tmp_path.iterdir()} <= {"layer_000.plan"}
@@ -43,12 +43,12 @@ def output(tmp_path: Path) -> Iterator[Path]:
 
 
 def children() -> set[int]:
-    """Processes that this thread has started and that have not been waited for."""
+    """Return processes that this thread started and has not waited for."""
     return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
 
 
 def edited(request: PlanRequest, edit: Any) -> PlanRequest:  # noqa: ANN401
-    """``request`` with ``edit(graph)`` applied to its graph."""
+    """Return ``request`` with ``edit(graph)`` applied to its graph."""
     model = ir.from_proto(onnx.ModelProto.FromString(request.graph))
     edit(model.graph)
     return request.model_copy(update={"graph": ir.to_proto(model).SerializeToString()})
@@ -102,7 +102,7 @@ def test_everything_that_differs_from_what_was_asked_is_named(
 
 
 def add_unused_lengths(graph: ir.Graph) -> None:
-    """Attention's nonpad_kv_seqlen, as an input of its own: the parser drops it and only warns."""
+    """Make Attention's nonpad_kv_seqlen a separate input, which the parser drops with a warning."""
     (attention,) = (node for node in graph if node.op_type == "Attention")
     lengths = ir.Value(
         name="seqlens_k", shape=ir.Shape(["B"]), type=ir.TensorType(ir.DataType.INT32)
@@ -151,7 +151,7 @@ def test_asymmetric_quantisation_fails_with_the_parsers_reason(
 
 @needs_tensorrt_rtx
 def test_attention_without_a_kernel_comes_with_what_to_do(tmp_path: Path, output: Path) -> None:
-    """float32 attention that may not be taken apart."""
+    """Tests float32 attention that must not be decomposed."""
 
     def forbid(graph: ir.Graph) -> None:
         (attention,) = (node for node in graph if node.op_type == "Attention")
@@ -196,7 +196,7 @@ def test_a_builder_that_dies_is_the_failure_of_its_engine(
 
 
 def take_attention_apart_in_float32(graph: ir.Graph) -> None:
-    """Casts around an attention that may be taken apart, which TensorRT-RTX 1.7 crashes on."""
+    """Put casts around attention that may be decomposed, which crashes TensorRT-RTX 1.7."""
     (attention,) = (node for node in graph if node.op_type == "Attention")
     attention.attributes["TRT_decomposable"] = ir.AttrInt64("TRT_decomposable", 1)
     (use,) = attention.outputs[0].uses()
@@ -235,7 +235,7 @@ def test_any_end_of_the_call_ends_the_builder_and_leaves_nothing(
 def test_a_signal_cancels_the_builder_at_its_next_step(
     request_of_layer: PlanRequest, output: Path
 ) -> None:
-    """Sent while the worker waits for its request, so that it surely comes before the end."""
+    """The signal is sent while the worker waits for its request, so it comes before the end."""
     command = [sys.executable, "-P", "-m", "skipdec.engines.trt.build_worker", str(output)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -251,7 +251,7 @@ def test_a_signal_cancels_the_builder_at_its_next_step(
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has installed a handler of signal ``number``."""
+    """Return True if a process has installed a handler of signal ``number``."""
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (number - 1) & 1)

@@ -1,4 +1,4 @@
-"""Plans that this machine can't run, or that are not what the manifest says."""
+"""Refuse plans that this machine can't run or that differ from the manifest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def compiled(exported: Callable[..., Path], tmp_path: Path) -> Callable[..., EngineBundle]:
-    """``compiled(**build)``: see ``small_bundle``."""
+    """Return ``compiled(**build)``, see ``small_bundle``."""
     return partial(small_bundle, exported, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Which TensorRT is loaded, from which version on, and where its messages go."""
+"""Load TensorRT from its minimum version on and route its messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skipdec.engines.trt.library import LOGGER_NAME, load_library, logger
 
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str) -> ModuleType:
-    """Put a module ``tensorrt`` of ``version`` in place of whatever is installed."""
+    """Replace the installed TensorRT by a module ``tensorrt`` of ``version``."""
     module = ModuleType("tensorrt")
     module.__version__ = version  # type: ignore[attr-defined]
     module.__spec__ = ModuleSpec("tensorrt", None)

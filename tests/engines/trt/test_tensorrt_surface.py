@@ -1,8 +1,8 @@
 """Every TensorRT name in our code exists in every TensorRT that we support.
 
-The surfaces in tests/data are made by scripts/tensorrt_surface.py from NVIDIA's own bindings. How
-a name is attributed to a class is told in tests/support/tensorrt/tensorrt_names.py: what is reached
-through variables of other names is not seen.
+The surfaces in tests/data are made by scripts/tensorrt_surface.py from NVIDIA's own bindings.
+tests/support/tensorrt/tensorrt_names.py describes how a name is attributed to a class; names
+reached through other variables are not seen.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RTX_ONLY = {
 
 @dataclass(frozen=True)
 class Surface:
-    """The names that one version of TensorRT has."""
+    """The names of one version of TensorRT."""
 
     version: str
     classes: dict[str, list[str]]
@@ -66,7 +66,7 @@ class Surface:
 
 @cache
 def surfaces() -> dict[str, Surface]:
-    """By target and version."""
+    """Return the surfaces by target and version."""
     documents = {path.stem: json.loads(path.read_text()) for path in SURFACES.glob("*.json")}
     return {
         name: Surface(document["version"], document["classes"], document["others"])
@@ -75,7 +75,7 @@ def surfaces() -> dict[str, Surface]:
 
 
 def missing(source: str) -> dict[Use, list[str]]:
-    """Names that ``source`` uses and the versions that don't have them, where they should."""
+    """Return names that ``source`` uses, with the versions that should have them but don't."""
     found = {}
     for use in find_uses(source):
         if (use.function, use.name) in OURS:
@@ -88,7 +88,7 @@ def missing(source: str) -> dict[Use, list[str]]:
 
 
 def sources() -> dict[str, str]:
-    """The modules that handle TensorRT's objects, by path."""
+    """Return the modules that handle TensorRT's objects, by path."""
     paths = [*ROOT.glob("engines/**/*.py"), *ROOT.glob("exporter/**/*.py")]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
     return {path: text for path, text in texts.items() if TENSORRT.search(text)}

@@ -1,4 +1,4 @@
-"""Builds at the same time share one file of kernel timings; a stand-in plays TensorRT's caches."""
+"""Concurrent builds share one file of kernel timings, with stand-ins for TensorRT's caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skipdec.engines.trt.builder import attach_timing_cache, merge_timing_cache
 
 
 class Cache:
-    """Entries of one TensorRT version, as ``trt.ITimingCache`` takes and gives them."""
+    """Entries of one TensorRT version, like ``trt.ITimingCache``."""
 
     def __init__(self, version: int, content: bytes) -> None:
         document = json.loads(content) if content else {"version": version, "entries": []}
@@ -28,7 +28,7 @@ class Cache:
 
 
 class Config:
-    """Of one TensorRT version, as ``trt.IBuilderConfig``."""
+    """Stand-in for ``trt.IBuilderConfig`` of one TensorRT version."""
 
     def __init__(self, version: int = 11) -> None:
         self.version = version

@@ -1,4 +1,4 @@
-"""A model family is one file and one registry line: a test adds one and takes it all the way."""
+"""Add a model family in one file and one registry line, and take it all the way."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
 
 
 class Here(AbstractContextManager[None]):
-    """In place of a process of its own, which would know only the registry's own lines."""
+    """Replaces the separate process, which would know only the registry's own lines."""
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -61,7 +61,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def greedy(model: ToyModel, prompt: list[int], schedule: ExitSchedule) -> list[int]:
-    """Tokens by the reference, each position at its depth, everything computed anew each time."""
+    """Generate tokens with the reference, each at its depth, recomputing everything each time."""
     layers = range(schedule.num_layers)
     prefixes = [schedule.prompt_prefix(layer, len(prompt)) for layer in layers]
     sets = [[layer for layer in layers if at < prefixes[layer]] for at in range(len(prompt))]
@@ -104,7 +104,7 @@ def test_an_added_family_is_exported_verified_and_decoded_with_skipping(
 @needs_kernels
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rows_of_a_16_bit_table_may_be_an_engine_output(dtype: str, tmp_path: Path) -> None:
-    """The toy's embed engine is one Gather, whose output is the graph's."""
+    """The toy's embed engine is one Gather whose output is the graph's."""
     write_toy(tmp_path / "toy")
     model, narrow, wide = str(tmp_path / "toy"), tmp_path / "narrow", tmp_path / "wide"
     report = export(ExportConfig(model=model, output=narrow, dtype=dtype))

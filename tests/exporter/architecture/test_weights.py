@@ -1,4 +1,4 @@
-"""Parameters are made of the right checkpoint tensors, in the right order."""
+"""Parameters are built from the right checkpoint tensors, in the right order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorRT is asked for: sizes, profiles and refusals, before anything is built."""
+"""Requests to TensorRT: sizes, profiles and refusals, before anything is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines on disk: reproducible, described truthfully, as asked, and built in little memory."""
+"""Engine files are reproducible, correctly described, as configured, and built in little memory."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_graph_of_other_dtypes_than_asked_is_refused_by_name(
 def test_memory_stays_at_one_weight_and_its_quantised_copy(
     precision: PrecisionSpec, most: float, tmp_path: Path
 ) -> None:
-    """``most``: the peak, in sizes of the largest weight (packed qkv: 48 MiB of float32)."""
+    """``most`` is the peak relative to the largest weight (packed qkv: 48 MiB of float32)."""
     model = tiny_spec(hidden_size=2048, ffn_dim=2048, num_heads=16)
     graph = canonical_graph(EngineKind.LAYER, model, precision.dtype)
     reader = RandomReader(model)

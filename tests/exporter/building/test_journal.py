@@ -1,4 +1,4 @@
-"""A journal is believed only as far as its digests go."""
+"""A journal is trusted only as far as its digests match."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skipdec.exporter.building.journal import JOURNAL_NAME, Journal
 
 @pytest.fixture
 def line(tmp_path: Path) -> dict[str, Any]:
-    """The one line of a journal in ``tmp_path``."""
+    """Return the single line of a journal in ``tmp_path``."""
     (tmp_path / "head.onnx").write_bytes(b"graph")
     built = BuiltEngine(
         spec=hollow_manifest(2).engines[-1],

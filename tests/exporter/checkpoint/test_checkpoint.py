@@ -32,7 +32,7 @@ SCHEDULE = {
 
 @pytest.fixture
 def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A copy of the tiny pre-norm checkpoint that a test may change."""
+    """Return a copy of the tiny pre-norm checkpoint that a test may change."""
     return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
 
 
@@ -41,7 +41,7 @@ def open_directory(directory: Path, **options: object) -> Checkpoint:
 
 
 def rewrite(directory: Path, file_format: str, tensors: Tensors) -> None:
-    """Store ``tensors`` in ``directory`` instead of what it holds."""
+    """Replace the contents of ``directory`` by ``tensors``."""
     weights = directory / "model.safetensors"
     weights.unlink(missing_ok=True)
     kind, _, sharded = file_format.partition(" ")

@@ -1,4 +1,4 @@
-"""Files of weights that are not what they should be: each is refused, the tensor named."""
+"""Refuse malformed weight files, naming the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skipdec push``: bundles and checkpoints, each checked before anything is sent."""
+"""``skipdec push`` checks bundles and checkpoints before sending anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 @pytest.fixture
 def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A copy of a tiny checkpoint, with a hidden file."""
+    """Return a copy of a tiny checkpoint, with a hidden file."""
     copy = Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
     (copy / ".secret").write_text("mine")
     return copy

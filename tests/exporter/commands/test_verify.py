@@ -1,4 +1,4 @@
-"""``skipdec verify``: what a script gets of a bundle that is not whole."""
+"""``skipdec verify``: output for scripts when a bundle is damaged."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def bundle(exported: Exported) -> Path:
 
 @pytest.fixture(scope="module")
 def faulty(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Layer 3 has one column of fc2 too large by a tenth."""
+    """Scale one column of layer 3's fc2 by 1.1."""
 
     def enlarge(weight: NDArray[np.float32]) -> tuple[NDArray[np.float32]]:
         weight[:, 7] *= 1.1

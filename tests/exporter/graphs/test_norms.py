@@ -1,4 +1,4 @@
-"""Layer normalisation of a graph becomes skipdec's operator and computes the same."""
+"""A graph's layer normalisation becomes skipdec's operator and computes the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs for TensorRT: the real builder takes them, and they compute what they stand for."""
+"""The real TensorRT builder accepts the graphs, and they compute the right values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def quantized(name: str, dtype: str) -> PrecisionSpec:
 def build(
     kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, directory: Path
 ) -> PlanReport:
-    """Build a plan; its IO names, dtypes and layer counts are checked by ``build_plan``."""
+    """Build a plan; ``build_plan`` checks IO names, dtypes and layer counts."""
     lowered = lowered_engine(kind, model, precision, directory)
     output = directory / "engine.plan"
     report = build_plan(plan_request(lowered, kind, directory), output)
@@ -122,7 +122,7 @@ def test_the_builder_takes_quantised_heads_of_an_odd_vocabulary(name: str, tmp_p
 def test_a_lowered_layer_computes_what_its_quantised_weights_stand_for(
     structure: str, name: str, tmp_path: Path
 ) -> None:
-    """The graph on ONNX Runtime against the torch module with dequantised weights."""
+    """Compare the graph on ONNX Runtime with the torch module on dequantised weights."""
     model = fusible_spec(structure)
     precision = PrecisionSpec() if name == "none" else quantized(name, "float32")
     lowered = lowered_engine(EngineKind.LAYER, model, precision, tmp_path)
@@ -147,7 +147,7 @@ def test_a_lowered_layer_computes_what_its_quantised_weights_stand_for(
 
 
 def run(graph: ir.Model, directory: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Outputs of a lowered graph on ONNX Runtime, which does not know TensorRT's attribute."""
+    """Return outputs of a lowered graph on ONNX Runtime, which lacks TensorRT's attribute."""
     graph = with_capacity(graph, CAPACITY)
     for node in graph.graph:
         node.attributes.pop(DECOMPOSABLE, None)
@@ -160,7 +160,7 @@ def run(graph: ir.Model, directory: Path, inputs: dict[str, np.ndarray]) -> list
 
 
 def dequantized_module(model: ModelSpec, precision: PrecisionSpec) -> torch.nn.Module:
-    """Weights as their quantised form represents them; so are inputs, which range up to 4."""
+    """Return the module with dequantised weights and quantised inputs, which range up to 4."""
     reference = module(EngineKind.LAYER, model)
 
     def int8(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
@@ -204,7 +204,7 @@ def test_a_capacity_is_set_on_a_copy() -> None:
 
 
 def test_inputs_of_attention_that_the_parser_drops_in_silence_are_refused() -> None:
-    """Lengths that the mask uses too: not even a warning about an unused input comes."""
+    """The mask uses these lengths too, so not even an unused-input warning appears."""
     graph = canonical_graph(EngineKind.LAYER, fusible_spec(), "float16").clone()
     (attention,) = (node for node in graph.graph if node.op_type == "Attention")
     lengths = next(value for value in graph.graph.inputs if value.name == "write_indices")
@@ -254,7 +254,7 @@ def test_fp8_needs_ranges() -> None:
 
 @pytest.mark.parametrize("name", ["int8", "int8-block", "int4"])
 def test_a_written_graph_has_the_dtypes_that_were_asked_for(name: str, tmp_path: Path) -> None:
-    """``build_engine`` checks inputs, outputs and weights of what it has written."""
+    """``build_engine`` checks inputs, outputs and weights of the graph it wrote."""
     precision = quantized(name, "bfloat16")
     built = build_engine_files(
         EngineKind.LAYER, fusible_spec(), tmp_path, precision, "tensorrt-rtx"

@@ -1,4 +1,4 @@
-"""The canonical graph is standard, reproducible, and computes what its torch module does."""
+"""The canonical graph is standard, reproducible, and equivalent to its torch module."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ finally:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ONNX Runtime bundle, quantised, that keeps its canonical engines; not to be changed."""
+    """Return a quantised ONNX Runtime bundle with canonical engines; do not change it."""
     directory = tmp_path_factory.mktemp("source")
     model = write_config(directory / "tiny")
     options = {"quantize": "int8", "schedule": "linear:max=2,min=2,warmup=1,horizon=7"}

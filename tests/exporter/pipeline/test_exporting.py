@@ -37,7 +37,7 @@ def model(checkpoint: Callable[[str], Path]) -> str:
 
 @pytest.fixture(scope="session")
 def undisturbed(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The files of a bundle whose export ran through, and the traces in this process's memory."""
+    """Return the files of an uninterrupted export, and keep the traces in this process."""
     output = tmp_path_factory.mktemp("undisturbed") / "bundle"
     export_to(output, model)
     return files(output)
@@ -56,7 +56,7 @@ def files(directory: Path) -> dict[str, str]:
 
 
 class Resumed(Events):
-    """Collects the names of engines taken from an interrupted run; interrupts after some."""
+    """Collects the names of engines reused from an interrupted run; interrupts after some."""
 
     def __init__(self, interrupt_after: int | None = None) -> None:
         self.resumed: set[str] = set()
@@ -81,7 +81,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def count_calls(work: Callable[[], object], kill_at: int | None = None) -> int:
-    """Run ``work`` and count its function calls; SIGKILL this process at the ``kill_at``-th."""
+    """Run ``work`` and count its function calls; SIGKILL this process at call ``kill_at``."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""``skipdec build --kernels onnxruntime``: the same on ONNX Runtime's operators, no torch."""
+"""``skipdec build --kernels onnxruntime`` gives the same bundle without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real plans, built by TensorRT-RTX on the CPU: what is exported, reported, resumed and refused."""
+"""Export real plans, built by TensorRT-RTX on the CPU: reports, resuming and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(
     model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[ExportReport, Manifest]:
-    """A verified export with two KV buckets."""
+    """Return a verified export with two KV buckets."""
     output = tmp_path_factory.mktemp("exported") / "bundle"
     tensorrt = TENSORRT | {"kv_buckets": [32, 64], "max_batch_size": 4}
     report = export(export_config(model, output, verify=True, tensorrt=tensorrt))
@@ -52,7 +52,7 @@ def run(*arguments: object) -> Result:
 
 
 def without_builds(manifest: Manifest) -> dict[str, Any]:
-    """All but the plans' bytes, which depend on the order of the builder's threads."""
+    """Return all but the plans' bytes, which depend on the order of the builder's threads."""
     document = manifest.model_dump(mode="json", exclude={"digest"})
     document["files"] = [
         record if not record["path"].endswith(".plan") else record["path"]

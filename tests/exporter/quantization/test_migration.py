@@ -1,4 +1,4 @@
-"""Outliers moved into weights: the same model in float, one tensor at a time, and refusals."""
+"""Outliers moved into weights: same float model, one tensor at a time, and refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LEFT_OUT = {
 
 
 def migration_of(model: ModelSpec, alpha: float = 0.5) -> Migration:
-    """Factors from 1/16 to 16 wherever the structure allows them."""
+    """Return factors from 1/16 to 16 wherever the structure allows them."""
     rng = np.random.default_rng(5)
 
     def factors(kind: EngineKind, index: int | None) -> dict[str, list[float]]:
@@ -108,7 +108,7 @@ def test_what_a_structure_does_not_allow_is_named(structure: str) -> None:
 
 
 def test_half_precision_checkpoints_are_scaled_in_float32() -> None:
-    """The value part alone has factors: its packing with query and key must not round it."""
+    """Only the value part has factors: packing it with query and key must not round it."""
     model = tiny_spec()
     reader = RandomReader(model, "float16")
     factors = {OUT_PROJ: [1.0 + i / 1000 for i in range(32)]}
@@ -181,7 +181,7 @@ def test_other_factors_are_another_engine(checkpoint: Callable[[str], Path]) -> 
 
 @pytest.fixture(scope="module")
 def ranges(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of factors alone, for the tiny model of structure pre_norm."""
+    """Return a file with only factors, for the tiny pre_norm model."""
     model = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm")))).model
     path = tmp_path_factory.mktemp("ranges") / "ranges.json"
     path.write_text(ActivationRanges(migration=migration_of(model)).model_dump_json())
@@ -192,7 +192,7 @@ def ranges(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 def bundle(
     checkpoint: Callable[[str], Path], ranges: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A migrated float bundle that passed verification against Hugging Face."""
+    """Return a migrated float bundle that passed verification against Hugging Face."""
     output = tmp_path_factory.mktemp("migrated") / "bundle"
     model = str(checkpoint("pre_norm"))
     report = export(ExportConfig(model=model, output=output, ranges=ranges, keep_canonical=True))

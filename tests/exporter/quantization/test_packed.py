@@ -1,4 +1,4 @@
-"""Weights for skipdec's own kernels: their layout, and what they stand for at any magnitude."""
+"""Weights for skipdec's kernels: their layout, and their values at any magnitude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised weights stand for what they should, and quantised products compute it exactly."""
+"""Quantised weights have the right values, and quantised products are exact."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_weights_that_are_not_finite_are_refused(quantizer: WeightQuantizer, bad
 
 
 def integer_product(inputs: FloatArray, tensors: dict[str, np.ndarray]) -> FloatArray:
-    """The int8 product, written down from its definition."""
+    """Compute the int8 product literally from its definition."""
     row_scale = np.abs(inputs).max(axis=-1, keepdims=True) / np.float32(127)
     with np.errstate(invalid="ignore"):
         codes = np.nan_to_num(np.rint(inputs / row_scale))

@@ -1,4 +1,4 @@
-"""A quantised bundle passes if its distributions stay near the checkpoint's, and only then."""
+"""A quantised bundle passes only if its distributions stay near the checkpoint's."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_engines_that_only_round_too_much_get_advice(
 
 
 def test_a_warning_reaches_whoever_waits(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """Random weights with norms after the residual lose far more to int4 than tuned ones."""
+    """Random weights with post-norms lose far more to int4 than tuned ones."""
     events = RecordedEvents()
     model, output = str(checkpoint("post_norm")), tmp_path / "bundle"
     report = export(ExportConfig(model=model, output=output, quantize="int4"), events)

@@ -1,4 +1,4 @@
-"""A layer whose tokens depend on their batch, or on how a prompt was cut, is found out."""
+"""Detect a layer whose tokens depend on their batch or on how a prompt was cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 8  # of hidden states: two heads of 4
 
 
 class Layer(EngineCalls):
-    """Writes its input to the caches and returns it, a last bit changed where ``depends_on``."""
+    """Copies its input to the caches and output, with a last bit changed if ``depends_on``."""
 
     def __init__(self, depends_on: str) -> None:
         self.depends_on = depends_on

@@ -1,4 +1,4 @@
-"""Verification of bundles of plans: run where their GPU is, and honest about it where it is not."""
+"""Verify bundles of plans where their GPU is, and say so where it is not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = {"max_batch_size": 2, "max_prompt_len": 5, "max_prefill_rows": 1}
 
 @pytest.fixture
 def plans(exported: Exported, tmp_path: Path) -> Path:
-    """Plans for the fake TensorRT that take less at once than verification asks for."""
+    """Return plans for the fake TensorRT whose batches are smaller than verification's."""
     source = exported("pre_norm", keep_canonical=True)
     return compile_bundle(source, tmp_path / "plans", kv_buckets=(16, 64), **SMALL)
 
@@ -58,7 +58,7 @@ def verified(checkpoint: Callable[[str], Path]) -> Callable[[Path], Verification
 
 
 def rewrite_manifest(bundle: Path, **changes: object) -> None:
-    """Change fields of the manifest, and let it agree with the files as they are now."""
+    """Change fields of the manifest and make it match the current files."""
     path = bundle / "manifest.json"
     manifest = Manifest.from_json(path.read_bytes(), "manifest.json")
     files = tuple(file_record(bundle, record.path) for record in manifest.files)

@@ -1,4 +1,4 @@
-"""Verification passes what is right, and names the engine of what is wrong."""
+"""Verification passes correct bundles and names the engine of any fault."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Exported = Callable[..., Path]
 
 @pytest.fixture
 def verified(checkpoint: Callable[[str], Path]) -> Verify:
-    """``verified(bundle, structure, **config)``: the report, made in this process."""
+    """Return ``verified(bundle, structure, **config)``: a report made in this process."""
 
     def run(
         bundle: Path,
@@ -62,7 +62,7 @@ def verified(checkpoint: Callable[[str], Path]) -> Verify:
 
 
 def redigest(bundle: Path) -> None:
-    """Make the manifest agree with the files, as if the exporter had written them so."""
+    """Make the manifest match the files, as if the exporter had written them so."""
     manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
     files = tuple(file_record(bundle, record.path) for record in manifest.files)
     changed = manifest.model_copy(update={"files": files}).with_digest()
@@ -151,13 +151,13 @@ def change_parameter(engine: str, name: str, edit: Callable[[Array], Array]) -> 
 
 
 def nudge_one(values: Array) -> Array:
-    """The last bit of one weight: far below what any tolerance could see."""
+    """Change the last bit of one weight, far below any tolerance."""
     values.reshape(-1)[7] = np.nextafter(values.reshape(-1)[7], np.float32(9))
     return values
 
 
 def change_offset(graph: onnx.GraphProto) -> None:
-    """Read position p + 1 where p was meant."""
+    """Read position p + 1 instead of p."""
     for tensor in graph.initializer:
         if tensor.data_type == onnx.TensorProto.INT64 and onnx.numpy_helper.to_array(tensor) == 2:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(1, np.int64), tensor.name))
@@ -201,7 +201,7 @@ def test_a_mistake_is_found_in_the_engine_that_has_it(
 def test_int8_codes_a_hundredth_too_small_are_found(
     exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
-    """Far below the noise of 8 bits, which single tokens may show, but in every token."""
+    """This is below the 8-bit noise of a single token, but present in every token."""
 
     def divide_by_128(graph: onnx.GraphProto) -> None:
         (maximum,) = (tensor for tensor in graph.initializer if tensor.name == "maximum")
@@ -299,7 +299,7 @@ def test_a_damaged_bundle_is_not_compared(
 def test_what_fails_verification_is_not_published(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verifying process has its own, right, idea of what a parameter is."""
+    """The verifying process has the correct definition of a parameter."""
     load = Parameter.load
 
     def wrong_load(self: Parameter, reader: Any) -> Array:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""``skipdec bench`` on a real bundle, in a process of its own: it sets the shared thread pool."""
+"""``skipdec bench`` on a real bundle, in its own process as it sets the shared thread pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skipdec generate``: what goes to stdout, what to stderr, which exit code."""
+"""``skipdec generate``: stdout, stderr and exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bundle(
     exported: Callable[..., Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A tiny bundle with a tokenizer of bytes."""
+    """Return a tiny bundle with a tokenizer of bytes."""
     tokenizer = byte_level_tokenizer(EngineBundle.open(exported("no_bias")).manifest.model)
     assert tokenizer is not None
     directory = tmp_path_factory.mktemp("text") / "checkpoint"
@@ -43,7 +43,7 @@ def bundle(
 
 @pytest.fixture
 def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
-    """``run("-p", "text", …, stdin=b"…")``: the command in this process."""
+    """Return ``run("-p", "text", …, stdin=b"…")``, which runs the command in this process."""
 
     def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
         return CliRunner().invoke(
@@ -253,7 +253,7 @@ def test_wrong_use_exits_with_2_and_says_why(
 
 @pytest.fixture
 def writing(bundle: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command in a process of its own, with more output than a pipe holds: it can't end."""
+    """Start the command with more output than a pipe holds, so that it can't end."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(records(3000))
     program = "from skipdec.cli import main; main()"

@@ -1,4 +1,4 @@
-"""RecordRunner: order, each record's own schedule, bad records alone, cancelling."""
+"""RecordRunner: order, a schedule per record, bad records, cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GenerationProgress: realised depth leaves out first tokens, over several calls."""
+"""GenerationProgress: actual depth excludes first tokens, over several calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def delta(request: int, layers: int, reason: FinishReason | None = None) -> Stre
 
 
 class Told(Events):
-    """Remembers how many completions it was told of."""
+    """Records the number of completions that were reported."""
 
     def __init__(self) -> None:
         self.completions = 0

@@ -1,4 +1,4 @@
-"""Lines out are exact."""
+"""Output lines are exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResultFile: whatever a kill leaves behind, resuming ends in the undisturbed file."""
+"""ResultFile: resuming after any kill gives the undisturbed file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(path: Path, lines: list[dict[str, Any]], **options: bool) -> None:
 
 
 def resume(path: Path) -> None:
-    """What a second run does: everything that is not done, in order."""
+    """Return a second run's work: everything that is not done, in order."""
     with ResultFile(path, LINE_OF, PARAMETERS, resume=True, force=False) as file:
         file.write([line for line in LINES if line.get("id") not in file.done])
 

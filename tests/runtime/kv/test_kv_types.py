@@ -47,7 +47,7 @@ def completions(generator: Generator, prompts: list[list[int]], params: object) 
 
 
 def test_a_row_is_what_it_would_be_alone(generator: Generator) -> None:
-    """Also where others have copies of its prompt, and leave earlier, so that it moves."""
+    """This includes rows that share a prompt with others that leave earlier, so that it moves."""
     params = [seeded(3), seeded(8, n=3), seeded(6)]
     together = completions(generator, PROMPTS, params)
     alone = [completions(generator, [p], q)[0] for p, q in zip(PROMPTS, params, strict=True)]

@@ -1,4 +1,4 @@
-"""What the manifest says unused positions of a cache may hold: anything, on a CPU."""
+"""Unused positions of a cache may hold anything on a CPU, as the manifest says."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
 def test_unused_memory_of_any_bytes_is_never_read(
     exported: Callable[..., Path], options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NaN in every type of cache: ragged prompts, chunks, prefixes, rows that come and leave."""
+    """NaN in every type of cache: ragged prompts, chunks, prefixes, rows that come and go."""
     wanted = draw(17, 30)
     with Generator.open(exported("pre_norm", **options), threads=1, max_batch_size=4) as generator:
         assert generator.bundle.manifest.kv_cache.unused == "any"

@@ -1,4 +1,4 @@
-"""What tests of the C++ programs share."""
+"""Fixtures for tests of the C++ programs."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from text_bundles import STRUCTURE, export_text_bundle
 def text_bundle(
     checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A bundle of 6 layers with a tokenizer of bytes; its schedule is 2x, horizon 4."""
+    """Return a bundle of 6 layers with a tokenizer of bytes; its schedule is 2x, horizon 4."""
     return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))

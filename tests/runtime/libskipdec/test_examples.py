@@ -1,4 +1,4 @@
-"""The programs of examples/cpp, built against the installed library, write the bundle's texts."""
+"""The programs of examples/cpp, built against the installed library, generate the right texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def output_of(*command: object) -> str:
 
 
 def expected(bundle: Path, prompt: str, *options: str) -> str:
-    """What skipdec-run, which is held against ``skipdec generate``, prints."""
+    """Return the output of skipdec-run, which is tested against ``skipdec generate``."""
     return output_of(built_app("skipdec-run"), bundle, "-p", prompt, *options)
 
 
@@ -56,7 +56,7 @@ def test_an_embedding_says_what_is_wrong(program: str) -> None:
 
 @contextmanager
 def serving(bundle: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The service and where it listens."""
+    """Return the service and its address."""
     server = built_examples() / "server"
     if not server.exists():
         pytest.skip("no server: libcpp-httplib-dev or nlohmann-json3-dev is missing")
@@ -78,7 +78,7 @@ def address(text_bundle: Path) -> Iterator[str]:
 
 
 def asked(netloc: str, body: object) -> tuple[int, bytes]:
-    """The status and content of POST /v1/completions."""
+    """Return the status and content of POST /v1/completions."""
     with closing(HTTPConnection(netloc, timeout=60)) as connection:
         content = body if isinstance(body, bytes) else json.dumps(body)
         connection.request("POST", "/v1/completions", content)

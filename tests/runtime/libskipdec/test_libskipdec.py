@@ -1,4 +1,4 @@
-"""Where libskipdec is, and how an installation without it says how to get it."""
+"""Find libskipdec, or explain how to get it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skipdec.runtime.measuring import doctor
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that libskipdec is looked for in, empty."""
+    """Return the empty folder in which libskipdec is searched."""
     monkeypatch.setattr(paths, "_ROOT", tmp_path)
     return tmp_path
 

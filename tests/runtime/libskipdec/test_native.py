@@ -1,4 +1,4 @@
-"""The test cases of GoogleTest, which need no Python."""
+"""GoogleTest cases that need no Python."""
 
 from __future__ import annotations
 

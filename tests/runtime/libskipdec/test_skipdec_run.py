@@ -1,4 +1,4 @@
-"""skipdec-run does what ``skipdec generate`` does: the same texts, words and exit codes."""
+"""skipdec-run behaves like ``skipdec generate``: texts, messages and exit codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(
 
 
 def of_python(*arguments: object) -> dict[str, Any]:
-    """What ``skipdec generate --json`` prints."""
+    """Return the output of ``skipdec generate --json``."""
     command = [sys.executable, "-c", "from skipdec.cli import main; main()", "generate"]
     done = subprocess.run(
         [*command, *map(str, arguments), "--json", "--threads", "1"],
@@ -54,12 +54,12 @@ def of_python(*arguments: object) -> dict[str, Any]:
 
 
 def lines_of(output: str) -> list[str]:
-    """Without what ``splitlines`` takes for an end, too: a text may hold it."""
+    """Split at newlines only, as a text may hold other line ends of ``splitlines``."""
     return output.removesuffix("\n").split("\n")
 
 
 def timeless(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what depends on the clock and on what runs; log-probabilities to four digits."""
+    """Remove what depends on timing; round log-probabilities to four digits."""
     left_out = ("seconds", "tokens_per_second", "kernels")
     kept = {name: value for name, value in document.items() if name not in left_out}
     rounded = json.loads(json.dumps(kept), parse_float=lambda text: round(float(text), 4))
@@ -192,7 +192,7 @@ def test_a_reader_who_has_seen_enough_ends_it(text_bundle: Path) -> None:
 
 
 def reshape_to_nothing(graph: onnx.GraphProto) -> None:
-    """Let a layer load and fail at each run: its hidden states never have 1,009 rows."""
+    """Make a layer load but fail at each run: its hidden states never have 1,009 rows."""
     output = graph.output[0]
     shape = np.array([1009, 1, output.type.tensor_type.shape.dim[2].dim_value], np.int64)
     for node in graph.node:

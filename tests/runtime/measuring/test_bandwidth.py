@@ -1,4 +1,4 @@
-"""The bandwidth probe: reads all of its memory, keeps the strongest, cleans up."""
+"""The bandwidth probe reads all of its memory, keeps the maximum and cleans up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic and order, on a generator that reports invented times."""
+"""The benchmark's arithmetic and order, on a generator with invented times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS_PER_LAYER = 0.01
 
 
 class InventedGenerator:
-    """Takes 10 ms a layer and row, by its own account."""
+    """Reports 10 ms per layer and row."""
 
     device = None
 

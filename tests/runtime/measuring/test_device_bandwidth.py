@@ -1,4 +1,4 @@
-"""The device's own bandwidth: bytes read and written over the time that the stream took."""
+"""Device bandwidth is bytes read and written divided by the stream's time."""
 
 from __future__ import annotations
 

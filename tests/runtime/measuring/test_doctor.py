@@ -1,4 +1,4 @@
-"""``skipdec doctor`` tells what is there and how to get what is not."""
+"""``skipdec doctor`` reports what is installed and how to get the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels and numpy draw the same tokens from the same numbers, on every instruction set."""
+"""Kernels and numpy draw the same tokens from the same random numbers everywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTRUCTION_SETS = () if LIBRARY is None else LIBRARY.instruction_sets
 
 
 def random_logits(seed: int, size: int) -> NDArray[np.float32]:
-    """Some rounded, so that there are ties; some masked."""
+    """Return logits, some rounded to produce ties, some masked."""
     random = np.random.default_rng(seed)
     logits = (random.standard_normal(size) * random.choice((0.1, 2.0, 6.0))).astype(np.float32)
     if seed % 3 == 0:

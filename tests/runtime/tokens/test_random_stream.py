@@ -1,4 +1,4 @@
-"""Random numbers as docs/bundle-format.md specifies them, and its known answers."""
+"""Random numbers follow docs/bundle-format.md, with its known answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORD = 2**64
 
 
 def philox_block(counter: int, key: tuple[int, int]) -> list[int]:
-    """The four words that Philox 4x64-10 makes of a counter below 2**256 and a key."""
+    """Return the four words of Philox 4x64-10 for a counter below 2**256 and a key."""
     c0, c1, c2, c3 = (counter >> 64 * place & (WORD - 1) for place in range(4))
     k0, k1 = key
     for _ in range(10):
@@ -32,14 +32,14 @@ def philox_block(counter: int, key: tuple[int, int]) -> list[int]:
 
 
 def uniforms(seed: int, output_index: int) -> Iterator[float]:
-    """Number t of a completion: the first 53 bits of word t; block b has counter b + 1."""
+    """Return number t of a completion: the first 53 bits of word t; block b has counter b + 1."""
     for block in count(1):
         for word in philox_block(block, (seed, output_index)):
             yield (word >> 11) / 2**53
 
 
 def test_philox_is_the_published_one() -> None:
-    """Known answers of Random123: counter and key of zeros, and of ones."""
+    """Uses the known answers of Random123 for counter and key of zeros, and of ones."""
     ones = WORD - 1
     assert philox_block(0, (0, 0)) == [
         0x16554D9ECA36314C,

@@ -32,7 +32,7 @@ def tokens(source: Sampler, logits: NDArray[np.float32], count: int) -> list[int
 def literal_distribution(
     logits: NDArray[np.float32], *, temperature: float, min_p: float, top_k: int, top_p: float
 ) -> NDArray[np.float64]:
-    """The definition, with full sorts and no shortcuts."""
+    """Compute the definition literally, with full sorts and no shortcuts."""
     scaled = logits.astype(np.float64) / temperature
     kept = np.exp(scaled - scaled.max())
     kept[kept < min_p * kept.max()] = 0.0
@@ -194,7 +194,7 @@ def test_without_a_seed_two_samplers_differ() -> None:
 
 
 def test_seed_draws_one_number_a_token() -> None:
-    """A token's draw does not depend on how many candidates earlier tokens had."""
+    """A token's draw does not depend on the number of candidates of earlier tokens."""
     narrow = np.array([9, -9, -9, -9, -9, -9, -9, -9], np.float32)
     one, other = sampler(seed=3), sampler(seed=3)
     tokens(one, narrow, 5)

@@ -1,4 +1,4 @@
-"""SamplingParams: vLLM's defaults, and every bad value named in one error."""
+"""SamplingParams have vLLM's defaults, and one error names every bad value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StopChecker: reasons, stop strings across tokens, and text held back while it may be one."""
+"""StopChecker: reasons, stop strings across tokens, and text held back for possible matches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EOS = 0
 
 
 class WordDecoder:
-    """Token i is the i-th word; ``held`` is text that only ``flush`` returns."""
+    """Decodes token i to the i-th word; ``held`` is text that only ``flush`` returns."""
 
     def __init__(self, words: list[str], held: str = "") -> None:
         self._words = words
@@ -146,7 +146,7 @@ def test_abort_shows_what_was_held_back_once() -> None:
 
 
 def first_stop(text: str, stops: list[str], shown_from: int) -> tuple[int, int, str] | None:
-    """End, start and string of the first complete stop string, character by character."""
+    """Return end, start and string of the first complete stop string, character by character."""
     for end in range(shown_from + 1, len(text) + 1):
         endings = [stop for stop in stops if text[:end].endswith(stop)]
         if endings:

@@ -1,4 +1,4 @@
-"""Tokenizer and incremental decoding: the pieces joined are the whole, in whole characters."""
+"""Incrementally decoded pieces join to the whole text, in whole characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 
 def byte_level() -> Tokenizer:
-    """OPT's kind: </s> before every text, all 256 bytes, a few merges, two plain added tokens."""
+    """Return one like OPT's: </s> before every text, all bytes, few merges, two added tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<pad>": 0, "</s>": 1} | {char: 2 + place for place, char in enumerate(alphabet)}
     merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "he"), ("Ã", "©")]  # the last is é
@@ -34,7 +34,7 @@ def byte_level() -> Tokenizer:
 
 
 def leading_space() -> Tokenizer:
-    """SentencePiece's kind: ▁ for a space, none before the first word, bytes for the rest."""
+    """Return one like SentencePiece's: ▁ for a space, none before the first word, byte fallback."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", "▁he", "llo", "▁world", "a", "é", "▁▁", "h", "e", "l", "o"]
     inner = tokenizers.Tokenizer(
@@ -120,7 +120,7 @@ def test_space_between_words_survives_a_skipped_special_token() -> None:
 
 @pytest.mark.parametrize("token_id", [0, 5, 200])
 def test_window_stays_short(tokenizer: Tokenizer, token_id: int) -> None:
-    """A thousandth token costs what the tenth does, even if the text never becomes valid."""
+    """The thousandth token costs no more than the tenth, even if the text never becomes valid."""
     lengths: list[int] = []
     decode = tokenizer.decode
 

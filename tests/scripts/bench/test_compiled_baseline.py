@@ -1,4 +1,4 @@
-"""The baseline generates what Hugging Face generates, from the weights that skipdec exports."""
+"""The baseline generates the same as Hugging Face, from the weights that skipdec exports."""
 
 from __future__ import annotations
 

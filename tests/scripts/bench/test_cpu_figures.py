@@ -1,4 +1,4 @@
-"""Figures are judged by what was asked, ratios within a round, and a processor keeps its column."""
+"""Figures are judged by their target, ratios within a round; a processor keeps its column."""
 
 from __future__ import annotations
 

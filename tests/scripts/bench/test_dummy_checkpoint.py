@@ -1,4 +1,4 @@
-"""Written dummy checkpoints hold what ``--load-format dummy`` makes up, in both file formats."""
+"""Dummy checkpoints contain the weights of ``--load-format dummy``, in both file formats."""
 
 from __future__ import annotations
 

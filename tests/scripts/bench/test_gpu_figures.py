@@ -1,4 +1,4 @@
-"""Each step of a GPU check may fail, hang or be interrupted; the rest goes on."""
+"""Any step of a GPU check may fail, hang or be interrupted; the others still run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Answer = Callable[[list[str]], str]
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The skipdec commands that were run; each is replaced by ``print(answers[name])``."""
+    """Record the skipdec commands that run; each is replaced by ``print(answers[name])``."""
     called: list[list[str]] = []
 
     def command(*arguments: str) -> list[str]:

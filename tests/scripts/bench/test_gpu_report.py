@@ -1,4 +1,4 @@
-"""The page of a GPU check: figures, what gave none, and aims that are judged as they were set."""
+"""The page of a GPU check: figures, failed steps, and targets judged as set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load generator: what its clients see is what the service sent, whichever way it is asked."""
+"""The load generator's clients see what the service sent, over every protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell is won only where the spread of the starts allows it, against a peer at its best."""
+"""A cell is won only if the spread of starts allows it, against a peer at its best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory is that of the command and its children; failures say why."""
+"""Peak memory covers the command and its children; failures have a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that times a running batch on a GPU, run on a device of host memory."""
+"""Run the script that times a running batch on a GPU, on a device of host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The merged graph is the same computation as the stitched engines, and leaves nothing behind."""
+"""The merged graph computes the same as the stitched engines and leaves nothing behind."""
 
 from __future__ import annotations
 

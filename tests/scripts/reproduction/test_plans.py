@@ -1,4 +1,4 @@
-"""A table's plan: equal depth along a row, one model for equal layers, everything wrong at once."""
+"""Plans of a table: equal depth per row, one model for equal layers, all errors at once."""
 
 from __future__ import annotations
 

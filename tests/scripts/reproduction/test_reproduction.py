@@ -1,4 +1,4 @@
-"""A whole table of tiny models: made once, read again, and honest about options that changed."""
+"""Reproduce a table of tiny models: made once, reread, and invalidated by other options."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_models_made_with_other_options_are_refused(
 
 
 def test_trainings_end_with_the_process_that_started_them() -> None:
-    """The pipe that they all write to is closed when the last of them is gone."""
+    """The pipe that they all write to is closed when the last process is gone."""
     script = """
 import os, signal
 from concurrent.futures import ProcessPoolExecutor

@@ -1,5 +1,6 @@
-"""What tests of calibration share: plans of tiny models, and the inputs of products taken
-literally from Hugging Face's own model, one text at a time.
+"""Plans of tiny models and product inputs for tests of calibration.
+
+The inputs are taken literally from Hugging Face's own model, one text at a time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def random_examples(seed: int = 2) -> tuple[TokenisedExample, ...]:
 
 
 def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> CalibrationPlan:  # noqa: ANN401
-    """A plan with the token ids of ``random_examples``, seeds 2 (ranges) and 3 (losses)."""
+    """Return a plan with the token ids of ``random_examples``, seeds 2 (ranges) and 3 (losses)."""
     values = {
         "method": "max",
         "num_examples": 4,
@@ -79,7 +80,9 @@ def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> Calibra
 def literal_inputs(
     model: OPTForCausalLM, examples: Sequence[TokenisedExample], schedule: ExitSchedule
 ) -> dict[tuple[str, str], torch.Tensor]:
-    """The input rows [n, K] of each product, by engine and weight: no packing, no batches."""
+    """Return the input rows [n, K] of each product, by engine and weight, without packing or
+    batches.
+    """
     seen: dict[tuple[str, str], list[torch.Tensor]] = defaultdict(list)
     products = {("head", "lm_head.weight"): model.lm_head} | {
         (f"layer_{index:03d}", weight): layer.get_submodule(path)
@@ -102,7 +105,7 @@ def literal_inputs(
 def literal_logits(
     model: OPTForCausalLM, example: TokenisedExample, schedule: ExitSchedule
 ) -> torch.Tensor:
-    """Logits [G, V] that predict each token of the completion."""
+    """Return logits [G, V] that predict each token of the completion."""
     return reference_logits(
         model,
         example.prompt_token_ids,
@@ -114,7 +117,7 @@ def literal_logits(
 def literal_loss(
     model: OPTForCausalLM, examples: Sequence[TokenisedExample], schedule: ExitSchedule
 ) -> float:
-    """Mean cross-entropy of all completions' tokens."""
+    """Return the mean cross-entropy of all completions' tokens."""
     logits = torch.cat([literal_logits(model, example, schedule) for example in examples])
     targets = torch.tensor([t for example in examples for t in example.completion_token_ids])
     return float(torch.nn.functional.cross_entropy(logits, targets))

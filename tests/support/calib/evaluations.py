@@ -1,4 +1,4 @@
-"""What tests of evaluations share: a schedule and data."""
+"""A schedule and data for tests of evaluations."""
 
 from __future__ import annotations
 

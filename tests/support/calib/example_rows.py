@@ -1,4 +1,4 @@
-"""The directory ``examples`` that README.md and docs/ name, with fewer held-out prompts."""
+"""The directory ``examples`` of README.md and docs/, with fewer held-out prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that remember what they were told."""
+"""Events that record what they receive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from skipdec.engines.host.events import Events
 
 
 class RecordedEvents(Events):
-    """``done`` holds the items of each stage, ``counts`` and ``totals`` its steps."""
+    """Records the items of each stage in ``done``, its steps in ``counts`` and ``totals``."""
 
     def __init__(self) -> None:
         self.summary = ""

@@ -1,4 +1,4 @@
-"""What tests of error-aware rounding share: plans of tiny models on random tokens."""
+"""Plans of tiny models on random tokens, for tests of error-aware rounding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rounding_plan(
     schedule: str = "full",
     **options: Any,  # noqa: ANN401
 ) -> RoundingPlan:
-    """A plan with the token ids of ``random_examples``: seeds 2 to round on, 3 held out."""
+    """Return a plan with the token ids of ``random_examples``: seeds 2 to round on, 3 held out."""
     config = RoundingConfig(
         model=str(checkpoint),
         data={"path": Path("rows.jsonl")},

@@ -1,4 +1,4 @@
-"""Arrays into a backend's memory and back, wherever that is."""
+"""Copy arrays into a backend's memory and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})
 
 
 def upload(backend: EngineBackend, array: Array) -> Tensor:
-    """The array itself, or a copy of it on the backend's device."""
+    """Return the array itself, or a copy on the backend's device."""
     if backend.device is None:
         return array
     memory = cast(DeviceMemory, backend.memory)
@@ -40,7 +40,7 @@ def overwrite(backend: EngineBackend, tensor: Tensor, array: Array) -> None:
 
 
 def download(backend: EngineBackend, tensor: Tensor) -> Array:
-    """A copy of the tensor, once everything enqueued has been done."""
+    """Return a copy of the tensor after all enqueued work is done."""
     if not isinstance(tensor, DeviceTensor):
         return tensor.copy()
     assert backend.device is not None
@@ -53,7 +53,7 @@ def download(backend: EngineBackend, tensor: Tensor) -> Array:
 def upload_all(
     backend: EngineBackend, arrays: Mapping[TensorRole, Array]
 ) -> dict[TensorRole, Tensor]:
-    """Each array once, so that roles that shared one share one still; host scalars stay."""
+    """Upload each array once, so that shared ones stay shared; host scalars stay on the host."""
     moved: dict[int, Tensor] = {}
     for role, array in arrays.items():
         if id(array) not in moved:

@@ -1,4 +1,4 @@
-"""Tiny bundles and backends of devices of host memory: ONNX Runtime's, and a fake TensorRT's."""
+"""Tiny bundles and backends on host-memory devices: ONNX Runtime's and a fake TensorRT's."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ TARGETS = {"onnxruntime": on_onnxruntime, "tensorrt": on_tensorrt}
 
 
 def device_of(generator: Generator) -> HostDevice:
-    """What a generator of ``TARGETS`` runs on."""
+    """Return the device of a generator of ``TARGETS``."""
     assert isinstance(generator.device, HostDevice)
     return generator.device
 
 
 def slots_of(engine: Engine) -> DeviceSlotStitcher:
-    """The slots of an engine of such a generator."""
+    """Return the slots of an engine of such a generator."""
     slots = engine._parts.slots
     assert isinstance(slots, DeviceSlotStitcher)
     return slots

@@ -1,4 +1,4 @@
-"""A rehearsal device that forgives nothing and counts everything."""
+"""A rehearsal device that rejects all misuse and counts everything."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ POISON = 0xA5
 
 
 class HostDevice(RehearsalDevice):
-    """Fresh and freed memory hold ``POISON``; freed addresses never serve again.
+    """Fills fresh and freed memory with ``POISON`` and never reuses freed addresses.
 
-    ``counts``: how often each method was called, ``graph_launches`` and ``bytes_to_device`` and
-    ``bytes_to_host`` among them. ``freed`` are the addresses given back so far.
+    ``counts`` has the calls of each method, ``graph_launches``, ``bytes_to_device`` and
+    ``bytes_to_host``. ``freed`` are the addresses freed so far.
     """
 
     def __init__(self, *, compute_capability: str = "8.9", limit: int | None = None) -> None:
@@ -30,17 +30,17 @@ class HostDevice(RehearsalDevice):
 
     @property
     def allocated(self) -> frozenset[int]:
-        """Addresses of all memory that was not freed."""
+        """Addresses of all memory that is still allocated."""
         return frozenset(self._blocks)
 
     @property
     def is_capturing(self) -> bool:
-        """Whether what is enqueued now goes into a graph."""
+        """True while enqueued work goes into a graph."""
         return self._recorded is not None
 
     @property
     def pending(self) -> int:
-        """How much work waits for ``synchronize``."""
+        """Number of operations that wait for ``synchronize``."""
         return len(self._queue)
 
     def allocate(self, nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Every backend with a tiny bundle for it: on the CPU, on a host device, on a GPU."""
+"""Every backend with a tiny bundle: on the CPU, on a host device, on a GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CAPACITY = 9
 
 @dataclass(frozen=True)
 class Loaded:
-    """A tiny bundle and one backend that loads it."""
+    """A tiny bundle and a backend that loads it."""
 
     bundle: EngineBundle
     backend: EngineBackend
@@ -41,7 +41,7 @@ class Loaded:
         return self.backend.load(self.bundle, spec)
 
     def tensors(self, session: EngineSession, rows: int, step: int, past: int = 0) -> Tensors:
-        """``layer_arrays`` in the backend's memory."""
+        """Return ``layer_arrays`` in the backend's memory."""
         return upload_all(self.backend, layer_arrays(session.spec, rows, step, past))
 
     def get(self, tensor: Tensor) -> Array:
@@ -59,7 +59,7 @@ class Loaded:
 
 
 def layer_arrays(spec: EngineSpec, rows: int, step: int, past: int = 0) -> dict[TensorRole, Array]:
-    """Arrays for ``step`` tokens a row after ``past`` ones; unused cache positions hold 7."""
+    """Return ``step`` tokens per row after ``past`` ones; unused cache positions hold 7."""
     sizes = {"B": rows, "S": step, "T": CAPACITY}
     random = np.random.default_rng(0)
     tensors: dict[TensorRole, Array] = {}

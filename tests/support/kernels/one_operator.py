@@ -1,4 +1,4 @@
-"""Sessions of one of skipdec's operators, and the instruction sets that run here."""
+"""Sessions of one of skipdec's operators, and the instruction sets available here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def available_instruction_sets() -> tuple[str, ...]:
-    """What the library can be told to run on here; nothing where it was not compiled."""
+    """Return the instruction sets the library can run on here; none if it was not compiled."""
     library = find_library()
     return () if library is None else library.instruction_sets
 
@@ -30,7 +30,7 @@ def operator_session(
     outputs: Sequence[str] = ("y",),
     threads: int = 1,
 ) -> onnxruntime.InferenceSession:
-    """A session of one node: ``operands`` are its inputs by position, "" one that is left out.
+    """Open a session of one node; ``operands`` are its inputs by position, "" for an omitted one.
 
     Those in ``constants`` are initialisers, all others inputs of the graph, float32 if ``types``
     does not say otherwise. Shapes are free.

@@ -1,4 +1,4 @@
-"""Single engines of tiny random models: their weights, their torch modules, and how to run them."""
+"""Single engines of tiny random models: weights, torch modules, and helpers to run them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STRUCTURES: dict[str, dict[str, Any]] = {
 
 
 def tiny_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa: ANN401
-    """A model of 2 layers, E = 32, N = 4, F = 96, V = 61."""
+    """Return a model of 2 layers, E = 32, N = 4, F = 96, V = 61."""
     sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "ffn_dim": 96, "vocab_size": 61}
     lengths = {"max_position_embeddings": 40, "max_seq_len": 40}
     widths = {"word_embed_proj_dim": changes.get("hidden_size", sizes["hidden_size"])}
@@ -48,9 +48,9 @@ def tiny_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa
 
 
 class RandomReader:
-    """Every tensor of a model, the same at each reading: matrices N(0, 0.2), vectors N(0, 0.1).
+    """Reads every tensor of a model, the same each time: matrices N(0, 0.2), vectors N(0, 0.1).
 
-    Norm weights are around 1. Reads are counted in ``reads``.
+    Norm weights are around 1. ``reads`` counts the reads.
     """
 
     def __init__(self, model: ModelSpec, dtype: FloatType = "float32") -> None:
@@ -59,7 +59,7 @@ class RandomReader:
         self.reads: list[str] = []
 
     def read(self, name: str) -> Array:
-        """A fresh array."""
+        """Return a fresh array."""
         self.reads.append(name)
         shape = self.shapes[name]
         rng = np.random.default_rng(zlib.crc32(name.encode()))
@@ -77,7 +77,7 @@ def build(
     precision: PrecisionSpec | None = None,
     target: str = "onnxruntime",
 ) -> BuiltEngine:
-    """Build one engine (of a layer: layer 0) under ``directory``."""
+    """Build one engine (of layer 0 if it is a layer) under ``directory``."""
     precision = precision or PrecisionSpec()
     graph = canonical_graph(kind, model, precision.dtype)
     layer_index = 0 if kind is EngineKind.LAYER else None
@@ -86,7 +86,7 @@ def build(
 
 
 def module(kind: EngineKind, model: ModelSpec) -> torch.nn.Module:
-    """The torch module of one engine, float32, with ``RandomReader``'s weights."""
+    """Return one engine's float32 torch module with ``RandomReader``'s weights."""
     result = engine_module(kind, model)
     reader = RandomReader(model)
     layer_index = 0 if kind is EngineKind.LAYER else None
@@ -97,7 +97,7 @@ def module(kind: EngineKind, model: ModelSpec) -> torch.nn.Module:
 
 
 class Session:
-    """An engine in a session of its own, one thread."""
+    """An engine in its own session, with one thread."""
 
     def __init__(self, directory: Path, built: BuiltEngine) -> None:
         options = onnxruntime.SessionOptions()
@@ -107,7 +107,7 @@ class Session:
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """All outputs by name; the arrays given are not changed."""
+        """Return all outputs by name; the given arrays stay unchanged."""
         names = [output.name for output in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
 
@@ -116,7 +116,7 @@ class Session:
     ) -> None:
         """Run a layer with inputs and outputs in one memory, as decoding does.
 
-        ``lengths`` [B]: each row's total length, these tokens included.
+        ``lengths`` [B] is each row's total length, including these tokens.
         """
         binding = self._session.io_binding()
         tensors = {"hidden_states": hidden_states, "past_key": key, "past_value": value}
@@ -131,6 +131,6 @@ class Session:
 
 
 def causal_mask(starts: Array, tokens: int, capacity: int) -> Array:
-    """bool [B, 1, S, T]: token s of row b sees positions up to ``starts[b] + s``."""
+    """Return bool [B, 1, S, T]: token s of row b sees positions up to ``starts[b] + s``."""
     queries = starts[:, None] + np.arange(tokens)  # [B, S]
     return queries[:, None, :, None] >= np.arange(capacity)

@@ -1,4 +1,4 @@
-"""Canonical graphs, each traced once in a test process whatever is exported how often."""
+"""Canonical graphs, each traced once per test process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INDIFFERENT = {"name": "any", "num_layers": 1, "max_seq_len": 1}
 
 
 def canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    """What ``trace_engine`` returns; don't change it."""
+    """Return the result of ``trace_engine``; do not change it."""
     return _traced(kind, model.model_copy(update=_INDIFFERENT), dtype)
 
 

@@ -1,7 +1,7 @@
-"""A small server of the hub's HTTP API: repositories of files, in memory, committed and downloaded.
+"""A small in-memory server of the hub's HTTP API for repositories of files.
 
-What huggingface_hub asks for in ``create_repo``, ``create_branch``, ``upload_folder`` and
-``snapshot_download``, no more: no LFS or Xet storage, no tokens, one commit a branch.
+It supports what huggingface_hub needs in ``create_repo``, ``create_branch``, ``upload_folder`` and
+``snapshot_download``: no LFS or Xet storage, no tokens, one commit per branch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Files = dict[str, bytes]
 
 
 class FakeHub(ThreadingHTTPServer):
-    """``branches``: files by ``repo_id@branch``; ``private``: what was asked for, by repo_id."""
+    """Stores files in ``branches`` by ``repo_id@branch``, and privacy in ``private`` by repo_id."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -37,7 +37,7 @@ class FakeHub(ThreadingHTTPServer):
 
 @contextmanager
 def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """Serve, and have huggingface_hub ask nobody else, until the block ends."""
+    """Serve as huggingface_hub's only hub inside the block."""
     with FakeHub() as hub:
         files = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.endpoint)
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 def _git_oid(content: bytes) -> str:

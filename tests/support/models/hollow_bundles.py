@@ -1,4 +1,4 @@
-"""Bundles whose manifest is real and whose engines are empty: enough for everything but running."""
+"""Bundles with a real manifest and empty engines: enough for everything but running."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EMBED_BYTES, LAYER_BYTES, HEAD_BYTES = 10, 1000, 2000
 
 
 def hollow_manifest(num_layers: int, **precision: Any) -> Manifest:  # noqa: ANN401
-    """A manifest without files on disk; every layer reads 1000 bytes a token, the head 2000."""
+    """Return a manifest without files; every layer reads 1000 bytes per token, the head 2000."""
     engines = [
         _engine("embed", EngineKind.EMBED, None, EMBED_BYTES),
         *(

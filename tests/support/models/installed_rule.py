@@ -1,4 +1,4 @@
-"""A package that adds a decay by an entry point, as if pip had installed it."""
+"""Install a package that adds a decay by an entry point, as pip would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Hold(Decay):
 
 
 def install_rule(site: Path, *points: str, code: str = RULE) -> Path:
-    """Write module ``holding`` and its metadata into ``site``; ``points``: lines of the group.
+    """Write module ``holding`` and its metadata into ``site``; ``points`` are lines of the group.
 
     >>> install_rule(tmp_path, "hold = holding:Hold")
     """

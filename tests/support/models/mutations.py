@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def copy_bundle(bundle: Path, directory: Path) -> Path:
-    """A copy that may be changed; float32 bundles of tiny models take milliseconds."""
+    """Return a copy that may be changed; takes milliseconds for tiny float32 bundles."""
     return Path(shutil.copytree(bundle, directory / bundle.name))
 
 
@@ -30,7 +30,7 @@ def _graph_path(bundle: Path, engine: str) -> Path:
 def edit_parameters(
     bundle: Path, engine: str, names: tuple[str, ...], edit: Callable[..., tuple[Array, ...]]
 ) -> None:
-    """Replace float32 parameters of ``engine`` by ``edit(*values)``; the manifest agrees."""
+    """Replace float32 parameters of ``engine`` by ``edit(*values)`` and update the manifest."""
     path = _graph_path(bundle, engine)
     graph = onnx.load(path, load_external_data=False).graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -55,7 +55,7 @@ def edit_parameters(
 
 
 def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None]) -> None:
-    """Apply ``edit`` to the graph of ``engine`` and make the manifest agree."""
+    """Apply ``edit`` to the graph of ``engine`` and update the manifest."""
     path = _graph_path(bundle, engine)
     model = onnx.load(path, load_external_data=False)
     before = model.SerializeToString()
@@ -66,7 +66,7 @@ def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None
 
 
 def _seal(bundle: Path) -> None:
-    """Make the manifest agree with the files."""
+    """Make the manifest match the files."""
     manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
     files = tuple(file_record(bundle, record.path) for record in manifest.files)
     changed = manifest.model_copy(update={"files": files}).with_digest()

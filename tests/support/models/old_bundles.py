@@ -12,13 +12,13 @@ from skipdec.engines.sealing import canonical_text
 
 
 def unchanged(document: dict[str, Any]) -> None:
-    """Edits nothing."""
+    """Return the document unchanged."""
 
 
 def write_old_manifest(
     bundle: Path, edit: Callable[[dict[str, Any]], object] = unchanged
 ) -> dict[str, Any]:
-    """Write the manifest of ``bundle`` in format 2, edited, its digest right; return it."""
+    """Write the manifest of ``bundle`` in format 2, edited and with a valid digest; return it."""
     path = bundle / "manifest.json"
     document: dict[str, Any] = json.loads(path.read_bytes())
     del document["kv_cache"], document["digest"]
@@ -30,7 +30,7 @@ def write_old_manifest(
 
 
 def write_old_schedule(bundle: Path) -> None:
-    """Write the schedule of ``bundle`` as format 2 had it."""
+    """Write the schedule of ``bundle`` in format 2."""
     path = bundle / "schedule.json"
     schedule = json.loads(path.read_bytes())["schedule"]
     path.write_text(canonical_text({"digest": json_digest(schedule), "schedule": schedule}))

@@ -1,4 +1,4 @@
-"""What skipped decoding must compute, written down literally: no KV cache, one row, plain torch.
+"""A literal reference of skipped decoding: no KV cache, one row, plain torch.
 
 Every position recomputes everything. Position p runs the layers ``depths[p]``; in each layer a
 token attends to itself and to the earlier tokens that run this layer.
@@ -20,7 +20,7 @@ Prompt = Callable[[int, int], Sequence[int]]  # prompt index and length -> layer
 def linear_plan(
     num_layers: int, maximum: int, minimum: int, warmup: int, horizon: int, placement: str = "top"
 ) -> Plan:
-    """Linear decay from ``maximum`` to ``minimum`` layers over ``horizon`` generated tokens."""
+    """Return a linear decay from ``maximum`` to ``minimum`` layers over ``horizon`` tokens."""
 
     def plan(index: int) -> list[int]:
         if horizon == 1:
@@ -36,12 +36,12 @@ def linear_plan(
 
 
 def full_plan(num_layers: int) -> Plan:
-    """Every layer, always."""
+    """Return a plan that always runs every layer."""
     return lambda index: range(num_layers)
 
 
 def decaying_prompt(num_layers: int, maximum: int, sets: Callable[[int], Sequence[int]]) -> Prompt:
-    """Prompt tokens from ``num_layers`` layers down to ``maximum``; ``sets(budget)``: which."""
+    """Return layers of prompt tokens, falling to ``maximum``, chosen by ``sets(budget)``."""
 
     def plan(index: int, length: int) -> Sequence[int]:
         if length == 1:
@@ -60,9 +60,9 @@ def reference_logits(
     plan: Plan,
     prompt_plan: Prompt | None = None,
 ) -> torch.Tensor:
-    """Logits [G + 1, V] after the prompt and after each of G generated tokens.
+    """Return logits [G + 1, V] after the prompt and after each of G generated tokens.
 
-    ``prompt_plan``: the layers of each prompt token; all of them where it is None.
+    ``prompt_plan`` holds the layers of each prompt token; None means all.
     """
     decoder = model.model.decoder
     token_ids = torch.tensor([*prompt, *generated])  # [P]
@@ -89,7 +89,7 @@ def reference_logits(
 def reference_greedy(
     model: OPTForCausalLM, prompt: Sequence[int], plan: Plan, num_tokens: int
 ) -> list[int]:
-    """Greedy continuation of ``num_tokens`` tokens; nothing stops it early."""
+    """Continue greedily with exactly ``num_tokens`` tokens."""
     generated: list[int] = []
     for _ in range(num_tokens):
         generated.append(int(reference_logits(model, prompt, generated, plan)[-1].argmax()))
@@ -104,7 +104,7 @@ def assert_same_greedy_tokens(
     expected: Iterable[int],
     tolerance: float = 1e-4,
 ) -> None:
-    """Token equality, but for a tie: logits of the two candidates within ``tolerance``.
+    """Assert equal tokens up to a tie: logits of both candidates within ``tolerance``.
 
     After a tie the rows read different texts, so the comparison ends there.
     """

@@ -1,4 +1,4 @@
-"""New files and new lines of registries, for one test."""
+"""Add files and registry lines for one test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skipdec.engines.registry import Registry
 
 
 def new_file(monkeypatch: pytest.MonkeyPatch, name: str, attribute: object) -> str:
-    """Let ``attribute`` lie in a module of the package; how a registry names it."""
+    """Put ``attribute`` in a module of the package; return its registry name."""
     module = ModuleType(f"skipdec.{name}")
     module.attribute = attribute  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -21,6 +21,6 @@ def new_file(monkeypatch: pytest.MonkeyPatch, name: str, attribute: object) -> s
 def register(
     monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, attribute: object
 ) -> None:
-    """Add ``attribute``, in a file of its own, to ``registry``."""
+    """Add ``attribute``, in its own file, to ``registry``."""
     entry = new_file(monkeypatch, f"a_new_{registry.noun}", attribute)
     monkeypatch.setattr(registry, "_entries", {**registry, name: entry})

@@ -1,4 +1,4 @@
-"""A tiny checkpoint and bundle with a tokenizer, one token a byte: for whatever reads texts."""
+"""A tiny checkpoint and bundle with a tokenizer, one token per byte, for tests of texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random OPT checkpoints of every structure, as Hugging Face would save them."""
+"""Tiny random OPT checkpoints of every structure, as Hugging Face saves them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ BASE: dict[str, object] = {
 
 
 def tiny_model(structure: str, seed: int = 0) -> OPTForCausalLM:
-    """A random model in float32, evaluation mode, that shows every mistake.
+    """Return a random float32 model in evaluation mode that makes every mistake visible.
 
-    With the default initialisation (std 0.02, biases 0, norms 1) a wrong position offset, a
-    dropped bias or a swapped norm changes nothing that a test would see: weights get std 0.2
-    and every vector N(0, 0.1) on top.
+    With the default initialisation (std 0.02, biases 0, norms 1), a wrong position offset, a
+    dropped bias or a swapped norm would not show in tests. Here weights have std 0.2 and all
+    vectors N(0, 0.1) added.
     """
     torch.manual_seed(seed)
     model = OPTForCausalLM(OPTConfig(**{**BASE, **STRUCTURES[structure]})).eval()

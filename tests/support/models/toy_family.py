@@ -1,8 +1,8 @@
-"""A family that skipdec has never heard of: one file, registered by a test that adds it.
+"""A family unknown to skipdec: one file, registered by a test.
 
-Unlike OPT in all that a family may choose: names, RMS norms, attention and feed-forward side by
-side behind one norm, rotary positions in every layer (none at all with ``rope_theta`` null), heads
-of a width of their own, fewer of them for keys and values, an untied head.
+It differs from OPT wherever a family may: names, RMS norms, attention and feed-forward in parallel
+behind one norm, rotary positions in every layer (none if ``rope_theta`` is null), its own head
+width, fewer heads for keys and values, an untied head.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Layer(nn.Module):
 
 
 def rotated(states: Tensor, position_ids: Tensor, theta: float) -> Tensor:
-    """[B, N, S, D] at positions [B, S], halves turned against each other."""
+    """Rotate [B, N, S, D] at positions [B, S], halves against each other."""
     half = states.shape[-1] // 2
     rates = theta ** (torch.arange(half) / -half)  # [D / 2]
     angles = position_ids[:, None, :, None].float() * rates  # [B, 1, S, D / 2]
@@ -207,7 +207,7 @@ class Head(nn.Module):
 
 
 class ToyModel(nn.Module):
-    """The same model written once more, without a cache: one row, complex rotations, loops."""
+    """The same model written again, without a cache: one row, complex rotations, loops."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ class ToyModel(nn.Module):
 
     @torch.no_grad()
     def logits(self, tokens: Sequence[int], depths: Sequence[Sequence[int]]) -> Tensor:
-        """[n, V] where token p runs the layers ``depths[p]``."""
+        """Return [n, V] where token p runs the layers ``depths[p]``."""
         hidden = self.words(torch.tensor(tokens))  # [n, E]
         for index, block in enumerate(self.blocks):
             active = [place for place, layers in enumerate(depths) if index in layers]
@@ -260,7 +260,7 @@ class ToyModel(nn.Module):
         return block["mix"](torch.cat(parts, -1)) + block["down"](F.relu(block["up"](states)))
 
     def turn(self, states: Tensor, places: Sequence[int]) -> Tensor:
-        """[n, D] as D / 2 complex numbers, turned by place times rate."""
+        """Rotate [n, D], as D / 2 complex numbers, by position times rate."""
         if self.theta is None:
             return states
         first, second = states.chunk(2, -1)
@@ -271,7 +271,7 @@ class ToyModel(nn.Module):
 
 
 def write_toy(directory: Path, **changes: Any) -> ToyModel:  # noqa: ANN401
-    """Write a random checkpoint; the model that it holds."""
+    """Write a random checkpoint and return its model."""
     config = CONFIG | changes
     model = ToyModel(dict(Toy().spec_from_config(config, "toy", None))).eval()
     generator = torch.Generator().manual_seed(5)

@@ -1,4 +1,4 @@
-"""The C++ programs of tests/runtime/libskipdec, built by CMake once for all tests."""
+"""Build the C++ programs of tests/runtime/libskipdec with CMake, once for all tests."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _COMPILER = os.environ.get("CXX", "c++")
 
 @cache
 def built_program(name: str) -> Path:
-    """Return the program of programs/``name``.cpp, or ``skipdec-tests`` of all ``*_test.cpp``.
+    """Return the program of programs/``name``.cpp, or ``skipdec-tests``.
 
-    Skips the test, with the reason, where there is no CMake, C++ compiler, nlohmann/json.hpp or
-    GoogleTest. Environment variable SKIPDEC_NATIVE_PRESET: ``asan`` or ``tsan`` for programs that
-    are compiled with sanitizers.
+    The latter contains all ``*_test.cpp``. Skips the test, with the reason, if CMake, a C++
+    compiler, nlohmann/json.hpp or GoogleTest is missing. The environment variable
+    SKIPDEC_NATIVE_PRESET selects ``asan`` or ``tsan`` for programs compiled with sanitizers.
     """
     return _built(name) / "tests" / name
 
 
 @cache
 def built_app(name: str) -> Path:
-    """The program of runtime/native/apps with this name, e.g. ``skipdec-run``; skips as above."""
+    """Return the program of runtime/native/apps with this name, e.g. ``skipdec-run``; may skip."""
     return _built(name) / name
 
 
 @cache
 def built_examples() -> Path:
-    """The folder of the programs of examples/cpp, built against the library as it is installed.
+    """Return the folder of the programs of examples/cpp, built against the installed library.
 
-    Without ``server`` where cpp-httplib or nlohmann_json is missing; skips as above.
+    ``server`` is left out if cpp-httplib or nlohmann_json is missing; skips as above.
     """
     _built("skipdec", "skipdec-run", "skipdec-calls")
     installed, folder = FOLDER / "installed", FOLDER / "examples"
@@ -87,8 +87,9 @@ def _configure() -> None:
 
 
 def _compiled_objects() -> str:
-    """setup.py's list of the library's objects, which it compiles again where they are older than
-    their sources; empty where it can't.
+    """Return setup.py's list of the library's objects, which it recompiles if they are outdated.
+
+    Empty if it can't.
     """
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(FOLDER)]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
@@ -98,7 +99,7 @@ def _compiled_objects() -> str:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """While no other worker builds."""
+    """Hold a lock while no other worker builds."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

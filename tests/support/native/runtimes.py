@@ -24,7 +24,7 @@ LIBRARY = onnxruntime_library()
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that comes ``after`` so many deltas of others, cancelled after ``patience``."""
+    """A request sent ``after`` that many deltas of others, cancelled after ``patience``."""
 
     prompt: str | Sequence[int]
     params: SamplingParams
@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Made:
-    """One completion. ``logprobs``: (token id, rank) of each token, and their values, rounded."""
+    """One completion. ``logprobs``: (token id, rank) of each token, and their rounded values."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -54,7 +54,7 @@ class Runtime(Protocol):
 
 @dataclass(frozen=True)
 class PythonRuntime:
-    """`Generator.generate`, each request alone."""
+    """Runs each request alone through `Generator.generate`."""
 
     generator: Generator
 
@@ -69,7 +69,7 @@ class PythonRuntime:
 
 @dataclass(frozen=True)
 class NativeRuntime:
-    """libskipdec's engine in the test program generate, all requests together."""
+    """Runs all requests together in libskipdec, by tests/runtime/libskipdec/programs/generate.cpp."""
 
     bundle: Path
     num_layers: int
@@ -92,18 +92,18 @@ class NativeRuntime:
 
 
 def native_params(params: SamplingParams) -> dict[str, Any]:
-    """As generate.cpp reads them: what is None is left out."""
+    """Return parameters for generate.cpp, without those that are None."""
     return {name: value for name, value in params.to_dict().items() if value is not None}
 
 
 def plan_text(text: str, num_layers: int, horizon: int | None = None) -> str:
-    """A schedule as libskipdec takes any: JSON with its plan."""
+    """Return a schedule as JSON with its plan, which libskipdec takes for any schedule."""
     schedule = parse_schedule(text, num_layers=num_layers, horizon=horizon)
     return json.dumps({"plan": plan_document(schedule)})
 
 
 def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object) -> list[Any]:
-    """The answers of tests/runtime/libskipdec/programs/generate.cpp to ``lines``, in order."""
+    """Return the answers of tests/runtime/libskipdec/programs/generate.cpp to ``lines``, in order."""
     done = subprocess.run(
         [built_program("generate"), bundle, json.dumps(options)],
         input="".join(json.dumps(line) + "\n" for line in lines),
@@ -118,7 +118,7 @@ def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object)
 
 @contextmanager
 def both(bundle: Path, *, horizon: int | None = None) -> Iterator[tuple[Runtime, Runtime]]:
-    """Python's runtime and libskipdec on the same bundle."""
+    """Return Python's runtime and libskipdec on the same bundle."""
     with Generator.open(bundle, threads=1) as generator:
         native = NativeRuntime(bundle, generator.model.num_layers, horizon)
         yield PythonRuntime(generator), native

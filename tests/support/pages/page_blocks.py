@@ -1,4 +1,4 @@
-"""Blocks of code in README.md and docs/, and their commands run as they are written."""
+"""Extract blocks of code from README.md and docs/, and run their commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ json.dump(outputs, sys.stdout)
 
 
 def blocks(page: str, language: str, heading: str | None = None) -> list[str]:
-    """The contents of a page's blocks of one language, of one section where a heading is named."""
+    """Return a page's blocks of one language, optionally of one section."""
     text = (ROOT / page).read_text(encoding="utf-8")
     if heading is not None:
         text = re.split(r"\n## ", text.split(f"\n## {heading}\n")[1])[0]
@@ -37,7 +37,7 @@ def blocks(page: str, language: str, heading: str | None = None) -> list[str]:
 
 
 def skipdec_commands(shell: str) -> list[tuple[str, ...]]:
-    """The arguments of each ``skipdec`` command of a block; what a line assigns is expanded."""
+    """Return the arguments of each ``skipdec`` command of a block, with variables expanded."""
     variables: dict[str, str] = {}
     commands = []
     for line in shell.replace("\\\n", " ").splitlines():
@@ -55,14 +55,14 @@ def skipdec_commands(shell: str) -> list[tuple[str, ...]]:
 def run_commands(
     commands: Iterable[tuple[str, ...]], directory: Path
 ) -> dict[tuple[str, ...], str]:
-    """Run each command once, in one process that imports torch once; return what each printed."""
+    """Run each command in one process that imports torch once; return what each printed."""
     distinct = list(dict.fromkeys(commands))
     printed = run_python(_RUN, directory, stdin=json.dumps(distinct))
     return dict(zip(distinct, json.loads(printed), strict=True))
 
 
 def run_python(program: str, directory: Path, stdin: str = "") -> str:
-    """Run a program in a process of its own and return what it printed."""
+    """Run a program in its own process and return what it printed."""
     result = subprocess.run(
         [sys.executable, "-c", program],
         input=stdin,

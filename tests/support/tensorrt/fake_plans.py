@@ -1,5 +1,4 @@
-"""Bundles of plans for the fake TensorRT, made of bundles that were exported with their
-canonical graphs."""
+"""Bundles of plans for the fake TensorRT, made from bundles with canonical graphs."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ def compile_bundle(
 ) -> Path:
     """Write a bundle of ``target`` at ``directory`` and return it.
 
-    ``source``: a bundle exported with ``keep_canonical=True``. ``build`` may name the version and
-    compute capability that the plans claim to be for; by default the fake's and HostDevice's.
+    ``source`` was exported with ``keep_canonical=True``. ``build`` may set the version and compute
+    capability that the plans claim; the defaults are the fake's and HostDevice's.
     """
     manifest = EngineBundle.open(source).manifest
     shutil.copytree(source, directory)
@@ -81,7 +80,7 @@ def compile_bundle(
 
 
 def _compile(directory: Path, spec: EngineSpec, target: str, build: BuildSpec) -> EngineSpec:
-    """Write the plan, or one plan a bucket, of a canonical engine."""
+    """Write a canonical engine's plan, or one per bucket."""
     capacities = build.kv_buckets if spec.kind is EngineKind.LAYER else (None,)
     graphs = []
     for capacity in capacities:
@@ -124,7 +123,7 @@ def _plan(
 
 
 def _profiles(kind: EngineKind, build: BuildSpec) -> list[dict[str, tuple[int, int]]]:
-    """The range of each symbol, a profile each for decode and prefill."""
+    """Return the range of each symbol, in one profile for decode and one for prefill."""
     rows, prefill_rows = build.max_batch_size, build.max_prefill_rows
     if kind is EngineKind.CANDIDATES:
         return [{"R": (1, max(rows, prefill_rows))}]

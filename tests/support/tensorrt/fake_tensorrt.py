@@ -1,7 +1,7 @@
-"""A TensorRT that runs on a HostDevice: plans name ONNX graphs, which ONNX Runtime computes.
+"""A TensorRT that runs on a HostDevice: plans name ONNX graphs for ONNX Runtime.
 
-It has only names that the real library has, refuses what that refuses, and does the work when
-the device comes to it. ``fake_plans.py`` makes bundles of such plans.
+It has only names that the real library has, refuses what that refuses, and does the work when the
+device executes it. ``fake_plans.py`` makes bundles of such plans.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Execution:
 
 @dataclass(eq=False)
 class FakeTensorRt:
-    """Takes the place of the module.
+    """Replaces the module.
 
-    ``executions``: what was enqueued, in order. ``settings``: what each context was made with.
-    ``refusal``: words with which executions are refused from now on.
+    ``executions``: all enqueued work, in order. ``settings``: the arguments of each context.
+    ``refusal``: message with which executions fail from now on.
     """
 
     device: HostDevice
@@ -88,7 +88,7 @@ class FakeTensorRt:
     def library(
         self, version: str = VERSION, target: TensorRtTarget = "tensorrt"
     ) -> TensorRtLibrary:
-        """What ``load_library`` would return."""
+        """Return the stand-in for ``load_library``'s result."""
         return TensorRtLibrary(target, self, version)  # type: ignore[arg-type]
 
     def session(self, graph: str) -> onnxruntime.InferenceSession:

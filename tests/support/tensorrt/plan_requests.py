@@ -1,4 +1,4 @@
-"""TensorRT plans of single engines of tiny random models: what is asked of the builder."""
+"""Requests for TensorRT plans of single engines of tiny random models."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ FP16 = PrecisionSpec(dtype="float16")
 
 
 def fusible_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa: ANN401
-    """As ``tiny_spec``, with heads of 16: TensorRT fuses no attention of smaller ones."""
+    """Return ``tiny_spec`` with heads of 16, as TensorRT fuses no attention with smaller ones."""
     return tiny_spec(structure, **{"hidden_size": 64, **changes})
 
 
 def lowered_engine(
     kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, directory: Path
 ) -> LoweredEngine:
-    """One engine (of a layer: layer 0) for TensorRT, with its weights in ``directory``.
+    """Lower one engine (of layer 0 if it is a layer) for TensorRT, with weights in ``directory``.
 
-    Activations, where they are quantised, range up to 4.
+    Quantised activations range up to 4.
     """
     lowered = lower(canonical_graph(kind, model, precision.dtype), kind, model, precision)
     bind_activation_scales(lowered, kind, dict.fromkeys(quantized_parameters(kind, model), 4.0))
@@ -57,7 +57,7 @@ def lowered_engine(
 
 
 def plan_request(lowered: LoweredEngine, kind: EngineKind, directory: Path) -> PlanRequest:
-    """What to build of ``lowered``, for decoding 4 rows and for a prompt of 2 rows of 8 tokens."""
+    """Request a plan of ``lowered`` for decoding 4 rows and for a prompt of 2 rows of 8 tokens."""
     signature = lowered.signature
     return PlanRequest(
         engine=engine_name(kind, 0 if kind is EngineKind.LAYER else None),
@@ -75,7 +75,7 @@ def plan_request(lowered: LoweredEngine, kind: EngineKind, directory: Path) -> P
 
 
 def layer_request(directory: Path, precision: PrecisionSpec = FP16) -> PlanRequest:
-    """A small decoder layer."""
+    """Request a plan of a small decoder layer."""
     kind = EngineKind.LAYER
     return plan_request(lowered_engine(kind, fusible_spec(), precision, directory), kind, directory)
 

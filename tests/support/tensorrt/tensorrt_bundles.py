@@ -1,4 +1,4 @@
-"""A tiny model that TensorRT's builder takes, and what is asked of the builder in tests."""
+"""A tiny model that TensorRT's builder accepts, and the build requests of tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TENSORRT: dict[str, Any] = {"gpu_arch": "8.9", "kv_buckets": [64]}
 
 
 def write_config(directory: Path, **changes: Any) -> Path:  # noqa: ANN401
-    """A checkpoint directory without weights, for ``--load-format dummy``: 2 layers, D = 16."""
+    """Write a checkpoint directory without weights: 2 layers, D = 16."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": "opt",
@@ -33,7 +33,7 @@ def write_config(directory: Path, **changes: Any) -> Path:  # noqa: ANN401
 
 
 def export_config(model: Path, output: Path, **options: Any) -> ExportConfig:  # noqa: ANN401
-    """Random weights, float16, for compute capability 8.9, not verified."""
+    """Configure random weights, float16, compute capability 8.9, without verification."""
     values = {
         "model": str(model),
         "output": output,
@@ -47,7 +47,7 @@ def export_config(model: Path, output: Path, **options: Any) -> ExportConfig:  #
 
 
 class Watched(Events):
-    """Notes what was taken from an earlier run; interrupts at a plan's progress if told to."""
+    """Records engines reused from an earlier run; can interrupt during a plan."""
 
     def __init__(self, interrupt_in: str | None = None, after: int = 5) -> None:
         self.resumed: set[str] = set()

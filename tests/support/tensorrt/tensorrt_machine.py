@@ -42,7 +42,7 @@ class Machine:
         return self.backend.load(bundle, spec)
 
     def tensors(self, spec: EngineSpec, rows: int, step: int = 1, gathered: int = 1) -> Tensors:
-        """Zeros of the right shapes; past and present are the same."""
+        """Return zeros of the right shapes; past and present are the same."""
         sizes = {"B": rows, "S": step, "T": CAPACITY, "R": gathered}
         tensors: Tensors = {}
         for tensor in (*spec.inputs, *spec.outputs):
@@ -62,7 +62,7 @@ def small_bundle(
     directory: Path,
     **build: Any,  # noqa: ANN401
 ) -> EngineBundle:
-    """Plans for decode batches of 8 and prompts of 4 x 12, ``CAPACITY`` or 32 positions."""
+    """Build plans for decode batches of 8 and prompts of 4 x 12, ``CAPACITY`` or 32 positions."""
     options = {"kv_buckets": (CAPACITY, 32), "max_prompt_len": 12, "max_prefill_rows": 4}
     source = exported("pre_norm", keep_canonical=True)
     return EngineBundle.open(compile_bundle(source, directory / "plans", **options, **build))

@@ -1,4 +1,4 @@
-"""Finds the names that source code uses of TensorRT's Python API, without TensorRT.
+"""Find the names of TensorRT's Python API that source code uses, without TensorRT.
 
 TensorRT's objects are untyped in our code, so a name is attributed to a class by these rules:
 
@@ -58,7 +58,7 @@ RETURNS = {
 
 @dataclass(frozen=True, order=True)
 class Use:
-    """``name`` of TensorRT's class ``owner``, used at a place of the source."""
+    """A use of ``name`` of TensorRT's class ``owner``, with its place in the source."""
 
     owner: str  # MODULE for a name of the module itself
     name: str
@@ -70,7 +70,7 @@ class Use:
 
 
 def find_uses(source: str) -> Iterator[Use]:
-    """Every use of a name of TensorRT's in the text of a module."""
+    """Return every use of a TensorRT name in the text of a module."""
     finder = _Finder()
     finder.visit(ast.parse(source))
     yield from finder.uses
@@ -126,7 +126,7 @@ class _Finder(ast.NodeVisitor):
         self.uses.append(Use(owner, name, ".".join(self._scopes), line))
 
     def _class_of(self, node: ast.expr) -> str | None:
-        """The TensorRT class that an expression is, or is an instance of; None: not TensorRT's."""
+        """Return the TensorRT class that an expression is, or is an instance of; else None."""
         match node:
             case ast.Name(id=name):
                 return self._held[-1].get(name, VARIABLES.get(name))
@@ -155,6 +155,6 @@ class _Finder(ast.NodeVisitor):
 
 
 def _is_library(node: ast.expr) -> bool:
-    """``library`` or ``self._library``, ``self.library``."""
+    """Recognise ``library``, ``self._library`` and ``self.library``."""
     name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
     return name.lstrip("_") == "library"

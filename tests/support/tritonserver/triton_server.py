@@ -1,4 +1,4 @@
-"""The real tritonserver of scripts/tritonserver/environment.sh, and clients of it."""
+"""The real tritonserver of scripts/tritonserver/environment.sh, and its clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT = 180.0  # seconds, of whatever is waited for
 
 
 def environment() -> Path:
-    """That of the server; skips the test where none is named."""
+    """Return the server's environment; skip the test if it is not configured."""
     if not os.environ.get(VARIABLE):
         pytest.skip(f"{VARIABLE} names none that scripts/tritonserver/environment.sh made")
     return Path(os.environ[VARIABLE]).resolve()
@@ -47,7 +47,7 @@ class TritonServer:
         _await_listener(ports[-1])
 
     def _read(self) -> None:
-        """Until the end, lest the pipe fills; of services that of metrics starts last."""
+        """Read the output to its end so that the pipe never fills; metrics start last."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._lines.append(line.rstrip())
@@ -56,12 +56,12 @@ class TritonServer:
         self._is_up.put(False)
 
     def stubs(self) -> list[int]:
-        """The processes of its models."""
+        """Return the processes of its models."""
         threads = Path(f"/proc/{self.process.pid}/task").iterdir()
         return [int(pid) for one in threads for pid in (one / "children").read_text().split()]
 
     def post(self, path: str, **document: object) -> tuple[int, Any]:
-        """The status and the JSON that the server answers."""
+        """Return the status and JSON of the server's answer."""
         request = Request(f"http://{self.http}{path}", json.dumps(document).encode())
         try:
             with urlopen(request, timeout=TIMEOUT) as answer:
@@ -70,12 +70,12 @@ class TritonServer:
             return error.code, json.loads(error.read())
 
     def generate(self, model: str, **inputs: object) -> dict[str, Any]:
-        """What ``/generate`` answers."""
+        """Return the answer of ``/generate``."""
         answer: dict[str, Any] = self.post(f"/v2/models/{model}/generate", **inputs)[1]
         return answer
 
     def generate_stream(self, model: str, **inputs: object) -> Iterator[Any]:
-        """The events of ``/generate_stream``; leaving it early closes the connection."""
+        """Yield the events of ``/generate_stream``; stopping early closes the connection."""
         url = f"http://{self.http}/v2/models/{model}/generate_stream"
         with urlopen(Request(url, json.dumps(inputs).encode()), timeout=TIMEOUT) as answer:
             for line in answer:
@@ -83,7 +83,7 @@ class TritonServer:
                     yield json.loads(line[len(b"data: ") :])
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric over all labels but these."""
+        """Return the sum of a metric over all other labels."""
         with urlopen(f"http://{self.metrics}/metrics", timeout=TIMEOUT) as answer:
             lines = answer.read().decode().splitlines()
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
@@ -95,7 +95,7 @@ class TritonServer:
 
 
 class Stream:
-    """A gRPC stream: the responses to its requests."""
+    """A gRPC stream of responses to its requests."""
 
     def __init__(self, server: TritonServer, model: str, **inputs: object) -> None:
         from tritonclient import grpc
@@ -107,7 +107,7 @@ class Stream:
         self.ask(**inputs)
 
     def ask(self, **inputs: object) -> None:
-        """Send a request more."""
+        """Send another request."""
         self._client.async_stream_infer(
             self._model,
             [_input(name, value) for name, value in inputs.items()],
@@ -115,11 +115,11 @@ class Stream:
         )
 
     def next(self) -> tuple[Any, Any]:
-        """The next response and error; one of them is None."""
+        """Return the next response and error; one of them is None."""
         return self._answers.get(timeout=TIMEOUT)
 
     def results(self) -> Iterator[Any]:
-        """All up to the final one, of one request."""
+        """Return all responses of one request, including the final one."""
         while True:
             result, error = self.next()
             assert error is None, error
@@ -130,13 +130,13 @@ class Stream:
                 return
 
     def close(self, *, cancel: bool = False) -> None:
-        """End the stream; with ``cancel`` its request too."""
+        """End the stream; ``cancel`` also cancels its request."""
         self._client.stop_stream(cancel_requests=cancel)
         self._client.close()
 
 
 def _input(name: str, value: Any) -> Any:  # noqa: ANN401  (InferInput)
-    """A tensor of one dimension, of the type that the model declares."""
+    """Return a one-dimensional tensor of the type that the model declares."""
     from tritonclient import grpc
 
     values = value if isinstance(value, list) else [value]
@@ -156,7 +156,7 @@ def _input(name: str, value: Any) -> Any:  # noqa: ANN401  (InferInput)
 
 @contextmanager
 def running(repository: Path, *options: str) -> Iterator[TritonServer]:
-    """A server of ``repository``, stopped at the end; its client can be imported."""
+    """Run a server of ``repository`` inside the block; requires its client package."""
     place = environment()
     sys.path += [str(path) for path in place.glob("lib/python3*/site-packages")]
     with _free_ports(3) as ports:
@@ -175,7 +175,7 @@ def running(repository: Path, *options: str) -> Iterator[TritonServer]:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """As an operator does: tritonserver 2.51 may miss a SIGTERM, not the next one."""
+    """Stop it as an operator would: tritonserver 2.51 may miss one SIGTERM, but not the next."""
     for _ in range(4):
         process.terminate()
         try:
@@ -188,7 +188,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _await_listener(port: int) -> None:
-    """That of metrics says that it has started a little before it listens."""
+    """Wait for the metrics listener, which announces itself just before it listens."""
     until = monotonic() + TIMEOUT
     while True:
         try:

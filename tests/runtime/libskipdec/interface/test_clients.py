@@ -1,4 +1,4 @@
-"""Clients of libskipdec take turns, and may have a prefix cache of their own."""
+"""Clients of libskipdec take turns and may each have a prefix cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""skipdec.hpp: ranges, callbacks, ends of handles, in whatever order they come."""
+"""skipdec.hpp: ranges, callbacks and closing handles, in any order."""
 
 from __future__ import annotations
 

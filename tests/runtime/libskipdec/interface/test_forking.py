@@ -1,4 +1,4 @@
-"""A process that has an engine open forks: its children are refused by name, and none hangs."""
+"""Children forked while an engine is open get a named error, and none hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runtimes import LIBRARY
 
 @pytest.fixture(scope="module")
 def lines(exported: Callable[..., Path]) -> list[str]:
-    """What forking.cpp says of its children."""
+    """Return forking.cpp's report of its children."""
     if (os.cpu_count() or 1) < 2:
         pytest.skip("a pool of two threads needs two processors")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The public headers: each compiles alone in every language it is for, and the faces agree."""
+"""Each public header compiles alone in each of its languages, and C and C++ agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs find the installed library: by find_package, by pkg-config, by skipdec-config."""
+"""Programs find the installed library by find_package, pkg-config and skipdec-config."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ target_link_libraries(embeds PRIVATE skipdec::skipdec)
 
 @pytest.fixture(scope="module")
 def by_cmake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``lib`` of an installation by CMake, moved after it."""
+    """Return ``lib`` of a CMake installation that was moved afterwards."""
     built_program("all")
     folder = tmp_path_factory.mktemp("installed")
     installation = ["cmake", "--install", str(FOLDER), "--prefix", str(folder / "first")]
@@ -58,7 +58,7 @@ def lib(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Where the program is to be built, beside its source and project."""
+    """Return the path of the program to build, beside its source and project."""
     (tmp_path / "main.c").write_text(SOURCE)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     return tmp_path / "build" / "embeds"

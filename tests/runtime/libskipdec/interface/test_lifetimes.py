@@ -1,4 +1,4 @@
-"""Engines that are opened, cut off and closed again and again, on ONNX Runtime."""
+"""Open, cancel and close engines again and again, on ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libskipdec writes what the Python runtime writes: tokens, texts, layers, reasons, ranks."""
+"""libskipdec generates the same as Python: tokens, texts, layers, reasons, ranks."""
 
 from __future__ import annotations
 

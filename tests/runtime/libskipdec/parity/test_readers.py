@@ -1,4 +1,4 @@
-"""Python and libskipdec say the same of a bundle, whatever somebody has made of its documents."""
+"""Python and libskipdec report the same about a bundle, however its documents were changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reader() -> Iterator[NativeReader]:
 
 @pytest.fixture
 def bundle(text_bundle: Path, tmp_path: Path) -> Path:
-    """A bundle whose documents may be changed; its engines are links."""
+    """Return a bundle whose documents may be changed; its engines are links."""
     for path in text_bundle.rglob("*"):
         copy = tmp_path / path.relative_to(text_bundle)
         copy.parent.mkdir(parents=True, exist_ok=True)

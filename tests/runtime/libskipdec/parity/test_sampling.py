@@ -1,4 +1,4 @@
-"""Tokens chosen in C++ are those of the Python Sampler, bit for bit, from the same logits."""
+"""Tokens sampled in C++ equal those of the Python Sampler, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skipdec.runtime.tokens.sampling import SamplingParams
 
 @dataclass(frozen=True)
 class Case:
-    """One sequence: the logits float32 [steps, V] that its sampler sees."""
+    """One sequence with the logits, float32 [steps, V], of its sampler."""
 
     params: dict[str, Any]
     logits: NDArray[np.float32]
@@ -32,7 +32,7 @@ class Case:
     eos_token_id: int | None = None
 
     def packed(self) -> bytes:
-        """As sample.cpp reads it."""
+        """Encode a case for sample.cpp."""
         defaults = {name: info.default for name, info in SamplingParams.model_fields.items()}
         params = defaults | self.params
         number, whole = struct.Struct("<d").pack, struct.Struct("<q").pack
@@ -52,7 +52,7 @@ class Case:
         return b"".join(parts)
 
     def sampled_in_python(self) -> str:
-        """The tokens, or those before an error and its words, as sample.cpp writes them."""
+        """Return the tokens, or those before an error and its message, as sample.cpp does."""
         vocab_size, text = self.logits.shape[1], ""
         try:
             params = SamplingParams(**self.params)
@@ -75,7 +75,7 @@ def sampled_in_cpp(cases: Sequence[Case]) -> list[str]:
 
 
 def random_logits(source: np.random.Generator, vocab_size: int, steps: int) -> NDArray[np.float32]:
-    """[steps, V] with the shapes that matter: spread, ties, -inf, few finite ones, invalid ones."""
+    """Return [steps, V] with spread, ties, -inf, few finite values or invalid ones."""
     logits = source.normal(0, source.choice([0.1, 2, 20]), (steps, vocab_size)).astype(np.float32)
     kind = source.integers(6)
     if kind == 1:

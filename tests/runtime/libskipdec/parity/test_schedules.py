@@ -1,4 +1,4 @@
-"""Schedules that C++ reads from schedule.json run, token for token, what ExitSchedule does."""
+"""Schedules that C++ reads from schedule.json run the same layers per token as ExitSchedule."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REQUESTS = ((1, "own"), (30, "full"), (64, "2x"), (1, "2x"), (2, "2x"), (5, "2x:
 def described(
     path: Path, num_layers: int, requests: Iterable[tuple[int, str]], *options: object
 ) -> list[str]:
-    """What schedules.cpp says of each request."""
+    """Return schedules.cpp's description of each request."""
     lines = "".join(f"{tokens} {asked}\n" for tokens, asked in requests)
     program = built_program("schedules")
     command = [program, path, str(num_layers), *map(str, options)]
@@ -52,7 +52,7 @@ def described(
 
 
 def expected(schedule: ExitSchedule) -> str:
-    """What it should say."""
+    """Return the expected description."""
     lists: list[Sequence[int]] = [schedule.plan(index).layers for index in (*range(80), 2**20)]
     last = [schedule.last_index(layer) for layer in range(schedule.num_layers)]
     lists.append([-2 if index is None else index for index in last])

@@ -1,4 +1,4 @@
-"""Engines that C++ runs hold the same bytes afterwards as those that Python runs."""
+"""Engines run from C++ leave the same bytes as engines run from Python."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_engines_compute_the_same_bits(
 
 
 def computed_in_python(bundle: EngineBundle) -> bytes:
-    """What run_engines.cpp writes."""
+    """Return the output of run_engines.cpp as computed in Python."""
     manifest, model = bundle.manifest, bundle.manifest.model
     backend = open_backend(manifest.target)
     rows, tokens = np.arange(ROWS)[:, None], np.arange(TOKENS)

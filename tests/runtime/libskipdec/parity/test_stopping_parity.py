@@ -1,4 +1,4 @@
-"""The C++ StopChecker ends each sequence where the Python one does, with the same pieces."""
+"""The C++ StopChecker ends each sequence where Python's does, with the same pieces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = ["a", "ab", "aba", "abab", "b", " ", "é", "ét", "東", "東京", "\uf
 
 
 def random_case(source: random.Random, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Short texts of few words, of which the stop strings are made too."""
+    """Return short texts of few words, which also form the stop strings."""
     text = "".join(source.choices(_WORDS, k=source.randint(1, 12)))
     token_ids = tokenizer.encode(text + random_text(source, ("</s>",)) * source.randint(0, 1))[1:]
     max_tokens = source.choice((1, 2, 5, 100))

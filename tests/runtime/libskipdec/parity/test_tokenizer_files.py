@@ -1,4 +1,4 @@
-"""Which tokenizer.json the C++ library reads; the others are refused with what is wrong."""
+"""The C++ library reads supported tokenizer.json files and refuses others with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def refusal(tmp_path: Path, change: Change) -> str:
-    """What is said of a file that ``change`` has spoiled; "" if it is read."""
+    """Return the error for a file damaged by ``change``; "" if it is read."""
     path = tokenizer_file("opt_like", tmp_path, 300)
     document = json.loads(path.read_text(encoding="utf-8"))
     change(document)

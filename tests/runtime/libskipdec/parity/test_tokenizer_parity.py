@@ -1,4 +1,4 @@
-"""The C++ tokenizer gives what the `tokenizers` package gives, token for token."""
+"""The C++ tokenizer gives the same tokens as the `tokenizers` package."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_texts_of_the_shared_files_become_the_same_tokens() -> None:
 
 @cache
 def character_classes() -> dict[int, int]:
-    """The class of every scalar value, by the table that the C++ code compiles."""
+    """Return the class of every scalar value, from the table compiled into the C++ code."""
     runs = re.findall(r"\{0x([0-9A-F]+), (\d+)\}", TABLES.read_text(encoding="utf-8"))
     starts = [int(start, 16) for start, _ in runs] + [SCALARS[-1] + 1]
     return {
@@ -77,7 +77,7 @@ def package_piece_ends(text: str) -> list[int]:
 
 
 def test_every_character_is_of_the_class_that_the_package_gives_it(opt_like: Path) -> None:
-    """All letters are one word for both, all numbers are, all others are; the rest are spaces."""
+    """Both treat all letters, all numbers and all others alike; the rest are spaces."""
     neighbours = {CharacterClass.LETTER: "a", CharacterClass.NUMBER: "1", 0: "!"}
     of_kind: dict[int, list[str]] = {kind: [] for kind in (*neighbours, CharacterClass.SPACE)}
     for scalar, known in character_classes().items():
@@ -94,7 +94,7 @@ def test_every_character_is_of_the_class_that_the_package_gives_it(opt_like: Pat
 
 
 def test_words_and_spaces_beside_added_tokens_are_those_of_the_package(tmp_path: Path) -> None:
-    """At each border of the table; scripts/libskipdec/unicode_tables.py --check asks everywhere."""
+    """Tests each border of the table; scripts/libskipdec/unicode_tables.py --check tests all."""
     path = tokenizer_file("flagged", tmp_path)
     classes = character_classes()
     borders = [at for at in SCALARS if at and classes.get(at - 1, classes[at]) != classes[at]]
