@@ -64,7 +64,7 @@ def test_a_signal_ends_every_command_the_same_way(
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
 
 
-def test_what_was_finished_in_spite_of_a_signal_is_a_success(ended_by: Callable[..., Any]) -> None:
+def test_work_finished_despite_a_signal_succeeds(ended_by: Callable[..., Any]) -> None:
     def work() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -85,7 +85,7 @@ def show(stdout: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
 
 
 @pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])
-def test_a_stdout_that_takes_nothing_is_an_error_of_one_line(stdout: str) -> None:
+def test_an_unwritable_stdout_is_a_one_line_error(stdout: str) -> None:
     done = show(stdout)
     assert done.returncode == 1
     assert done.stderr.startswith(b"error: ")
@@ -93,7 +93,7 @@ def test_a_stdout_that_takes_nothing_is_an_error_of_one_line(stdout: str) -> Non
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_a_full_stdout_is_no_traceback_without_a_command_either(
+def test_a_full_stdout_without_a_command_prints_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     monkeypatch.setattr(cli, "prepare_streams", lambda: None)

@@ -87,7 +87,7 @@ def test_commands_that_take_long_can_be_quiet(name: str) -> None:
     assert any({"-q", "--quiet"} <= set(option.opts) for option in command.params)
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert run("--version").stdout == f"skipdec {__version__}\n"
 
 
@@ -99,9 +99,7 @@ def test_the_version_is_told() -> None:
         (["inspect", "bundle", "--shedule", "2x"], "--schedule"),
     ],
 )
-def test_a_slip_in_a_command_or_option_is_answered_with_what_was_meant(
-    words: list[str], meant: str
-) -> None:
+def test_misspelt_commands_and_options_get_a_suggestion(words: list[str], meant: str) -> None:
     result = run(*words)
     assert result.exit_code == 2
     assert meant in result.stderr

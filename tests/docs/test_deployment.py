@@ -90,13 +90,13 @@ def test_a_manifest_is_valid_and_a_wrong_one_is_not(name: str) -> None:
         container("triton")["livenessProbe"]["exec"]["command"],
     ],
 )
-def test_what_is_started_is_a_command_of_skipdec(command: list[str]) -> None:
+def test_containers_start_valid_skipdec_commands(command: list[str]) -> None:
     assert options(command)
     with pytest.raises(Exception, match="No such option"):
         options([*command, "--no-such-option"])
 
 
-def test_what_runs_may_end_before_a_container_is_killed() -> None:
+def test_grace_period_lets_running_requests_finish() -> None:
     given = options([*ENTRYPOINT, *container("deployment")["args"]])
     drain = given["server_shutdown_timeout"]
     pause = container("deployment")["lifecycle"]["preStop"]["sleep"]["seconds"]
@@ -134,7 +134,7 @@ def test_the_autoscaler_watches_a_metric_that_the_server_has() -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_containers_are_not_root_and_write_nowhere_but_in_memory(name: str) -> None:
+def test_containers_are_unprivileged_and_write_only_to_memory(name: str) -> None:
     assert PODS[name]["securityContext"]["runAsNonRoot"] is True
     uid, gid = STAGES[-1].last("USER").split(":")
     assert PODS[name]["securityContext"]["runAsUser"] == int(uid) == int(gid) > 0

@@ -105,14 +105,14 @@ def test_examples_of_errors_are_true() -> None:
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
-def test_a_line_out_has_the_keys_of_the_page() -> None:
+def test_output_lines_have_the_documented_keys() -> None:
     _, line = blocks("docs/guides/generate.md", "json")[0].splitlines()
     output = CompletionOutput(0, "text", (84,), finish_reason="length", layers_per_token=(12,))
     request = RequestOutput("0", "a", (5,), (output,), finished=True)
     assert list(json.loads(line)) == list(result_line("a1", request))
 
 
-def test_generated_pages_name_what_there_is() -> None:
+def test_generated_pages_name_existing_objects() -> None:
     assert "## `skipdec schedule set`" in commands_page()
     assert "--quantize" in commands_page()
     assert "::: skipdec.Generator" in python_page()

@@ -49,7 +49,7 @@ def process(directory: Path, groups: str, root: str = "/", **files: str) -> Path
         ("", "/", {}, None),
     ],
 )  # fmt: skip
-def test_memory_limit_is_the_least_on_the_path(
+def test_memory_limit_is_the_minimum_on_the_path(
     tmp_path: Path, groups: str, root: str, files: dict[str, str], expected: int | None
 ) -> None:
     assert memory_limit(process(tmp_path, groups, root, **files)) == expected
@@ -65,7 +65,7 @@ def test_memory_limit_is_the_least_on_the_path(
         ({}, None),
     ],
 )
-def test_processor_quota_is_the_least_on_the_path(
+def test_processor_quota_is_the_minimum_on_the_path(
     tmp_path: Path, files: dict[str, str], expected: float | None
 ) -> None:
     assert processor_quota(process(tmp_path, "2:cpu,cpuacct:/a\n0::/a\n", **files)) == expected

@@ -55,7 +55,7 @@ def test_numbers_with_commas_are_a_tuple() -> None:
         Limits(sizes="8,0")
 
 
-def test_fields_that_do_not_go_together_are_told_beside_one_that_is_wrong_alone() -> None:
+def test_conflicting_fields_are_reported_with_invalid_ones() -> None:
     with pytest.raises(UsageError) as caught:
         Limits(memory="much", rows=3)
     assert len(caught.value.problems) == 2
@@ -72,7 +72,7 @@ def test_an_updated_copy_is_checked() -> None:
         limits.updated(rows=4)
 
 
-def test_what_a_validator_of_the_whole_says_is_told_as_it_is() -> None:
+def test_model_validator_messages_are_reported_unchanged() -> None:
     class Refusing(Limits):
         @model_validator(mode="before")
         @classmethod

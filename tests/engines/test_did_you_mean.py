@@ -38,17 +38,17 @@ def schedule(text: str) -> Callable[[], ExitSchedule]:
         (lambda: TARGETS.load("tensort"), "tensorrt"),
     ],
 )
-def test_a_slip_is_answered_with_what_was_meant(slip: Callable[[], Any], meant: str) -> None:
+def test_misspelt_names_get_a_suggestion(slip: Callable[[], Any], meant: str) -> None:
     with pytest.raises(UsageError, match=f"did you mean '{meant}'\\? allowed: "):
         slip()
 
 
-def test_what_is_near_nothing_gets_no_question() -> None:
+def test_unrelated_names_get_no_suggestion() -> None:
     assert did_you_mean("weather", ["linear", "power"]) == ""
     assert did_you_mean("linear" * 100, ["linear"]) == ""
 
 
-def test_of_very_many_words_none_is_compared() -> None:
+def test_huge_inputs_get_no_suggestions() -> None:
     """A line of 16 MiB may have a million keys, and a comparison takes 0.1 ms."""
     keys = {f"temperatur{place}": 1 for place in range(1000)}
     with patch("skipdec.engines.errors.get_close_matches", side_effect=AssertionError):

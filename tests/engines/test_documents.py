@@ -31,7 +31,7 @@ def nested(levels: int) -> bytes:
         (b'"' + b" " * 999 + b'"', "is larger than 1,000 bytes"),
     ],
 )
-def test_what_is_no_sound_json_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_invalid_json_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
     limit = 1000 if content.startswith(b'"') else 10**6
@@ -57,7 +57,7 @@ def bind_socket(path: Path) -> None:
     ],
     ids=["nothing", "directory", "pipe", "socket", "device", "loop"],
 )
-def test_what_is_no_regular_file_is_not_waited_for(
+def test_special_files_do_not_block(
     tmp_path: Path, make: Callable[[Path], object], problem: str
 ) -> None:
     make(tmp_path / "file")

@@ -29,7 +29,7 @@ def test_text_and_back(bundle: EngineBundle) -> None:
     assert Manifest.from_json(text, "manifest.json").to_json() == text
 
 
-def test_what_does_not_follow_from_the_heads_is_written(bundle: EngineBundle) -> None:
+def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> None:
     facts = {"family": "toy", "num_kv_heads": 1, "head_dim": 16, "rope_theta": 1e4}
     text = edited(bundle, lambda document: document["model"].update(facts))
     model = Manifest.from_json(text, "manifest.json").model
@@ -82,7 +82,7 @@ def test_all_problems_are_reported_at_once(bundle: EngineBundle) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff".encode(errors="surrogateescape")])
-def test_what_is_not_a_json_object_is_refused(text: str | bytes) -> None:
+def test_non_object_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(BundleError):
         Manifest.from_json(text, "manifest.json")
 
@@ -96,7 +96,7 @@ def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(
     assert Manifest.from_json(text, "manifest.json").prompt_template == "{prompt}\nTL;DR:"
 
 
-def test_kernels_and_the_type_of_the_cache_are_part_of_it_where_they_are_said(
+def test_manifest_includes_kernels_and_cache_type_if_given(
     bundle: EngineBundle,
 ) -> None:
     assert not {"kernels", "kv_dtype"} & set(bundle.manifest.to_json().split('"'))
@@ -112,7 +112,7 @@ def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:
         Manifest.from_json(text, "manifest.json")
 
 
-def test_nothing_is_made_of_a_manifest_whose_digest_does_not_match(
+def test_a_manifest_with_a_wrong_digest_is_not_parsed(
     bundle: EngineBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = bundle.manifest.to_json().replace('"num_layers": 2', '"num_layers": 4000000000')

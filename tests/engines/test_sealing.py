@@ -33,6 +33,6 @@ def test_the_specifications_program_agrees() -> None:
     assert not names["digest_is_right"](content.replace(b"0.5", b"0.6"))
 
 
-def test_what_is_sealed_again_stays_as_it_is() -> None:
+def test_resealing_changes_nothing() -> None:
     text = sealed_text(DOCUMENT)
     assert sealed_text(json.loads(text)) == text

@@ -60,7 +60,7 @@ def test_weights_name_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file.append(np.ones(3, np.float32), np.float32)
 
 
-def test_an_error_that_has_a_name_keeps_it(tmp_path: Path) -> None:
+def test_named_errors_keep_their_name(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="inner"), naming_file(tmp_path):
         (tmp_path / "inner").read_bytes()
 
@@ -75,7 +75,7 @@ def test_a_librarys_error_on_a_full_disk_is_the_disks(
         raise LibraryError("I/O error (os error 28)")
 
 
-def test_a_lock_that_finds_no_room_is_named_and_released(
+def test_a_lock_on_a_full_disk_is_named_and_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:

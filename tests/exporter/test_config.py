@@ -175,7 +175,7 @@ def test_final_layer_norm_follows_transformers(flags: dict[str, bool], expected:
 
 
 @pytest.mark.parametrize("model_type", ["llama", None, 3, ["opt"]])
-def test_a_family_that_nobody_registered_is_refused(model_type: object) -> None:
+def test_an_unregistered_family_is_refused(model_type: object) -> None:
     with pytest.raises(UnsupportedModelError, match=r"model_type is .*; allowed: 'opt'"):
         model_spec({**TINY, "model_type": model_type}, "odd")
 
@@ -212,7 +212,7 @@ ODD = (3, -1, 0, 10**9, 10**30, 0.5, 1e300, float("nan"), "", "3", True, None, [
         *("eos_token_id", "pad_token_id", "quantization_config"),
     ],
 )
-def test_no_value_of_a_configuration_is_more_than_its_reader_takes(key: str) -> None:
+def test_oversized_configuration_values_are_refused(key: str) -> None:
     for value in ODD:
         problem = key
         try:
@@ -222,7 +222,7 @@ def test_no_value_of_a_configuration_is_more_than_its_reader_takes(key: str) -> 
         assert key in problem or "num_attention_heads" in problem
 
 
-def test_an_export_names_its_checkpoint_and_nothing_else_of_it_does() -> None:
+def test_an_export_takes_only_the_checkpoints_location() -> None:
     values: dict[str, Any] = {
         "model": "opt-66b",
         "load_format": "dummy",
@@ -246,8 +246,6 @@ def test_an_export_names_its_checkpoint_and_nothing_else_of_it_does() -> None:
         ({"quantize": "int8", "kernels": "onnxruntime"}, "float32"),
     ],
 )
-def test_caches_have_16_bits_beside_quantised_weights_unless_told_otherwise(
-    values: dict[str, Any], kv_dtype: str
-) -> None:
+def test_quantised_weights_default_to_16_bit_caches(values: dict[str, Any], kv_dtype: str) -> None:
     precision = ExportConfig(**{"model": "opt-125m", "kernels": "skipdec"} | values).precision()
     assert (precision.kv_dtype or precision.dtype) == kv_dtype

@@ -42,7 +42,7 @@ def test_every_public_name_loads_no_exporter_library() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(skipdec._PUBLIC_NAMES))
-def test_public_names_are_found_where_they_are_said_to_be(name: str) -> None:
+def test_public_names_exist_in_their_listed_modules(name: str) -> None:
     assert getattr(skipdec, name).__name__ == name
 
 
@@ -133,7 +133,7 @@ def test_help_and_version_load_no_numeric_library() -> None:
     assert "typer" in loaded
 
 
-def test_commands_for_which_the_cpu_extra_is_too_little_name_the_one_they_need() -> None:
+def test_commands_beyond_the_cpu_extra_name_the_extra_they_need() -> None:
     dummy = ["opt-125m", "--load-format", "dummy"]
     commands = [
         ["export", *dummy],

@@ -57,14 +57,12 @@ def test_every_public_configuration_is_among_the_examples() -> None:
 
 @pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 @pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
-def test_a_configuration_is_itself_after_pickling(
-    make: Callable[[], object], protocol: int
-) -> None:
+def test_configurations_survive_pickling(make: Callable[[], object], protocol: int) -> None:
     config = make()
     assert pickle.loads(pickle.dumps(config, protocol)) == config
 
 
-def test_a_refusal_keeps_its_words() -> None:
+def test_errors_keep_their_message_after_pickling() -> None:
     with pytest.raises(skipdec.UsageError) as caught:
         skipdec.SamplingParams(temperature=-1, top_q=3)
     copied = pickle.loads(pickle.dumps(caught.value))

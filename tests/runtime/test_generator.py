@@ -195,7 +195,7 @@ def test_close_frees_the_engines_of_a_stream_that_nobody_reads(generator: Genera
     assert generator.kv_memory.held == 0
 
 
-def test_a_forked_child_is_told_and_harms_nobody(generator: Generator) -> None:
+def test_a_forked_child_gets_an_error_and_disturbs_nothing(generator: Generator) -> None:
     expected = tokens(generator.generate([PROMPTS[0]], GREEDY))
     stream = generator.stream([PROMPTS[0]], GREEDY)
     first = next(stream)
@@ -266,7 +266,7 @@ def test_bad_input_is_refused_before_work(
         generator.stream(prompts, params)
 
 
-def test_depth_that_the_model_was_not_tuned_for_is_logged_once(
+def test_untuned_depth_is_logged_once(
     generator: Generator, caplog: pytest.LogCaptureFixture
 ) -> None:
     generator.generate(PROMPTS[:1], GREEDY)
@@ -277,7 +277,7 @@ def test_depth_that_the_model_was_not_tuned_for_is_logged_once(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_outputs_become_json_and_objects_say_what_they_are(generator: Generator) -> None:
+def test_outputs_serialise_to_json_with_readable_reprs(generator: Generator) -> None:
     params = SAMPLED.updated(logprobs=1, max_tokens=2)
     (output,) = generator.generate(PROMPTS[:1], params)
     document = json.loads(json.dumps(output.to_dict()))
@@ -318,7 +318,7 @@ def test_schedule_of_another_depth_is_refused(generator: Generator) -> None:
         generator.generate([[5]], GREEDY, schedule=ExitSchedule.full(7))
 
 
-def test_a_closed_generator_says_so(exported: Callable[..., Path]) -> None:
+def test_a_closed_generator_raises(exported: Callable[..., Path]) -> None:
     generator = Generator.open(exported(STRUCTURE), threads=1)
     generator.close()
     generator.close()

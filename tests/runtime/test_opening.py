@@ -106,7 +106,7 @@ def test_weights_of_canonical_engines_are_not_hashed_to_run_others(
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path)])
 @pytest.mark.parametrize("name", ["manifest.json", "schedule.json", "head.onnx", "embed.weights"])
-def test_nothing_is_waited_for_in_place_of_a_file(
+def test_special_files_never_block_opening(
     old: Path, name: str, make: Callable[[Path], object]
 ) -> None:
     path = next(old.rglob(name))
@@ -178,7 +178,7 @@ def test_a_graph_that_onnx_runtime_refuses_is_named(
         Generator.open(old)
 
 
-def test_what_is_read_later_of_a_bundle_that_is_gone_says_so(old: Path) -> None:
+def test_late_reads_of_a_deleted_bundle_raise(old: Path) -> None:
     bundle = EngineBundle.open(old)
     shutil.rmtree(old)
     with pytest.raises(BundleError, match="replaced since it was opened, open it again"):
@@ -193,7 +193,9 @@ def test_work_that_opens_a_bundle_twice_sees_that_it_was_replaced(old: Path, new
         prepared.check_same(EngineBundle.open(old))
 
 
-def test_a_bundle_that_never_rests_is_given_up(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constantly_changing_bundle_is_given_up(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def load(*_: object) -> None:
         old.rename(old.with_name("moved"))
         old.with_name("moved").rename(old)

@@ -42,7 +42,7 @@ def plan_with(bundle: Path, rows: Path, **options: Any) -> CalibrationPlan:  # n
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES[:2])
-def test_ranges_are_those_of_what_the_runtime_writes(
+def test_ranges_match_those_of_generated_completions(
     schedule: str, bundle: Path, rows: Path
 ) -> None:
     plan = plan_with(bundle, rows, schedule=schedule)
@@ -67,7 +67,7 @@ def test_ranges_are_those_of_what_the_runtime_writes(
     assert given.loss.float32 == report.loss.float32
 
 
-def test_what_is_written_depends_on_the_schedule(bundle: Path, rows: Path) -> None:
+def test_completions_depend_on_the_schedule(bundle: Path, rows: Path) -> None:
     full, skipping = (
         run_calibration(plan_with(bundle, rows, schedule=schedule), Events()).products
         for schedule in SCHEDULES[:2]
@@ -75,7 +75,9 @@ def test_what_is_written_depends_on_the_schedule(bundle: Path, rows: Path) -> No
     assert full != skipping
 
 
-def test_a_quantised_bundle_writes_as_well(bundle: Path, rows: Path, tmp_path: Path) -> None:
+def test_quantised_bundle_can_generate_completions(
+    bundle: Path, rows: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "int8"
     model = str(bundle.parent / "checkpoint")
     export(ExportConfig(model=model, output=output, quantize="int8", verify=False))
@@ -84,7 +86,7 @@ def test_a_quantised_bundle_writes_as_well(bundle: Path, rows: Path, tmp_path: P
     assert report.generated.bundle == output
 
 
-def test_memory_is_bounded_by_the_longest_that_may_be_written(bundle: Path, rows: Path) -> None:
+def test_memory_is_bounded_by_the_longest_possible_completion(bundle: Path, rows: Path) -> None:
     plan = plan_with(bundle, rows, max_tokens=45)  # 30 for the ranges, 14 each
     assert len(plan.observed) == 2
     assert "texts are left out" in plan.warnings[-1]
@@ -140,7 +142,7 @@ def test_a_bundle_of_another_checkpoint_is_refused(
         ({"generate_with": Path("none")}, "none"),
     ],
 )
-def test_what_can_not_be_generated_is_refused(
+def test_impossible_generation_is_refused(
     options: dict[str, Any], message: str, bundle: Path, rows: Path
 ) -> None:
     with pytest.raises(SkipDecError) as caught:
@@ -148,7 +150,7 @@ def test_what_can_not_be_generated_is_refused(
     assert message in str(caught.value)
 
 
-def test_the_command_says_who_wrote(bundle: Path, rows: Path, tmp_path: Path) -> None:
+def test_the_command_names_the_generating_bundle(bundle: Path, rows: Path, tmp_path: Path) -> None:
     arguments = [bundle.parent / "checkpoint", "--data", rows, "--generate-with", bundle]
     arguments += ["--generate-tokens", 5, "--examples", 3, "--held-out", 2, "--by-layer", 0]
     output = tmp_path / "ranges.json"

@@ -30,7 +30,7 @@ def test_zeros_and_both_signs_count() -> None:
     assert histogram.percentile(76) == 8.0
 
 
-def test_parts_add_up_to_the_whole() -> None:
+def test_partial_histograms_add_up() -> None:
     values = np.random.default_rng(0).normal(size=(70, 31))
     parts = histogram_of(values[:3], values[3:])
     whole = histogram_of(values)
@@ -40,7 +40,7 @@ def test_parts_add_up_to_the_whole() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_told(value: float) -> None:
+def test_non_finite_values_are_reported(value: float) -> None:
     assert not MagnitudeHistogram().add(np.array([1.0, value], np.float32))
 
 

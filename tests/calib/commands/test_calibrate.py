@@ -18,7 +18,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), ["calibrate", *map(str, arguments)])
 
 
-def test_the_file_is_one_that_export_takes(model: Path, rows: Path, tmp_path: Path) -> None:
+def test_export_accepts_the_written_file(model: Path, rows: Path, tmp_path: Path) -> None:
     output = tmp_path / "ranges.json"
     result = run(model, "--data", rows, "--preset", "e2e", *SMALL, "-o", output)
     assert result.exit_code == 0, result.stderr
@@ -30,7 +30,7 @@ def test_the_file_is_one_that_export_takes(model: Path, rows: Path, tmp_path: Pa
     assert "3 texts for the ranges, 2 for the losses, schedule full" in result.stderr
 
 
-def test_rows_that_are_too_long_are_missed_by_both_parts_alike(model: Path, tmp_path: Path) -> None:
+def test_overlong_rows_shrink_both_parts_proportionally(model: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("mr,ref\n" + "name[Ant],A pub.\n" * 3 + f"name[{'B' * 60}],No.\n" * 2)
     options = ("--data", rows, "--preset", "e2e", *SMALL, "-o", tmp_path / "ranges.json")
@@ -95,7 +95,7 @@ def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path
         (("--preset", "e2e", "-o", "none/ranges.json"), "is not a directory; make it"),
     ],
 )
-def test_mistakes_end_before_any_work(
+def test_errors_come_before_any_work(
     options: tuple[str, ...],
     message: str,
     model: Path,
@@ -112,7 +112,7 @@ def test_mistakes_end_before_any_work(
     assert not (tmp_path / "new.json").exists()
 
 
-def test_what_does_not_fit_into_memory_is_left_out_and_said(
+def test_texts_beyond_the_memory_limit_are_dropped_with_a_warning(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
     options = ("--data", rows, "--preset", "e2e", *SMALL, "--max-tokens", 90, "--json")
@@ -122,7 +122,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(
     assert report["tokens"] + report["loss"]["tokens"] <= 90
 
 
-def test_completions_that_are_cut_off_are_told(model: Path, tmp_path: Path) -> None:
+def test_cut_completions_are_reported(model: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("mr,ref\n" + f"name[Ant],{'A pub. ' * 20}\n" * 5)
     options = (

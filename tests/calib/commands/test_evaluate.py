@@ -51,7 +51,7 @@ def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
     assert "| schedule | 0 | 1–7 | 8–15 |" in result.stdout
 
 
-def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
+def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),

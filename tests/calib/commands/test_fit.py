@@ -45,7 +45,7 @@ def test_tables_go_to_stdout(written: Path) -> None:
     assert (written / "front.svg").read_text().startswith("<?xml")
 
 
-def test_the_schedule_is_one_that_other_commands_take(written: Path, bundle: Path) -> None:
+def test_other_commands_accept_the_written_schedule(written: Path, bundle: Path) -> None:
     path = written / "schedule.json"
     schedule = read_schedule(path, num_layers=6)
     generated = run_command(
@@ -55,7 +55,7 @@ def test_the_schedule_is_one_that_other_commands_take(written: Path, bundle: Pat
     assert str(schedule.budget(0)) in generated.stdout
 
 
-def test_the_schedule_becomes_a_bundles_own(written: Path, bundle: Path, tmp_path: Path) -> None:
+def test_the_schedule_can_be_set_on_a_bundle(written: Path, bundle: Path, tmp_path: Path) -> None:
     path = written / "schedule.json"
     copy = shutil.copytree(bundle, tmp_path / "bundle")
     result = CliRunner().invoke(build_app(), ["schedule", "set", str(copy), str(path)])
@@ -72,7 +72,7 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
     assert document["goal"] == {"kind": "MaxLoss", "value": 100.0, "is_relative": True}
 
 
-def test_completions_that_are_cut_off_are_told(bundle: Path, tmp_path: Path) -> None:
+def test_cut_completions_are_reported(bundle: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "a", "completion": "b" * 200}) + "\n")
     result = run_command("fit", bundle, "--data", rows, "--max-loss", "+100", *SMALL, "--json")
@@ -92,7 +92,7 @@ def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
     assert not result.stdout
 
 
-def test_mistakes_end_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
+def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
     existing = tmp_path / "schedule.json"
     existing.write_text("{}")
     goal = ["--target-speedup", "2"]

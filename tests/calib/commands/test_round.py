@@ -65,7 +65,7 @@ def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(
         (("-o", "model"), "exists and is not a rounded checkpoint"),
     ],
 )
-def test_mistakes_end_before_any_work(
+def test_errors_come_before_any_work(
     options: tuple[str, ...],
     message: str,
     model: Path,
@@ -81,7 +81,7 @@ def test_mistakes_end_before_any_work(
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_completions_that_are_cut_off_are_told(model: Path, tmp_path: Path) -> None:
+def test_cut_completions_are_reported(model: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("mr,ref\n" + f"name[Ant],{'A pub. ' * 20}\n" * 5)
     options = ("--data", rows, *SMALL, "-q", "--json", "-o", tmp_path / "rounded")

@@ -83,7 +83,7 @@ def test_usage_errors_come_before_work(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
 
 
-def test_what_only_a_fresh_model_takes_is_refused_for_another(
+def test_options_of_fresh_models_are_refused_for_checkpoints(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
     fresh = ("--vocab-size", 500, "--separator", "|", "--temperature", 2)
@@ -133,7 +133,7 @@ def test_ctrl_c_advises_to_resume_only_what_was_saved(
 
 
 @pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
-def test_of_torchruns_processes_the_first_one_alone_advises(
+def test_only_the_first_torchrun_process_gives_advice(
     rank: str, times: int, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:

@@ -21,7 +21,7 @@ SAMPLE = ("--examples", "1", "--held-out", "1")
         ("calibrate", (*SAMPLE, "--by-layer", "0", "--data")),
     ],
 )
-def test_a_bundle_is_no_checkpoint(
+def test_a_bundle_instead_of_a_checkpoint_is_refused(
     command: str, options: tuple[str, ...], bundle: Path, data: Path, tmp_path: Path
 ) -> None:
     rows = (str(data),) if options else ()
@@ -33,7 +33,9 @@ def test_a_bundle_is_no_checkpoint(
 
 
 @pytest.mark.parametrize("command", ["evaluate", "inspect", "generate"])
-def test_a_checkpoint_is_no_bundle(command: str, bundle: Path, data: Path) -> None:
+def test_a_checkpoint_instead_of_a_bundle_is_refused(
+    command: str, bundle: Path, data: Path
+) -> None:
     checkpoint = str(bundle.parent / "checkpoint")
     options = {"evaluate": ["--data", str(data)], "generate": ["-p", "a"]}.get(command, [])
     result = CliRunner().invoke(build_app(), [command, checkpoint, *options])

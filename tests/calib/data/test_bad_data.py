@@ -101,7 +101,7 @@ def test_prompts_longer_than_the_model_are_named(command: Command, tmp_path: Pat
     assert "see --long-prompts" in stderr
 
 
-def test_columns_that_all_rows_lack_are_told_once_with_the_preset_that_reads_them(
+def test_missing_columns_are_reported_once_with_the_right_preset(
     command: Command, tmp_path: Path
 ) -> None:
     data = tmp_path / "rows.csv"

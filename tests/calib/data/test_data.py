@@ -45,7 +45,7 @@ def test_csv_rows_are_named_by_their_first_line(tmp_path: Path) -> None:
     ]
 
 
-def test_columns_and_templates_take_the_place_of_the_presets(tmp_path: Path) -> None:
+def test_given_columns_and_templates_override_the_preset(tmp_path: Path) -> None:
     path = write(tmp_path / "dev.csv", "mr,text\n{completion} x,y\n")
     config = DataConfig(
         path=path, preset="e2e", completion_column="text", prompt_template="{prompt}<sep>"
@@ -142,7 +142,7 @@ def test_a_dataset_without_the_library_names_the_pip_command(
         load_examples(DataConfig(path=tmp_path))
 
 
-def test_references_of_one_prompt_belong_together() -> None:
+def test_references_of_one_prompt_are_grouped() -> None:
     rows = [Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")]
     assert group_references(rows) == [("a", ("1", "3")), ("b", ("2",))]
 

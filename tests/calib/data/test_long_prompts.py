@@ -58,7 +58,7 @@ def test_prompts_without_room_are_refused_by_default() -> None:
 
 
 @pytest.mark.parametrize(("max_length", "num_truncated"), [(8, 0), (7, 1)])
-def test_completions_that_are_cut_off_are_told(max_length: int, num_truncated: int) -> None:
+def test_cut_completions_are_reported(max_length: int, num_truncated: int) -> None:
     data = tokenised("refuse", max_length=max_length)
     expected = [f"cut off at the maximum length: {num_truncated} of 2 completions"]
     assert [text.split(";")[0] for text in data.warnings] == expected[:num_truncated]

@@ -21,7 +21,7 @@ WORDS = st.integers(1, 4)
 
 @settings(max_examples=200, deadline=None)
 @given(TEXTS, WORDS, WORDS)
-def test_passages_joined_are_the_texts_beginning(text: str, prompt: int, completion: int) -> None:
+def test_joined_passages_are_a_prefix_of_the_text(text: str, prompt: int, completion: int) -> None:
     words = PassageWords(prompt, completion)
     passages = list(split_passages(text, words))
     joined = "".join(passage.prompt + passage.completion for passage in passages)
@@ -41,7 +41,7 @@ def test_passages_are_named_by_the_line_of_their_first_word() -> None:
     ]
 
 
-def test_a_text_file_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_a_text_file_is_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes("\ufeffTo be,\r\n or not to be".encode())
     assert load_examples(DataConfig(path=path, passage_words="2+2")) == [
@@ -120,7 +120,7 @@ def test_impossible_passage_words_are_refused(text: str) -> None:
         ("a.jsonl", b"", {"passage_words": "1+1"}, "is jsonl; only a text is cut"),
     ],
 )
-def test_what_makes_no_passages_is_refused(
+def test_texts_too_short_for_a_passage_are_refused(
     tmp_path: Path, name: str, content: bytes, options: dict[str, str], message: str
 ) -> None:
     path = tmp_path / name

@@ -25,7 +25,7 @@ MODELS = "{prompt}\nTL;DR:"
         ({"prompt_template": "{prompt}"}, MODELS, PromptTemplate("{prompt}"), "tuned with"),
     ],
 )
-def test_the_template_is_the_datas_or_else_the_models(
+def test_the_datas_template_overrides_the_models(
     options: dict[str, Any], models: str | None, chosen: PromptTemplate, note: str | None
 ) -> None:
     found = PromptTemplate.choose(DataConfig(path=Path("rows.jsonl"), **options), models)

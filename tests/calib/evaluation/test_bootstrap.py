@@ -29,7 +29,7 @@ def outcomes(lengths: Sequence[int], text: str = "a b c d") -> list[Outcome]:
     ]
 
 
-def test_equal_examples_leave_nothing_to_doubt() -> None:
+def test_equal_examples_give_an_interval_of_zero_width() -> None:
     sample = Bootstrap(20, resamples=50, seed=0).sample(OutputTokens(), outcomes([7] * 20))
     estimate = sample.estimate(0.95)
     assert (estimate.value, estimate.low, estimate.high) == (7, 7, 7)
@@ -77,7 +77,7 @@ def test_resampled_bleu_is_that_of_the_resampled_corpus() -> None:
         assert actual == pytest.approx(expected)
 
 
-def test_what_no_example_defines_has_no_interval() -> None:
+def test_undefined_metrics_have_no_interval() -> None:
     estimate = Bootstrap(2, resamples=9, seed=0).sample(RealisedDepth(), outcomes([1, 1]))
     assert all(map(math.isnan, vars(estimate.estimate(0.95)).values()))
 

@@ -63,9 +63,7 @@ def test_perplexity_is_the_torch_models_at_the_same_depth(
     assert figure.value == pytest.approx(np.exp(-np.mean(logprobs)), rel=1e-4)
 
 
-def test_texts_and_depth_are_those_that_the_generator_gives(
-    evaluation: Evaluation, bundle: Path
-) -> None:
+def test_texts_and_depth_match_the_generator(evaluation: Evaluation, bundle: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=6)
     with Generator.open(bundle) as generator:
         results = generator.generate(["ab", "cd", "efg"], params, schedule=SKIPPING)
@@ -121,7 +119,7 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
     assert "per token" not in tables_markdown(result)
 
 
-def test_a_speedup_beyond_bytes_is_said_to_be_disturbed(config: EvaluationConfig) -> None:
+def test_a_speedup_beyond_bytes_is_marked_as_disturbed(config: EvaluationConfig) -> None:
     with patch("skipdec.calib.evaluation.evaluation._speedups", side_effect=[(1, 1), (9, 8)]):
         full, skipping = (result := evaluate(config, Generator.open)).rows
     assert full.disturbed == ""
@@ -256,7 +254,7 @@ def test_one_bad_bundle_does_not_hide_the_data_of_the_others(
         prepare(config.updated(bundles=(missing,)))
 
 
-def test_what_scoring_alone_does_not_use_is_named_by_its_option(config: EvaluationConfig) -> None:
+def test_options_unused_by_scoring_only_are_refused_by_name(config: EvaluationConfig) -> None:
     metrics = MetricOptions(lowercase=True, bert_model=Path("encoder"))
     with pytest.raises(UsageError) as error:
         config.updated(score_only=True, max_tokens=None, metrics=metrics)
@@ -279,7 +277,7 @@ def test_bundles_are_named_by_hand_or_by_their_directory(tmp_path: Path) -> None
         BundleChoice.parse_all(["one/x2", "two/x2"])
 
 
-def test_short_room_shortens_the_text_not_the_data(config: EvaluationConfig) -> None:
+def test_limited_positions_shorten_the_output_not_the_data(config: EvaluationConfig) -> None:
     prepared = prepare(config.updated(max_tokens=1000)).bundles[0]
     rooms: Iterator[int] = map(prepared.room, prepared.prompts)
     assert list(rooms) == [64 - len(prompt.token_ids) for prompt in prepared.prompts]

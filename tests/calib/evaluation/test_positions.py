@@ -89,7 +89,7 @@ def test_means_weighted_by_counts_are_the_overall_loss(scored: Evaluation) -> No
         assert math.exp(np.average(losses, weights=counts)) == pytest.approx(overall)
 
 
-def test_full_depth_costs_nothing_over_itself_and_position_0_never(scored: Evaluation) -> None:
+def test_excess_loss_is_zero_at_full_depth_and_at_position_0(scored: Evaluation) -> None:
     full, skipping = (row.positions for row in scored.rows)
     assert full is not None
     assert skipping is not None
@@ -101,7 +101,7 @@ def test_full_depth_costs_nothing_over_itself_and_position_0_never(scored: Evalu
     assert all(figure.loss_over_full.value != 0 for figure in skipping.figures[1:])
 
 
-def test_what_differs_late_is_told_from_what_differs_early() -> None:
+def test_late_and_early_excess_loss_are_distinguished() -> None:
     full = [outcome(*[-1.0] * 20), outcome(*[-3.0] * 20)]
     skipping = [
         outcome(*[value] * 8, *[value - 0.5] * 8, *[value - 0.25] * 4) for value in (-1.0, -3.0)
@@ -122,7 +122,7 @@ def test_two_buckets_are_too_few_to_compare() -> None:
     assert profiles([outcome(-1.0, -1.0)])[0].late_minus_early is None
 
 
-def test_nothing_is_written_when_scoring_only(passages: EvaluationConfig) -> None:
+def test_scoring_only_generates_no_texts(passages: EvaluationConfig) -> None:
     with patch.object(Generator, "generate") as generate:
         result = evaluate(passages, Generator.open)
     generate.assert_not_called()

@@ -70,7 +70,7 @@ def test_examples_stand_side_by_side_as_written(evaluation: Evaluation) -> None:
     assert text.count("| tiny | full |") == 1 + 3
 
 
-def test_names_that_stand_for_schedules_are_explained(config: EvaluationConfig) -> None:
+def test_short_schedule_names_are_explained(config: EvaluationConfig) -> None:
     short = evaluate(config.updated(schedules=("2x",)), Generator.open)
     assert f"- `2x`, 6 layers: `{SKIPPING}`" in tables_markdown(short)
 
@@ -146,7 +146,7 @@ def test_other_directories_are_never_replaced(evaluation: Evaluation, tmp_path: 
         ([(1.0, 5.0), (1.0, 5.0)], [0, 1]),
     ],
 )
-def test_pareto_front_holds_what_nothing_beats(
+def test_pareto_front_contains_only_undominated_points(
     points: list[tuple[float, float]], front: list[int]
 ) -> None:
     assert pareto_front(points) == front

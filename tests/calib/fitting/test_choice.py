@@ -78,7 +78,7 @@ def test_the_best_within_the_constraint_is_chosen(goal: Goal, best: ScoredSchedu
     assert choose(config(goal, repetitions=0), ALL, FULL, measuring(0.0)) == (best, None, ())
 
 
-def test_one_that_is_measured_too_slow_gives_way_to_a_faster_one() -> None:
+def test_candidate_measured_too_slow_is_replaced_by_a_faster_one() -> None:
     chosen, measured, rejected = choose(config(TargetSpeedup(1.5)), ALL, FULL, measuring(0.9))
     assert chosen is MIDDLE
     assert measured is not None
@@ -86,7 +86,7 @@ def test_one_that_is_measured_too_slow_gives_way_to_a_faster_one() -> None:
     assert [entry.schedule for entry in rejected] == [SLOW.schedule]
 
 
-def test_what_the_first_lacked_rules_out_others_without_timing_them() -> None:
+def test_shortfall_of_the_first_rules_out_others_without_timing() -> None:
     chosen, _, rejected = choose(config(TargetSpeedup(1.5)), ALL, FULL, measuring(0.6))
     assert chosen is FAST, "2.0 × 0.6 would be too slow as well"
     assert len(rejected) == 1
@@ -103,7 +103,7 @@ def test_a_disturbed_measurement_rules_out_no_other_candidate() -> None:
     assert [entry.schedule for entry in rejected] == [SLOW.schedule]
 
 
-def test_a_target_that_nothing_reaches_says_how_near_it_came() -> None:
+def test_unreachable_speedup_reports_the_best_one() -> None:
     with pytest.raises(SkipDecError, match=r"target-speedup 3 .*constant:max=4.*2\.700×") as error:
         choose(config(TargetSpeedup(3.0)), ALL, FULL, measuring(0.9))
     assert error.value.exit_code == 1
@@ -112,7 +112,7 @@ def test_a_target_that_nothing_reaches_says_how_near_it_came() -> None:
 
 
 @pytest.mark.parametrize(("text", "name"), [("0.5", r"max-loss 0\.5"), ("+0", r"max-loss \+0")])
-def test_a_loss_that_nothing_keeps_says_how_near_it_came(text: str, name: str) -> None:
+def test_unreachable_loss_reports_the_lowest_one(text: str, name: str) -> None:
     with pytest.raises(SkipDecError, match=rf"{name} .*least loss, 1\.1000 .*full depth has 1\.0"):
         choose(config(MaxLoss.parse(text)), [MIDDLE, FAST], FULL, measuring(1.0))
 
@@ -170,7 +170,7 @@ UNTIMED = SpeedModel(_Cost(), 9, 16)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("measured", "fixed"), [(2.0, 0.25), (3.0, 0.0), (4.0, 0.0)])
-def test_a_measurement_lowers_what_bytes_promise(measured: float, fixed: float) -> None:
+def test_measurements_lower_the_estimate_from_bytes(measured: float, fixed: float) -> None:
     assert UNTIMED.expected(FAST.schedule) == Speedups(3.0, None)
     corrected = UNTIMED.calibrated(MeasuredSpeedup(FAST.schedule, measured, 1.0, 0.5, 3))
     assert corrected.fixed == pytest.approx(fixed)
@@ -214,7 +214,7 @@ def test_calls_can_not_be_fitted_untimed() -> None:
         config(TargetSpeedup(2), repetitions=0, speedup_of="call")
 
 
-def test_steps_that_the_machine_held_up_do_not_count() -> None:
+def test_delayed_steps_do_not_count() -> None:
     full, own = FULL.schedule, FAST.schedule
     seconds = {
         full: [(2.0, 2.0), (2.9, 2.0), (2.0, 2.0)],
@@ -317,7 +317,7 @@ def test_the_study_compares_with_the_best() -> None:
     ]
 
 
-def test_what_has_one_value_is_not_varied() -> None:
+def test_options_with_one_value_are_not_varied() -> None:
     best = parse_schedule("constant:max=4,placement=unified", num_layers=12)
     assert {entry.varied for entry in variations(best, {})} == {"warm-up"}, "holes in the prompt"
 

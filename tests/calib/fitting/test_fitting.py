@@ -97,7 +97,7 @@ def test_the_least_loss_of_all_that_are_fast_enough_is_chosen(found: Fit) -> Non
     assert found.search.is_exhaustive
 
 
-def test_nothing_beats_the_front_and_the_front_beats_the_rest(found: Fit) -> None:
+def test_front_is_exactly_the_undominated_schedules(found: Fit) -> None:
     everything = [(speed, loss) for _, speed, loss in exhaustive(found)]
     for candidate in found.front:
         assert not any(
@@ -208,7 +208,7 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
     assert "searching" not in events.counts
 
 
-def test_a_target_beyond_bytes_is_refused_untimed_whatever_would_be_measured(
+def test_target_beyond_bytes_is_refused_without_timing(
     config: FitConfig,
 ) -> None:
     asked = config.updated(repetitions=2, goal=TargetSpeedup(2.99))

@@ -175,7 +175,7 @@ def test_a_timed_batch_leaves_the_generator_free(config: FitConfig, device: str)
         assert generator.generate([[5, 6]])[0].outputs[0].token_ids
 
 
-def test_rows_that_have_no_memory_are_refused_with_those_that_do(config: FitConfig) -> None:
+def test_too_many_slots_for_memory_are_refused_with_the_maximum(config: FitConfig) -> None:
     assert isinstance(config.source, BundleSource)
     opened = partial(Generator.open, config.source.path, max_batch_size=4)
     with opened() as generator:

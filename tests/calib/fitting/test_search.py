@@ -67,7 +67,7 @@ def test_a_fifth_of_the_space_comes_close_to_all_of_it(seed: int) -> None:
         assert missed <= 0.05, target
 
 
-def test_neighbours_find_what_points_at_random_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbour_search_beats_random_points(monkeypatch: pytest.MonkeyPatch) -> None:
     def total(part: float) -> float:
         monkeypatch.setattr("skipdec.calib.fitting.search._RANDOM_PART", part)
         found = [

@@ -121,7 +121,7 @@ def full_disk(path: object) -> object:
         ),
     ],
 )
-def test_what_an_export_lacks_is_said_before_it_starts(
+def test_missing_export_requirements_are_reported_before_work(
     config: FitConfig, patched: str, value: Callable[..., object], error: type, message: str
 ) -> None:
     with (

@@ -26,7 +26,7 @@ def normal_weight(shape: tuple[int, int], dtype: torch.dtype, seed: int = 1) -> 
     return torch.randn(shape, generator=draw).to(dtype).float()
 
 
-def test_what_one_input_loses_its_equal_makes_up_for() -> None:
+def test_error_of_one_input_is_compensated_by_an_equal_input() -> None:
     """Codes are multiples of 1/8, set by the third and fourth weight; inputs 0 and 1 are equal."""
     weight = torch.tensor([[0.05], [0.05], [-1.0], [0.5]])
     inputs = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
@@ -97,7 +97,7 @@ def test_inputs_that_were_never_seen_are_rounded_to_nearest() -> None:
     assert float((rounded - weight).norm()) <= float((nearest - weight).norm())
 
 
-def test_the_factor_is_that_of_the_inverse_and_grows_its_damping_where_it_must() -> None:
+def test_inverse_factor_is_exact_and_raises_damping_if_needed() -> None:
     inputs = correlated_inputs(50, 12)
     hessian = inputs.T @ inputs
     factor = inverse_factor(hessian.clone(), 0.01)

@@ -90,7 +90,7 @@ def test_the_written_weights_loss_is_the_reported_one(
 
 
 @pytest.mark.parametrize("schedule", [SCHEDULES[0], SKIPPING])
-def test_errors_to_nearest_and_the_exact_loss_are_those_of_a_literal_forward_pass(
+def test_nearest_errors_and_exact_loss_match_a_literal_forward_pass(
     schedule: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", schedule)
@@ -133,7 +133,7 @@ def test_on_its_own_texts_every_product_errs_less_than_to_nearest(
         pytest.param("tensorrt", LinearBlockQuantizer(4, 16, "float16"), id="tensorrt"),
     ],
 )
-def test_what_is_written_is_already_what_export_rounds_it_to(
+def test_written_weights_are_unchanged_by_exports_rounding(
     target: str, quantizer: WeightQuantizer, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -163,7 +163,7 @@ def test_transformers_reads_it_and_the_rest_is_untouched(
     assert changed == products | ({"lm_head.weight"} if structure == "untied" else set())
 
 
-def test_a_tied_head_can_get_weights_of_its_own(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_tied_head_can_be_untied(checkpoint: Checkpoint, tmp_path: Path) -> None:
     plan = rounding_plan(checkpoint("pre_norm"), tmp_path / "rounded", untie_head=True)
     report = run_rounding(plan, Events())
     assert (report.head, report.products[-1].weight) == ("gptq", "lm_head.weight")

@@ -85,7 +85,7 @@ def test_a_loss_or_weights_that_are_not_finite_end_the_run(
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_saves_of_before_stay_and_none_of_what_diverged_joins_them(
+def test_earlier_saves_stay_and_diverged_weights_are_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_weight(torch.nan, 4, monkeypatch)
@@ -96,7 +96,7 @@ def test_saves_of_before_stay_and_none_of_what_diverged_joins_them(
     assert not settings(tmp_path).output.exists()
 
 
-def test_weights_are_looked_at_as_they_are_published(
+def test_weights_are_checked_in_the_published_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1e5 is finite in float32 but not in float16."""

@@ -55,7 +55,7 @@ def settings(model: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
         ("schedule.json", 7, False),
     ],
 )
-def test_the_horizon_is_the_median_completion_where_the_schedule_leaves_it_open(
+def test_horizon_defaults_to_the_median_completion(
     schedule: str,
     horizon: int,
     is_median: bool,
@@ -124,7 +124,7 @@ def test_schedules_are_checked_beside_bad_data(
     assert "steps" not in text
 
 
-def test_held_out_rows_are_checked_beside_bad_data_by_a_tokenizer_that_is_there(
+def test_held_out_rows_are_checked_although_the_data_is_bad(
     settings: Callable[..., TuneConfig], tmp_path: Path
 ) -> None:
     bad = write(tmp_path / "bad.jsonl", {"prompt": "a", "completion": ""})

@@ -75,7 +75,7 @@ def test_damaged_options_say_what_can_be_done(content: str, directories: TuningD
         directories.begin({"seed": 0}, resumed=directories.resumed())
 
 
-def test_an_interrupted_first_save_is_nothing_to_keep(directories: TuningDirectories) -> None:
+def test_an_interrupted_first_save_is_discarded(directories: TuningDirectories) -> None:
     for seal in directories.checkpoints.glob(f"*/{SEAL_NAME}"):
         seal.unlink()
     directories.check(force=False, resume=False)
@@ -84,7 +84,7 @@ def test_an_interrupted_first_save_is_nothing_to_keep(directories: TuningDirecto
 
 
 @pytest.mark.parametrize("killed_before", ["take", "_forget"])
-def test_what_a_late_kill_leaves_is_deleted_by_the_next_run(
+def test_leftovers_of_a_late_kill_are_deleted_by_the_next_run(
     killed_before: str, directories: TuningDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):

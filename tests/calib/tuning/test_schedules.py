@@ -135,7 +135,7 @@ def test_distillation_is_the_divergence_from_full_depth(
     assert all(parameter.grad is None for parameter in teacher.parameters())
 
 
-def test_without_grouping_a_step_is_a_random_sample_whose_parts_are_of_like_length() -> None:
+def test_ungrouped_steps_are_random_samples_with_parts_of_similar_length() -> None:
     lengths = [index % 17 for index in range(400)]
     order = list(LikeLengths(lengths, 20, seed=0, pooled_steps=1))
     assert sorted(order) == list(range(400))

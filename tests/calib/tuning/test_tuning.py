@@ -277,7 +277,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
-def test_a_finished_run_that_was_not_published_resumes_without_a_further_step(
+def test_finished_but_unpublished_run_resumes_without_another_step(
     settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the second epoch while its result is written; another step would change it."""
@@ -379,7 +379,7 @@ def test_an_existing_output_is_only_replaced_by_force(
         tune(settings("other", max_steps=1, force=True))
 
 
-def test_all_that_is_wrong_is_said_before_work(
+def test_all_problems_are_reported_before_work(
     rows: Path, small: Path, settings: Callable[..., TuneConfig], tmp_path: Path
 ) -> None:
     long = tmp_path / "long.jsonl"

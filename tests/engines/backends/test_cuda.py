@@ -47,7 +47,7 @@ def test_every_name_of_the_cuda_runtime_exists() -> None:
             place = getattr(place, part)
 
 
-def test_a_machine_without_a_gpu_is_told_both_sides() -> None:
+def test_a_machine_without_a_gpu_gets_both_reasons() -> None:
     if runtime.cudaGetDeviceCount()[0] == runtime.cudaError_t.cudaSuccess:
         pytest.skip("this machine has a GPU")
     with pytest.raises(EnvironmentMismatchError, match=r"cuda:1 \| the driver says cudaError.*"):
@@ -250,7 +250,7 @@ def test_a_gpu_gathers_the_rows_that_an_index_names(device: CudaDevice, row_byte
 
 
 @pytest.mark.gpu
-def test_a_gpu_says_when_its_memory_is_short(device: CudaDevice) -> None:
+def test_a_gpu_reports_low_memory(device: CudaDevice) -> None:
     with pytest.raises(CapacityError, match="free of"):
         device.allocate(1 << 50)
     device.synchronize()  # the failure is forgotten

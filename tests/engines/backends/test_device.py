@@ -52,7 +52,7 @@ def test_a_graph_does_on_each_launch_what_was_captured_and_nothing_before(
 
 
 @pytest.mark.parametrize("action", ["allocate", "pinned", "synchronize", "begin_capture"])
-def test_what_would_break_a_capture_is_refused(device: HostDevice, action: str) -> None:
+def test_calls_that_would_break_a_capture_are_refused(device: HostDevice, action: str) -> None:
     arguments = [8] if action in ("allocate", "pinned") else []
     device.begin_capture()
     with pytest.raises(DeviceError, match="during a capture"):

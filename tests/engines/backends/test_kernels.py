@@ -51,7 +51,7 @@ def test_without_the_library_nothing_is_loaded(
         Generator(bundle, make())
 
 
-def test_a_gpu_is_no_place_for_them(bundle: EngineBundle) -> None:
+def test_kernels_are_refused_on_a_gpu(bundle: EngineBundle) -> None:
     backend = OrtCudaBackend.__new__(OrtCudaBackend)  # there need be no GPU to refuse it
     with pytest.raises(EnvironmentMismatchError, match=f"are for CPUs; use device='cpu'.*{REMEDY}"):
         backend.load(bundle, bundle.manifest.embed)

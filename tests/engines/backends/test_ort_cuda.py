@@ -80,7 +80,7 @@ def test_a_host_scalar_counts_as_it_was_when_bound(
     assert not np.isnan(download(backend, tensors[TensorRole.HIDDEN_STATES_OUT])).any()
 
 
-def test_what_a_kernel_refuses_shows_when_the_device_comes_to_it(
+def test_kernel_errors_appear_when_the_device_executes(
     exported: Callable[..., Path], backend: OrtRehearsalBackend
 ) -> None:
     bundle = EngineBundle.open(exported("pre_norm"))

@@ -148,7 +148,9 @@ class FakeDriver(SimpleNamespace):
         return call
 
 
-def test_a_launch_is_a_block_a_row_on_the_given_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_has_one_block_per_row_on_the_given_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fake = FakeDriver()
     monkeypatch.setattr(row_copy, "driver", fake)
     row_copy.RowCopy().launch(5, 256, 512, 768, rows=3, row_bytes=64)
@@ -157,7 +159,7 @@ def test_a_launch_is_a_block_a_row_on_the_given_stream(monkeypatch: pytest.Monke
     assert [ctypes.sizeof(one) for one in types] == [8, 8, 8, 8]
 
 
-def test_what_the_driver_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_errors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_copy, "driver", FakeDriver("cuModuleLoadData"))
     with pytest.raises(DeviceError, match=r"cuModuleLoadData \| failed with CUDA_ERROR_UNKNOWN"):
         row_copy.RowCopy()

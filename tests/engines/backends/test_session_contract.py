@@ -178,7 +178,7 @@ def test_a_graph_that_cannot_be_loaded_is_named(loaded: Loaded, tmp_path: Path) 
         loaded.backend.load(broken, spec)
 
 
-def test_a_run_is_done_when_the_device_comes_to_it(on_device: Loaded) -> None:
+def test_a_run_is_deferred_until_the_device_executes_it(on_device: Loaded) -> None:
     session = on_device.session("layer_000")
     expected = on_device.run_once(session, on_device.tensors(session, rows=2, step=1))
     tensors = on_device.tensors(session, rows=2, step=1)

@@ -54,7 +54,7 @@ def test_copied_weights_outlive_their_files(bundle: EngineBundle) -> None:
 
 @WITH_KERNELS
 @pytest.mark.parametrize("name", ["layer_001", "embed"])
-def test_what_is_copied_is_hashed_on_the_way(bundle: EngineBundle, name: str) -> None:
+def test_weights_are_hashed_while_copied(bundle: EngineBundle, name: str) -> None:
     engine = next(engine for engine in bundle.manifest.engines if engine.name == name)
     path = bundle.path / engine.weights[0]
     content = bytearray(path.read_bytes())
@@ -113,6 +113,6 @@ def test_tensors_are_where_onnx_finds_them(
 @pytest.mark.parametrize(
     "graph", [b"\x3a\xff", b"\x3a\x02\x2a\x80", b"\x0b", b"\x3a\x04\x2a\x02\x6a\x00"]
 )
-def test_what_ends_early_is_no_graph(graph: bytes) -> None:
+def test_a_truncated_graph_is_refused(graph: bytes) -> None:
     with pytest.raises((ValueError, LookupError)):
         list(external_tensors(memoryview(graph)))

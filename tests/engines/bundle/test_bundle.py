@@ -95,7 +95,7 @@ def test_a_bundle_opens_through_a_link_to_it(bundle: EngineBundle, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("name", "reason"), [("a\0b", "null byte"), ("x" * 5000, "too long")])
-def test_what_can_be_no_name_is_a_bundle_error(name: str, reason: str) -> None:
+def test_invalid_names_are_bundle_errors(name: str, reason: str) -> None:
     with pytest.raises(BundleError, match=f"can't be opened .*{reason}"):
         EngineBundle.open(name)
 
@@ -112,7 +112,7 @@ def test_what_can_be_no_name_is_a_bundle_error(name: str, reason: str) -> None:
     ],
     ids=["nothing", "loop", "file", "directory", "checkpoint", "unfinished"],
 )
-def test_what_lies_there_instead_of_a_bundle_is_said(
+def test_error_says_what_was_found_instead_of_a_bundle(
     tmp_path: Path, make: object, text: str
 ) -> None:
     assert callable(make)

@@ -67,7 +67,7 @@ def manifest(hidden: str, cache: str, width: int, **facts: Any) -> Manifest:  # 
         manifest("float32", "int8", 8, dtype="float16", kv_dtype="int8", kernels="skipdec"),
     ],
 )
-def test_what_the_runtime_can_run_passes(described: Manifest) -> None:
+def test_engines_the_runtime_can_run_pass(described: Manifest) -> None:
     check_contract(described)
 
 
@@ -88,6 +88,6 @@ def test_what_the_runtime_can_run_passes(described: Manifest) -> None:
         ),
     ],
 )
-def test_what_it_can_not_is_refused(described: Manifest, problem: str) -> None:
+def test_engines_the_runtime_can_not_run_are_refused(described: Manifest, problem: str) -> None:
     with pytest.raises(BundleError, match=problem):
         check_contract(described)

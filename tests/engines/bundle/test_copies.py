@@ -31,7 +31,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         yield served
 
 
-def test_a_bundle_comes_back_from_the_hub_as_it_went(
+def test_a_bundle_survives_the_hub_unchanged(
     bundle: EngineBundle, hub: FakeHub, tmp_path: Path
 ) -> None:
     url = bundle.push_to_hub(REPO, private=True)
@@ -47,7 +47,7 @@ def test_a_bundle_comes_back_from_the_hub_as_it_went(
     assert hub.branches[f"{REPO}@other"] == pushed
 
 
-def test_what_is_damaged_or_refused_is_named_and_nothing_is_sent(
+def test_damaged_or_refused_files_are_named_and_nothing_is_sent(
     bundle: EngineBundle, hub: FakeHub
 ) -> None:
     with pytest.raises(UsageError, match="is no hub id"):

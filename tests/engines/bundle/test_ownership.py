@@ -69,7 +69,7 @@ def test_a_link_in_place_of_a_new_schedule_overwrites_nothing(
     assert EngineBundle.open(bundle.path).schedule_document == bundle.schedule_document
 
 
-def test_what_a_killed_write_left_is_taken_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_write_are_reused_by_the_next(tmp_path: Path) -> None:
     (tmp_path / ".schedule.json.new").write_text("longer than what comes after it")
     replace_file(tmp_path / "schedule.json", b"{}")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"schedule.json": "{}"}
@@ -99,7 +99,7 @@ def test_a_directory_that_all_may_write_to_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_somebody_else_s_directory_is_refused_unless_all_around_it_is_theirs(
+def test_foreign_directory_is_refused_unless_its_parent_is_theirs_too(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / ".bundle.partial"

@@ -36,7 +36,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, make_bundle: MakeBundle) 
     assert contents(make_bundle(tmp_path / "other", seed=1).path) != contents(first.path)
 
 
-def test_strays_and_siblings_are_gone_after_publishing(
+def test_stray_and_sibling_files_are_gone_after_publishing(
     tmp_path: Path, make_engine_files: Callable[..., Any]
 ) -> None:
     with BundleWriter(tmp_path / "bundle") as writer:
@@ -104,7 +104,7 @@ def test_a_killed_writer_blocks_nobody(tmp_path: Path) -> None:
         pass
 
 
-def test_what_a_kill_after_publishing_left_goes_when_the_name_is_found_taken(
+def test_leftovers_of_a_kill_after_publishing_are_deleted_next_time(
     tmp_path: Path, make_bundle: MakeBundle
 ) -> None:
     make_bundle(tmp_path / "bundle")

@@ -33,7 +33,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, status: Status, driver: int) -> None
         monkeypatch.setattr(runtime, name, function)
 
 
-def test_gpus_are_what_the_runtime_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_match_the_runtimes_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, Status.cudaSuccess, 13000)
     assert gpus.survey_gpus() == gpus.GpuSurvey(
         gpus=tuple(gpus.Gpu(index, "NVIDIA H200", "9.0", 2**37) for index in range(2)), cuda="13.0"
@@ -49,7 +49,7 @@ def test_gpus_are_what_the_runtime_answers(monkeypatch: pytest.MonkeyPatch) -> N
         (Status.cudaErrorSystemNotReady, 13000, "cudaErrorSystemNotReady: not ready"),
     ],
 )
-def test_why_there_is_none(
+def test_missing_gpus_have_a_reason(
     monkeypatch: pytest.MonkeyPatch, status: Status, driver: int, note: str
 ) -> None:
     answer(monkeypatch, status, driver)

@@ -59,7 +59,7 @@ def run(*arguments: str) -> tuple[Any, Config | None]:
     return result, built[0] if built else None
 
 
-def test_what_is_not_given_has_the_fields_default() -> None:
+def test_omitted_options_have_the_fields_default() -> None:
     _, config = run("here")
     assert config is not None
     assert config == Config(source=Path("here"))

@@ -44,7 +44,7 @@ KEPT = ["opt: 2 texts", "  layer_000  1.0 MB", "loss 2.5", "wrote it"]
 WARNING = "warning: run: pip install 'skipdec[plot]'"
 
 
-def test_without_a_terminal_what_is_worth_keeping_has_a_line(shown: Shown) -> None:
+def test_without_a_terminal_important_events_print_a_line(shown: Shown) -> None:
     assert shown().splitlines() == [WARNING, *KEPT]
 
 

@@ -59,7 +59,7 @@ def test_a_deferred_signal_comes_when_the_block_has_ended(
     assert (caught.value.number, reached) == (number, ["told", "the end"])
 
 
-def test_what_a_finaliser_swallowed_is_raised_when_it_is_asked_for(interrupts: Interrupts) -> None:
+def test_interrupt_swallowed_by_a_finaliser_is_raised_on_request(interrupts: Interrupts) -> None:
     raise_if_interrupted()
     with suppress(Interrupted):
         os.kill(os.getpid(), signal.SIGTERM)

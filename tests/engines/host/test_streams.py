@@ -25,7 +25,7 @@ from skipdec.engines.host.streams import reporting
     ],
 )
 @pytest.mark.parametrize("name", ["out.jsonl", None])
-def test_what_the_system_refuses_is_one_line(
+def test_system_errors_are_one_line(
     capsys: pytest.CaptureFixture[str], number: int, text: str, name: str | None
 ) -> None:
     @reports_errors

@@ -23,7 +23,7 @@ def test_a_worker_that_nobody_asked_is_ended() -> None:
     assert worker._process.returncode == -signal.SIGKILL
 
 
-def test_a_worker_that_ends_without_a_report_has_crashed_with_its_last_words() -> None:
+def test_worker_without_a_report_is_a_crash_with_its_last_output() -> None:
     with Worker(READER, []) as worker, pytest.raises(WorkerCrashError) as caught:
         worker.run("no source (", lambda _: None)
     assert caught.value.code == 1

@@ -236,7 +236,7 @@ def test_another_packing_is_refused_when_the_session_is_made() -> None:
         layer.session(weight=np.ascontiguousarray(weight.swapaxes(0, 1)).reshape(weight.shape))
 
 
-def test_an_activation_that_is_none_is_refused() -> None:
+def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(Exception, match="activation must be 0"):
         Layer(*pack_layer(), activation=3).session()
 

@@ -227,7 +227,7 @@ def test_rtx_makes_the_kernels_of_decode_steps_before_they_are_captured(
     assert chosen == ["EAGER", "LAZY"]
 
 
-def test_a_prompt_through_all_plans_of_the_fake_gives_the_models_own_logits(
+def test_prompt_through_fake_plans_gives_the_models_logits(
     machine: Machine,
     compiled: Callable[..., EngineBundle],
     reference_model: Callable[[str], OPTForCausalLM],

@@ -73,7 +73,7 @@ def test_a_plan_replaces_the_file_and_is_reported(
 
 
 @needs_tensorrt_rtx
-def test_everything_that_differs_from_what_was_asked_is_named(
+def test_all_differences_from_the_request_are_named(
     request_of_layer: PlanRequest, output: Path
 ) -> None:
     hidden_states, *others = request_of_layer.inputs
@@ -150,7 +150,7 @@ def test_asymmetric_quantisation_fails_with_the_parsers_reason(
 
 
 @needs_tensorrt_rtx
-def test_attention_without_a_kernel_comes_with_what_to_do(tmp_path: Path, output: Path) -> None:
+def test_attention_without_a_kernel_gets_a_remedy(tmp_path: Path, output: Path) -> None:
     """Tests float32 attention that must not be decomposed."""
 
     def forbid(graph: ir.Graph) -> None:
@@ -168,9 +168,7 @@ def test_attention_without_a_kernel_comes_with_what_to_do(tmp_path: Path, output
 
 
 @needs_tensorrt_rtx
-def test_too_little_workspace_comes_with_what_to_do(
-    request_of_layer: PlanRequest, output: Path
-) -> None:
+def test_too_little_workspace_gets_a_remedy(request_of_layer: PlanRequest, output: Path) -> None:
     options = request_of_layer.options.model_copy(update={"workspace": 1 << 16})
     with pytest.raises(EngineBuildError, match="allow more with --workspace"):
         build_plan(request_of_layer.model_copy(update={"options": options}), output)
@@ -299,7 +297,7 @@ FULL: tuple[str, tuple[str, ...]] = ("tensorrt", ())
         ),
     ],
 )
-def test_what_a_machine_can_not_build_is_refused_before_anything_starts(
+def test_unsupported_builds_are_refused_before_anything_starts(
     library: tuple[str, tuple[str, ...]],
     gpus: GpuSurvey,
     asked: dict[str, Any],
@@ -323,7 +321,7 @@ def test_what_a_machine_can_not_build_is_refused_before_anything_starts(
         (FULL, HOPPER, {"compute_capability": "9.0"}),
     ],
 )
-def test_what_a_machine_can_build_is_allowed_and_described(
+def test_supported_builds_are_allowed_and_described(
     library: tuple[str, tuple[str, ...]],
     gpus: GpuSurvey,
     asked: dict[str, Any],

@@ -71,7 +71,7 @@ def test_every_tensor_of_another_kind_is_named(
         ({"compute_capability": "7.5"}, {"hardware_compatible": True}, "this GPU has 7.5"),
     ],
 )
-def test_plans_for_another_machine_are_refused_with_the_command_to_rebuild_them(
+def test_plans_for_another_machine_are_refused_with_a_rebuild_command(
     compiled: Callable[..., EngineBundle], here: dict[str, str], build: dict[str, Any], problem: str
 ) -> None:
     bundle = compiled(**build)
@@ -88,7 +88,7 @@ def test_plans_for_another_machine_are_refused_with_the_command_to_rebuild_them(
         ({"compute_capability": "12.0"}, {"hardware_compatible": True}),
     ],
 )
-def test_compatible_plans_run_on_what_they_are_compatible_with(
+def test_plans_run_on_compatible_gpus(
     compiled: Callable[..., EngineBundle], here: dict[str, str], build: dict[str, Any]
 ) -> None:
     machine = Machine(**here)

@@ -52,7 +52,7 @@ def test_a_missing_library_comes_with_the_command_that_installs_it(
         load_library("tensorrt")
 
 
-def test_bindings_without_their_library_are_told_apart_from_nothing_installed(
+def test_bindings_without_library_differ_from_nothing_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)  # importing it raises ImportError

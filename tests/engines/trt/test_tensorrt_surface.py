@@ -107,7 +107,7 @@ def test_every_name_exists_in_every_version(path: str) -> None:
     assert text == []
 
 
-def test_the_code_is_seen() -> None:
+def test_the_scan_finds_uses_in_the_code() -> None:
     uses = {(use.owner, use.name) for text in sources().values() for use in find_uses(text)}
     assert {
         ("Builder", "build_serialized_network"),
@@ -121,7 +121,7 @@ def test_the_code_is_seen() -> None:
     } <= uses
 
 
-def test_names_of_one_version_are_used_where_they_are_guarded_and_nowhere_else() -> None:
+def test_version_specific_names_are_used_only_behind_guards() -> None:
     guarded = {name for names in RTX_ONLY.values() for name in names}
     seen: dict[str, set[str]] = {}
     for text in sources().values():
@@ -165,5 +165,5 @@ def test_a_wrong_override_is_noticed() -> None:
     assert [use.name for use in missing(source)] == ["report_errors"]
 
 
-def test_what_is_annotated_as_ours_is_ours() -> None:
+def test_annotated_own_types_are_not_taken_for_tensorrts() -> None:
     assert list(find_uses("def function(config: BenchConfig):\n    config.seed\n")) == []

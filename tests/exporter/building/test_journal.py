@@ -53,6 +53,6 @@ def test_a_line_with_another_fact_counts_as_absent(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"digest": 1}', "[" * 100_000])
-def test_a_line_that_is_none_counts_as_absent(tmp_path: Path, text: str) -> None:
+def test_an_invalid_line_counts_as_absent(tmp_path: Path, text: str) -> None:
     (tmp_path / JOURNAL_NAME).write_text(text + "\n")
     assert Journal(tmp_path).built("key") is None

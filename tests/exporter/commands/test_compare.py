@@ -33,7 +33,7 @@ def test_agreement_is_a_table_and_exit_code_0(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_departure_is_told_inside_and_out_and_exits_with_1(
+def test_divergence_is_reported_and_exits_with_1(
     bundle: Path, tmp_path: Path, as_json: bool
 ) -> None:
     copy = copy_bundle(bundle, tmp_path)
@@ -50,7 +50,7 @@ def test_departure_is_told_inside_and_out_and_exits_with_1(
         assert "inside layer_002, step 0:" in result.stdout
 
 
-def test_what_a_generation_recorded_is_compared(
+def test_a_recorded_generation_is_compared(
     bundle: Path, tmp_path: Path, own_thread_pools: None
 ) -> None:
     lines = tmp_path / "prompts.jsonl"

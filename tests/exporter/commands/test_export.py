@@ -161,7 +161,7 @@ def test_every_flag_of_tensorrt_reaches_the_configuration(monkeypatch: pytest.Mo
     assert seen[1] is None
 
 
-def test_interruption_says_how_to_go_on(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_says_how_to_resume(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(config: ExportConfig, events: Events) -> None:
         raise KeyboardInterrupt
 

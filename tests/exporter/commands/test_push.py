@@ -67,7 +67,7 @@ def test_a_bundle_is_pushed_and_a_missing_licence_said(
         (shutil.rmtree, "is no directory"),
     ],
 )
-def test_nothing_is_sent_of_what_is_damaged(
+def test_damaged_checkpoints_are_not_sent(
     damage: Callable[[Path], object], text: str, directory: Path, hub: FakeHub
 ) -> None:
     damage(directory)

@@ -76,7 +76,7 @@ def test_the_changed_layer_is_named_with_the_first_tensor_and_its_weight(
         report.raise_if_departed()
 
 
-def test_weights_that_are_not_the_manifests_are_told_of(
+def test_weights_that_differ_from_the_manifest_are_reported(
     bundle: Path, faulty: Path, report: ComparisonReport, tmp_path: Path
 ) -> None:
     assert report.notes == ()  # changed, but sealed again
@@ -102,7 +102,7 @@ def test_without_canonical_graphs_the_reference_is_not_optimised(exported: Expor
     report.raise_if_departed()
 
 
-def test_a_fault_is_carried_on_where_each_side_reads_its_own(faulty: Path, bundle: Path) -> None:
+def test_faults_propagate_if_each_side_reads_its_own_outputs(faulty: Path, bundle: Path) -> None:
     config = CompareConfig(bundle=faulty, against=str(bundle), stitched=True, layers=(2, 3, 4))
     assert departing(compare(config)) == ["layer_003", "layer_004"]
 
@@ -114,7 +114,7 @@ def test_only_the_layers_asked_for_are_compared_on_the_same_inputs(
     assert part.engines == (report.engines[4], report.engines[6])
 
 
-def test_what_rounding_does_is_allowed_between_formats_and_atol_narrows_it(
+def test_rounding_between_formats_is_tolerated_and_atol_narrows_it(
     exported: Exported, bundle: Path
 ) -> None:
     quantized = exported("pre_norm", quantize="int8")
@@ -167,7 +167,7 @@ def test_a_static_capacity_changes_nothing(bundle: Path) -> None:
     assert report.engines[0].calls == 3
 
 
-def test_plans_run_with_polygraphys_runner_in_the_plan_that_holds_the_call(bundle: Path) -> None:
+def test_polygraphy_runs_the_plan_that_fits_the_call(bundle: Path) -> None:
     subject, _ = open_sides(CompareConfig(bundle=bundle))
     spec = subject.engines["layer_000"]
     buckets = tuple({"capacity": size, "graph": spec.graph} for size in (16, 64))
@@ -190,7 +190,7 @@ def test_plans_run_with_polygraphys_runner_in_the_plan_that_holds_the_call(bundl
         ("canonical", "keeps no canonical engines"),
     ],
 )
-def test_sides_that_there_are_not_are_refused_with_what_is_allowed(
+def test_unknown_sides_are_refused_with_the_allowed_ones(
     exported: Exported, against: str, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):

@@ -29,7 +29,7 @@ def test_either_tolerance_decides(largest: float, median: float, departs: bool) 
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_no_number_departs(bad: float) -> None:
+def test_nan_counts_as_divergence(bad: float) -> None:
     own = REFERENCE.copy()
     own[0, 1] = bad
     errors = tensor_errors("logits", 0, own, REFERENCE, Tolerance(1, 1))

@@ -79,7 +79,7 @@ def test_embedding_and_head_equal_their_modules(structure: str, dtype: str, tmp_
         np.testing.assert_allclose(actual, expected, atol=TOLERANCE[dtype], rtol=0)
 
 
-def test_a_lowered_layer_attends_in_one_operator_and_names_its_inputs_by_role(
+def test_lowered_layer_has_one_attention_and_inputs_named_by_role(
     tmp_path: Path,
 ) -> None:
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path)

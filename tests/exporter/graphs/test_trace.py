@@ -40,7 +40,7 @@ def test_initialisers_without_data_are_the_parameters(
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_a_layer_holds_attention_over_scattered_caches_and_standard_operators_only(
+def test_layer_graph_has_only_attention_scatter_and_standard_operators(
     structure: str,
 ) -> None:
     graph = canonical_graph(EngineKind.LAYER, tiny_spec(structure), "float32")

@@ -102,7 +102,7 @@ def test_it_builds_without_torch_and_leaves_the_source_alone(source: Path, tmp_p
     assert files(source) == before
 
 
-def test_it_is_what_an_export_to_the_target_gives(source: Path, tmp_path: Path) -> None:
+def test_build_equals_an_export_to_the_target(source: Path, tmp_path: Path) -> None:
     from_bundle = built(source, tmp_path / "built", jobs=2)
     model = source.parent / "tiny"
     export(export_config(model, tmp_path / "exported"))
@@ -173,7 +173,7 @@ def test_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bundle_without_canonical_engines_is_refused_with_all_other_problems(
+def test_missing_canonical_engines_are_reported_with_other_problems(
     source: Path, tmp_path: Path
 ) -> None:
     plans_only = tmp_path / "plans"
@@ -217,7 +217,7 @@ def test_only_targets_whose_bundles_run_can_be_built() -> None:
     assert run("b", "--target", "canonical").exit_code == 2
 
 
-def test_what_is_missing_to_build_is_named_with_the_pip_command(
+def test_missing_build_packages_are_named_with_the_pip_command(
     source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     find_spec = extras.find_spec

@@ -95,7 +95,7 @@ def test_a_single_problem_keeps_its_own_type(directory: Path) -> None:
         plan_export(ExportConfig(model=str(directory), max_seq_len=65))
 
 
-def test_a_full_disk_is_noticed_before_any_work_and_a_dry_run_shows_the_plan_still(
+def test_full_disk_stops_before_work_but_dry_run_still_shows_the_plan(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")

@@ -53,7 +53,7 @@ def test_a_rewritten_bundle_computes_the_same(
     np.testing.assert_allclose(logprobs(rewritten.path), logprobs(source), atol=tolerance, rtol=0)
 
 
-def test_what_has_onnx_runtimes_operators_already_is_refused(
+def test_bundles_on_onnx_runtimes_operators_are_refused(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="has no operators of skipdec's to rewrite"):

@@ -134,7 +134,7 @@ def test_the_command_reports_as_json_and_shows_each_engine(model: Path, tmp_path
     assert all(name in result.stderr for name in ENGINES)
 
 
-def test_interruption_within_a_plan_leaves_nothing_half_done_and_the_rest_resumes(
+def test_interruption_within_a_plan_leaves_no_partial_file_and_resumes(
     model: Path, tmp_path: Path
 ) -> None:
     config = export_config(model, tmp_path / "bundle")
@@ -152,7 +152,7 @@ def test_interruption_within_a_plan_leaves_nothing_half_done_and_the_rest_resume
     assert not list((tmp_path / "bundle").glob("engines/canonical"))
 
 
-def test_killed_between_engines_it_goes_on_there(model: Path, tmp_path: Path) -> None:
+def test_killed_between_engines_it_resumes_there(model: Path, tmp_path: Path) -> None:
     config = export_config(model, tmp_path / "bundle")
 
     class Killed(Watched):
@@ -244,7 +244,7 @@ def test_dry_run_shows_plans_buckets_and_bytes_and_writes_nothing(
         (["--hardware-compatible"], 3, "does not support hardware-compatible"),
     ],
 )
-def test_what_can_not_be_built_is_refused_before_any_work(
+def test_unsupported_exports_are_refused_before_any_work(
     arguments: list[str], code: int, text: str, model: Path, tmp_path: Path
 ) -> None:
     words = ("--load-format", "dummy", "--fp16", "--target", TARGET)

@@ -43,7 +43,7 @@ def test_worked_examples() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_layouts_are_what_is_encoded_and_errors_half_a_step(dtype: FloatType) -> None:
+def test_layouts_round_trip_within_half_a_step(dtype: FloatType) -> None:
     original = weight()
     for quantizer in quantizers(dtype):
         tensors = quantizer.encode(original.astype(np.float16))
@@ -80,7 +80,7 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(32, 9), (16, 1), (48, 20)])
-def test_what_is_stored_is_what_onnx_reads(
+def test_onnx_reads_the_stored_values(
     shape: tuple[int, int], dtype: FloatType, tmp_path: Path
 ) -> None:
     for quantizer in quantizers(dtype):

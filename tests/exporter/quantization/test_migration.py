@@ -99,7 +99,7 @@ def test_migrated_engines_compute_the_same(kind: EngineKind, structure: str) -> 
 
 
 @pytest.mark.parametrize("structure", LEFT_OUT)
-def test_what_a_structure_does_not_allow_is_named(structure: str) -> None:
+def test_factors_a_structure_does_not_allow_are_named(structure: str) -> None:
     model = tiny_spec(structure)
     fixed = [fixed_inputs(kind, model) for kind in (EngineKind.LAYER, EngineKind.HEAD)]
     assert fixed[0] | fixed[1] == LEFT_OUT[structure]

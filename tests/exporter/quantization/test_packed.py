@@ -29,7 +29,7 @@ PACKED = [
 
 @pytest.mark.parametrize("quantizer", PACKED)
 @pytest.mark.parametrize("shape", [(64, 16), (80, 9), (1, 1)])
-def test_layout_is_what_encode_makes_and_decode_reads(
+def test_encode_and_decode_round_trip_the_layout(
     quantizer: PackedQuantizer, shape: tuple[int, int]
 ) -> None:
     original = weight(shape)
@@ -71,6 +71,6 @@ def test_short_scales_cost_next_to_nothing_at_any_magnitude(magnitude: float) ->
     assert error(PackedInt4Quantizer(32)) < 1.005 * error(BlockQuantizer(4, 32))
 
 
-def test_what_is_too_small_for_a_scale_is_zero() -> None:
+def test_values_too_small_for_a_scale_become_zero() -> None:
     quantizer = PackedInt4Quantizer(32)
     np.testing.assert_array_equal(quantizer.dequantized(weight((32, 3)) * np.float32(1e-41)), 0)

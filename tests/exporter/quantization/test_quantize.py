@@ -62,7 +62,7 @@ def test_an_error_is_at_most_half_a_step(quantizer: WeightQuantizer, steps: int)
 
 
 @pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
-def test_layout_is_what_encode_makes(quantizer: WeightQuantizer) -> None:
+def test_encode_produces_the_layout(quantizer: WeightQuantizer) -> None:
     made = quantizer.encode(weight(40, 9).astype(np.float16))
     assert quantizer.layout((40, 9)) == {
         name: (str(tensor.dtype), tensor.shape) for name, tensor in made.items()
@@ -119,7 +119,7 @@ def test_an_int8_head_equals_the_integer_product(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits[6], 0)
 
 
-def test_an_int8_layer_gives_a_row_the_same_bits_alone_and_in_a_batch_of_eight(
+def test_int8_layer_gives_same_bits_alone_and_in_a_batch_of_eight(
     tmp_path: Path,
 ) -> None:
     model, rng = tiny_spec(hidden_size=64, ffn_dim=256), np.random.default_rng(2)

@@ -70,7 +70,7 @@ def test_every_problem_of_a_file_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])
-def test_what_is_no_ranges_file_is_refused_by_name(text: str) -> None:
+def test_invalid_ranges_files_are_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match=r"ranges\.json"):
         ActivationRanges.from_json(text, "ranges.json")
 
@@ -80,7 +80,7 @@ def test_a_model_with_all_its_ranges_passes() -> None:
         read(document()).check(tiny_spec(), precision, "ranges.json")
 
 
-def test_ranges_that_belong_to_another_model_are_refused_with_all_differences() -> None:
+def test_ranges_of_another_model_are_refused_with_all_differences() -> None:
     content = document()
     del content["layers"]["layer_001"]
     del content["layers"]["layer_000"]["fc1.weight"]

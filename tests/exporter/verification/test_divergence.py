@@ -106,7 +106,7 @@ def test_above_the_usual_warns_and_above_the_bound_fails(
     assert (len(check.warnings), len(check.problems)) == (warnings, problems)
 
 
-def test_what_was_not_checked_has_not_passed() -> None:
+def test_unchecked_bundles_have_not_passed() -> None:
     report = VerificationReport(engines=(), tokens=token_check(0.001), seconds=1.0)
     assert report.verdict == "passed"
     noted = report.model_copy(update={"notes": ("plans were built, not run",)})
@@ -164,7 +164,7 @@ def test_engines_that_only_round_too_much_get_advice(
     assert ("try --fp16" in caught.value.problems[-1]) == advised
 
 
-def test_a_warning_reaches_whoever_waits(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_warnings_reach_the_caller(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """Random weights with post-norms lose far more to int4 than tuned ones."""
     events = RecordedEvents()
     model, output = str(checkpoint("post_norm")), tmp_path / "bundle"

@@ -54,7 +54,7 @@ def spec() -> EngineSpec:
         ("cut", "hidden states of row 0, its prompt in pieces of 1, 8, 10 in a batch of 4"),
     ],
 )
-def test_what_a_token_depends_on_is_found(
+def test_dependence_on_other_tokens_is_detected(
     spec: EngineSpec, depends_on: str, found: str | None
 ) -> None:
     problem = dependence(Layer(depends_on), spec, np.random.default_rng(0))

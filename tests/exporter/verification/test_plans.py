@@ -126,7 +126,7 @@ def test_without_gpu_and_canonical_engines_nothing_is_claimed(
     ],
     ids=lambda precision: precision.quantize,
 )
-def test_quantised_plans_are_held_against_what_their_weights_stand_for(
+def test_quantised_plans_are_compared_with_dequantised_weights(
     precision: PrecisionSpec,
 ) -> None:
     model = tiny_spec()

@@ -185,7 +185,7 @@ MISTAKES: dict[str, tuple[set[str], Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found_in_the_engine_that_has_it(
+def test_a_fault_is_located_in_its_engine(
     mistake: str, exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
     broken, edit = MISTAKES[mistake]
@@ -229,7 +229,7 @@ def test_a_kernel_that_refuses_its_input_is_a_finding_not_a_crash(
     assert "engine embed" in report.problems[0]
 
 
-def test_not_a_number_is_worse_than_any_number(
+def test_nan_is_worse_than_any_deviation(
     exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
@@ -270,7 +270,7 @@ def test_another_precision_than_asked_is_refused(
         verified(exported("pre_norm"), **asked)
 
 
-def test_a_manifest_that_lies_about_dtypes_is_refused(
+def test_a_manifest_with_wrong_dtypes_is_refused(
     exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
@@ -296,7 +296,7 @@ def test_a_damaged_bundle_is_not_compared(
         verified(bundle)
 
 
-def test_what_fails_verification_is_not_published(
+def test_bundles_failing_verification_are_not_published(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The verifying process has the correct definition of a parameter."""
@@ -335,7 +335,7 @@ def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
         verify.run_verification(request_for(exported("pre_norm"), "unused"))
 
 
-def test_a_verifying_process_that_is_asked_nothing_ends_without_a_word() -> None:
+def test_an_unused_verifying_process_ends_silently() -> None:
     command = [sys.executable, "-m", verify._WORKER]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     assert result.stdout == b""

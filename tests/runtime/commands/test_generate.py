@@ -117,7 +117,7 @@ def test_quiet_prints_nothing_on_stderr(run: Callable[..., Result]) -> None:
     assert run("-p", "ab", *GREEDY, "-q").stderr == ""
 
 
-def test_depth_that_the_model_was_not_tuned_for_is_warned_of_once(
+def test_untuned_depth_is_warned_about_once(
     run: Callable[..., Result],
 ) -> None:
     reduced = ("--schedule", "2x", *GREEDY)
@@ -128,7 +128,7 @@ def test_depth_that_the_model_was_not_tuned_for_is_warned_of_once(
     assert "tuned" not in run("-p", "ab", *GREEDY).stderr
 
 
-def test_the_default_that_cuts_texts_is_told(run: Callable[..., Result]) -> None:
+def test_the_default_max_tokens_is_reported_when_it_cuts(run: Callable[..., Result]) -> None:
     told = run("-p", "ab", "--ignore-eos", "--seed", "1").stderr
     assert "1 of 1 texts end at --max-tokens, which is 16 unless given" in told
     assert "--max-tokens" not in run("-p", "ab", *GREEDY).stderr
@@ -143,7 +143,7 @@ def test_lines_from_stdin_go_to_stdout(run: Callable[..., Result]) -> None:
     assert list(lines[0]) == keys
 
 
-def test_seed_gives_a_line_the_same_result_in_any_company(run: Callable[..., Result]) -> None:
+def test_seeded_lines_do_not_depend_on_other_lines(run: Callable[..., Result]) -> None:
     sampled = ("--seed", "3", "--max-tokens", "6", "--ignore-eos")
     together = parsed(run("--input", "-", *sampled, stdin=records(4)).stdout)
     alone = parsed(run("--input", "-", *sampled, stdin=records(1)).stdout)
@@ -265,7 +265,7 @@ def writing(bundle: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_signal_keeps_whole_lines_and_says_which_in_the_exit_code(
+def test_signals_keep_whole_lines_and_set_the_exit_code(
     writing: subprocess.Popen[bytes],
 ) -> None:
     assert writing.stdout is not None

@@ -51,7 +51,7 @@ def test_tables_name_the_schedules(bundle: Path) -> None:
     assert "memory" not in result.stdout
 
 
-def test_slots_show_what_standing_at_unlike_depths_costs(bundle: Path) -> None:
+def test_slots_show_the_cost_of_mixed_depths(bundle: Path) -> None:
     steep = ["--schedule=exponential:max=12,min=2,rate=5,horizon=12", "--slots=8"]
     steep += ["--prompt-len=1", "--gen-len=12"]
     shown = json.loads(run("inspect", bundle, *steep, "--json").stdout)

@@ -63,7 +63,7 @@ def test_lines_come_in_order_by_chunk_and_equal_single_calls(generator: Generato
         assert line["token_ids"] == alone.outputs[0].token_ids
 
 
-def test_a_record_runs_its_own_schedule_whatever_stands_beside_it(generator: Generator) -> None:
+def test_a_record_runs_its_own_schedule_in_any_batch(generator: Generator) -> None:
     long = GREEDY.updated(max_tokens=12)
     records = [record(1, 3, long), record(2, 3), record(3, 3), BadRecord(4, None, "x")]
     (whole,) = run(generator, records, schedule="2x", chunk_size=9)

@@ -102,9 +102,7 @@ def test_existing_file_is_refused_unless_replaced(whole: bytes, tmp_path: Path) 
         (b'{"id": "other"}\n', "has id 'other', which the input does not have"),
     ],
 )
-def test_file_of_something_else_is_refused_and_left_alone(
-    content: bytes, problem: str, tmp_path: Path
-) -> None:
+def test_foreign_files_are_refused_and_kept(content: bytes, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=problem):
@@ -175,7 +173,7 @@ def test_a_bundle_that_is_replaced_before_it_is_open_is_refused(tmp_path: Path) 
         file.check_bundle("e" * 64)
 
 
-def test_results_of_earlier_versions_are_continued_without_their_parameters(
+def test_results_of_earlier_versions_resume_without_parameters(
     whole: bytes, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.jsonl"
@@ -185,7 +183,7 @@ def test_results_of_earlier_versions_are_continued_without_their_parameters(
     assert json.loads((tmp_path / ".out.jsonl.run.json").read_bytes()) == PARAMETERS
 
 
-def test_forcing_replaces_nothing_before_there_is_something(tmp_path: Path) -> None:
+def test_force_keeps_the_old_file_until_the_first_result(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(b"old\n")
     with (
@@ -208,7 +206,7 @@ def test_forcing_replaces_nothing_before_there_is_something(tmp_path: Path) -> N
         ("out\0.jsonl", "null"),
     ],
 )
-def test_a_place_that_takes_no_file_is_refused_before_work(
+def test_unwritable_outputs_are_refused_before_work(
     name: str, problem: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(b"")

@@ -70,7 +70,7 @@ def test_a_schedule_without_a_depth_is_refused() -> None:
     assert (result.exit_code, "needs --layers" in result.stderr) == (2, True)
 
 
-def test_show_and_plot_tell_one_mean(tmp_path: Path) -> None:
+def test_show_and_plot_report_the_same_mean(tmp_path: Path) -> None:
     picture = tmp_path / "2x.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         run("plot", "2x", "--layers", "12", "-o", str(picture))
@@ -115,9 +115,7 @@ def test_plot_refuses_other_formats_and_missing_folders(
 
 
 @pytest.mark.parametrize("content", [None, "", '{"schedule": "2x"}'])
-def test_set_mends_a_schedule_that_is_missing_or_damaged(
-    tmp_path: Path, content: str | None
-) -> None:
+def test_set_repairs_a_missing_or_damaged_schedule(tmp_path: Path, content: str | None) -> None:
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
     file = bundle / "schedule.json"
     file.unlink()

@@ -56,7 +56,7 @@ def test_full_depth_has_no_scratch() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_planned_bytes_are_what_the_pool_gives(rows: int) -> None:
+def test_planned_bytes_match_the_pools_allocation(rows: int) -> None:
     plan = plan_kv_cache(LAYOUT, worked_example(), [300] * rows, [80] * rows, scratch_rows=rows)
     pool = BufferPool(HostMemory())
     with KVCache(pool, plan):
@@ -72,7 +72,7 @@ def test_a_released_buffer_serves_the_next_call_of_its_size() -> None:
     assert pool.acquire(99_000) is first
 
 
-def test_limit_is_kept_by_freeing_idle_buffers_first() -> None:
+def test_idle_buffers_are_freed_to_stay_within_the_limit() -> None:
     pool = BufferPool(HostMemory(), limit=100_000)
     pool.release(pool.acquire(60_000))
     pool.acquire(90_000)
@@ -90,7 +90,7 @@ def test_a_cache_that_does_not_fit_takes_nothing() -> None:
 
 @pytest.mark.parametrize("error", [CapacityError("memory", "is full"), MemoryError(), OSError()])
 @pytest.mark.parametrize("allocations", [0, 1, 2, 5])
-def test_memory_that_runs_out_gives_back_what_was_taken(error: Exception, allocations: int) -> None:
+def test_out_of_memory_releases_partial_allocations(error: Exception, allocations: int) -> None:
     class Small(HostMemory):
         left = allocations
 
@@ -118,7 +118,7 @@ def test_a_call_of_another_size_leaves_the_buffers_of_the_last_one() -> None:
     assert {id(buffer) for buffer in kept} <= {id(buffer) for buffer in first}
 
 
-def test_trim_frees_what_is_idle() -> None:
+def test_trim_frees_idle_buffers() -> None:
     pool = BufferPool(HostMemory())
     pool.release(pool.acquire(5000))
     pool.trim()

@@ -46,7 +46,7 @@ def completions(generator: Generator, prompts: list[list[int]], params: object) 
     return [[completion.token_ids for completion in output.outputs] for output in outputs]
 
 
-def test_a_row_is_what_it_would_be_alone(generator: Generator) -> None:
+def test_a_row_equals_the_row_run_alone(generator: Generator) -> None:
     """This includes rows that share a prompt with others that leave earlier, so that it moves."""
     params = [seeded(3), seeded(8, n=3), seeded(6)]
     together = completions(generator, PROMPTS, params)

@@ -46,7 +46,7 @@ def test_an_embedding_writes_the_same_text_as_skipdec_run(text_bundle: Path, pro
 
 
 @pytest.mark.parametrize("program", ["generate", "generate-c"])
-def test_an_embedding_says_what_is_wrong(program: str) -> None:
+def test_an_embedding_reports_errors(program: str) -> None:
     command = [built_examples() / program, "nowhere", "Hello", "4x"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 1

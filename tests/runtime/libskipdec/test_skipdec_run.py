@@ -138,7 +138,7 @@ def test_token_ids_need_no_tokenizer(exported: Callable[..., Path]) -> None:
         (("BUNDLE", "a", "--onnxruntime", "/nowhere.so"), 3, "/nowhere.so"),
     ],
 )
-def test_what_is_wrong_is_said_and_told_by_the_exit_code(
+def test_errors_are_printed_and_set_the_exit_code(
     text_bundle: Path, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     given = [text_bundle if argument == "BUNDLE" else argument for argument in arguments]
@@ -160,7 +160,7 @@ def test_help_names_every_option() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_completions_and_keeps_what_there_is(
+def test_signals_end_completions_and_keep_partial_output(
     text_bundle: Path, number: signal.Signals
 ) -> None:
     command = [built_app("skipdec-run"), str(text_bundle), *LONG]
@@ -178,7 +178,7 @@ def test_a_signal_ends_completions_and_keeps_what_there_is(
     assert "abort" in {delta["finish_reason"] for delta in deltas}
 
 
-def test_a_reader_who_has_seen_enough_ends_it(text_bundle: Path) -> None:
+def test_a_closed_pipe_ends_it(text_bundle: Path) -> None:
     command = [built_app("skipdec-run"), str(text_bundle), *LONG]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -215,7 +215,7 @@ def test_it_ends_with_the_error_where_an_engine_fails_for_good(
     assert ends == (["error"] * 6 if stream else [])
 
 
-def test_a_full_disk_is_told(text_bundle: Path) -> None:
+def test_a_full_disk_is_reported(text_bundle: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [built_app("skipdec-run"), str(text_bundle), "a", "-q"],

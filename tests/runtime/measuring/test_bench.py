@@ -121,7 +121,7 @@ def test_fraction_is_bytes_over_time_over_bandwidth() -> None:
     assert report.probe_is_valid
 
 
-def test_a_probe_that_an_engine_beats_is_invalid() -> None:
+def test_a_probe_slower_than_an_engine_is_invalid() -> None:
     _, report = run(bandwidth=10.0)
     assert report.measurements[0].bandwidth_fraction > 1
     assert not report.probe_is_valid

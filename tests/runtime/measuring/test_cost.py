@@ -98,7 +98,7 @@ def test_a_device_reads_float16_as_it_is() -> None:
     assert step.weights == EMBED_BYTES + HEAD_BYTES + 3 * LAYER_BYTES
 
 
-def test_what_unlike_depths_cost_grows_from_nothing_to_the_largest_over_the_mean() -> None:
+def test_cost_of_mixed_depths_grows_from_zero_to_max_over_mean() -> None:
     cost = CostModel(hollow_manifest(6))
     schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
     losses = [cost.mixing_loss(schedule, 0, num_tokens=4, slots=slots) for slots in (1, 2, 99)]

@@ -44,7 +44,7 @@ def test_a_pass_waits_for_the_copies_that_it_times(monkeypatch: pytest.MonkeyPat
     assert done == ["wait", *["copy"] * 8, "wait"]
 
 
-def test_memory_is_given_back_and_a_lack_of_it_is_told() -> None:
+def test_memory_is_released_and_a_shortage_reported() -> None:
     device = RehearsalDevice(limit=8 * MIB)
     for _ in range(3):
         assert measure_device_bandwidth(device, 3 * MIB) > 0

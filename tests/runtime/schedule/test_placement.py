@@ -60,7 +60,7 @@ def test_every_registered_placement_has_a_worked_example_here() -> None:
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @repeatable
 @given(num_layers=st.integers(2, 70), warmup=st.integers(0, 8), tail=st.integers(1, 8))
-def test_sets_have_their_size_and_ends_and_the_whole_budget_runs_everything(
+def test_layer_sets_have_right_size_and_ends_and_full_budget_runs_all(
     placement: str, num_layers: int, warmup: int, tail: int
 ) -> None:
     core = warmup + (tail if placement == "d3" else 1)

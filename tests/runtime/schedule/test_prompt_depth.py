@@ -120,7 +120,7 @@ def test_positions_outside_the_prompt_are_refused(index: int) -> None:
         ExitSchedule.full(2).prompt_budget(index, 3)
 
 
-def test_layers_that_the_last_prompt_token_skips_need_room_for_their_prefix_only() -> None:
+def test_layers_skipped_by_last_prompt_token_cache_only_their_prefix() -> None:
     layout = KVLayout(num_heads=2, width=8, dtype="float32")
     schedule = parse_schedule("linear:max=4,min=2,horizon=4,prompt=decay", num_layers=6)
     plan = plan_kv_cache(layout, schedule, [10, 6], [8, 8], scratch_rows=2)

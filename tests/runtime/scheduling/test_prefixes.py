@@ -166,7 +166,7 @@ def kept(cache: PrefixCache, prompt: list[int], value: float) -> None:
     recording.commit()
 
 
-def test_the_least_recently_used_block_goes_first_and_none_before_those_behind_it() -> None:
+def test_prefix_blocks_are_evicted_lru_after_their_successors() -> None:
     pool = BufferPool(HostMemory(), 10**9)
     cache = PrefixCache(pool, LAYOUT, 3)
     cache.set_limit(10**9)

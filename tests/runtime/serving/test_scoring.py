@@ -157,7 +157,7 @@ def test_clients_take_turns_to_have_texts_scored(
     assert done == ["a", "b", "a", "a", "a"]
 
 
-def test_a_text_is_given_up_when_its_client_goes_its_time_is_over_or_it_is_aborted(
+def test_request_ends_on_disconnect_timeout_or_abort(
     bundle: Path,
 ) -> None:
     async def main(engine: AsyncEngine) -> None:

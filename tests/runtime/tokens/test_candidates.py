@@ -37,7 +37,7 @@ coarse_logits = st.lists(st.integers(-8, 8), min_size=VOCABULARY, max_size=VOCAB
     top_p=st.sampled_from([0.7, 1.0]),
     count=st.sampled_from([COUNT, VOCABULARY]),
 )
-def test_a_choice_is_the_one_that_all_logits_give(
+def test_candidates_choose_the_same_token_as_all_logits(
     logits: NDArray[np.float32],
     temperature: float,
     top_k: int,
@@ -79,7 +79,7 @@ def test_candidates_decide_only_where_nothing_else_can_be_chosen(
     assert (chosen is not None) == decides
 
 
-def test_a_greedy_tie_with_what_was_left_out_asks_for_all_logits() -> None:
+def test_a_greedy_tie_with_dropped_logits_fetches_all() -> None:
     logits = np.zeros(VOCABULARY, np.float32)
     assert sampler(temperature=0).sample_candidates(candidates(logits)) is None
 

@@ -67,7 +67,7 @@ def test_kernels_draw_what_numpy_draws(
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 15, 16, 69])
 @pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"min_p": 0.5}, {"top_p": 0.5}])
-def test_a_logit_that_is_no_number_draws_nothing(
+def test_nan_logits_draw_nothing(
     make: type[NumpyDrawer], value: float, place: int, settings: dict[str, float]
 ) -> None:
     logits = np.zeros(70, np.float32)

@@ -223,7 +223,7 @@ def test_log_probabilities_are_those_of_the_raw_logits() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_chosen_token_has_its_log_probability_and_rank_when_it_is_not_among_the_best(
+def test_chosen_token_outside_top_logprobs_has_logprob_and_rank(
     count: int,
 ) -> None:
     source = sampler((0, 1, 2, 3), temperature=0, repetition_penalty=100.0, logprobs=count)
@@ -235,7 +235,7 @@ def test_chosen_token_has_its_log_probability_and_rank_when_it_is_not_among_the_
     assert list(token.logprobs) == [4, *range(count)]
 
 
-def test_without_logprobs_none_are_computed() -> None:
+def test_logprobs_are_computed_only_on_request() -> None:
     assert sampler(temperature=0).sample(LOGITS).logprobs is None
 
 

@@ -140,7 +140,7 @@ def test_tokens_beyond_the_vocabulary_are_named() -> None:
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_a_refusal_is_short_whatever_was_asked(fields: dict[str, Any]) -> None:
+def test_error_messages_stay_short(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         SamplingParams(**fields)
     assert len(caught.value.problems) == 1

@@ -28,7 +28,7 @@ flags\t\t: fpu avx2 avx512f avx512_vnni amx_int8 amx_tile
         (Figure.unaimed("a", 9.0), None),
     ],
 )
-def test_figures_against_what_was_asked(figure: Figure, met: bool | None) -> None:
+def test_figures_are_compared_with_their_targets(figure: Figure, met: bool | None) -> None:
     assert figure.met is met
 
 

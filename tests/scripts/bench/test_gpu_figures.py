@@ -91,9 +91,7 @@ def test_a_time_limit_leaves_a_page_that_says_so(tmp_path: Path, commands: list[
     assert seen[-1] == report
 
 
-def test_a_carried_bundle_takes_the_place_of_the_export(
-    tmp_path: Path, commands: list[list[str]]
-) -> None:
+def test_a_carried_bundle_replaces_the_export(tmp_path: Path, commands: list[list[str]]) -> None:
     carried = tmp_path / "carried"
     write_hollow_bundle(carried, ExitSchedule.full(3))  # of at most 256 positions
     check(tmp_path / "work", bundle=carried, gpu_arch="8.9")

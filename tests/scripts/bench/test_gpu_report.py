@@ -90,7 +90,7 @@ def test_larger_batches_don_t_count_as_batch_1() -> None:
     assert verdicts(cells=(cell("full", 0.7, batch_size=8),))[0] is None
 
 
-def test_what_was_not_measured_is_open_not_met() -> None:
+def test_unmeasured_targets_are_open_not_met() -> None:
     assert verdicts(cells=()) == [None, None, None]
     assert verdicts(baselines=())[2] is None
 

@@ -43,7 +43,7 @@ def server(bundle: Path) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("arrivals", [ClosedLoop(3), Poisson(200.0)])
-def test_a_server_is_sent_all_and_each_token_is_seen(server: Running, arrivals: Arrivals) -> None:
+def test_every_request_is_sent_and_every_token_counted(server: Running, arrivals: Arrivals) -> None:
     before = server.figures()
     results = asyncio.run(arrivals.send(OpenAIClient(server.url), iter(REQUESTS)))
     sent = server.figures()["skipdec_generation_tokens_total" + '{model="tiny"}']
@@ -52,7 +52,7 @@ def test_a_server_is_sent_all_and_each_token_is_seen(server: Running, arrivals: 
     assert sent - before["skipdec_generation_tokens_total" + '{model="tiny"}'] == 28
 
 
-def test_an_engine_is_a_client_too_and_forgets_who_leaves(bundle: Path) -> None:
+def test_an_engine_is_a_client_and_drops_cancelled_requests(bundle: Path) -> None:
     async def run() -> list[Result]:
         async with AsyncEngine.open(bundle, threads=1, max_batch_size=2) as engine:
             requests = impatient(iter([LoadRequest((5, 6, 7), 30)] * 12), 0.5, 0)
@@ -77,7 +77,7 @@ def test_an_engine_is_a_client_too_and_forgets_who_leaves(bundle: Path) -> None:
         (LoadRequest((5,), 1), "http://127.0.0.1:1", "no connection"),
     ],
 )
-def test_what_goes_wrong_is_counted_by_kind(
+def test_errors_are_counted_by_kind(
     server: Running, request_: LoadRequest, address: str | None, error: str
 ) -> None:
     client = OpenAIClient(address or server.url)
@@ -181,7 +181,7 @@ def test_a_file_of_requests_is_checked_before_any_is_sent(
         next(read(path))
 
 
-def test_a_line_is_that_of_generate(tmp_path: Path) -> None:
+def test_request_lines_use_the_format_of_generate(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(
         '{"id": "a", "prompt": "Ant"}\n'

@@ -21,7 +21,7 @@ OURS = (10.0, 11.0, 12.0)
         ((8.0, 9.0, 9.9), "**slower**"),
     ],
 )
-def test_the_spread_decides(theirs: tuple[float, ...], verdict: str) -> None:
+def test_a_cell_is_won_only_beyond_the_spread(theirs: tuple[float, ...], verdict: str) -> None:
     assert Comparison(OURS, theirs, 1.5).verdict == verdict
 
 

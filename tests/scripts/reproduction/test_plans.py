@@ -108,7 +108,7 @@ def test_levers_are_skipdecode_with_one_option_more(column: str, option: Any) ->
     assert list(differences.values()) == [option]
 
 
-def test_all_that_is_wrong_with_a_table_is_said_at_once() -> None:
+def test_all_problems_of_a_table_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as raised:
         config(columns=("skipdecode", "beam"), speedups=(2, 2, 7), seeds=(1, 1))
 

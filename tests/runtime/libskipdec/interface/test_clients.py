@@ -25,7 +25,7 @@ def run(bundle: Path, sharing: int) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("sharing", "kept"), [(0, "0 0 0"), (1, "0 32 32"), (2, "0 0 32")], ids=["off", "all", "own"]
 )
-def test_clients_take_turns_and_find_what_they_may(
+def test_clients_take_turns_and_share_prefixes_as_allowed(
     exported: Callable[..., Path], sharing: int, kept: str
 ) -> None:
     done = run(exported("pre_norm", kernels="auto", quantize="int8"), sharing)

@@ -10,7 +10,7 @@ from programs import built_program
 from runtimes import LIBRARY
 
 
-def test_handles_ranges_and_callbacks_keep_their_promises(text_bundle: Path) -> None:
+def test_handles_ranges_and_callbacks_work_as_documented(text_bundle: Path) -> None:
     done = subprocess.run(
         [built_program("cpp_face"), text_bundle],
         capture_output=True,

@@ -39,7 +39,7 @@ def test_exit_in_a_child_runs_its_own_handlers_and_ends(lines: list[str]) -> Non
 
 
 @pytest.mark.parametrize("child", ["open", "submit", "wait", "poll"])
-def test_what_a_child_can_not_do_is_refused_by_name(lines: list[str], child: str) -> None:
+def test_forbidden_calls_in_a_child_are_refused_by_name(lines: list[str], child: str) -> None:
     assert f"{child} exits with 101" in lines
     (words,) = [line for line in lines if line.startswith(f"{child}: ")]
     assert "fork" in words

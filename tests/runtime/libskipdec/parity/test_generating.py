@@ -117,9 +117,7 @@ def test_every_structure(exported: Callable[..., Path], structure: str) -> None:
     ],
     ids=str,
 )
-def test_everything_that_sampling_knows(
-    runtimes: tuple[Runtime, Runtime], params: dict[str, Any]
-) -> None:
+def test_every_sampling_option(runtimes: tuple[Runtime, Runtime], params: dict[str, Any]) -> None:
     chosen = SamplingParams(max_tokens=12, **params)
     expect_equal(runtimes, [Asked(prompt, chosen, SCHEDULES[1]) for prompt in PROMPTS])
 
@@ -149,7 +147,7 @@ def test_a_thousand_requests_that_come_at_any_time(
     expect_equal(runtimes, asked, max_prefill_tokens=max_prefill_tokens, **options)
 
 
-def test_whoever_is_cancelled_has_a_part_of_its_text_and_nobody_else_less(
+def test_cancelling_truncates_only_the_cancelled_request(
     runtimes: tuple[Runtime, Runtime],
 ) -> None:
     python, native = runtimes
@@ -237,7 +235,7 @@ def test_bad_requests_are_refused_with_words_and_the_others_run(
 
 
 @pytest.mark.parametrize("raw_prompts", [False, True])
-def test_text_prompts_stand_in_the_bundles_template_unless_they_are_raw(
+def test_text_prompts_use_the_bundles_template_unless_raw(
     text_bundle: Path, tmp_path: Path, raw_prompts: bool
 ) -> None:
     bundle = tmp_path / "bundle"

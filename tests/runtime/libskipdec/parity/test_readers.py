@@ -87,9 +87,7 @@ def test_both_refuse_a_value_that_is_not_allowed(
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "schedule.json"])
-def test_both_refuse_a_document_that_was_laid_out_anew(
-    reader: NativeReader, bundle: Path, name: str
-) -> None:
+def test_both_refuse_a_reformatted_document(reader: NativeReader, bundle: Path, name: str) -> None:
     document = json.loads((bundle / name).read_bytes())
     (bundle / name).write_text(json.dumps(document, indent=1))
     assert verdict_of_python(bundle).startswith("refused ")
@@ -118,7 +116,7 @@ def test_both_resolve_a_rule_to_the_same_plan(
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
-def test_both_have_one_verdict_on_what_was_tampered_with(
+def test_both_agree_on_tampered_documents(
     reader: NativeReader, text_bundle: Path, tmp_path: Path, kind: str
 ) -> None:
     verdicts = list(compare(text_bundle, tmp_path, reader, range(40), (kind,)))

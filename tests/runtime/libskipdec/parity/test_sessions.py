@@ -98,7 +98,7 @@ def run_engine(
     backend.load(bundle, spec).bind({role: values[role] for role in spec.roles}).run()
 
 
-def test_what_was_tried_to_find_onnx_runtime_is_told(
+def test_search_paths_of_onnx_runtime_are_reported(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     missing = str(tmp_path / "libonnxruntime.so")

@@ -179,7 +179,7 @@ FINE: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("kind", list(FINE))
-def test_what_the_package_reads_too_is_read(kind: str, tmp_path: Path) -> None:
+def test_files_that_tokenizers_reads_are_read(kind: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, FINE[kind]) == ""
 
 

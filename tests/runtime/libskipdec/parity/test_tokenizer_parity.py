@@ -40,7 +40,7 @@ def test_random_texts_become_the_same_tokens_and_back(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000, " " * 20_000 + "a", "the" * 10_000, "é東" * 5_000])
-def test_long_runs_are_no_special_case(path: Path, text: str) -> None:
+def test_long_runs_become_the_same_tokens(path: Path, text: str) -> None:
     assert not first_differences(path, [text])
 
 

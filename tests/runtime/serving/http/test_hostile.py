@@ -135,7 +135,7 @@ def test_bodies_of_ill_will_are_answered_400(server: Running, body: str | bytes,
     assert any(word in answer.json()["error"]["message"] for word in told.split("|"))
 
 
-def test_an_empty_text_is_a_prompt_where_the_tokenizer_begins_texts_with_a_token(
+def test_empty_prompt_is_allowed_if_tokenizer_adds_a_first_token(
     server: Running,
 ) -> None:
     answer = server.complete(prompt="", max_tokens=1)

@@ -42,7 +42,7 @@ def kill(engine: ProcessEngine) -> None:
     os.kill(engine.worker_pid, signal.SIGKILL)
 
 
-def test_what_ran_is_told_within_a_second_and_what_waited_goes_on_in_the_next_worker(
+def test_running_fail_fast_and_waiting_move_to_next_worker(
     bundle: Path,
 ) -> None:
     async def main() -> list[Tokens]:
@@ -92,7 +92,7 @@ def test_a_request_that_ran_in_two_deaths_is_refused_and_others_are_not(bundle: 
     assert asyncio.run(main()) == alone(bundle, [5, 6])
 
 
-def test_an_exception_in_the_engines_thread_is_a_death_whose_reason_is_logged(
+def test_exception_in_engine_thread_counts_as_death_and_is_logged(
     bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

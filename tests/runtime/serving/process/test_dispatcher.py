@@ -123,7 +123,7 @@ def test_who_left_or_is_late_is_not_tried_again() -> None:
     run(test)
 
 
-def test_of_those_that_ran_in_a_death_one_runs_at_a_time_and_the_second_death_tells() -> None:
+def test_suspects_run_one_at_a_time_and_second_death_fails_them() -> None:
     async def test(front: Front) -> None:
         front.worker()
         for name, token in (("good", 1), ("bad", 2)):
