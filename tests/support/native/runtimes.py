@@ -69,7 +69,7 @@ class PythonRuntime:
 
 @dataclass(frozen=True)
 class NativeRuntime:
-    """Runs all requests together in libskipdec, by tests/runtime/libskipdec/programs/generate.cpp."""
+    """Runs all requests together in libskipdec, by the program generate."""
 
     bundle: Path
     num_layers: int
@@ -103,7 +103,7 @@ def plan_text(text: str, num_layers: int, horizon: int | None = None) -> str:
 
 
 def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object) -> list[Any]:
-    """Return the answers of tests/runtime/libskipdec/programs/generate.cpp to ``lines``, in order."""
+    """Return the answers of programs/generate.cpp to ``lines``, in order."""
     done = subprocess.run(
         [built_program("generate"), bundle, json.dumps(options)],
         input="".join(json.dumps(line) + "\n" for line in lines),
