@@ -242,7 +242,8 @@ def _processors() -> int:
     """Return the number of usable processors, by affinity and control groups."""
     has_affinity = hasattr(os, "sched_getaffinity")
     allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    quota = run_path("engines/cgroups.py")["processor_quota"]()  # the package can't be imported
+    cgroups = run_path("src/skipdec/engines/cgroups.py")  # the package can't be imported yet
+    quota = cgroups["processor_quota"]()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 

@@ -93,9 +93,9 @@ def copy_context(target: Path) -> None:
     ).stdout
     ignore = (ROOT / ".dockerignore").read_text()
     for name in filter(None, listed.split("\0")):
-        if is_in_context(name, ignore) and (ROOT / name).is_file():
+        if is_in_context(name, ignore) and os.path.lexists(ROOT / name):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target / name)
+            shutil.copy(ROOT / name, target / name, follow_symlinks=False)
 
 
 def script(stage: Stage, context: Path) -> list[str]:

@@ -66,7 +66,6 @@ pip_install() {
 }
 
 # install_editable EXTRAS: skipdec from this checkout, with what the extras need.
-# Type checkers can't follow its import hook: CONTRIBUTING.md says what to do for one's own scripts.
 install_editable() { pip_install --no-build-isolation --editable ".[$1]"; }
 
 if [[ ! -e "$environment/stamp" ]]; then

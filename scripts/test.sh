@@ -14,16 +14,10 @@ ruff format --check .
 ruff check .
 lint-imports --no-cache --no-logo
 
-# The repository root is the package, which mypy only recognises where it is installed under its
-# name, without the kernels. Of build/, all but their objects goes first: setuptools would pack files
-# from it that the tree no longer has.
-installed="$environment/installed"
-rm -rf build/lib* build/bdist* "$installed"
-CXX=/bin/false pip install --quiet --no-deps --no-build-isolation --target "$installed" .
 mypy=(mypy --cache-dir "$environment/mypy_cache")
-MYPYPATH="$installed" "${mypy[@]}" -p skipdec
-MYPYPATH="$installed" "${mypy[@]}" tests/typed_calls.py
-MYPYPATH="$installed:scripts:scripts/attack" "${mypy[@]}" --explicit-package-bases scripts
+MYPYPATH=src "${mypy[@]}" -p skipdec
+MYPYPATH=src "${mypy[@]}" tests/typed_calls.py
+MYPYPATH="src:scripts:scripts/attack" "${mypy[@]}" --explicit-package-bases scripts
 
 # One thread pool per worker process: two workers with two threads each would fight over two cores.
 # A worker keeps a file's tests together, for their fixtures, and begins with the slow files.

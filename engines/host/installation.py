@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-_ROOT = Path(__file__).parents[2]  # the package: in a checkout, its root
+_ROOT = Path(__file__).resolve().parents[2]  # the package; in a checkout, the repository
 
 
 def own_version() -> str:

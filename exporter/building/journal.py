@@ -113,7 +113,7 @@ def compiling_tool_versions() -> dict[str, str]:
 @cache
 def _code_digest() -> str:
     """SHA-256 of the source: engines that other code has built are not reused."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).resolve().parents[2]  # the package; in a checkout, the repository
     digest = hashlib.sha256()
     for path in sorted(path for pattern in _CODE for path in root.glob(pattern)):
         name = path.relative_to(root).as_posix()

@@ -74,7 +74,7 @@ def _examples(text: str) -> str:
 
 def python_page() -> str:
     """A heading for each floor; mkdocstrings makes a section of the line of each public name."""
-    package = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    package = ast.parse((ROOT / "src/skipdec/__init__.py").read_text(encoding="utf-8"))
     names: dict[str, list[str]] = {floor: [] for floor in FLOORS}
     for statement in ast.walk(package):
         if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module:

@@ -30,7 +30,7 @@ if [[ "$(cat "$environment/stamp" 2>/dev/null)" != "$stamp" ]]; then
         >"$environment/tritonserver/libraries"
     # Its parts: a link to the checkout, which this may lie in, would be a circle to who follows links.
     mkdir -p "$packages/skipdec"
-    ln -sfn "$repository"/{__init__.py,py.typed,cli.py,engines,runtime,exporter,calib} \
+    ln -sfn "$repository"/{src/skipdec/{__init__.py,py.typed,cli.py},engines,runtime,exporter,calib} \
         "$packages/skipdec/"
     echo "$stamp" >"$environment/stamp"
 fi

@@ -147,7 +147,9 @@ def test_containers_are_unprivileged_and_write_only_to_memory(name: str) -> None
     assert all(mount.endswith(":ro") for mount in COMPOSE["volumes"])
 
 
-@pytest.mark.parametrize("path", ["cli.py", "engines/host/gpus.py", "scripts/constraints.txt"])
+@pytest.mark.parametrize(
+    "path", ["src/skipdec/cli.py", "engines/host/gpus.py", "scripts/constraints.txt"]
+)
 def test_the_image_is_made_of_the_package(path: str) -> None:
     assert is_in_context(path, (ROOT / ".dockerignore").read_text())
 

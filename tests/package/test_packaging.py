@@ -13,22 +13,20 @@ from runpy import run_path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "skipdec"
 KERNELS = Path("engines", "kernels", "native")
 RUNTIME = Path("runtime", "native")
 HAS_COMPILER = shutil.which(os.environ.get("CXX", "g++")) is not None
-NOT_SHIPPED = {"tests", "scripts", "docs", "examples", "build", "dist"}
 
 
 def package_files() -> set[str]:
     """Return every file that the wheel must contain, as ``skipdec/...``."""
-    folders = [
-        folder
-        for folder in ROOT.iterdir()
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in NOT_SHIPPED
+    folders = [folder for folder in PACKAGE.iterdir() if folder.is_dir()]
+    sources = [
+        *PACKAGE.glob("*.py"),
+        *(file for folder in folders for file in folder.rglob("*.py")),
     ]
-    root = set(ROOT.glob("*.py")) - {ROOT / "setup.py"}
-    sources = [*root, *(file for folder in folders for file in folder.rglob("*.py"))]
-    return {f"skipdec/{file.relative_to(ROOT).as_posix()}" for file in sources} | {
+    return {file.relative_to(PACKAGE.parent).as_posix() for file in sources} | {
         "skipdec/py.typed",
         "skipdec/runtime/serving/http/playground.html",
     }
@@ -52,10 +50,11 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     are compiled.
     """
     folder = tmp_path_factory.mktemp("sdist")
+    shutil.copytree(PACKAGE, folder / "tree" / "src" / "skipdec", symlinks=True)
     for name in package_files():
-        target = folder / "tree" / Path(name).relative_to("skipdec")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / Path(name).relative_to("skipdec"), target)
+        target = folder / "tree" / "src" / name
+        target.parent.resolve().mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "src" / name, target)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "tree")
     shutil.copytree(ROOT / KERNELS, folder / "tree" / KERNELS)

@@ -1,0 +1,57 @@
+"""A checkout, whatever its folder is called, never takes the place of the installed package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import skipdec
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "skipdec"
+FLOORS = ("calib", "engines", "exporter", "runtime")
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Path:
+    """A folder that holds this checkout under the name ``skipdec``."""
+    (tmp_path / "skipdec").symlink_to(ROOT)
+    return tmp_path
+
+
+@pytest.mark.parametrize("inside", [".", "skipdec", "skipdec/runtime"])
+def test_python_beside_a_clone_imports_the_installation(parent: Path, inside: str) -> None:
+    code = "import skipdec, skipdec.engines.manifest; print(skipdec.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=parent / inside, capture_output=True, text=True
+    )
+    assert found.stdout.strip() == skipdec.__file__, found.stderr
+
+
+def test_a_wheel_is_found_beside_a_clone(parent: Path, tmp_path: Path) -> None:
+    """The installation is a regular package, which the import system prefers to a namespace."""
+    site = tmp_path / "site"
+    (site / "skipdec").mkdir(parents=True)
+    (site / "skipdec" / "__init__.py").write_text("kind = 'installed'\n")
+    found = subprocess.run(
+        [sys.executable, "-c", "import skipdec; print(skipdec.kind)"],
+        cwd=parent,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.strip() == "installed", found.stderr
+
+
+def test_the_root_of_the_repository_is_no_package() -> None:
+    assert not (ROOT / "__init__.py").exists()
+    assert {entry.name for entry in PACKAGE.iterdir() if entry.is_symlink()} == set(FLOORS)
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_folder_of_the_root_is_a_part_of_the_package(floor: str) -> None:
+    assert (PACKAGE / floor).readlink() == Path("..", "..", floor)
