@@ -1,7 +1,8 @@
-"""Reads JSON files that somebody else wrote: whatever lies there, an answer or a named error."""
+"""JSON files: read within bounds, whoever wrote them, and sealed with their own digest."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -170,3 +171,36 @@ def _value_problem(document: Any) -> str | None:  # noqa: ANN401
 
 def _advised(problem: str, remedy: str) -> str:
     return f"{problem}; {remedy}" if remedy else problem
+
+
+_NO_DIGEST = "0" * 64
+_LINE = (
+    '\n  "digest": "'  # once in the text: deeper keys stand further right, texts hold no newline
+)
+
+
+def canonical_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)
+    """Canonical key order, two spaces a level, a final newline."""
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def sealed_text(document: Mapping[str, Any]) -> str:
+    """Canonical text of ``document`` with its digest, in place of the one it has, if any.
+
+    The digest is the SHA-256 of this very text with 64 zeros where the digest stands.
+    """
+    blank = _blank(document)
+    return blank.replace(_LINE + _NO_DIGEST, _LINE + _sha256(blank), 1)
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest that `sealed_text` puts there."""
+    return _sha256(_blank(document))
+
+
+def _blank(document: Mapping[str, Any]) -> str:
+    return canonical_text({**document, "digest": _NO_DIGEST})
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

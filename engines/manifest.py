@@ -20,9 +20,8 @@ from pydantic import (
 )
 
 from .checking import FrozenModel
-from .documents import parse_json
+from .documents import canonical_text, document_digest, parse_json
 from .errors import BundleError
-from .sealing import canonical_text, document_digest
 
 FORMAT_VERSION = 3
 UPGRADED_VERSION = 2  # what `skipdec upgrade` makes the present one of

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...engines.bundle import replace_file
+from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.console import print_json, result_console, stderr_console
 from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
-from ...engines.sealing import sealed_text
 from ...runtime.commands.options import EngineOptions
 from ..fitting.inputs import FitConfig
 from ..fitting.options import ModelOptions, choose_goal, choose_source

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...engines.host.console import print_json, result_console
-from ...engines.host.extras import require_extra
+from ...engines.host.console import print_json, reporting, result_console
+from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
-from ...engines.host.streams import reporting
 from ..tuning.config import TuneConfig
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.errors import UsageError
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ..pictures import frame
 from .fitting import Fit

@@ -13,7 +13,7 @@ from ...engines.bundle import EngineBundle, write_schedule
 from ...engines.bundle.place import bundle_place
 from ...engines.errors import CheckpointError
 from ...engines.host.events import Events
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
 from ...exporter.config import ExportConfig
 from ...runtime.schedule import ExitSchedule

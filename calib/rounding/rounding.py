@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ...engines.checking import Problems
+from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec
-from ...engines.sealing import sealed_text
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...runtime.schedule.resolved import schedule_file

@@ -10,8 +10,7 @@ from importlib.util import find_spec
 
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
-from ...engines.host.extras import require_extra
-from ...engines.host.installation import install_command
+from ...engines.host.installation import install_command, require_extra
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule

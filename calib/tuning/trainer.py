@@ -26,8 +26,8 @@ from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from .config import DistillationConfig, LoraConfig, TuneConfig
 from .divergence import DivergenceCheck, are_finite, divergence, everywhere
 from .model import IGNORED_LABEL, SkipModel
-from .saves import Save
 from .schedules import StepSchedules
+from .work import Save
 
 if TYPE_CHECKING:
     from peft import PeftModel

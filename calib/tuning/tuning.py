@@ -11,18 +11,17 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
+from ...engines.documents import sealed_text
 from ...engines.host.events import Events
-from ...engines.host.extras import missing_modules
-from ...engines.sealing import sealed_text
+from ...engines.host.installation import missing_modules
 from ...engines.writing import naming_full_disk, write_file
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.resolved import schedule_file
-from .card import tuned_card
 from .config import TuneConfig
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
-from .report import TuningReport, make_report, plot_curves
+from .report import TuningReport, make_report, plot_curves, tuned_card
 from .work import CURVES_NAME, FREE_OPTIONS, REPORT_NAME, num_processes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle import WeightsPlace
 from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
-from ..host.extras import require_extra
+from ..host.installation import require_extra
 from ..host.processor import integer_products_may_saturate, quota_cores, thread_problems
 from ..kernels.library import require_library
 from ..manifest import DType, EngineKind, EngineSpec, KVBucket, TensorRole

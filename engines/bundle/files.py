@@ -11,10 +11,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..documents import open_regular, parse_json, read_file
+from ..documents import canonical_text, open_regular, parse_json, read_file, sealed_text
 from ..errors import BundleError
 from ..manifest import EngineSpec, FileRecord, Manifest
-from ..sealing import canonical_text, sealed_text
 from ..writing import naming_file
 from .directory import HeldDirectory
 from .ownership import is_at, open_own

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..documents import parse_json, read_file
+from ..documents import canonical_text, parse_json, read_file
 from ..errors import BundleError
 from ..manifest import (
     FORMAT_VERSION,
@@ -19,7 +19,6 @@ from ..manifest import (
     Manifest,
     json_digest,
 )
-from ..sealing import canonical_text
 from ..targets import TARGETS, target_of
 from .bundle import EngineBundle
 from .directory import HeldDirectory

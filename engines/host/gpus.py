@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .extras import missing_modules
+from .installation import missing_modules
 
 # What the runtime says where there is nothing to be found, as opposed to something being broken.
 _NO_DRIVER, _NO_DEVICE = "cudaErrorInsufficientDriver", "cudaErrorNoDevice"

@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..errors import EnvironmentMismatchError
-from ..host.extras import require_extra
-from ..host.installation import install_command
+from ..host.installation import install_command, require_extra
 
 TensorRtTarget = Literal["tensorrt", "tensorrt-rtx"]
 

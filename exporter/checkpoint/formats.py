@@ -21,7 +21,7 @@ import numpy as np
 
 from ...engines.documents import parse_json
 from ...engines.errors import CheckpointError
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from .reader import StoredTensor, StoredType
 
 _STORED_TYPES: dict[str, tuple[StoredType, str]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.checking import expanded
 from ...engines.errors import CheckpointError, did_you_mean
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ..architecture.architecture import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
 from .template import TEMPLATE_NAME

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...engines.documents import read_file
 from ...engines.errors import CheckpointError
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
 
 _LARGEST = 1 << 28  # bytes

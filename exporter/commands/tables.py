@@ -8,10 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ...engines.host.console import print_facts, print_json, result_console
+from ...engines.host.console import print_facts, print_json, reporting, result_console
 from ...engines.host.events import Events
 from ...engines.host.progress import ConsoleProgress
-from ...engines.host.streams import reporting
 from ...engines.manifest import BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..config import DEFAULT_TARGET

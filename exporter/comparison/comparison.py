@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engines.host.events import Events
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from .config import CompareConfig
 from .report import ComparisonReport
 

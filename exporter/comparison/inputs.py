@@ -12,7 +12,7 @@ from ...engines.backends.recording import Recording
 from ...engines.errors import UsageError
 from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, TensorRole
 from ...engines.memory import Array
-from ..verification.placing import placing
+from ..verification.caches import placing
 
 _CACHES = (
     (TensorRole.PAST_KEY, TensorRole.PRESENT_KEY),

@@ -15,8 +15,8 @@ from polygraphy.backend.onnxrt import OnnxrtRunner
 from ...engines.backends.ort import cpu_session_options, open_session
 from ...engines.bundle import EngineBundle, file_record
 from ...engines.errors import EnvironmentMismatchError, UsageError
-from ...engines.host.extras import require_extra
 from ...engines.host.gpus import survey_gpus
+from ...engines.host.installation import require_extra
 from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.targets import compiled_targets, target_of

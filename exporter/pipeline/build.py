@@ -11,7 +11,7 @@ from ...engines.bundle.writer import check_target
 from ...engines.checking import Problems, expanded
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...engines.manifest import Manifest
 from ...runtime.schedule.resolved import bundle_schedule
 from ..config import BuildConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ...engines.bundle import EngineBundle
-from ...engines.host.collection import collection_paused
+from ...engines.host.process import collection_paused
 from ...engines.host.signals import interrupts_deferred
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ...engines.targets import target_of

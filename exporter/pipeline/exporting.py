@@ -17,7 +17,7 @@ from ...engines.errors import (
     did_you_mean,
 )
 from ...engines.host.events import Events
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...engines.kernels.library import find_library
 from ...engines.manifest import FloatType, ModelSpec, PrecisionSpec
 from ...engines.targets import exported_targets

@@ -1,4 +1,4 @@
-"""What a key or value cache of any type stands for."""
+"""Caches that engines are given, and the positions of a call's tokens in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines.manifest import KV_SCALE_BYTES, TensorSpec
+from ...engines.manifest import KV_SCALE_BYTES, TensorRole, TensorSpec
 from ...engines.memory import Array, numpy_dtype
 
 
@@ -29,3 +29,18 @@ def cache_values(cache: Array, past: TensorSpec) -> NDArray[np.float32]:
         return np.multiply(cache[..., :-KV_SCALE_BYTES], scale, dtype=np.float32)
     stored = cache.view(ml_dtypes.bfloat16) if past.dtype == "bfloat16" else cache
     return np.asarray(stored, np.float32)
+
+
+def placing(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:
+    """All that says where ``num_tokens`` tokens a row stand, the first at ``starts`` [B].
+
+    The mask is bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``.
+    """
+    positions = starts[:, None] + np.arange(num_tokens)  # [B, S]
+    return {
+        TensorRole.POSITION_IDS: positions,
+        TensorRole.WRITE_INDICES: starts,
+        TensorRole.ATTENTION_MASK: (np.arange(capacity) <= positions[..., None])[:, None],
+        TensorRole.SEQLENS_K: (starts + num_tokens - 1).astype(np.int32),
+        TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(starts.max() + num_tokens, np.int32),
+    }

@@ -14,7 +14,7 @@ from ...engines.manifest import TensorRole
 from ...engines.memory import Array
 from ...runtime.stitching.stitcher import cache_tensors, run_once
 from ..architecture.modules import call_by_role
-from .placing import placing
+from .caches import placing
 
 
 class EngineCalls(ABC):

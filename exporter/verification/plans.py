@@ -17,8 +17,8 @@ from ...engines.manifest import BuildSpec, DType, EngineSpec, KVBucket, TensorRo
 from ...engines.memory import Array, Tensor
 from ...runtime.stitching.device.buffers import Field, Staging
 from ...runtime.stitching.stitcher import cache_tensors, run_once
+from .caches import placing
 from .calls import EngineCalls
-from .placing import placing
 
 
 class DeviceCalls(EngineCalls):

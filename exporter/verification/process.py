@@ -10,7 +10,7 @@ from typing import Any
 from ...engines.bundle import EngineBundle
 from ...engines.errors import VerificationError
 from ...engines.host.events import Events
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...engines.host.worker import Worker, WorkerCrashError
 from ...engines.manifest import ModelSpec
 from ..config import GIB, CheckpointSource

@@ -11,8 +11,8 @@ import os
 import sys
 
 from ...engines.errors import SkipDecError
-from ...engines.host.collection import collection_paused
 from ...engines.host.events import Events
+from ...engines.host.process import collection_paused
 from ...engines.host.worker import WorkerLines
 from ...engines.manifest import ModelSpec
 

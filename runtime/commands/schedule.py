@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...engines.checking import expanded
+from ...engines.documents import sealed_text
 from ...engines.errors import UsageError, shown
 from ...engines.host.application import Application
 from ...engines.host.console import print_table, reports_errors, result_console
 from ...engines.host.options import AsJson, BundlePath
-from ...engines.sealing import sealed_text
 
 if TYPE_CHECKING:
     from ..schedule import ExitSchedule, LayerPlan

@@ -11,7 +11,7 @@ import typer
 from pydantic import Field
 
 from ...engines.checking import MemorySize, Option
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...engines.host.options import from_options
 from ..serving.config import ServiceConfig
 from ..serving.http.config import ServerConfig

@@ -8,9 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from ...engines.errors import EnvironmentMismatchError, UsageError
-from ...engines.host.extras import EXTRAS, missing_modules
 from ...engines.host.gpus import survey_gpus
-from ...engines.host.installation import install_command, own_version
+from ...engines.host.installation import EXTRAS, install_command, missing_modules, own_version
 from ...engines.host.processor import (
     available_cores,
     processor_flags,

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...engines.documents import parse_json, read_json
+from ...engines.documents import document_digest, parse_json, read_json
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, shown
 from ...engines.manifest import json_digest
 from ...engines.registry import Registry
-from ...engines.sealing import document_digest
 from .decays import DECAYS
 from .placements import PLACEMENTS
 from .presets import preset_budgets, speedup_of

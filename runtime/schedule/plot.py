@@ -8,7 +8,7 @@ from textwrap import fill
 import numpy as np
 
 from ...engines.errors import UsageError
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ..pictures import WIDTH, picture_style, save_picture
 from .schedule import ExitSchedule
 from .text import format_schedule

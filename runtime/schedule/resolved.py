@@ -10,8 +10,8 @@ from typing import Any
 
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.place import SCHEDULE_NAME
+from ...engines.documents import canonical_text
 from ...engines.errors import BundleError, ScheduleError
-from ...engines.sealing import canonical_text
 from .presets import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
 from .text import format_schedule, lent_horizon

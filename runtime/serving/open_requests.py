@@ -12,7 +12,7 @@ from functools import partial
 from time import time_ns
 
 from ...engines.errors import ClosedError, OverloadedError, UsageError
-from ...engines.host.forks import HomeProcess
+from ...engines.host.process import HomeProcess
 from ..tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .deadline import DeadlineTimer
 from .engine_loop import EngineRequest, StepResult

@@ -26,7 +26,7 @@ from pydantic import Field
 from ...engines.checking import MemorySize, ValidatedConfig, plain
 from ...engines.documents import open_regular
 from ...engines.errors import SkipDecError, UsageError, did_you_mean
-from ...engines.host.extras import require_extra
+from ...engines.host.installation import require_extra
 from ...engines.writing import naming_file
 from ..requests.records import (
     BadRecord,

@@ -13,7 +13,7 @@ from ...engines.backends.device import Device
 from ...engines.backends.session import EngineBackend
 from ...engines.errors import CapacityError, ClosedError, SkipDecError
 from ...engines.host.exits import NATIVE_WORK
-from ...engines.host.forks import HomeProcess
+from ...engines.host.process import HomeProcess
 from ..kv.pool import BufferPool, KVMemory
 from .slots import SlotStitcher
 from .stitcher import Stitcher

@@ -31,7 +31,7 @@ from tiny import tiny_bundle
 import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
 from skipdec import Generator, SamplingParams
 from skipdec.engines.bundle import file_record, write_schedule
-from skipdec.engines.sealing import sealed_text
+from skipdec.engines.documents import sealed_text
 
 SECONDS = 20
 MEMORY = 3 * 2**29

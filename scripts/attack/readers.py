@@ -29,8 +29,8 @@ from typing import Any
 
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.bundle.contract import check_contract
+from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import SkipDecError
-from skipdec.engines.sealing import sealed_text
 from skipdec.runtime.schedule.resolved import bundle_schedule
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 

@@ -13,11 +13,10 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from .engines.host.application import Application, CommandGroup
-from .engines.host.console import reports_errors
+from .engines.host.console import discard_stdout, prepare_streams, reports_errors
 from .engines.host.installation import own_version
 from .engines.host.processor import restart_with_huge_pages
 from .engines.host.signals import Interrupts
-from .engines.host.streams import discard_stdout, prepare_streams
 
 _COMMANDS = {  # name → the module whose `register` adds it, and its purpose
     "export": ("exporter.commands.export", "Compile an OPT checkpoint to a verified bundle."),

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.documents import document_digest
 from skipdec.engines.errors import BundleError
 from skipdec.engines.manifest import FileRecord, Manifest
-from skipdec.engines.sealing import document_digest
 
 
 def edited(bundle: EngineBundle, edit: Callable[[dict[str, Any]], object]) -> str:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from skipdec.engines.sealing import document_digest, sealed_text
+from skipdec.engines.documents import document_digest, sealed_text
 
 DOCUMENT = {"a": [1, {"digest": "0" * 64}], "name": '\n  "digest": "', "é": 0.5}
 

@@ -16,9 +16,9 @@ from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.backends.session import EngineSession
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle.place import bundle_place
+from skipdec.engines.documents import document_digest
 from skipdec.engines.errors import BundleError
 from skipdec.engines.manifest import EngineSpec, KVBucket, Manifest
-from skipdec.engines.sealing import document_digest
 
 STRUCTURE = "pre_norm"
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from ....engines.errors import ClosedError, SkipDecError, UsageError
-from ....engines.host.descriptors import open_descriptors, raise_descriptor_limit
+from ....engines.host.process import open_descriptors, raise_descriptor_limit
 from ....engines.host.signals import SIGNALS
 from ..service import EngineService
 from .app import build_app

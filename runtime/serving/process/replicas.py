@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Self
 
 from ....engines.errors import OverloadedError, UsageError
-from ....engines.host.forks import HomeProcess
+from ....engines.host.process import HomeProcess
 from ...requests.prompts import Prompt
 from ...schedule import ExitSchedule
 from ...scheduling.stats import EngineStats

@@ -114,7 +114,7 @@ def full_disk(path: object) -> object:
     [
         ("skipdec.exporter.pipeline.plan.shutil.disk_usage", full_disk, CapacityError, "are free"),
         (
-            "skipdec.engines.host.extras.missing_modules",
+            "skipdec.engines.host.installation.missing_modules",
             lambda extra: ("torch",),
             MissingExtraError,
             r"needs torch.*pip install .*\[export\]'",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.calib.tuning.saves import SEAL_NAME, Save
-from skipdec.calib.tuning.work import REPORT_NAME, TuningDirectories
+from skipdec.calib.tuning.work import REPORT_NAME, SEAL_NAME, Save, TuningDirectories
 from skipdec.engines.errors import UsageError
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.engines.host.console import TRACEBACKS, print_json, reports_errors
-from skipdec.engines.host.streams import reporting
+from skipdec.engines.host.console import TRACEBACKS, print_json, reporting, reports_errors
 
 
 @pytest.mark.parametrize(

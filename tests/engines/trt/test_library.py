@@ -47,7 +47,7 @@ def test_a_missing_library_comes_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    monkeypatch.setattr("skipdec.engines.host.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("skipdec.engines.host.installation.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[tensorrt\]"):
         load_library("tensorrt")
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
 from skipdec.engines.manifest import json_digest
-from skipdec.engines.sealing import sealed_text
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.presets import preset_budgets
 from skipdec.runtime.schedule.resolved import schedule_file

@@ -18,8 +18,8 @@ from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle import upgrading as upgrading_files
 from skipdec.engines.bundle.place import WriterLock
+from skipdec.engines.documents import canonical_text
 from skipdec.engines.errors import BundleError
-from skipdec.engines.sealing import canonical_text
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.resolved import bundle_schedule
 from skipdec.runtime.schedule.text import parse_schedule

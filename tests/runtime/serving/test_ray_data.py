@@ -16,7 +16,7 @@ from page_blocks import blocks, run_python
 from text_bundles import STRUCTURE
 
 from skipdec import Generator, SamplingParams, UsageError
-from skipdec.engines.host.extras import missing_modules
+from skipdec.engines.host.installation import missing_modules
 from skipdec.runtime.serving.ray_data import (
     FileContinuer,
     PredictorConfig,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from skipdec.engines.documents import canonical_text
 from skipdec.engines.manifest import json_digest
-from skipdec.engines.sealing import canonical_text
 
 
 def unchanged(document: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from built_engines import RandomReader, tiny_spec
 from canonical_graphs import canonical_graph
 
-from skipdec.engines.host.extras import missing_modules
+from skipdec.engines.host.installation import missing_modules
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorSpec
 from skipdec.engines.trt.build import BuildOptions, PlanRequest, Profile
 from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters

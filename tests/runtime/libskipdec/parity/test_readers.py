@@ -13,7 +13,7 @@ from attack.readers import python_verdict as verdict_of_python
 from programs import built_program
 
 from skipdec.engines.bundle import file_record
-from skipdec.engines.sealing import sealed_text
+from skipdec.engines.documents import sealed_text
 from skipdec.runtime.schedule.default import write_schedule
 
 Edit = Callable[[dict[str, Any]], object]

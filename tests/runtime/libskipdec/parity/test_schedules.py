@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from programs import built_program
 
+from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
-from skipdec.engines.sealing import sealed_text
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.presets import fitting_presets
 from skipdec.runtime.schedule.resolved import schedule_file

@@ -10,7 +10,7 @@
 
 namespace skipdec::runtime {
 
-// As Python's engines/sealing.py writes it.
+// As Python's engines/documents.py writes it.
 inline std::string sealed(nlohmann::json document) {
   document["digest"] = std::string(64, '0');
   return fuzzing::sealed(document.dump(2) + "\n");
