@@ -4,7 +4,7 @@
 #     docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/restaurants-int8:/srv/bundle:ro" skipdec:0.1.0
 #
 # What follows the image's name replaces the last line: /srv/bundle --schedule 2x --allow-schedule 4x.
-# Only what serving needs is installed: no torch, no compiler. scripts/rehearse_container.py runs these
+# Only what serving needs is installed: no torch, no compiler. scripts/environments/rehearse_container.py runs these
 # steps where there is no Docker.
 
 FROM python:3.11-slim-bookworm AS build

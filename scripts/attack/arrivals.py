@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tiny import tiny_bundle
+from harness import tiny_bundle
 
 from skipdec import Engine, Generator, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory

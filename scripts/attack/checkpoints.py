@@ -20,8 +20,8 @@ from collections import Counter
 from pathlib import Path
 
 import torch
+from harness import CONFIG
 from safetensors.torch import save
-from tiny import CONFIG
 
 from skipdec.engines.documents import parse_json
 from skipdec.engines.errors import CheckpointError, SkipDecError

@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-from tiny import tiny_bundle
+from harness import tiny_bundle
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import ClosedError, SkipDecError

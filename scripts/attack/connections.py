@@ -32,11 +32,11 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Event, Thread
 
-from tiny import tiny_bundle
+from harness import tiny_bundle
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the load generator lies
 
-from bench.process import skipdec_command
+from benchmarks.process import skipdec_command
 
 _KEY = "key"
 _CONNECTIONS = 16

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+from harness import tiny_bundle
 from soak import Server, started
-from tiny import tiny_bundle
 
 _GREEDY, _OTHER = "greedy-client", "other-client"
 _TEXTS = 64

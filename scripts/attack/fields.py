@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiny import tiny_bundle
+from harness import tiny_bundle
 
 from skipdec.runtime.serving.http.protocol.request import CompletionRequest
 

@@ -31,8 +31,8 @@ from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
+from harness import tiny_bundle
 from soak import Server, started
-from tiny import tiny_bundle
 
 _CLIENTS = 12
 _STOPS = 4  # of a worker, in a round

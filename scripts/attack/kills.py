@@ -28,7 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tiny import CONFIG
+from harness import CONFIG
 
 from skipdec.engines.bundle import EngineBundle, write_schedule
 from skipdec.engines.bundle import place as bundle_place

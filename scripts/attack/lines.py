@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tiny import tiny_bundle
+from harness import tiny_bundle
 
 import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
 from skipdec import Generator, SamplingParams

@@ -344,7 +344,7 @@ def compare(
 
 def main() -> int:
     """Try, and print what only one reader refuses."""
-    from tiny import tiny_bundle
+    from harness import tiny_bundle
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=20000, help="bundles tampered with")

@@ -26,16 +26,16 @@ from statistics import mean
 from threading import Thread
 from urllib.request import urlopen
 
-from tiny import tiny_bundle
+from harness import tiny_bundle
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the load generator lies
 
-from bench.load.arrivals import ClosedLoop, Result
-from bench.load.figures import Figures, Objectives
-from bench.load.lengths import Lengths
-from bench.load.openai import OpenAIClient
-from bench.load.requests import drawn, impatient
-from bench.process import anonymous_bytes, skipdec_command
+from benchmarks.load.arrivals import ClosedLoop, Result
+from benchmarks.load.figures import Figures, Objectives
+from benchmarks.load.lengths import Lengths
+from benchmarks.load.openai import OpenAIClient
+from benchmarks.load.requests import drawn, impatient
+from benchmarks.process import anonymous_bytes, skipdec_command
 
 _SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")
 _SAMPLES = 200  # of memory

@@ -23,8 +23,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from forked import run_forked
-from tiny import tiny_bundle
+from harness import run_forked, tiny_bundle
 
 import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
 from skipdec import Generator, SamplingParams

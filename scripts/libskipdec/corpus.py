@@ -17,7 +17,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
-from tiny import tiny_bundle
+from harness import tiny_bundle
 
 import skipdec
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.record import ROOT, records
+from benchmarks.record import ROOT, records
 
 from skipdec.engines.host.console import markdown_table
 
@@ -20,7 +20,7 @@ FIGURES = ROOT / "docs" / "benchmarks" / "cpu"
 PAGE = FIGURES.with_suffix(".md")
 _INTRODUCTION = """# Figures on a CPU
 
-Drawn by `scripts/pages/cpu.py` from `docs/benchmarks/cpu/*.json`, which `scripts/bench_cpu.py`
+Drawn by `scripts/pages/cpu.py` from `docs/benchmarks/cpu/*.json`, which `scripts/bench.py cpu`
 measures, a file for each processor. Weights are random at real sizes, opt-1.3b where nothing else
 is said; a step attends to 160 positions unless a row says otherwise. What is compared runs in turn,
 step by step, in one process on one pool of threads: a ratio is the median of the rounds' ratios,

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.peers.cells import PROMPT
-from bench.peers.verdict import Comparison, with_spread
-from bench.record import ROOT, records
+from benchmarks.peers.cells import PROMPT
+from benchmarks.peers.verdict import Comparison, with_spread
+from benchmarks.record import ROOT, records
 
 from skipdec.engines.host.console import markdown_table
 
@@ -22,7 +22,7 @@ _PEERS = ("CTranslate2", "OpenVINO")
 _INTRODUCTION = f"""# Beside other engines
 
 Drawn by `scripts/pages/peers.py` from `docs/benchmarks/peers/*.json`, which
-`scripts/bench_peers.py` measures, a file for each processor. Full depth, random weights at real
+`scripts/bench.py peers` measures, a file for each processor. Full depth, random weights at real
 sizes, greedy, prompts of {PROMPT} random tokens where decoding is timed, each engine in a process
 of its own, one at a time, in turn. Every engine is started anew several times: the time is the
 median of its starts, in brackets the fastest and the slowest start. Ratio: the faster peer's time ÷

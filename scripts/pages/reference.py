@@ -1,4 +1,4 @@
-"""Writes docs/reference, which Git ignores: pages that follow from the code. See scripts/docs.sh.
+"""Writes docs/reference, which Git ignores: pages that follow from the code. See site.sh.
 
 Commands come from typer, Python's names from what ``skipdec`` exports (mkdocstrings fills them),
 the manifest's fields from its JSON Schema, exit codes from the errors.

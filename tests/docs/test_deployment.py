@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+from environments.rehearse_container import is_in_context, parse
 from page_blocks import ROOT
-from rehearse_container import is_in_context, parse
 from typer.main import get_command
 
 from skipdec.cli import build_app
@@ -162,7 +162,7 @@ def test_the_image_is_made_of_nothing_else(path: str) -> None:
 
 
 def test_the_rehearsal_knows_every_instruction() -> None:
-    from rehearse_container import script
+    from environments.rehearse_container import script
 
     lines = [line for stage in STAGES for line in script(stage, Path("/context"))]
     assert any("pip install" in line for line in lines)

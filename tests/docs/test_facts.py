@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from bench.record import records
+from benchmarks.record import records
 from page_blocks import ROOT, blocks
 from pages import cpu, peers
 from pages.one_model import FIGURES, PICTURE, digest, table

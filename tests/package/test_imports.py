@@ -157,8 +157,11 @@ def test_commands_beyond_the_cpu_extra_name_the_extra_they_need() -> None:
 
 def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from skipdec.engines.errors import MissingExtraError
-    from skipdec.engines.host import extras
+    from skipdec.engines.host import installation
 
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "torch" else object())
+    def find_spec(name: str) -> object | None:
+        return None if name == "torch" else object()
+
+    monkeypatch.setattr(installation, "find_spec", find_spec)
     with pytest.raises(MissingExtraError, match=r"torch.*pip install .*\[export\]"):
-        extras.require_extra("export", "skipdec export")
+        installation.require_extra("export", "skipdec export")

@@ -13,10 +13,10 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gpu_check.sh"], "--out is missing"),
-        (["gpu_check.sh", "--nonsense"], "scripts/gpu_check.sh --rehearse --out DIR"),
-        (["pack_wheels.sh"], "scripts/pack_wheels.sh DIR [PIECE_MIB]"),
-        (["docs.sh", "publish"], "scripts/docs.sh [serve|build]"),
+        (["gpu/check.sh"], "--out is missing"),
+        (["gpu/check.sh", "--nonsense"], "scripts/gpu/check.sh --rehearse --out DIR"),
+        (["gpu/pack_wheels.sh"], "scripts/gpu/pack_wheels.sh DIR [PIECE_MIB]"),
+        (["pages/site.sh", "publish"], "scripts/pages/site.sh [serve|build]"),
     ],
 )
 def test_usage(arguments: list[str], message: str, tmp_path: Path) -> None:

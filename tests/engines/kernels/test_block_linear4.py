@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from bench.products import matmul_nbits, session_of
+from benchmarks.kernels.products import matmul_nbits, session_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from bench.products import integer_chain, session_of
+from benchmarks.kernels.products import integer_chain, session_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session

@@ -29,7 +29,8 @@ PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=7)
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ray" / "continue_files.py"
 
 needs_ray = pytest.mark.skipif(
-    bool(missing_modules("ray")), reason="Ray is not installed; scripts/ray_data.sh brings it"
+    bool(missing_modules("ray")),
+    reason="Ray is not installed; scripts/environments/ray_data.sh brings it",
 )
 
 

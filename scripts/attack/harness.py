@@ -1,0 +1,130 @@
+"""Bundles to attack, and forked children, with limits of memory and time, that attack them.
+
+Forking a warm parent costs milliseconds, where a new Python that imports skipdec costs a second.
+The parent must not have started threads, hence may import engines but not have loaded any.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from skipdec.engines.errors import SkipDecError
+
+_MOST_BYTES = 65536  # of an outcome's text
+
+CONFIG = {
+    "model_type": "opt",
+    "architectures": ["OPTForCausalLM"],
+    "num_hidden_layers": 4,
+    "hidden_size": 32,
+    "word_embed_proj_dim": 32,
+    "ffn_dim": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 272,
+    "max_position_embeddings": 64,
+}
+
+
+def tiny_bundle(
+    directory: Path, *, seed: int = 0, quantize: str = "none", positions: int = 64
+) -> Path:
+    """Export a bundle below the new ``directory``, in a process of its own; some seconds."""
+    model = directory / "model"
+    model.mkdir(parents=True)
+    config = CONFIG | {"max_position_embeddings": positions}
+    (model / "config.json").write_text(json.dumps(config))
+    bundle = directory / "bundle"
+    command = [str(Path(sys.executable).with_name("skipdec")), "export", str(model)]
+    command += ["--load-format", "dummy", "--seed", str(seed), "--no-verify", "--quiet"]
+    command += ["--quantize", quantize]
+    subprocess.run([*command, "--output", str(bundle)], check=True, stdout=subprocess.DEVNULL)
+    return bundle
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a child ended.
+
+    ``kind``: "value" and "error" (one of ours) are as it should be; "traceback" is any other
+    exception, "hang" the time limit, "crash" a signal. ``text``: the value, error or traceback.
+    """
+
+    kind: Literal["value", "error", "traceback", "hang", "crash"]
+    text: str
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether somebody was told what is wrong, or nothing was."""
+        return self.kind in ("value", "error")
+
+
+def run_forked(work: Callable[[], str], *, seconds: float, memory: int) -> Outcome:
+    """Return how ``work()`` ends in a child that may take ``memory`` bytes more than we have."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _report(work, writer, memory)
+    os.close(writer)
+    try:
+        content, in_time = _read_all(reader, seconds)
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)  # a zombie doesn't mind
+        _, status = os.waitpid(child, 0)
+    if not in_time:
+        return Outcome("hang", f"still running after {seconds:g} s")
+    kind, _, text = content.decode(errors="replace").partition("\n")
+    if kind in ("value", "error", "traceback"):
+        return Outcome(kind, text)  # type: ignore[arg-type]  # as _report writes them
+    ended_by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else str(status)
+    return Outcome("crash", f"{ended_by}\n{content.decode(errors='replace')}")
+
+
+def _report(work: Callable[[], str], writer: int, memory: int) -> None:
+    """Write the outcome to ``writer`` and end this process."""
+    faulthandler.enable(writer)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit = _address_space() + memory
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    try:
+        text = f"value\n{work()}"
+    except SkipDecError as error:
+        text = f"error\n{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001  (what was not ours is what is looked for)
+        text = f"traceback\n{traceback.format_exc()}"
+    os.write(writer, text.encode(errors="replace")[:_MOST_BYTES])
+    os._exit(0)
+
+
+def _read_all(reader: int, seconds: float) -> tuple[bytes, bool]:
+    """What comes until the child closes its end; False if that takes longer than ``seconds``."""
+    deadline = os.times().elapsed + seconds
+    content = b""
+    while (left := deadline - os.times().elapsed) > 0:
+        ready, _, _ = select.select([reader], [], [], left)
+        if ready:
+            part = os.read(reader, _MOST_BYTES)
+            if not part:
+                return content, True
+            content += part
+    return content, False
+
+
+def _address_space() -> int:
+    """Bytes of virtual memory that this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * os.sysconf("SC_PAGE_SIZE")

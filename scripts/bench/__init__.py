@@ -1,1 +1,0 @@
-"""Benchmarks: what they measure and print; the commands beside this folder enter them."""

@@ -1,1 +1,0 @@
-"""What bench_cpu.py measures, a file for each kind of figure."""

@@ -1,1 +1,0 @@
-"""What bench_peers.py runs beside skipdec, and how it judges."""

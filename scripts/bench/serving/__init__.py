@@ -1,1 +1,0 @@
-"""Figures of running batches: what `scripts/bench_serving.py` prints."""

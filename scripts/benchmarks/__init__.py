@@ -1,0 +1,1 @@
+"""Benchmarks and what they share; scripts/bench.py runs them."""

@@ -1,0 +1,1 @@
+"""The figures of a CPU, a file for each kind."""

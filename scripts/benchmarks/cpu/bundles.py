@@ -1,0 +1,80 @@
+"""The bundles that are measured: exported once with random weights of real sizes, and opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.cpu.paired import Variant
+from benchmarks.process import run_measured, skipdec_command
+from skipdec import Generator
+
+# Options of the export by the end of a bundle's name. Caches are float16 beside int8 and int4.
+_OWN = ("--kernels", "skipdec")
+_ONNX_RUNTIME = ("--kernels", "onnxruntime")
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "float32": _OWN,
+    "float16": (*_OWN, "--fp16"),
+    "bfloat16": (*_OWN, "--dtype", "bfloat16"),
+    "int8": (*_OWN, "--quantize", "int8"),
+    "int8-kv-float32": (*_OWN, "--quantize", "int8", "--kv-dtype", "float32"),
+    "int8-kv-int8": (*_OWN, "--quantize", "int8", "--kv-dtype", "int8"),
+    "int8-onnxruntime": (*_ONNX_RUNTIME, "--quantize", "int8"),
+    "int4": (*_OWN, "--quantize", "int4"),
+    "int4-onnxruntime": (*_ONNX_RUNTIME, "--quantize", "int4"),
+}
+
+
+@dataclass
+class Bundles:
+    """Exports to ``work`` what is not there yet."""
+
+    work: Path
+    threads: int
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def path(self, model: str, kind: str) -> Path:
+        """``work/MODEL-KIND``, exported if need be; ``kind`` is one of ``_OPTIONS``."""
+        bundle = self.work / f"{model}-{kind}"
+        if not bundle.exists():
+            run_measured(export_command(model, _OPTIONS[kind], bundle))
+        return bundle
+
+    def variant(
+        self, model: str, kind: str, *, rows: int = 1, context: int = 160, schedule: str = "full"
+    ) -> Variant:
+        """A generator of its own, open until ``close``; weights are copied to its process.
+
+        Mapped ones lie in pages of the system's choice, which differ from file to file.
+        """
+        own = not kind.endswith("onnxruntime")  # whose operators copy weights anyway
+        generator = Generator.open(
+            self.path(model, kind),
+            max_batch_size=rows,
+            verify="graphs",
+            weights="copied" if own else "mapped",
+        )
+        return Variant(self._open.enter_context(generator), rows, context, schedule)
+
+    def close(self) -> None:
+        """Close the generators of all variants."""
+        self._open.close()
+
+
+def export_command(
+    model: str, options: Sequence[str], output: Path, *, load_format: str = "dummy"
+) -> list[str]:
+    """The command that exports random weights, unverified, and prints its report as JSON."""
+    return skipdec_command(
+        "export",
+        model,
+        *options,
+        f"--load-format={load_format}",
+        "--no-verify",
+        "--force",
+        "--json",
+        "-o",
+        str(output),
+    )

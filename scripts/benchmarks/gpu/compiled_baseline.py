@@ -1,0 +1,122 @@
+"""What skipdec is compared with on a GPU: Hugging Face's model, static cache, torch.compile.
+
+    python scripts/benchmarks/gpu/compiled_baseline.py opt-1.3b float16 cuda 1 128 64 5
+
+prints ``{"num_layers": 24, "step_milliseconds": [...], ...}`` for batch 1, a prompt of 128 tokens,
+64 generated, 5 repetitions. The forward pass of one token is compiled as a whole with
+``mode="reduce-overhead"``, which replays it as a CUDA graph; the loop does nothing but choose the
+most probable token on the device, and waits only once, at the end. So nothing that
+``model.generate`` adds to a step is held against it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from transformers import PreTrainedModel, StaticCache
+
+from skipdec.exporter.architecture.architecture import expected_tensors, family_config
+from skipdec.exporter.architecture.model_config import model_spec
+from skipdec.exporter.checkpoint.dummy import DummyReader
+from skipdec.exporter.verification.tokens import hugging_face_model
+from skipdec.runtime.measuring.bench import random_prompts
+
+_WARMUP_STEPS = 4  # compilation, then the capture of the CUDA graph, happen in the first ones
+
+
+def dummy_model(name: str, dtype: torch.dtype, device: str, *, seed: int = 0) -> PreTrainedModel:
+    """Hugging Face's model with the weights of ``export --load-format dummy --seed``."""
+    config = family_config(name)
+    assert config is not None, name
+    structure = model_spec(config, name)
+    reader = DummyReader(expected_tensors(structure), seed)
+    model: PreTrainedModel = hugging_face_model(structure, "float16", reader)
+    return model.to(device=device, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Greedy continuations and how long they took."""
+
+    tokens: Tensor  # int64 [B, steps + 1]
+    prompt_seconds: float
+    decode_seconds: float  # of all steps after the prompt
+
+
+class CompiledDecoder:
+    """Greedy decoding over a static cache of ``capacity`` positions, one batch size."""
+
+    def __init__(self, model: PreTrainedModel, capacity: int) -> None:
+        self._model = model
+        self._capacity = capacity
+        self._cache = StaticCache(config=model.config, max_cache_len=capacity)
+        self._compiled = torch.compile(self._step, mode="reduce-overhead", fullgraph=True)
+
+    @torch.no_grad()
+    def run(self, prompts: Tensor, steps: int) -> Decoded:
+        """Read prompts [B, P], then decode ``steps`` tokens more than the prompt's own one."""
+        self._cache.reset()
+        batch, length = prompts.shape
+        positions = torch.arange(length + steps, device=prompts.device)
+        mask = torch.ones(batch, self._capacity, dtype=torch.int64, device=prompts.device)
+        start = _now(prompts.device)
+        tokens = [self._step(prompts, positions[:length], mask)]  # each [B, 1]
+        first = _now(prompts.device)
+        for step in range(length, length + steps):
+            chosen = self._compiled(tokens[-1], positions[step : step + 1], mask)
+            tokens.append(chosen.clone())  # the graph's own memory is written again
+        end = _now(prompts.device)
+        return Decoded(torch.cat(tokens, dim=1), first - start, end - first)
+
+    def _step(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """Tokens [B, S] at positions [S] → the most probable next token of each row [B, 1].
+
+        ``mask`` is that of padding, [B, capacity]: there is none. Causality is the model's own.
+        """
+        logits = self._model(
+            input_ids=tokens,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            position_ids=positions.expand(tokens.shape[0], -1),
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits  # [B, 1, V]
+        chosen: Tensor = logits.argmax(-1)
+        return chosen
+
+
+def measure(
+    name: str, dtype: str, device: str, batch: int, prompt: int, tokens: int, repetitions: int
+) -> dict[str, Any]:
+    """Seconds to the first token (median) and mean milliseconds a step, one a repetition."""
+    model = dummy_model(name, getattr(torch, dtype), device)
+    rows = random_prompts(model.config.vocab_size, batch_size=batch, prompt_length=prompt, seed=0)
+    prompts = torch.tensor(rows, device=device)  # [B, P]
+    decoder = CompiledDecoder(model, capacity=prompt + tokens)
+    decoder.run(prompts, _WARMUP_STEPS)
+    runs = [decoder.run(prompts, tokens - 1) for _ in range(repetitions)]
+    return {
+        "num_layers": model.config.num_hidden_layers,
+        "time_to_first_token": median(run.prompt_seconds for run in runs),
+        "uses_cuda_graphs": device != "cpu" and not counters["inductor"]["cudagraph_skips"],
+        "step_milliseconds": [1e3 * run.decode_seconds / (tokens - 1) for run in runs],
+    }
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return perf_counter()
+
+
+if __name__ == "__main__":
+    model_name, number_type, where, *sizes = sys.argv[1:]
+    print(json.dumps(measure(model_name, number_type, where, *map(int, sizes))))

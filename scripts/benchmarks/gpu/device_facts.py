@@ -1,0 +1,40 @@
+"""What a device is and how fast it moves its own memory, as the JSON of DeviceFacts.
+
+python scripts/benchmarks/gpu/device_facts.py cuda 1073741824
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from skipdec.engines.host.gpus import survey_gpus
+from skipdec.engines.registry import Registry
+from skipdec.runtime.measuring.bandwidth import PASSES, measure_device_bandwidth
+
+DEVICES = Registry(
+    "device",
+    {
+        "cuda": "engines.backends.cuda:CudaDevice",
+        "rehearsal": "engines.backends.rehearsal:RehearsalDevice",
+    },
+)
+
+
+def main() -> None:
+    """Print the facts of the device named first; the probe copies as many bytes as named second."""
+    name, probe_bytes = sys.argv[1], int(sys.argv[2])
+    device = DEVICES.load(name)()
+    facts = {
+        "name": device.name,
+        "compute_capability": device.compute_capability,
+        "cuda": survey_gpus().cuda,
+        "bandwidth": measure_device_bandwidth(device, probe_bytes),
+        "bandwidth_passes": PASSES,
+    }
+    device.close()
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""What was measured on a GPU, held against what we aim for, as one page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from skipdec.engines.host.console import escaped, markdown_table
+
+BASELINE = "Hugging Face, static cache, torch.compile"
+
+# Of opt-1.3b in float16 on an H200, batch 1, milliseconds a token. Reading the weights once at the
+# bandwidth of that device takes 0.61 ms.
+AIMS = (("full", 0.75), ("5x", 0.2))
+
+_HEADER = (
+    "backend",
+    "batch",
+    "schedule",
+    "layers run",
+    "ms/step p50",
+    "p95",
+    "tokens/s",
+    "gain of steps",
+    "of bandwidth",
+    "torch.compile ÷ ours",
+)
+
+
+_RUNNING_HEADER = (
+    "running batch",
+    "rows",
+    "tokens/s",
+    "static batches",
+    "ms/step",
+    "mixing loss",
+    "texts as alone",
+    "errors",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One backend at one batch size with one schedule."""
+
+    backend: str
+    batch_size: int
+    schedule: str
+    realised_depth: float
+    step_milliseconds_p50: float
+    step_milliseconds_p95: float
+    tokens_per_second: float
+    decode_speedup: float  # over full depth, same backend
+    bytes_per_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningBatch:
+    """What running_batch.py found of one backend: requests at several depths in one batch.
+
+    Speeds of the whole, prompts included. ``equal`` of ``compared`` texts are what they are alone.
+    """
+
+    backend: str
+    rows: int
+    requests: int
+    failed: int
+    compared: int
+    equal: int
+    tokens_per_second: float
+    static_tokens_per_second: float
+    step_milliseconds: float
+    mixing_loss: float
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """Something that gave no figures, and why; ``batch_size`` None: at no batch size."""
+
+    what: str
+    batch_size: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """The compiled Hugging Face model at one batch size."""
+
+    batch_size: int
+    num_layers: int
+    step_milliseconds: tuple[float, ...]  # the mean of each repetition
+    uses_cuda_graphs: bool = True  # torch.compile gives them up for some graphs
+
+    @property
+    def milliseconds(self) -> float:
+        """The median."""
+        return median(self.step_milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts:
+    """The device that all was measured on."""
+
+    name: str
+    compute_capability: str
+    cuda: str | None  # newest CUDA that the driver supports
+    bandwidth: float  # bytes read and written a second
+    bandwidth_passes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuReport:
+    """Everything that one run of scripts/gpu/check.sh found out."""
+
+    title: str
+    conditions: str  # model, weights, prompt, tokens, repetitions
+    versions: str
+    rehearsal: bool = False
+    tests: str | None = None  # last line of pytest
+    device: DeviceFacts | None = None
+    cells: tuple[Cell, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    running_batches: tuple[RunningBatch, ...] = ()
+    unmeasured: tuple[Unmeasured, ...] = field(default=())
+
+    def baseline(self, batch_size: int) -> Baseline | None:
+        """The baseline at a batch size, if it could be measured."""
+        return next((entry for entry in self.baselines if entry.batch_size == batch_size), None)
+
+
+def bandwidth_fraction(cell: Cell, device: DeviceFacts) -> float:
+    """Bytes that a step of ``cell`` reads, a second, over what the device can move.
+
+    2.63 GB in 0.65 ms on a device of 4.3 TB/s: 0.94.
+    """
+    return cell.bytes_per_step / (cell.step_milliseconds_p50 / 1e3) / device.bandwidth
+
+
+def judged_aims(report: GpuReport) -> Iterator[tuple[str, str, bool | None]]:
+    """Each aim, what came out, and whether it was met; None where nothing was measured.
+
+    The fastest backend of a cell counts.
+    """
+    fastest = _fastest(report.cells)
+    for schedule, limit in AIMS:
+        cell = fastest.get((1, schedule))
+        aim = f"batch 1, {schedule}: at most {limit} ms a token"
+        if cell is None:
+            yield aim, "not measured", None
+        else:
+            milliseconds = cell.step_milliseconds_p50
+            yield aim, f"{milliseconds:.3f} ms ({cell.backend})", milliseconds <= limit
+    yield _ahead_of_baseline(report, list(fastest.values()))
+
+
+def markdown(report: GpuReport) -> str:
+    """The page: conditions, aims, and one table."""
+    lines = [f"# {report.title}", ""]
+    if report.rehearsal:
+        lines += [
+            "A rehearsal without a GPU: it proves that the script runs, no figure counts.",
+            "",
+        ]
+    lines += [f"{report.conditions} {report.versions}", ""]
+    if report.tests is not None:
+        lines += [f"`pytest -m gpu`: {report.tests.strip()}.", ""]
+    if (device := report.device) is not None:
+        lines += [
+            f"{device.name}, compute capability {device.compute_capability}, "
+            f"CUDA {device.cuda or 'none'}; copies within its memory: "
+            f"{device.bandwidth / 1e9:,.0f} GB/s read and written, best of "
+            f"{device.bandwidth_passes}.",
+            "",
+        ]
+    if not report.rehearsal:
+        verdicts = {True: "met", False: "**missed**", None: "open"}
+        lines += [f"- {aim}: {seen}, {verdicts[met]}" for aim, seen, met in judged_aims(report)]
+        lines += [""]
+    lines += [markdown_table(_HEADER, _rows(report))]
+    if report.running_batches:
+        rows = [_running_columns(entry) for entry in report.running_batches]
+        lines += ["", markdown_table(_RUNNING_HEADER, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _fastest(cells: Sequence[Cell]) -> dict[tuple[int, str], Cell]:
+    """The fastest backend's cell of each batch size and schedule."""
+    found: dict[tuple[int, str], Cell] = {}
+    for cell in sorted(cells, key=lambda cell: cell.step_milliseconds_p50):
+        found.setdefault((cell.batch_size, cell.schedule), cell)
+    return found
+
+
+def _ahead_of_baseline(report: GpuReport, cells: Sequence[Cell]) -> tuple[str, str, bool | None]:
+    aim = "faster than the compiled Hugging Face model at every batch size and schedule"
+    ratios = {
+        f"batch {cell.batch_size}, {cell.schedule}, {cell.backend}": baseline.milliseconds
+        / cell.step_milliseconds_p50
+        for cell in cells
+        if (baseline := report.baseline(cell.batch_size)) is not None
+    }
+    if not ratios:
+        return aim, "not measured", None
+    worst = min(ratios, key=lambda name: ratios[name])
+    complete = len(ratios) == len(cells) and not report.unmeasured
+    seen = f"{ratios[worst]:.2f}× at least ({worst})"
+    return aim, seen if complete else f"{seen}, of the cells measured", ratios[worst] > 1
+
+
+def _rows(report: GpuReport) -> Iterator[Sequence[str]]:
+    for cell in report.cells:
+        yield _cell_columns(cell, report)
+    for baseline in report.baselines:
+        tokens = baseline.batch_size / baseline.milliseconds * 1e3
+        yield (
+            BASELINE + ("" if baseline.uses_cuda_graphs else ", without CUDA graphs"),
+            str(baseline.batch_size),
+            "`full`",
+            f"{baseline.num_layers:.1f}",
+            f"{baseline.milliseconds:.3f}",
+            "",
+            f"{tokens:,.0f}",
+            "",
+            "",
+            "1.00×",
+        )
+    for entry in report.unmeasured:
+        batch_size = "all" if entry.batch_size is None else str(entry.batch_size)
+        yield (entry.what, batch_size, f"not measured: {escaped(entry.reason)}", *[""] * 7)
+
+
+def _cell_columns(cell: Cell, report: GpuReport) -> tuple[str, ...]:
+    baseline = report.baseline(cell.batch_size)
+    fraction = None if report.device is None else bandwidth_fraction(cell, report.device)
+    return (
+        cell.backend,
+        str(cell.batch_size),
+        f"`{cell.schedule}`",
+        f"{cell.realised_depth:.1f}",
+        f"{cell.step_milliseconds_p50:.3f}",
+        f"{cell.step_milliseconds_p95:.3f}",
+        f"{cell.tokens_per_second:,.0f}",
+        f"{cell.decode_speedup:.2f}×",
+        "" if fraction is None else f"{fraction:.2f}",
+        f"{baseline.milliseconds / cell.step_milliseconds_p50:.2f}×" if baseline else "",
+    )
+
+
+def _running_columns(entry: RunningBatch) -> tuple[str, ...]:
+    return (
+        entry.backend,
+        str(entry.rows),
+        f"{entry.tokens_per_second:,.0f}",
+        f"{entry.static_tokens_per_second:,.0f}",
+        f"{entry.step_milliseconds:.3f}",
+        f"{entry.mixing_loss:.2f}",
+        f"{entry.equal} of {entry.compared}",
+        str(entry.failed),
+    )

@@ -1,0 +1,1 @@
+"""Single operators of the CPU kernels against those of ONNX Runtime."""

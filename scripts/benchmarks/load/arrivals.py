@@ -1,0 +1,126 @@
+"""When requests are sent, and what their clients saw of the answers.
+
+>>> results = await ClosedLoop(16).send(client, requests)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+from benchmarks.load.client import Client, RequestFailed
+from benchmarks.load.requests import LoadRequest
+
+
+@dataclass
+class Result:
+    """One request, as its client saw it; times are seconds of one clock."""
+
+    due: float  # when it was to be sent: a generator that is late makes no server look better
+    asked_tokens: int
+    events: list[tuple[float, int]] = field(default_factory=list)  # when, tokens that came at once
+    end: float = 0.0
+    error: str | None = None
+    left: bool = False  # its client went before the end
+
+    @property
+    def tokens(self) -> int:
+        """That came."""
+        return sum(count for _, count in self.events)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was answered to its end."""
+        return self.error is None and not self.left
+
+    @property
+    def time_to_first_token(self) -> float:
+        """Seconds; of a request that has one."""
+        return self.events[0][0] - self.due
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between tokens: of those that come at once all but the first wait 0."""
+        found: list[float] = []
+        last = None
+        for time, count in self.events:
+            found += [] if last is None else [time - last]
+            found += [0.0] * (count - 1)
+            last = time
+        return found
+
+    @property
+    def latency(self) -> float:
+        """Seconds to its end."""
+        return self.end - self.due
+
+
+class Arrivals(Protocol):
+    """A way to send requests."""
+
+    async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
+        """Send all; the results are in the order in which they were due."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """So many clients, each of which sends its next request when its last one has ended."""
+
+    clients: int
+
+    async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
+        """See `Arrivals`."""
+        results: list[Result] = []
+
+        async def one_client() -> None:
+            for request in requests:
+                results.append(Result(perf_counter(), request.max_tokens))
+                await _send(client, request, results[-1])
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self.clients):
+                tasks.create_task(one_client())
+        return results
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Open loop: ``rate`` requests a second in the mean, however the server bears it."""
+
+    rate: float
+    seed: int = 0
+
+    async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
+        """See `Arrivals`."""
+        draw = random.Random(self.seed)
+        results: list[Result] = []
+        due = perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for request in requests:
+                await asyncio.sleep(due - perf_counter())
+                results.append(Result(due, request.max_tokens))
+                tasks.create_task(_send(client, request, results[-1]))
+                due += draw.expovariate(self.rate)
+        return results
+
+
+async def _send(client: Client, request: LoadRequest, result: Result) -> None:
+    """One request to its end, or until its client goes."""
+    leave_after = request.max_tokens if request.leave_after is None else request.leave_after
+    try:
+        async with client.stream(request) as events:
+            result.left = request.leave_after == 0
+            while not result.left and (tokens := await anext(events, None)) is not None:
+                result.events.append((perf_counter(), tokens))
+                result.left = leave_after <= result.tokens < request.max_tokens
+    except RequestFailed as failure:
+        result.error = str(failure)
+    else:
+        if not result.left and result.tokens != request.max_tokens:
+            result.error = "not as many tokens as asked for"
+    result.end = perf_counter()

@@ -1,0 +1,124 @@
+"""What a load showed: times to the first token and between tokens, throughput, goodput, errors."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.load.arrivals import Result
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """What a request has to keep to be good, in milliseconds; None: no matter."""
+
+    ttft: float | None = None  # time to the first token
+    gap: float | None = None  # mean of its gaps
+    latency: float | None = None
+
+    def are_met(self, result: Result) -> bool:
+        """Whether ``result``, which is whole, is good."""
+        gaps = result.gaps
+        seen = (
+            (result.time_to_first_token, self.ttft),
+            (sum(gaps) / len(gaps) if gaps else 0.0, self.gap),
+            (result.latency, self.latency),
+        )
+        return all(limit is None or 1000 * value <= limit for value, limit in seen)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of all results of a load; times are milliseconds, percentiles by their number."""
+
+    sent: int
+    whole: int
+    left: int  # their clients went
+    errors: Mapping[str, int]  # by kind
+    seconds: float  # from the first request to the last end
+    ttft: Mapping[str, float]  # time to the first token
+    gap: Mapping[str, float]
+    latency: Mapping[str, float]
+    tokens_per_second: float  # of the middle: see `Figures.of`
+    requests_per_second: float  # that were answered whole, of all seconds
+    goodput: float  # requests a second that met the objectives
+
+    @classmethod
+    def of(cls, results: Sequence[Result], objectives: Objectives) -> Figures:
+        """Throughput is that of tokens from when a fifth of all requests had ended until the last
+        one was sent: neither an empty server nor one that runs out of requests counts.
+        """
+        whole = [result for result in results if result.is_whole]
+        start = min(result.due for result in results)
+        seconds = max(result.end for result in results) - start
+        return cls(
+            sent=len(results),
+            whole=len(whole),
+            left=sum(result.left for result in results),
+            errors=Counter(result.error for result in results if result.error is not None),
+            seconds=seconds,
+            ttft=_percentiles([result.time_to_first_token for result in whole]),
+            gap=_percentiles([gap for result in whole for gap in result.gaps]),
+            latency=_percentiles([result.latency for result in whole]),
+            tokens_per_second=_throughput(results),
+            requests_per_second=len(whole) / seconds,
+            goodput=sum(map(objectives.are_met, whole)) / seconds,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def table(self) -> str:
+        """In Markdown."""
+        rows = [
+            f"| {name} | {times['p50']:.1f} | {times['p95']:.1f} | {times['p99']:.1f} |"
+            for name, times in (
+                ("time to first token", self.ttft),
+                ("gap between tokens", self.gap),
+                ("whole request", self.latency),
+            )
+        ]
+        errors = ", ".join(f"{count} × {kind}" for kind, count in self.errors.items()) or "none"
+        return "\n".join(
+            [
+                "| ms | p50 | p95 | p99 |\n|---|---|---|---|",
+                *rows,
+                "",
+                f"{self.tokens_per_second:.1f} tokens/s, {self.requests_per_second:.2f} requests/s,"
+                f" goodput {self.goodput:.2f} requests/s; {self.sent} sent in {self.seconds:.1f} s,"
+                f" {self.whole} whole, {self.left} left by their clients; errors: {errors}",
+            ]
+        )
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest value that ``part`` of all do not pass; NaN of none.
+
+    >>> percentile([1, 2, 3, 4], 0.5)
+    2
+    """
+    if not values:
+        return math.nan
+    return sorted(values)[max(0, math.ceil(part * len(values)) - 1)]
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    return {
+        name: 1000 * percentile(seconds, part)
+        for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
+
+
+def _throughput(results: Sequence[Result]) -> float:
+    ends = sorted(result.end for result in results)
+    start, stop = ends[len(ends) // 5], max(result.due for result in results)
+    if stop <= start:  # too few for a middle
+        start, stop = min(result.due for result in results), ends[-1]
+    tokens = sum(
+        count for result in results for time, count in result.events if start < time <= stop
+    )
+    return tokens / (stop - start)

@@ -1,0 +1,1 @@
+"""Other engines beside skipdec, and the verdict on them."""

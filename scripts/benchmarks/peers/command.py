@@ -1,0 +1,155 @@
+"""skipdec at full depth against CTranslate2 and OpenVINO: same checkpoint, threads and prompts.
+
+    python scripts/bench.py peers
+
+Each engine runs in a process of its own (worker.py), one at a time, in turn, and is
+started anew three times: a cell's time is the median over its starts, and a goal is reached only
+where the spread of the starts allows no other verdict (verdict.py). First each peer is
+tried in all ways of configurations.py, once for a processor and model (--search:
+again); the fastest of each cell is what we are held against. Figures go to
+docs/benchmarks/peers/NAME.json, a file for each processor, from which docs/benchmarks/peers.md is
+drawn. The peers get an environment of their own, .venv-peers, from constraints.txt.
+Weights are random (seeded) at real sizes; about 15 GB of disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+from pages.peers import FIGURES, PAGE, draw
+
+from benchmarks.machine import Machine
+from benchmarks.neighbour import Neighbour
+from benchmarks.peers.cells import Cell, Worker, WorkerError, busy_ratio, cells, started
+from benchmarks.peers.configurations import CONFIGURATIONS
+from benchmarks.peers.environment import MODELS, Environment
+from benchmarks.record import ROOT, Record
+
+_BUSY = "step with one core busy ÷ quiet, batch 1"
+_BUSY_MODEL = "opt-125m"
+_BEST = Mapping[str, Mapping[str, str]]  # peer → cell → its fastest configuration
+_DEFAULT_CELLS = ("opt-125m:int8", "opt-1.3b:int8", "opt-1.3b:int4")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model with one kind of weights, converted for all engines."""
+
+    environment: Environment
+    directories: Mapping[str, Path]  # by engine
+    cells: tuple[Cell, ...]
+    threads: int
+
+    def search(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Milliseconds of one try by peer, configuration and cell, without what does not start."""
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for peer in self.directories.keys() - {"skipdec"}:
+            for name in CONFIGURATIONS[peer]:
+                try:
+                    with ExitStack() as stack:
+                        worker = self._start(stack, peer, name)
+                        times = {cell.name: self._timed(cell, worker, 1) for cell in self.cells}
+                except WorkerError as error:
+                    print(f"{peer}, {name}: not run here ({error})", file=sys.stderr)
+                    continue
+                found.setdefault(peer, {})[name] = times
+        return found
+
+    def measure(self, best: _BEST, starts: int, rounds: int, *, busy: bool) -> dict[str, object]:
+        """Times by cell and engine, one a start."""
+        times: dict[str, dict[str, list[float]]] = {}
+        for _ in range(starts):
+            with ExitStack() as stack:
+                wanted = {(peer, name) for peer in best for name in best[peer].values()}
+                workers = {key: self._start(stack, *key) for key in {("skipdec", ""), *wanted}}
+                for cell in self.cells:
+                    for engine in self.directories:
+                        name = "" if engine == "skipdec" else best[engine][cell.name]
+                        found = self._timed(cell, workers[engine, name], rounds)
+                        times.setdefault(cell.name, {}).setdefault(engine, []).append(found)
+                if busy:
+                    neighbour = stack.enter_context(Neighbour())
+                    for engine in self.directories:
+                        name = "" if engine == "skipdec" else best[engine][self.cells[0].name]
+                        ratio = busy_ratio(workers[engine, name], neighbour)
+                        times.setdefault(_BUSY, {}).setdefault(engine, []).append(ratio)
+        goals = {cell.name: cell.goal for cell in self.cells}
+        return {
+            "cells": {
+                name: {"goal": goals.get(name, 1.0), "times": engines}
+                for name, engines in times.items()
+            },
+            "configurations": best,
+        }
+
+    def _start(self, stack: ExitStack, engine: str, name: str) -> Worker:
+        python = Path(sys.executable) if engine == "skipdec" else self.environment.python
+        configuration = CONFIGURATIONS[engine][name]
+        return stack.enter_context(
+            started(python, configuration, self.directories[engine], self.threads)
+        )
+
+    def _timed(self, cell: Cell, worker: Worker, rounds: int) -> float:
+        worker.seconds(cell.rows, cell.prompt, 2)  # memory is touched, kernels are chosen
+        return median(cell.milliseconds(worker) for _ in range(rounds))
+
+
+def main() -> None:
+    """Search where need be, measure what was asked for, and draw the page."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cells", nargs="+", default=_DEFAULT_CELLS, metavar="MODEL:WEIGHTS")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--search", action="store_true", help="try the peers' options again")
+    parser.add_argument("--keep", action="store_true", help="measure our bundle that lies there")
+    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers")
+    parser.add_argument("--work", type=Path, help="checkpoints and bundles (ENVIRONMENT/models)")
+    parser.add_argument("--figures", type=Path, default=FIGURES, help="directory of JSON files")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    arguments = parser.parse_args()
+
+    environment = Environment(arguments.environment)
+    environment.prepare()
+    record = Record.here(arguments.figures)
+    versions = {
+        "skipdec": version("skipdec"),
+        "ONNX Runtime": version("onnxruntime"),
+        **environment.versions(),
+    }
+    for text in arguments.cells:
+        model, _, weights = text.partition(":")
+        if model not in MODELS or weights not in ("int8", "int4"):
+            parser.error(f"--cells is {text}; allowed: {', '.join(MODELS)}, then :int8 or :int4")
+        work = (arguments.work or arguments.environment / "models") / model
+        directories = environment.convert(model, weights, work, keep=arguments.keep)
+        wanted = tuple(cells(weights, has_amx=Machine.here().has_amx))
+        run = Run(environment, directories, wanted, arguments.threads)
+        options = {"threads": arguments.threads, "rounds": arguments.rounds}
+        search = f"{model} {weights}, search"
+        if arguments.search or search not in record.read()["parts"]:
+            record.add(search, {**options, "tried": run.search()}, versions)
+        best = fastest(record.read()["parts"][search]["tried"])
+        busy = text == f"{_BUSY_MODEL}:int8"
+        found = run.measure(best, arguments.starts, arguments.rounds, busy=busy)
+        record.add(f"{model} {weights}", {**options, **found}, versions)
+        draw(arguments.figures, arguments.page)
+    print(arguments.page.read_text())
+
+
+def fastest(tried: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, str]]:
+    """The configuration of each peer that was fastest in each cell."""
+    return {
+        peer: {
+            cell: min(configurations, key=lambda name: configurations[name][cell])
+            for cell in next(iter(configurations.values()))
+        }
+        for peer, configurations in tried.items()
+    }

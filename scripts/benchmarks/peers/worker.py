@@ -1,0 +1,139 @@
+"""One engine of bench.py peers in a process of its own: loads once, answers timing requests.
+
+    python worker.py ENGINE DIRECTORY THREADS '{"compute_type": "int8"}'
+
+A line in: ``{"rows": 8, "prompt": 32, "generate": 16, "seed": 3}``. A line out: the seconds that it
+took to continue ``rows`` random prompts of ``prompt`` tokens by exactly ``generate`` tokens,
+greedily. Each engine is driven the way its own documentation says. Runs in two environments:
+skipdec's own, and the peers'.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+Prompts = list[list[int]]
+Continue = Callable[[Prompts, int], Sequence[Sequence[object]]]
+Options = Mapping[str, object]
+
+
+def skipdec_engine(directory: str, threads: int, options: Options) -> Continue:
+    """``use_shared_thread_pool`` and ``Generator.generate``: what the README tells users."""
+    from skipdec import Generator, SamplingParams, use_shared_thread_pool
+
+    use_shared_thread_pool(threads)
+    generator = Generator.open(directory, **options)  # type: ignore[arg-type]
+
+    def run(prompts: Prompts, tokens: int) -> list[Sequence[int]]:
+        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        results = generator.generate(prompts, params, schedule="full")
+        return [result.outputs[0].token_ids for result in results]
+
+    return run
+
+
+def ctranslate2_engine(directory: str, threads: int, options: Options) -> Continue:
+    """``Generator.generate_batch`` without the prompt in the result, so that it is batched."""
+    import ctranslate2
+
+    generator = ctranslate2.Generator(
+        directory, device="cpu", inter_threads=1, intra_threads=threads, **options
+    )
+
+    def run(prompts: Prompts, tokens: int) -> list[Sequence[int]]:
+        results = generator.generate_batch(
+            [[f"t{token}" for token in prompt] for prompt in prompts],
+            beam_size=1,
+            min_length=tokens,
+            max_length=tokens,
+            include_prompt_in_result=False,
+        )
+        return [result.sequences_ids[0] for result in results]
+
+    return run
+
+
+def optimum_engine(directory: str, threads: int, options: Options) -> Continue:
+    """optimum-intel's ``OVModelForCausalLM.generate``."""
+    import torch
+    from optimum.intel import OVModelForCausalLM
+
+    config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, **options}
+    model = OVModelForCausalLM.from_pretrained(directory, device="CPU", ov_config=config)
+
+    def run(prompts: Prompts, tokens: int) -> list[Sequence[int]]:
+        input_ids = torch.tensor(prompts)  # [B, S]
+        output = model.generate(
+            input_ids,
+            attention_mask=torch.ones_like(input_ids),
+            do_sample=False,
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
+        )
+        token_ids: list[Sequence[int]] = output[:, input_ids.shape[1] :].tolist()
+        return token_ids
+
+    return run
+
+
+def genai_engine(directory: str, threads: int, options: Options) -> Continue:
+    """OpenVINO GenAI's ``LLMPipeline``; no prompt finds its prefix in a cache."""
+    import numpy as np
+    import openvino
+    import openvino_genai
+
+    properties = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, **options}
+    if options["ATTENTION_BACKEND"] == "PA":
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.enable_prefix_caching = False
+        properties["scheduler_config"] = scheduler
+    pipeline = openvino_genai.LLMPipeline(directory, "CPU", **properties)
+
+    def run(prompts: Prompts, tokens: int) -> list[Sequence[int]]:
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens = config.min_new_tokens = tokens
+        config.ignore_eos = True
+        config.do_sample = False
+        input_ids = np.array(prompts, np.int64)  # [B, S]
+        tensors = [openvino.Tensor(array) for array in (input_ids, np.ones_like(input_ids))]
+        results = pipeline.generate(openvino_genai.TokenizedInputs(*tensors), config)
+        return list(results.tokens)
+
+    return run
+
+
+ENGINES: dict[str, Callable[[str, int, Options], Continue]] = {
+    "skipdec": skipdec_engine,
+    "ctranslate2": ctranslate2_engine,
+    "optimum": optimum_engine,
+    "genai": genai_engine,
+}
+
+
+def main(engine: str, directory: str, threads: str, options: str) -> None:
+    """Answer requests from stdin until it is closed."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print
+    run = ENGINES[engine](directory, int(threads), json.loads(options))
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        draw = random.Random(request["seed"])
+        prompts = [
+            [draw.randrange(4, 50000) for _ in range(request["prompt"])]
+            for _ in range(request["rows"])
+        ]
+        start = perf_counter()
+        outputs = run(prompts, request["generate"])
+        seconds = perf_counter() - start
+        lengths = {len(output) for output in outputs}
+        if len(outputs) != request["rows"] or lengths != {request["generate"]}:
+            sys.exit(f"{engine} gave {len(outputs)} rows of {lengths} tokens, not {request}")
+        print(seconds, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

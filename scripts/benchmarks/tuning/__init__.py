@@ -1,0 +1,1 @@
+"""Training steps at full and at reduced depth."""

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Make the paper's table again on E2E: fresh models, tuned at 1x to 6x in several ways, evaluated.
+
+    python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work work --jobs 2
+    python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work quick --quick
+
+Everything that is made stays in the work directory; the same command goes on where it was stopped.
+More columns, speed-ups or seeds later reuse what is there. See docs/benchmarks/e2e.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from reproduction.columns import COLUMNS
+from reproduction.config import ReproductionConfig
+from reproduction.reproduction import reproduce
+from reproduction.table import write_results
+from skipdec import use_shared_thread_pool
+from skipdec.engines.errors import SkipDecError
+from skipdec.engines.host.console import stderr_console
+from skipdec.engines.host.processor import available_cores
+from skipdec.engines.host.progress import ConsoleProgress
+from skipdec.runtime.generator import Generator
+
+QUICK: dict[str, Any] = {
+    "sizes": "layers=12,width=64,heads=4,positions=256",
+    "seeds": (0,),
+    "speedups": (2, 4),
+    "columns": ("skipdecode", "early-termination"),
+    "base_epochs": 0.4,
+    "tuning_steps": 100,
+    "limit": 100,
+}
+
+
+def main() -> int:
+    """Run the reproduction that the arguments ask for; print its tables."""
+    config = _config()
+    use_shared_thread_pool(available_cores())
+
+    def open_generator(path: Path) -> Generator:
+        return Generator.open(path, max_batch_size=config.evaluation_batch_size)
+
+    with ConsoleProgress() as progress:
+        results = reproduce(config, open_generator, progress)
+    sys.stdout.write(write_results(config, results))
+    return 0
+
+
+def _config() -> ReproductionConfig:
+    """Defaults, then --quick's, then what is given."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    given = parser.add_argument
+    given("--train", type=Path, required=True, metavar="CSV")
+    given("--dev", type=Path, required=True, metavar="CSV")
+    given("--work", type=Path, required=True, metavar="DIR")
+    given(
+        "--quick",
+        action="store_true",
+        help="a small table in some minutes, of models too weak to compare",
+    )
+    given("--sizes", metavar="layers=…,width=…,heads=…")
+    given("--vocab-size", type=int)
+    given("--seeds", type=int, nargs="+")
+    given("--speedups", type=int, nargs="+")
+    given("--columns", nargs="+", metavar="COLUMN", help=", ".join(COLUMNS))
+    given("--base-epochs", type=float)
+    given("--tuning-steps", type=int)
+    given("--limit", type=int, help="distinct prompts of --dev (all)")
+    given("--jobs", type=int, help="models tuned at once (1)")
+    arguments = vars(parser.parse_args())
+    quick = QUICK if arguments.pop("quick") else {}
+    return ReproductionConfig(
+        **{**quick, **{name: value for name, value in arguments.items() if value is not None}}
+    )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except SkipDecError as error:
+        stderr_console().print(str(error), markup=False, soft_wrap=True)
+        sys.exit(error.exit_code)
