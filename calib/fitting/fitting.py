@@ -16,7 +16,6 @@ from ...runtime.schedule.text import format_schedule
 from .goal import TargetSpeedup
 from .inputs import FitConfig, FitInputs, prepare
 from .loss import GeneratorScorer, LossDifference, ScoredSchedule, loss_difference
-from .mixed import measure_mixed
 from .search import ScheduleSearch, SearchResult, excess_costs
 from .sensitivity import SensitivityRow, study
 from .speed import MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
@@ -70,9 +69,9 @@ def fit(
     A model is exported for the time of the fit. A target speed-up holds for what is *measured*, of
     the whole call unless ``speedup_of`` says otherwise, where ``repetitions`` are not 0. The
     fastest candidate is measured first, which corrects what bytes promise and refuses an impossible
-    target before anything is scored (of rows that run together the steepest too: what unlike depths
-    cost). Then the best by loss is measured; if it is too slow, the next best of those expected to
-    be faster by as much as it lacked.
+    target before anything is scored. Then the best by loss is measured; if it is too slow, the next
+    best of those expected to be faster by as much as it lacked. Rows that run together (``mixed``)
+    are not timed: bytes predict their steps.
 
     Raises SkipDecError, saying how near it came, for a goal that can't be met, and what
     ``prepare`` raises before any work.
@@ -153,7 +152,7 @@ class _Fitting:
         allowed = speed.allowed(fastest, of)
         is_beyond = isinstance(goal, TargetSpeedup) and allowed < goal.value
         reached = ""
-        if self._config.repetitions and not is_beyond:
+        if self._config.timings and not is_beyond:
             tries_decay = "decay" in self._config.space.prompts
             measured = self._measure(_with_prompt_decay(fastest) if tries_decay else fastest)
             speed = speed.calibrated(measured)
@@ -162,7 +161,7 @@ class _Fitting:
         if not isinstance(goal, TargetSpeedup) or (
             not is_beyond and speed.expected(fastest).of(of) >= goal.value
         ):
-            return self._with_row_share(speed)
+            return speed
         raise SkipDecError(
             f"--target-speedup {goal.value:g}",
             f"can't be met: in {self._config.speedup_name}, the fastest candidate, "
@@ -171,24 +170,15 @@ class _Fitting:
             f"{self._config.prompt_advice}",
         )
 
-    def _with_row_share(self, speed: SpeedModel) -> SpeedModel:
-        """From the schedule that loses most by mixing, if one does."""
-        if self._config.rows == 1 or not self._config.repetitions:
-            return speed
-        steepest = max(self._inputs.space.steepest(), key=speed.mixing_loss, default=None)
-        return speed if steepest is None else speed.with_row_share(self._measure(steepest))
-
     def _measure(self, schedule: ExitSchedule) -> MeasuredSpeedup:
         self._events.stage("timing")
         self._events.status(format_schedule(schedule))
-        of_rows = partial(measure_mixed, slots=self._config.rows)
-        measure = of_rows if self._config.speedup_of == "mixed" else measure_speedup
-        return measure(
+        return measure_speedup(
             self._generator,
             self._inputs.prompt,
             schedule,
             num_tokens=self._inputs.num_tokens,
-            repetitions=self._config.repetitions,
+            repetitions=self._config.timings,
             allowed=self._by_bytes.allowed(schedule, "steps"),
         )
 
@@ -233,7 +223,7 @@ def choose(
     """
     goal = config.goal
     ranked = goal.ranked(candidates, full.mean_loss, is_exhaustive=is_exhaustive)
-    if not config.repetitions:
+    if not config.timings:
         return ranked[0], None, ()
     if not isinstance(goal, TargetSpeedup):
         return ranked[0], measure(ranked[0].schedule), ()

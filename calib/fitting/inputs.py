@@ -55,7 +55,7 @@ class FitConfig(ValidatedConfig):
     )
     search: Annotated[SearchConfig, _WORK] = SearchConfig()
     repetitions: Annotated[int, _WORK] = Field(
-        default=7, ge=0, description="of each timing; 0: trust bytes, of steps and mixed"
+        default=7, ge=0, description="of each timing; 0: trust bytes, as mixed always does"
     )
 
     def _problems(self) -> Iterator[str]:
@@ -69,6 +69,11 @@ class FitConfig(ValidatedConfig):
                 f"`slots` is {self.slots}, but `speedup_of` is {self.speedup_of}, of one row; "
                 "leave it out, or set `speedup_of` to mixed"
             )
+
+    @property
+    def timings(self) -> int:
+        """Repetitions of each timing; 0 where bytes alone predict speed, as for ``mixed``."""
+        return 0 if self.speedup_of == "mixed" else self.repetitions
 
     @property
     def rows(self) -> int:

@@ -73,7 +73,6 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "fixed_time": fit.speed.fixed,
         "fixed_prompt_time": fit.speed.prompt_fixed,
         "prompt_share": fit.speed.prompt_share,
-        "row_share": fit.speed.row_share,
         "full": _candidate(fit.full),
         "chosen": _candidate(fit.chosen),
         "measured": fit.measured and _measured(fit.measured),
@@ -104,7 +103,6 @@ def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
         "decode_speedup": measured.steps,
         "prompt_speedup": measured.prompt,
         "prompt_share": measured.prompt_share,
-        "rows": measured.rows,
         "repetitions": measured.repetitions,
         "full_depth_spread": measured.spread,
         "disturbed": measured.disturbed or None,
@@ -227,10 +225,10 @@ def _factors(fit: Fit, speedups: Speedups) -> tuple[str, str]:
 
 
 def _other_speedup(measured: MeasuredSpeedup, of: SpeedupOf) -> str:
-    """Return the one that is no goal: of the steps alone, or of them and the prompts."""
+    """Return the one that is not the goal: of the steps alone, or of the whole call."""
     if of == "call":
         return f"steps alone {measured.steps:.3f}×"
-    return f"{'with prompts' if of == 'mixed' else 'whole call'} {measured.call:.3f}×"
+    return f"whole call {measured.call:.3f}×"
 
 
 def _signed(difference: LossDifference) -> str:

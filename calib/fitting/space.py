@@ -224,18 +224,6 @@ class SearchSpace:
                 return tuple(found)
         raise AssertionError("each choice makes a schedule at the deepest exit layers")
 
-    def steepest(self) -> tuple[ExitSchedule, ...]:
-        """Those whose max and min exit layer lie furthest apart; none if all are constant."""
-        falling = (point for point in self.points() if point.max_exit_layer > point.min_exit_layer)
-
-        def fall(point: Point) -> int:
-            return point.min_exit_layer - point.max_exit_layer
-
-        for _, points in groupby(sorted(falling, key=fall), key=fall):
-            if found := dict.fromkeys(filter(None, map(self.schedule, points))):
-                return tuple(found)
-        return ()
-
     def _make(self, point: Point) -> ExitSchedule | None:
         try:
             schedule = parse_schedule(point.text(self._horizon), num_layers=self._num_layers)

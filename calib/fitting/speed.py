@@ -54,7 +54,6 @@ class MeasuredSpeedup:
     repetitions: int
     disturbed: str = ""  # what shows that the machine did other work, however often it was measured
     spread: float = 0.0  # of the times of full depth
-    rows: float = 1.0  # that its steps had in the mean
 
     @property
     def call(self) -> float:
@@ -74,9 +73,8 @@ class SpeedModel:
     the bytes that are read. Of a full-depth prompt's, ``prompt_fixed`` is; the rest goes with its
     multiply-adds. ``prompt_share`` of a full-depth call is the prompt's; None: not measured.
 
-    ``slots`` rows run together, each anywhere in its text. Of a layer's time at full depth, the
-    part ``row_share`` goes with the rows that run it (arithmetic); the rest is there if any row
-    does (reading its weights). One row alone has no such difference.
+    ``slots`` rows run together, each anywhere in its text: a step reads each layer that any of
+    them runs.
     """
 
     cost: CostModel
@@ -86,11 +84,10 @@ class SpeedModel:
     prompt_fixed: float = 0.0
     prompt_share: float | None = None
     slots: int = 1
-    row_share: float = 0.0
 
     def predicted(self, schedule: ExitSchedule) -> Speedups:
         """From bytes and multiply-adds alone, and from the prompt's share where it is known."""
-        return replace(self, fixed=0.0, prompt_fixed=0.0, row_share=0.0).expected(schedule)
+        return replace(self, fixed=0.0, prompt_fixed=0.0).expected(schedule)
 
     def expected(self, schedule: ExitSchedule) -> Speedups:
         """With the fixed parts: bytes say 4×, fixed is 0.2, so 1 / (0.2 + 0.8/4) = 2.5×."""
@@ -103,10 +100,9 @@ class SpeedModel:
     def allowed(self, schedule: ExitSchedule, what: SpeedupOf) -> float:
         """The most that bytes, and multiply-adds of the prompt, let ``schedule`` gain.
 
-        A call has steps and a prompt, so it gains no more than the one that gains more. Rows that
-        run together gain most where what they read goes with the rows that run it.
+        A call has steps and a prompt, so it gains no more than the one that gains more.
         """
-        steps = 1 / replace(self, row_share=1.0)._steps_part(schedule)
+        steps = 1 / self._steps_part(schedule)
         return max(steps, 1 / self._prompt_part(schedule)) if what == "call" else steps
 
     def calibrated(self, measured: MeasuredSpeedup) -> SpeedModel:
@@ -125,36 +121,15 @@ class SpeedModel:
             prompt_share=measured.prompt_share,
         )
 
-    def mixing_loss(self, schedule: ExitSchedule) -> float:
-        """What it costs in bytes that rows stand at unlike depths, see `CostModel`."""
-        return self.cost.mixing_loss(schedule, self.prompt_length, self.num_tokens, self.slots)
-
-    def with_row_share(self, measured: MeasuredSpeedup) -> SpeedModel:
-        """Choose ``row_share`` so that the expected speed-up of a falling schedule is the measured.
-
-        After ``calibrated``, whose constant schedule says nothing about it. Bytes say that a step
-        takes 0.9 of full depth's time, or 0.6 if all of it went with rows; measured at 1 / 0.75:
-        half of it does.
-        """
-        read, by_rows = (
-            _slowed(self.fixed, replace(self, row_share=share)._steps_part(measured.schedule))
-            for share in (0.0, 1.0)
-        )
-        if read == by_rows:
-            return self
-        share = (read - 1 / measured.steps) / (read - by_rows)
-        return replace(self, row_share=min(1.0, max(0.0, share)))
-
     def _steps_part(self, schedule: ExitSchedule) -> float:
-        """Bytes of the steps ÷ those at full depth, ``row_share`` of the layers' by rows."""
+        """Bytes of the steps ÷ those at full depth."""
         if self.slots == 1:
             return 1 / self.cost.bytes_ratio(schedule, [self.prompt_length], self.num_tokens)
         own, full = (
             self.cost.running_step(entry, self.prompt_length, self.num_tokens, self.slots)
             for entry in (schedule, ExitSchedule.full(schedule.num_layers))
         )
-        weights = (1 - self.row_share) * own.weights + self.row_share * own.shared
-        return (weights + own.kv) / (full.weights + full.kv)
+        return (own.weights + own.kv) / (full.weights + full.kv)
 
     def _prompt_part(self, schedule: ExitSchedule) -> float:
         """Multiply-adds of the prompt ÷ those at full depth; 1 unless ``prompt=decay``."""
