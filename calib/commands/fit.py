@@ -54,8 +54,8 @@ median lengths, over full depth with equally many tokens. Expected: estimated fr
 from multiply-adds), then lowered where the fastest candidate is measured slower; the chosen
 schedule is measured. --speedup-of steps leaves the prompt out; --speedup-of mixed means the steps
 of --slots rows in flight, where a step reads every layer that any row runs, so that steep
-schedules gain less; bytes alone predict that, and nothing is timed. If the goal can't be met, fit prints the nearest miss, writes nothing and
-exits with code 1.
+schedules gain less; bytes alone predict that, and nothing is timed. If the goal can't be met, fit
+prints the nearest miss, writes nothing and exits with code 1.
 
 Values in parentheses are the defaults.
 """
