@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From a tuned model to skipped decoding: export it, write with and without skipping, measure, draw.
-# No GPU and no model hub: examples/restaurants was tuned to skip by this project; the opt-125m of the
-# last step has random weights of the real size, for its times. Pictures go to OUT (demo-output).
-# The first run makes .venv, which scripts/test.sh completes.
+# From a tuned model to skipped decoding: export it, generate with and without skipping, measure,
+# draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip; the opt-125m
+# of the last step has random weights of the real size, for its times. Charts go to OUT
+# (demo-output). The first run creates .venv, which scripts/test.sh completes.
 set -euo pipefail
 setup=demo
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
@@ -18,7 +18,7 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 echo "The demo takes one minute on two free cores." >&2
 
-# Beside the first steps, which are not timed; both load PyTorch, which takes some seconds.
+# Runs beside the first steps, which are not timed; both load PyTorch, which takes some seconds.
 skipdec export opt-125m --load-format dummy --quantize int8 -q --no-verify -o "$opt" >"$work/export" 2>&1 &
 opt_export=$!
 
@@ -50,7 +50,7 @@ skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@
     --lowercase -o "$out/evaluation" --force
 skipdec schedule plot 2x --layers 12 --horizon 24 -o "$out/schedule-2x.png"
 skipdec schedule plot 4x --layers 12 --horizon 24 -o "$out/schedule-4x.png"
-echo "pictures: $out/evaluation/pareto.png $out/schedule-2x.png $out/schedule-4x.png"
+echo "charts: $out/evaluation/pareto.png $out/schedule-2x.png $out/schedule-4x.png"
 
 say "4. The gain where layers have their real size: opt-125m, int8, random weights, one run"
 cat "$work/export"

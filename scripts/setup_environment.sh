@@ -1,7 +1,7 @@
-# Sourced by test.sh, demo.sh and bench scripts: makes .venv from the pinned versions, or reuses it,
-# and puts it first on PATH. PYTHON names the interpreter (default: python3.11, else python3).
-# Where setup=demo is set, only what demo.sh needs is installed and only the kernels are compiled; a
-# script that needs more completes the same environment later.
+# Sourced by test.sh, demo.sh and bench scripts: creates or reuses .venv with the pinned versions
+# and puts it first on PATH. PYTHON names the interpreter (default: python3.11, else python3). With
+# setup=demo, only demo.sh's requirements are installed and only the kernels compiled; a script that
+# needs more completes the environment later.
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 environment="$repository/.venv"
@@ -19,7 +19,7 @@ all_extras="$demo_extras,serve,dev,docs"
 stamp="$({ echo "$repository"; "$python" -VV; cat "$constraints" pyproject.toml; } | sha256sum)"
 [[ "$(cat "$environment/stamp" 2>/dev/null)" == "$stamp" ]] || rm -f "$environment"/{stamp,complete}
 
-# What is there already, of another script or another environment, demo.sh keeps.
+# demo.sh keeps what another script or environment has installed.
 if [[ "${setup:-all}" == demo && ! -e "$environment/complete" &&
     ! -f runtime/native/lib/libskipdec.so.1 ]]; then
     compiles=kernels
@@ -28,7 +28,7 @@ else
     compiles="kernels, libskipdec"
 fi
 
-# Compile what changed since the last time; without a C++ compiler this only warns, each time.
+# Compile what changed since last time; without a C++ compiler this only warns, each time.
 compile_native() {
     local native
     native="$({ find engines/kernels/native runtime/native setup.py -type f \
@@ -42,7 +42,8 @@ compile_native() {
     fi
 }
 
-# requirements EXTRAS: what the package and these extras need, a line each, skipdec's own extras left out.
+# requirements EXTRAS: print what the package and these extras need, one per line, without skipdec's
+# own extras.
 requirements() {
     "$environment/bin/python" -c '
 import sys, tomllib
@@ -60,12 +61,12 @@ report() {
     printf '[%d:%02d] %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
 }
 
-# Python compiles modules when they are first imported: pip would take 20 s for all of PyTorch's.
+# Python compiles modules on first import: pip would take 20 s for all of PyTorch's.
 pip_install() {
     "$environment/bin/python" -m pip install --quiet --no-compile --constraint "$constraints" "$@"
 }
 
-# install_editable EXTRAS: skipdec from this checkout, with what the extras need.
+# install_editable EXTRAS: install skipdec from this checkout with the extras' requirements.
 install_editable() { pip_install --no-build-isolation --editable ".[$1]"; }
 
 if [[ ! -e "$environment/stamp" ]]; then
@@ -74,7 +75,7 @@ ONNX Runtime), while C++ is compiled ($compiles)"
     "$python" -m venv --clear "$environment"
     pip_install setuptools nlohmann_json
     compile_native >"$environment/compiling" 2>&1 &
-    # torch alone and first, so that pip takes a CPU build of it wherever one is configured
+    # torch first and alone, so that pip takes a CPU build wherever one is configured
     pip_install "$(grep '^torch==' "$constraints")"
     requirements "$demo_extras" >"$environment/requirements"
     pip_install --requirement "$environment/requirements"
@@ -88,8 +89,8 @@ fi
 if [[ "${setup:-all}" == all && ! -e "$environment/complete" ]]; then
     report "adding what tests and docs need to $environment, once: a minute or two, plus the download"
     install_editable "$all_extras"
-    # NVIDIA's builder, under its own licence, works without a GPU; there are wheels for Linux on
-    # x86-64 alone. Without it, the tests that build real plans are skipped with the reason.
+    # NVIDIA's builder, under its own licence, works without a GPU; it has wheels only for Linux on
+    # x86-64. Without it, tests that build real plans are skipped with the reason.
     install_editable tensorrt-rtx ||
         echo "warning: no tensorrt-rtx here; tests that build real plans will be skipped" >&2
     touch "$environment/complete"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Format, lint, import directions, types and tests. Arguments go to pytest: scripts/test.sh -k kv
-# --quick, first: of the tests only each folder's main contract (tests/core.txt), without coverage.
+# Check format, lint, import directions and types, and run the tests. Arguments go to pytest:
+# scripts/test.sh -k kv
+# A leading --quick runs only each folder's main contract (tests/core.txt), without coverage.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 
@@ -19,7 +20,7 @@ MYPYPATH=src "${mypy[@]}" -p skipdec
 MYPYPATH=src "${mypy[@]}" tests/typed_calls.py
 MYPYPATH="src:scripts:scripts/attack" "${mypy[@]}" --explicit-package-bases scripts
 
-# One thread pool per worker process: two workers with two threads each would fight over two cores.
+# One thread pool per worker process: two workers with two threads each would compete for two cores.
 # A worker keeps a file's tests together, for their fixtures, and begins with the slow files.
 OMP_NUM_THREADS=1 pytest -m "not pages" --numprocesses "${TEST_WORKERS:-2}" --dist loadfile \
     --no-loadscope-reorder "${tests[@]}" "$@"

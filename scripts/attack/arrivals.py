@@ -1,10 +1,10 @@
-"""Sends random requests to a running engine and asks of each for the text that it has alone.
+"""Check that random requests in a running batch generate the same text as alone.
 
     python scripts/attack/arrivals.py --count 1000
     python scripts/attack/arrivals.py --count 1000 --device rehearsal
 
-Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are drawn; caches begin
-full of NaN, and memory is short, so that rows wait for it. int8 products, whose texts must not
+Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random; caches start
+full of NaN, and memory is short, so that rows wait for it. Products are int8, so texts must not
 depend on the batch at all.
 """
 
@@ -37,7 +37,7 @@ _SCHEDULES = (
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request, the engine's step at which it comes, and after how many more it is cancelled."""
+    """A request, the engine step at which it arrives, and the steps until it is cancelled."""
 
     prompt: list[int]
     params: SamplingParams
@@ -47,7 +47,7 @@ class Arrival:
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Arrival:
-        """One at random; of ten about one is cancelled."""
+        """Draw a random one; about one in ten is cancelled."""
         n = chance.choice((1, 1, 1, 2, 3))
         params = SamplingParams(
             n=n,
@@ -62,7 +62,7 @@ class Arrival:
 
 
 class _PoisonedMemory(HostMemory):
-    """What was never written is NaN."""
+    """Fills new memory with NaN."""
 
     def allocate(self, nbytes: int) -> np.ndarray:
         buffer = super().allocate(nbytes)
@@ -71,7 +71,7 @@ class _PoisonedMemory(HostMemory):
 
 
 class _PoisonedDeviceMemory(DeviceMemory):
-    """The same on a device."""
+    """Fills new memory of a device with NaN."""
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         buffer = super().allocate(nbytes)
@@ -80,7 +80,7 @@ class _PoisonedDeviceMemory(DeviceMemory):
 
 
 def main() -> int:
-    """Print how many texts were others than alone."""
+    """Print the number of texts that differ from those generated alone."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=1000, help="requests")
     parser.add_argument("--seed", type=int, default=0)
@@ -154,7 +154,7 @@ def _is_right(arrival: Arrival, output: RequestOutput, generator: Generator) -> 
         if given.token_ids != expected.token_ids[:length] or not (
             is_whole or given.finish_reason == "abort"
         ):
-            print(f"{arrival} wrote {given.token_ids}; alone {expected.token_ids}")
+            print(f"{arrival} generated {given.token_ids}; alone {expected.token_ids}")
             return False
     return True
 

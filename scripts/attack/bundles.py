@@ -1,12 +1,12 @@
-"""Opens bundles that somebody tampered with and sealed again: every one runs, or has an error.
+"""Open tampered bundles with valid digests: each must run or fail with a named error.
 
     python scripts/attack/bundles.py --count 1000
 
-Each try changes one thing of a tiny bundle, a field of the manifest or the schedule, bytes of a
-graph, of weights or of the tokenizer, or puts something else in a file's place, and makes all
-digests right again, as an attacker would, or a bug of ours that writes bundles. A forked child
-opens it and generates eight tokens. It must say tokens or one of our errors, in 20 seconds and
-1.5 GiB: a traceback, a crash or a hang is printed with what was changed, and the exit code is 1.
+Each try changes one thing of a tiny bundle (a field of the manifest or the schedule, bytes of a
+graph, of weights or of the tokenizer) or replaces a file by something else, and corrects all
+digests, as an attacker or a bug might. A forked child opens it and generates eight tokens. It must
+print tokens or one of our errors within 20 seconds and 1.5 GiB; a traceback, a crash or a hang is
+printed with the change, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 from harness import run_forked, tiny_bundle
 
-import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
+import skipdec.engines.backends.ort  # noqa: F401  (saves each child the import)
 from skipdec import Generator, SamplingParams
 from skipdec.engines.bundle import file_record, write_schedule
 from skipdec.engines.documents import sealed_text
@@ -52,27 +52,27 @@ SPECIAL: tuple[Callable[[Path], object], ...] = (
 
 @dataclass(frozen=True)
 class Tampering:
-    """Changes one thing of the bundle in ``directory``; each method returns what it did."""
+    """Changes one thing of the bundle in ``directory``; each method describes its change."""
 
     directory: Path
     random: random.Random
 
     def manifest(self) -> str:
-        """Replace, drop or double a value of manifest.json."""
+        """Replace, drop or duplicate a value of manifest.json."""
         document = self._manifest()
         did = self._edit(document)
         self._seal(document)
         return did
 
     def model(self) -> str:
-        """The same, of what the manifest says of the model or of one engine."""
+        """Change a value of the manifest's model or of one engine."""
         document = self._manifest()
         did = self._edit(self.random.choice([document["model"], *document["engines"]]))
         self._seal(document)
         return did
 
     def schedule(self) -> str:
-        """The same, of the exit schedule."""
+        """Change a value of the exit schedule."""
         document = json.loads((self.directory / "schedule.json").read_bytes())
         part = self.random.choice([document["schedule"], document["plan"], document["presets"]])
         did = self._edit(part)
@@ -84,7 +84,7 @@ class Tampering:
         return self._bytes(".onnx")
 
     def weights(self) -> str:
-        """Change bytes, or the number of bytes, of an engine's weights."""
+        """Change bytes, or the size, of an engine's weights."""
         return self._bytes(".weights")
 
     def tokenizer(self) -> str:
@@ -99,7 +99,7 @@ class Tampering:
         return did
 
     def swapped_files(self) -> str:
-        """Exchange two files."""
+        """Swap two files."""
         first, second = self.random.sample(sorted(self.directory.rglob("*.*[!.json]")), 2)
         contents = first.read_bytes(), second.read_bytes()
         self._replace(first, contents[1])
@@ -108,7 +108,7 @@ class Tampering:
         return f"{first.name} <-> {second.name}"
 
     def special_file(self) -> str:
-        """Put a pipe, a directory, a link or rubbish in a file's place."""
+        """Replace a file by a pipe, a directory, a link or garbage."""
         path = self.random.choice([p for p in sorted(self.directory.rglob("*")) if p.is_file()])
         path.unlink()
         index = self.random.randrange(len(SPECIAL))
@@ -120,7 +120,7 @@ class Tampering:
         return document
 
     def _seal(self, document: dict[str, Any]) -> None:
-        """Write the manifest with records of the files as they are, and the digest of it all."""
+        """Write the manifest with current records of the files and a valid digest."""
         present = {
             path.relative_to(self.directory).as_posix()
             for path in self.directory.rglob("*")
@@ -132,7 +132,7 @@ class Tampering:
         self._replace(self.directory / "manifest.json", sealed_text(document).encode())
 
     def _edit(self, document: Any) -> str:  # noqa: ANN401  (a JSON object or array)
-        """Change one value somewhere in ``document``; the deeper, the rarer."""
+        """Change one value somewhere in ``document``, preferably not deep down."""
         place, path = document, "."
         while True:
             key = self.random.choice(list(place) if isinstance(place, dict) else range(len(place)))
@@ -176,7 +176,7 @@ class Tampering:
         return f"{path.name}: {length} bytes at {start}"
 
     def _replace(self, path: Path, content: bytes) -> None:
-        path.unlink()  # the copy is of hard links
+        path.unlink()  # the copy consists of hard links
         path.write_bytes(content)
 
 
@@ -187,7 +187,7 @@ KINDS = (
 
 
 def generate(bundle: Path) -> str:
-    """Open the bundle and generate eight tokens from text, or from ids where it reads no text."""
+    """Open the bundle and generate eight tokens from text, or from ids without a tokenizer."""
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     with Generator.open(bundle, threads=1, kv_memory=2**26, max_batch_size=1) as generator:
         prompt: Any = "Hello" if generator.tokenizer else [[5, 6, 7]]
@@ -195,12 +195,12 @@ def generate(bundle: Path) -> str:
 
 
 def main() -> int:
-    """Try, and print what was not sound."""
+    """Tamper with bundles and print unsound outcomes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=1000, help="bundles tampered with")
-    parser.add_argument("--seed", type=int, default=0, help="of the first; each has the next")
+    parser.add_argument("--count", type=int, default=1000, help="bundles to tamper with")
+    parser.add_argument("--seed", type=int, default=0, help="of the first bundle; others follow")
     parser.add_argument("--verbose", action="store_true", help="print every outcome")
-    parser.add_argument("--bundle", type=Path, help="a small bundle (one that is made now)")
+    parser.add_argument("--bundle", type=Path, help="a small bundle (default: a new one)")
     arguments = parser.parse_args()
     outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="attack-") as name:

@@ -1,9 +1,9 @@
-"""Damages files of weights and config.json: each is read, or refused by an error of ours.
+"""Damage weight files and config.json: each must be read, or refused with one of our errors.
 
     source scripts/setup_environment.sh && python scripts/attack/checkpoints.py --count 1000
 
 Bytes of safetensors headers, of .bin archives and of the pickles inside them are changed or cut
-off; numbers, texts, lists and nothing take the place of values in config.json.
+off; values in config.json are replaced by numbers, texts, lists or null.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _ODD: tuple[object, ...] = (
 
 
 def main() -> None:
-    """Print how many were read and how many refused; exit code 1 for any other end."""
+    """Print how many were read and how many refused; exit code 1 for any other outcome."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")  # torch's, of pickles that it has not written
+    warnings.simplefilter("ignore")  # torch warns about foreign pickles
     chance = random.Random(arguments.seed)
     seen: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as directory:
@@ -77,13 +77,13 @@ def _outcome(path: Path) -> str:
             map_safetensors(path)
     except SkipDecError:
         return "refused"
-    except BaseException as error:  # noqa: BLE001  (what was not ours is what is looked for)
+    except BaseException as error:  # noqa: BLE001  (any foreign error is a finding)
         return f"{type(error).__name__}: {error}"[:200]
     return "read"
 
 
 def _damaged(chance: random.Random) -> tuple[str, bytes]:
-    """A file's name and content."""
+    """Return a file's name and content."""
     state = {f"layer.{index}.weight": torch.ones(4, 3) for index in range(5)}
     state |= {"half": torch.ones(3).half(), "bfloat16": torch.ones(3).bfloat16()}
     kind = chance.randrange(4)
@@ -100,7 +100,7 @@ def _damaged(chance: random.Random) -> tuple[str, bytes]:
 
 
 def _mutated(content: bytes, chance: random.Random) -> bytes:
-    """Some bytes changed, most of them near the beginning, or the end cut off."""
+    """Change some bytes, most of them near the beginning, or cut off the end."""
     if chance.random() < 0.2:
         return content[: chance.randrange(len(content))]
     changed = bytearray(content)
@@ -111,7 +111,7 @@ def _mutated(content: bytes, chance: random.Random) -> bytes:
 
 
 def _with_another_pickle(archive: io.BytesIO, chance: random.Random) -> bytes:
-    """The archive, its checksums right, with a damaged pickle."""
+    """Return the archive with a damaged pickle but valid checksums."""
     changed = io.BytesIO()
     with zipfile.ZipFile(archive) as source, zipfile.ZipFile(changed, "w") as target:
         for name in source.namelist():

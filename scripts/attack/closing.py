@@ -1,9 +1,9 @@
-"""Closes generators at random moments while threads generate, stream and score with them.
+"""Close generators at random moments while threads generate, stream and score with them.
 
     python scripts/attack/closing.py --count 200
 
-Each thread must end in ClosedError, soon, and the process must live: a generator that frees engines
-under a step corrupts the heap, and the process aborts.
+Each thread must soon end in ClosedError, and the process must survive: a generator that frees
+engines during a step would corrupt the heap and abort the process.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from harness import tiny_bundle
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import ClosedError, SkipDecError
 
-_THREADS = 3  # of which one holds the generator at a time, the others are told that it is busy
+_THREADS = 3  # one holds the generator at a time, the others get a busy error
 _LONGEST_WAIT = 0.1  # seconds before a generator is closed
 _PATIENCE = 60.0  # seconds for all threads to end
 _SCHEDULES = ("full", "2x:horizon=16", "2x:horizon=16,prompt=decay")
 
 
 def main() -> int:
-    """Close generators, and print in which other ways threads ended."""
+    """Close generators and print any other way in which threads ended."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=200, help="generators to close")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    logging.disable(logging.WARNING)  # the model was not tuned to skip, in every round anew
+    logging.disable(logging.WARNING)  # each model was not tuned to skip
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="attack-") as temporary:
         bundle = tiny_bundle(Path(temporary) / "tiny")
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _close_under_load(bundle: Path, chance: random.Random) -> bool:
-    """Whether all threads ended as they must."""
+    """Return True if all threads ended as required."""
     generator = Generator.open(bundle, threads=1)
     with ThreadPoolExecutor(_THREADS) as threads:
         calls = [

@@ -1,13 +1,13 @@
-"""Holds connections to `skipdec serve` open in every way, and asks for the largest answers.
+"""Hold connections to `skipdec serve` open in every way, and request the largest answers.
 
     python scripts/attack/connections.py --count 300
 
 Three servers of a tiny bundle, each ended by SIGTERM with connections still open:
-early: --max-connections 16 and COUNT requests that are answered before they have come whole;
-a byte follows each, and nothing else. A client between them gets every answer.
-descriptors: 256 open files at most and COUNT idle connections; the worker is killed meanwhile.
+early: --max-connections 16 and COUNT requests that are answered before they are complete; one byte
+follows each, and nothing else. A client between them gets every answer.
+descriptors: at most 256 open files and COUNT idle connections; meanwhile the worker is killed.
 answers: as many log-probabilities as a request may ask for, whole, streamed to a slow reader and of
-prompts; the longest silence of /health/live is measured.
+prompts; measures the longest silence of /health/live.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from threading import Event, Thread
 
 from harness import tiny_bundle
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the load generator lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the load generator
 
 from benchmarks.process import skipdec_command
 
 _KEY = "key"
 _CONNECTIONS = 16
 _OPEN_FILES = 256
-_SECONDS = 30.0  # for whatever has to happen
-_LOG_BYTES = 512  # a connection, at most
-_SILENCE = 1.0  # seconds of /health/live, on a machine that may be busy
+_SECONDS = 30.0  # for any event to happen
+_LOG_BYTES = 512  # maximum per connection
+_SILENCE = 1.0  # maximum in seconds for /health/live, on a busy machine
 _END = f"Host: here\r\nAuthorization: Bearer {_KEY}\r\n\r\n".encode()
 _EARLY = (
     b"GET /version HTTP/1.1\r\nContent-Length: 9\r\n" + _END,
@@ -59,7 +59,7 @@ _RESTS = (b"x", b"no chunk\r\n", b"123456789G", b"\0" * 9)
 
 
 class Server:
-    """``skipdec serve`` of one bundle in a process of its own, whose log is kept."""
+    """``skipdec serve`` of one bundle in its own process, whose log is kept."""
 
     def __init__(self, bundle: Path, *options: str, open_files: int | None = None) -> None:
         command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
@@ -76,7 +76,7 @@ class Server:
         Thread(target=self._read, daemon=True).start()
         if not self._is_ready.wait(4 * _SECONDS):
             self.process.kill()
-            raise RuntimeError("the server does not get ready:\n" + "".join(self.log))
+            raise RuntimeError("the server does not become ready:\n" + "".join(self.log))
 
     @property
     def log_bytes(self) -> int:
@@ -84,7 +84,7 @@ class Server:
         return sum(map(len, self.log))
 
     def workers(self) -> list[int]:
-        """Process ids of its children."""
+        """Return the process ids of its children."""
         tasks = Path(f"/proc/{self.process.pid}/task")
         listed = [(task / "children").read_text() for task in tasks.iterdir()]
         return [int(pid) for children in listed for pid in children.split()]
@@ -94,7 +94,7 @@ class Server:
         return socket.create_connection((self.host, self.port), _SECONDS)
 
     def ask(self, path: str, **fields: object) -> tuple[int, bytes]:
-        """Return status and body of one answer, on a connection of its own; 0 if none comes."""
+        """Return status and body of one answer, on a new connection; 0 if none comes."""
         connection = HTTPConnection(self.host, self.port, timeout=2 * _SECONDS)
         headers = {"Authorization": f"Bearer {_KEY}"}
         try:
@@ -109,7 +109,7 @@ class Server:
             connection.close()
 
     def stop(self) -> Iterator[str]:
-        """End it as an operator does, and yield what was wrong with it."""
+        """Stop it as an operator does, and yield any problems."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(_SECONDS)
@@ -132,12 +132,12 @@ class Server:
 
 
 def main() -> int:
-    """Print what each server bore, and what was wrong."""
+    """Attack each server and print any problems."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=300, help="connections of each attack")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=tuple(_ATTACKS), help="one of the attacks")
-    parser.add_argument("--bundle", type=Path, help="another one, of 64 positions")
+    parser.add_argument("--bundle", type=Path, help="64 positions (default: a new one)")
     arguments = parser.parse_args()
     problems = []
     with tempfile.TemporaryDirectory(prefix="connections-") as temporary:
@@ -151,7 +151,7 @@ def main() -> int:
 
 
 def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
-    """Requests that are answered before they have come whole, and are never ended."""
+    """Send requests that are answered before they are complete, and never finish them."""
     options = ("--max-connections", str(_CONNECTIONS), "--read-timeout", "2")
     with _started(bundle, *options) as server, ExitStack() as stack:
         opened: list[socket.socket] = []
@@ -168,7 +168,7 @@ def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
             if place % 10 == 9:
                 begin = time.monotonic()
                 if (status := server.ask("/version")[0]) != 200:
-                    yield f"{status} beside {place} connections that were answered"
+                    yield f"{status} beside {place} answered connections"
                 slowest = max(slowest, time.monotonic() - begin)
         left = sum(not _is_closed(client) for client in opened[: -2 * _CONNECTIONS])
         if left:
@@ -183,7 +183,7 @@ def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
 
 
 def _descriptors(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
-    """Idle connections beyond the descriptors that a server may have, and a worker's death."""
+    """Hold more idle connections than the server has descriptors, and kill a worker."""
     with _started(bundle, open_files=_OPEN_FILES) as server, ExitStack() as stack:
         before = server.log_bytes
         for _ in range(count):
@@ -206,7 +206,7 @@ def _descriptors(bundle: Path, count: int, draw: random.Random) -> Iterator[str]
 
 
 def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
-    """Answers of as many log-probabilities as may be asked for; ``count`` is not used."""
+    """Request the maximum of log-probabilities; ``count`` is not used."""
     tokens = 61
     full = {"logprobs": 20, "ignore_eos": True, "temperature": 1.0, "seed": draw.randrange(9)}
     largest = full | {"prompt": ["a"] * 51, "n": 2, "max_tokens": tokens}
@@ -250,7 +250,7 @@ _ATTACKS: dict[str, Callable[[Path, int, random.Random], Iterator[str]]] = {
 
 @contextmanager
 def _started(bundle: Path, *options: str, open_files: int | None = None) -> Iterator[Server]:
-    """A server, which is gone when the block is left."""
+    """Run a server that is gone when the block ends."""
     server = Server(bundle, *options, open_files=open_files)
     try:
         yield server
@@ -264,7 +264,7 @@ def _limit_open_files(count: int) -> None:
 
 
 def _is_closed(client: socket.socket) -> bool:
-    """Read to the end; False if it does not come."""
+    """Read to the end; return False if it does not come."""
     client.settimeout(_SECONDS)
     try:
         while client.recv(1 << 16):

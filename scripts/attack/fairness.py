@@ -1,11 +1,11 @@
-"""Sends much from one client of `skipdec serve` and asks how long another client's text waits.
+"""Send much from one client of `skipdec serve` and measure how long another client waits.
 
     python scripts/attack/fairness.py
     python scripts/attack/fairness.py --bundle opt-125m-int8 --long 200 --scored 1500
 
-The greedy client has an API key of its own and sends 64 long texts, then 192 prompts to score; the
-other one sends a short text meanwhile. The bundle is tiny unless one is given. Seconds are printed;
-what has to hold is counted in decode steps and in scored prompts, which no busy machine changes.
+The greedy client has its own API key and sends 64 long texts, then 192 prompts to score; meanwhile
+the other one sends a short text. The bundle is tiny unless one is given. Prints seconds; the bounds
+are in decode steps and scored prompts, which a busy machine does not change.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from soak import Server, started
 
 _GREEDY, _OTHER = "greedy-client", "other-client"
 _TEXTS = 64
-_PROMPTS, _PROMPTS_EACH = 192, 64  # that are scored, in all and in one request
-_SHORT = 32  # tokens of the short text
-_TOKEN = 5  # of all prompts
-_PATIENCE = 120.0  # seconds until the greedy client's requests have reached the engine
+_PROMPTS, _PROMPTS_EACH = 192, 64  # prompts to score, in total and per request
+_SHORT = 32  # tokens in the short text
+_TOKEN = 5  # token of all prompts
+_PATIENCE = 120.0  # seconds for the greedy client's requests to reach the engine
 
 
 @dataclass(frozen=True)
 class Wait:
-    """What a short text waited for: seconds, decode steps, and texts and prompts that ended."""
+    """Wait of a short text: seconds, decode steps, and texts and prompts that ended."""
 
     seconds: float
     steps: float
@@ -45,13 +45,13 @@ class Wait:
 
 @dataclass(frozen=True)
 class Clients:
-    """Both clients of one server."""
+    """The two clients of one server."""
 
     server: Server
     http: httpx2.AsyncClient
 
     async def ask(self, key: str, **fields: object) -> None:
-        """Send a request of token ids and read its whole answer."""
+        """Send a request of token ids and read its complete answer."""
         answer = await self.http.post(
             f"{self.server.address}/v1/completions",
             json={"temperature": 0, "ignore_eos": True, **fields},
@@ -68,29 +68,29 @@ class Clients:
 
     @asynccontextmanager
     async def busy(self, requests: Sequence[Awaitable[None]]) -> AsyncIterator[None]:
-        """Within the block the greedy client's ``requests`` run and wait."""
+        """Keep the greedy client's ``requests`` running and waiting inside the block."""
         tasks = [asyncio.ensure_future(request) for request in requests]
         ended, until = self._work()[1], time.monotonic() + _PATIENCE
         while self._work()[1] < ended + 2:  # the first are done, the others have arrived
             assert time.monotonic() < until, "the greedy client's requests do not run"
             await asyncio.sleep(0.01)
         yield
-        assert not all(task.done() for task in tasks), "too few requests: nobody had to wait"
+        assert not all(task.done() for task in tasks), "too few requests: nothing had to wait"
         await asyncio.gather(*tasks)
 
     def _work(self) -> tuple[float, float]:
-        """Decode steps, and requests that have ended, of the engine so far."""
+        """Return the engine's decode steps and ended requests so far."""
         figures = self.server.figures()
         steps = figures['skipdec_steps_total{model="tiny"}']
         return steps, figures['skipdec_requests_total{model="tiny",state="finished"}']
 
 
 def main() -> int:
-    """Print what a short text waits for, and whether that is within its bound."""
+    """Print the waits of a short text and whether they are within bounds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bundle", type=Path, help="another one")
-    parser.add_argument("--long", type=int, default=400, help="tokens of a greedy text")
-    parser.add_argument("--scored", type=int, default=1000, help="tokens of a scored prompt")
+    parser.add_argument("--bundle", type=Path, help="a bundle (default: a new one)")
+    parser.add_argument("--long", type=int, default=400, help="tokens in each greedy text")
+    parser.add_argument("--scored", type=int, default=1000, help="tokens in each scored prompt")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fairness-") as temporary:
         bundle = arguments.bundle or tiny_bundle(
@@ -133,7 +133,7 @@ async def _attack(server: Server, long: int, scored: int) -> list[str]:
 
 
 def _failures(beside_texts: Wait, beside_scores: Wait, long: int) -> Iterator[str]:
-    """A slot is free once one long text has ended; a step beside scores takes no prompt's time."""
+    """Yield violations: a slot is free after one long text; a step beside scores takes no time."""
     if beside_texts.steps > 2 * long:
         yield f"a text of {_SHORT} tokens waited {beside_texts.steps:.0f} steps, bound {2 * long}"
     if beside_scores.ended > _SHORT // 2:

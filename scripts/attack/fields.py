@@ -1,13 +1,12 @@
-"""Sends each field of the completions protocol at its limits and beyond, and times the server.
+"""Send each field of the completions protocol at its limits and beyond, and time the server.
 
     python scripts/attack/fields.py
     python scripts/attack/fields.py --count 100
 
-Whatever a request says, an answer comes, no answer is a 500 or longer than what is due, and no
-callback of the server's event loop takes more than 5 ms of processor time. A callback's processor
-time is that of the loop's own thread, which other programs on the machine hardly change; the best
-of ``--tries`` counts. Meanwhile /health/live is polled: its longest gap is printed, and has a
-bound that is wide enough for a busy machine.
+Whatever a request contains, it must get an answer that is no 500 and not overlong, and no callback
+of the server's event loop may take more than 5 ms of processor time. That is measured on the loop's
+own thread, which other programs hardly affect; the best of ``--tries`` counts. Meanwhile
+/health/live is polled: its longest gap is printed and has a bound that allows for a busy machine.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from harness import tiny_bundle
 
 from skipdec.runtime.serving.http.protocol.request import CompletionRequest
 
-_MAX_CPU = 0.005  # seconds of the event loop's thread, of one callback
-_MAX_GAP = 0.5  # seconds between two answers of /health/live
-_MAX_ANSWER = 16 << 10  # bytes of a refusal
-_SHOWN = 5  # dearest cases that are printed
-_TIMEOUT = 60.0  # seconds for an answer
+_MAX_CPU = 0.005  # maximum seconds of the event loop's thread in one callback
+_MAX_GAP = 0.5  # maximum seconds between two answers of /health/live
+_MAX_ANSWER = 16 << 10  # maximum bytes of a refusal
+_SHOWN = 5  # most expensive cases to print
+_TIMEOUT = 60.0  # seconds to wait for an answer
 _MIB = (1 << 20) - 200  # bytes of a field in a body of 1 MiB
 
 
 @dataclass(frozen=True)
 class Case:
-    """A body, what it is called, and the path that it is sent to."""
+    """A named request: body and path."""
 
     name: str
     body: bytes
@@ -54,21 +53,21 @@ class Case:
 
 @dataclass
 class Cost:
-    """The least that several tries of a case took, in seconds, and what was answered."""
+    """Minima over several tries of a case, in seconds, and the answer."""
 
-    cpu: float = float("inf")  # of the longest callback
+    cpu: float = float("inf")  # the longest callback
     gap: float = float("inf")  # between two answers of /health/live
     status: int = 0
     length: int = 0
 
     def add(self, cpu: float, gap: float, status: int, length: int) -> None:
-        """Take what one more try took."""
+        """Record the figures of another try."""
         self.cpu, self.gap = min(self.cpu, cpu), min(self.gap, gap)
         self.status, self.length = status, max(self.length, length)
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """All of them: a valid request each, but for what is attacked."""
+    """Return all cases: each is valid except for the attacked field."""
     for field, values in _values(random.Random(seed)).items():
         for name, value in values.items():
             document = {"prompt": "a", "max_tokens": 1} | {field: value}
@@ -177,12 +176,12 @@ class TimedServer:
         until = time.monotonic() + _TIMEOUT
         while not self._times.exists():
             if time.monotonic() > until or self.process.poll() is not None:
-                raise RuntimeError("the server does not tell its times")
+                raise RuntimeError("the server does not report its times")
             time.sleep(0.002)
         return float(self._times.read_text())
 
     def stop(self) -> None:
-        """End it, whatever it is busy with."""
+        """Stop it, whatever it is doing."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(_TIMEOUT)
@@ -199,7 +198,7 @@ class TimedServer:
 
 
 def serve(times: Path, bundle: str) -> None:
-    """Run the command with a loop that times its callbacks, and writes the longest at SIGUSR1."""
+    """Run the command with an event loop that times callbacks and writes the longest on SIGUSR1."""
     from skipdec.cli import main
 
     longest = 0.0
@@ -226,7 +225,7 @@ def serve(times: Path, bundle: str) -> None:
 
 
 def _sent(port: int, case: Case) -> tuple[int, int]:
-    """Status and length of the answer; status 0 if none came."""
+    """Return status and length of the answer; status 0 if none came."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
     try:
         headers = {f"h{number}": "" for number in range(case.headers)}
@@ -241,7 +240,7 @@ def _sent(port: int, case: Case) -> tuple[int, int]:
 
 @contextmanager
 def _polled(port: int) -> Iterator[list[float]]:
-    """Poll /health/live until the block is left; the list has the seconds of each answer."""
+    """Poll /health/live inside the block; the list collects the seconds of each answer."""
     gaps: list[float] = []
     ended = threading.Event()
 
@@ -288,11 +287,11 @@ def _problems(cost: Cost) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the dearest cases, and those that break a promise."""
+    """Print the most expensive cases and those that violate a bound."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, help="cases, drawn from all (all)")
-    parser.add_argument("--tries", type=int, default=5, help="of a case; the best counts")
-    parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--count", type=int, help="number of random cases (default: all)")
+    parser.add_argument("--tries", type=int, default=5, help="per case; the best counts")
+    parser.add_argument("--only", default="", help="cases whose name contains this text")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     chosen = [case for case in cases(arguments.seed) if arguments.only in case.name]
@@ -316,7 +315,7 @@ def main() -> int:
             print(f"{name}: {cost.cpu * 1e3:.1f} ms, /health/live {cost.gap * 1e3:.0f} ms: {told}")
     dearest = max(costs.values(), key=lambda cost: cost.cpu)
     print(
-        f"{len(costs)} cases, {failures} failures; of the event loop {dearest.cpu * 1e3:.1f} ms at "
+        f"{len(costs)} cases, {failures} failures; event loop {dearest.cpu * 1e3:.1f} ms at "
         f"most, /health/live {max(cost.gap for cost in costs.values()) * 1e3:.0f} ms at most"
     )
     return int(failures > 0)

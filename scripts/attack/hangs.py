@@ -1,13 +1,13 @@
-"""Stops workers under load, ends servers meanwhile, and exits interpreters that generate.
+"""Stop workers under load, end servers meanwhile, and exit interpreters that generate.
 
     python scripts/attack/hangs.py --count 20
 
-Each round starts `skipdec serve` with one worker or two. While requests run, whole and as streams,
-with and without a `timeout`, workers are stopped (SIGSTOP) and go on at random moments; then all
-are stopped for good and the server gets SIGTERM. Every request must end with its text, its timeout
-kept, or with the documented error; the server must exit with 0, soon, and leave no worker. Then
-interpreters exit while a daemon thread generates, scores or loads, or an engine is open: each with
-code 0, soon, without a process left behind.
+Each round starts `skipdec serve` with one or two workers. While requests run, whole and as streams,
+with and without a `timeout`, workers are stopped (SIGSTOP) and continued at random moments; then
+all are stopped for good and the server gets SIGTERM. Every request must end with its text, at its
+timeout, or with the documented error; the server must exit with 0, soon, and leave no worker
+behind. Then interpreters exit while a daemon thread generates, scores or loads, or an engine is
+open: each soon, with code 0, without a process left behind.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from harness import tiny_bundle
 from soak import Server, started
 
 _CLIENTS = 12
-_STOPS = 4  # of a worker, in a round
-_SHUTDOWN = 0.5  # seconds, --shutdown-timeout
-_PATIENCE = 20.0  # seconds by which a busy machine may be late
-_MOST = 120.0  # seconds of anything
+_STOPS = 4  # per worker and round
+_SHUTDOWN = 0.5  # seconds, for --shutdown-timeout
+_PATIENCE = 20.0  # seconds of delay allowed on a busy machine
+_MOST = 120.0  # maximum seconds of any wait
 
 # A process that exits while something runs: `python -c EXIT BUNDLE KIND SECONDS`.
 _EXIT = """
@@ -87,7 +87,7 @@ _EXITS = ("generate", "score", "load", "AsyncEngine", "ProcessEngine", "ProcessE
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client got for ``asked``, and after how many seconds."""
+    """A client's answer to ``asked``, and the seconds it took."""
 
     asked: dict[str, Any]
     status: int
@@ -96,7 +96,7 @@ class Answer:
 
 
 def main() -> int:
-    """Attack servers and interpreters, and print what did not end as it must."""
+    """Attack servers and interpreters, and print violations."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=20, help="servers, and exits of each kind")
     parser.add_argument("--seed", type=int, default=0)
@@ -120,7 +120,7 @@ def main() -> int:
 
 
 def _attack_server(bundle: Path, chance: random.Random, outcomes: Counter[str]) -> Iterator[str]:
-    """Stop workers of one server again and again, then end it; yield what was wrong."""
+    """Stop workers of one server repeatedly, then end it; yield problems."""
     options = ("--shutdown-timeout", str(_SHUTDOWN), "--replicas", str(chance.choice((1, 2))))
     with started(bundle, *options) as server, ThreadPoolExecutor(_CLIENTS) as pool:
         workers = _children(server.process.pid)
@@ -143,12 +143,12 @@ def _ended(
     chance: random.Random,
     outcomes: Counter[str],
 ) -> Iterator[str]:
-    """SIGTERM while all workers are stopped; yield what was wrong."""
+    """Send SIGTERM while all workers are stopped; yield problems."""
     asked = _begun(server, pool, chance)
     time.sleep(chance.uniform(0, 0.1))
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
-    time.sleep(chance.uniform(0.2, 0.5))  # until the server has read all of them
+    time.sleep(chance.uniform(0.2, 0.5))  # lets the server read all of them
     start = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     yield from _judged(asked, outcomes, ends_well=False)
@@ -165,7 +165,7 @@ def _ended(
 
 
 def _begun(server: Server, pool: ThreadPoolExecutor, chance: random.Random) -> list[Future[Answer]]:
-    """Send a request a client; return once all are on their way."""
+    """Send one request per client; return once all are sent."""
     sent = Semaphore(0)
     asked = [pool.submit(_ask, server, _drawn(chance), sent) for _ in range(_CLIENTS)]
     for _ in asked:
@@ -174,7 +174,7 @@ def _begun(server: Server, pool: ThreadPoolExecutor, chance: random.Random) -> l
 
 
 def _drawn(chance: random.Random) -> dict[str, Any]:
-    """Fields of a request: whole, a stream, or a prompt to score; every other has a timeout."""
+    """Draw a request: whole, streamed, or a prompt to score; every other one has a timeout."""
     fields: dict[str, Any] = {"prompt": [5] * chance.randint(1, 20), "ignore_eos": True}
     kind = chance.choice(("whole", "whole", "stream", "stream", "score"))
     if kind == "score":
@@ -188,7 +188,7 @@ def _drawn(chance: random.Random) -> dict[str, Any]:
 
 
 def _ask(server: Server, fields: dict[str, Any], sent: Semaphore) -> Answer:
-    """Send a request, and read all of its answer. Raises OSError, HTTPException if it is cut."""
+    """Send a request and read its complete answer. Raises OSError, HTTPException if it is cut."""
     start = time.monotonic()
     address = server.address.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=_MOST)
@@ -205,7 +205,7 @@ def _ask(server: Server, fields: dict[str, Any], sent: Semaphore) -> Answer:
 def _judged(
     asked: Sequence[Future[Answer]], outcomes: Counter[str], *, ends_well: bool
 ) -> Iterator[str]:
-    """Count how requests ended; yield those that must not have. ``ends_well``: none is cut."""
+    """Count outcomes and yield forbidden ones. ``ends_well``: no connection may be cut."""
     for one in asked:
         try:
             answer = one.result(2 * _MOST)
@@ -219,7 +219,7 @@ def _judged(
         if timeout := answer.asked.get("timeout"):
             allowed.add("deadline")
             if answer.seconds > timeout + _PATIENCE:
-                yield f"a timeout of {timeout} s was kept after {answer.seconds:.1f} s"
+                yield f"a timeout of {timeout} s took effect after {answer.seconds:.1f} s"
         if not ends_well:
             allowed.add("unavailable")
         if outcome not in allowed:
@@ -249,19 +249,19 @@ def _outcome(answer: Answer) -> str:
 
 
 def _left(server: Server) -> Iterator[str]:
-    """Yield what the workers still have once all clients have their answers."""
+    """Yield resources that workers still hold after all clients have their answers."""
     until = time.monotonic() + _PATIENCE
     names = [f'skipdec_requests_{state}{{model="tiny"}}' for state in ("running", "waiting")]
     names.append('skipdec_kv_bytes{kind="reserved",model="tiny"}')
     while any((figures := server.figures())[name] for name in names):
         if time.monotonic() > until:
-            yield f"workers still have { ({name: figures[name] for name in names}) }"
+            yield f"workers still hold { ({name: figures[name] for name in names}) }"
             return
         time.sleep(0.02)
 
 
 def _exit(bundle: Path, kind: str, chance: random.Random) -> Iterator[str]:
-    """Let an interpreter exit in the middle of something; yield what was wrong."""
+    """Exit an interpreter in the middle of work; yield problems."""
     command = [sys.executable, "-c", _EXIT, str(bundle), kind, str(chance.uniform(0, 0.05))]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_MOST, check=False)
@@ -281,7 +281,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether a process ends soon, or has; one that is left over is killed."""
+    """Return True if a process is gone or ends soon; kill it otherwise."""
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         try:

@@ -1,7 +1,7 @@
-"""Bundles to attack, and forked children, with limits of memory and time, that attack them.
+"""Tiny bundles to attack, and forked children that attack them with limits of memory and time.
 
-Forking a warm parent costs milliseconds, where a new Python that imports skipdec costs a second.
-The parent must not have started threads, hence may import engines but not have loaded any.
+Forking a warm parent takes milliseconds; a new Python that imports skipdec takes a second. The
+parent must not have started threads, so it may import engines but not load any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal
 
 from skipdec.engines.errors import SkipDecError
 
-_MOST_BYTES = 65536  # of an outcome's text
+_MOST_BYTES = 65536  # maximum of an outcome's text
 
 CONFIG = {
     "model_type": "opt",
@@ -40,7 +40,7 @@ CONFIG = {
 def tiny_bundle(
     directory: Path, *, seed: int = 0, quantize: str = "none", positions: int = 64
 ) -> Path:
-    """Export a bundle below the new ``directory``, in a process of its own; some seconds."""
+    """Export a bundle below the new ``directory``, in its own process; takes some seconds."""
     model = directory / "model"
     model.mkdir(parents=True)
     config = CONFIG | {"max_position_embeddings": positions}
@@ -55,10 +55,10 @@ def tiny_bundle(
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended.
+    """Result of a child.
 
-    ``kind``: "value" and "error" (one of ours) are as it should be; "traceback" is any other
-    exception, "hang" the time limit, "crash" a signal. ``text``: the value, error or traceback.
+    ``kind``: "value" and "error" (one of ours) are sound; "traceback" is any other exception,
+    "hang" the time limit, "crash" a signal. ``text``: the value, error or traceback.
     """
 
     kind: Literal["value", "error", "traceback", "hang", "crash"]
@@ -66,12 +66,12 @@ class Outcome:
 
     @property
     def is_sound(self) -> bool:
-        """Whether somebody was told what is wrong, or nothing was."""
+        """True for a value or a named error."""
         return self.kind in ("value", "error")
 
 
 def run_forked(work: Callable[[], str], *, seconds: float, memory: int) -> Outcome:
-    """Return how ``work()`` ends in a child that may take ``memory`` bytes more than we have."""
+    """Return the outcome of ``work()`` in a child that may use ``memory`` more bytes than we do."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -82,13 +82,13 @@ def run_forked(work: Callable[[], str], *, seconds: float, memory: int) -> Outco
         content, in_time = _read_all(reader, seconds)
     finally:
         os.close(reader)
-        os.kill(child, signal.SIGKILL)  # a zombie doesn't mind
+        os.kill(child, signal.SIGKILL)  # harmless for a zombie
         _, status = os.waitpid(child, 0)
     if not in_time:
         return Outcome("hang", f"still running after {seconds:g} s")
     kind, _, text = content.decode(errors="replace").partition("\n")
     if kind in ("value", "error", "traceback"):
-        return Outcome(kind, text)  # type: ignore[arg-type]  # as _report writes them
+        return Outcome(kind, text)  # type: ignore[arg-type]  # written by _report
     ended_by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else str(status)
     return Outcome("crash", f"{ended_by}\n{content.decode(errors='replace')}")
 
@@ -104,14 +104,14 @@ def _report(work: Callable[[], str], writer: int, memory: int) -> None:
         text = f"value\n{work()}"
     except SkipDecError as error:
         text = f"error\n{type(error).__name__}: {error}"
-    except BaseException:  # noqa: BLE001  (what was not ours is what is looked for)
+    except BaseException:  # noqa: BLE001  (any foreign error is a finding)
         text = f"traceback\n{traceback.format_exc()}"
     os.write(writer, text.encode(errors="replace")[:_MOST_BYTES])
     os._exit(0)
 
 
 def _read_all(reader: int, seconds: float) -> tuple[bytes, bool]:
-    """What comes until the child closes its end; False if that takes longer than ``seconds``."""
+    """Return all output until EOF; False if that takes longer than ``seconds``."""
     deadline = os.times().elapsed + seconds
     content = b""
     while (left := deadline - os.times().elapsed) > 0:
@@ -125,6 +125,6 @@ def _read_all(reader: int, seconds: float) -> tuple[bytes, bool]:
 
 
 def _address_space() -> int:
-    """Bytes of virtual memory that this process has."""
+    """Return the bytes of virtual memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,13 +1,13 @@
-"""Kills exports, replacements and changes of a schedule, at every event they have.
+"""Kill exports, replacements and schedule changes at every event they have.
 
     source scripts/setup_environment.sh && python scripts/attack/kills.py --kills 600
     python scripts/attack/kills.py --kills 200 --signal TERM      # or INT: ends in order
 
-One process imports everything and traces once; each kill hits a fork of it. Events are what Python
-reports of the file system (audit events), each fsync and the exchange of two names; kills beyond
-one for each event come at random moments. After each kill the result must be absent, the old one
-or the new one, whole; the same work again must succeed, with the bytes of an undisturbed run; and
-nothing may be left beside the result.
+One process imports everything and traces once; each kill hits a fork of it. Events are Python's
+audit events of the file system, each fsync and each exchange of two names; kills beyond one per
+event come at random moments. After each kill the result must be absent, the complete old one or the
+complete new one; repeating the work must succeed with the bytes of an undisturbed run; and nothing
+may be left beside the result.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ Contents = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Attack:
-    """Work that is killed: ``begin`` makes what is there before, ``work`` changes it."""
+    """Work to kill: ``begin`` makes the initial state, ``work`` changes it."""
 
     name: str
     begin: Callable[[Path], None]
     work: Callable[[Path], object]
-    check: Callable[[Path], None]  # raises SkipDecError for a result that is not whole
+    check: Callable[[Path], None]  # raises SkipDecError for an incomplete result
 
 
 def main() -> None:
-    """Spread the kills over all attacks and print a line for each; exit code 1 if one failed."""
+    """Distribute the kills over all attacks and print a line for each; exit code 1 on failure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=600)
     parser.add_argument("--only", help="one of export, replacement, schedule, report")
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def run(victims: Sequence[Victim], kills: int, generator: random.Random) -> int:
-    """Kill ``kills`` times; returns how many results were not as they must be."""
+    """Kill ``kills`` times; return the number of wrong results."""
     failures = before = 0
     num_events = sum(victim.num_events for victim in victims)
     for victim in victims:
@@ -100,14 +100,14 @@ def run(victims: Sequence[Victim], kills: int, generator: random.Random) -> int:
 
 
 def _moments(share: int, victim: Victim, generator: random.Random) -> Iterator[int | float]:
-    """Numbers of events, evenly spread; beyond one for each, seconds."""
+    """Return event numbers, evenly spread; beyond one per event, seconds."""
     count = min(share, victim.num_events)
     yield from (place * victim.num_events // count for place in range(count))
     yield from (generator.uniform(0, victim.seconds) for _ in range(share - count))
 
 
 def make_attacks(work: Path) -> Iterator[Attack]:
-    """All of them."""
+    """Return all attacks."""
     model = work / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": NUM_LAYERS}))
@@ -129,7 +129,7 @@ def make_attacks(work: Path) -> Iterator[Attack]:
     def open_whole(target: Path) -> None:
         EngineBundle.open(target, verify="full")
 
-    export_to(work / "traced")  # forks find the traces, and the libraries
+    export_to(work / "traced")  # forks reuse the traces and libraries
     yield Attack("export", lambda _: None, export_to, open_whole)
     yield Attack(
         "replacement",
@@ -142,7 +142,7 @@ def make_attacks(work: Path) -> Iterator[Attack]:
 
 
 class Victim:
-    """One attack, its undisturbed results, and how to kill it."""
+    """One attack, its undisturbed results, and ways to kill it."""
 
     def __init__(self, attack: Attack, directory: Path, sent: signal.Signals) -> None:
         self.name = attack.name
@@ -158,9 +158,9 @@ class Victim:
         self.num_events, self.seconds = self._counted()
 
     def kill(self, when: int | float) -> str:
-        """Kill a fresh run at event ``when``, or after so many seconds; returns what was left.
+        """Kill a fresh run at event ``when``, or after that many seconds; return what was left.
 
-        Raises SkipDecError or AssertionError if that, or what the next run makes of it, is wrong.
+        Raises SkipDecError or AssertionError if that, or the result of the next run, is wrong.
         """
         target = self._fresh()
         if isinstance(when, int):
@@ -169,15 +169,15 @@ class Victim:
             in_child(lambda: self._attack.work(target), (when, self._sent))
         outcome = self._outcome(target)
         code = in_child(lambda: self._again(target))
-        assert code == 0, f"the run after it ended with {code}"
-        assert contents(target) == self._new, "the run after it has other bytes"
+        assert code == 0, f"the next run ended with {code}"
+        assert contents(target) == self._new, "the next run wrote other bytes"
         left = sorted(path.name for path in target.parent.iterdir())
         assert left == [target.name], f"{', '.join(left)} are there after the next run"
         shutil.rmtree(target.parent)
         return outcome
 
     def _work_until(self, number: int, target: Path) -> None:
-        """Do the work until its event ``number``, which does not happen."""
+        """Do the work up to event ``number``, which does not happen."""
         left = number
 
         def count() -> None:
@@ -190,13 +190,13 @@ class Victim:
         self._attack.work(target)
 
     def _again(self, target: Path) -> None:
-        """The same once more; an export that was published says that its name is taken."""
+        """Repeat the work; a published export reports that its name is taken."""
         is_taken = target.exists() and self.name == "export"
         with suppress(UsageError) if is_taken else nullcontext():
             self._attack.work(target)
 
     def _outcome(self, target: Path) -> str:
-        """What a reader finds; a swap of two renames is finished or undone by the first."""
+        """Describe what a reader finds; the first one completes or undoes a swap of two renames."""
         beside = target.with_name(f".{target.name}.old")
         if target.exists() or beside.exists():
             self._attack.check(target)
@@ -207,7 +207,7 @@ class Victim:
         return what if lasting == found else f"{what} and a temporary file"
 
     def _fresh(self) -> Path:
-        """A name of its own, with what is there before."""
+        """Return a new name with the initial state."""
         self._number += 1
         target = self._directory / str(self._number) / "result"
         target.parent.mkdir(parents=True)
@@ -215,7 +215,7 @@ class Victim:
         return target
 
     def _counted(self) -> tuple[int, float]:
-        """How many events a run has, and how many seconds it takes."""
+        """Return the number of events of a run, and its seconds."""
         target = self._fresh()
         reader, writer = os.pipe()
         start = time.perf_counter()
@@ -232,9 +232,9 @@ class Victim:
 
 
 def in_child(work: Callable[[], object], kill: tuple[float, signal.Signals] | None = None) -> int:
-    """Do ``work`` in a fork; return its exit code, below 0 its signal.
+    """Do ``work`` in a fork; return its exit code, or its negative signal.
 
-    ``kill``: after how many seconds, and with what. The fork handles signals as a command does.
+    ``kill`` gives the seconds and the signal. The fork handles signals as a command does.
     """
     child = os.fork()
     if child == 0:
@@ -255,14 +255,14 @@ def in_child(work: Callable[[], object], kill: tuple[float, signal.Signals] | No
 
 
 def _at_each_event(act: Callable[[], object], directory: Path) -> None:
-    """Call ``act`` before each event of this process, which is a fork: hooks stay for its life."""
+    """Call ``act`` before each event of this process, a fork, as hooks are permanent."""
     prefix = str(directory)
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         if not event.startswith("os.") and event not in _EVENTS:
             return
         names = [os.fsdecode(name) for name in arguments if isinstance(name, (str, bytes, Path))]
-        # Relative names are those of a directory that is being deleted, by its descriptor.
+        # Relative names belong to the descriptor of a directory that is being deleted.
         if event == "fcntl.flock" or any(
             name.startswith(prefix) or not name.startswith("/") for name in names
         ):
@@ -275,13 +275,13 @@ def _at_each_event(act: Callable[[], object], directory: Path) -> None:
 
         return changed
 
-    setattr(os, "fsync", before(os.fsync))  # noqa: B010  (has no audit event, nor has the exchange)
+    setattr(os, "fsync", before(os.fsync))  # noqa: B010  (neither this nor the exchange has an audit event)
     setattr(bundle_place, "_exchange", before(bundle_place._exchange))  # noqa: B010
     sys.addaudithook(hook)
 
 
 def contents(directory: Path) -> Contents:
-    """The files below ``directory`` and their bytes; empty if it is not there."""
+    """Return the files below ``directory`` with their bytes; empty if it is missing."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in sorted(directory.rglob("*"))

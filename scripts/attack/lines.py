@@ -1,10 +1,10 @@
-"""Feeds ``skipdec generate`` lines of JSON that no user means, and kills it while it resumes.
+"""Feed ``skipdec generate`` malformed JSON lines, and kill it while it resumes.
 
     python scripts/attack/lines.py --count 20000 --kills 100
 
-Each line must give its result or its error, whatever stands in it, and leave those beside it alone.
-Of two writers of one file of results, both killed at any moment and started again with --resume,
-one goes on and one is refused; in the end the file has the bytes that an undisturbed run writes.
+Each line must give its result or its error and leave its neighbours alone. Of two writers of one
+results file, both killed at random moments and restarted with --resume, one continues and one is
+refused; in the end the file has the bytes of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from harness import tiny_bundle
 
-import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
+import skipdec.engines.backends.ort  # noqa: F401  (saves each child the import)
 from skipdec import Generator, SamplingParams
 from skipdec.cli import build_app
 from skipdec.runtime.commands.lines import RecordRunner
@@ -74,7 +74,7 @@ VALUES: list[Any] = [
 
 
 def odd_lines(count: int, source: random.Random) -> Iterator[bytes]:
-    """Lines in the form of records, most of them with something that does not belong there."""
+    """Return lines like records, most of them with something invalid."""
     for number in range(count):
         document: dict[str, Any] = {"id": number, "prompt": "ab"}
         for _ in range(source.randrange(4)):
@@ -87,7 +87,7 @@ def odd_lines(count: int, source: random.Random) -> Iterator[bytes]:
 
 
 def attack_lines(bundle: Path, count: int, source: random.Random) -> Counter[str]:
-    """Run odd lines; return how many gave what."""
+    """Run odd lines; return the count of each outcome."""
     outcomes: Counter[str] = Counter()
     records = list(read_records(odd_lines(count, source), PARAMS))
     with Generator.open(bundle, threads=1, kv_memory=2**20) as generator:
@@ -118,7 +118,7 @@ def start(arguments: list[str]) -> int:
 
 
 def attack_results(bundle: Path, directory: Path, kills: int, source: random.Random) -> bool:
-    """Kill pairs of writers; return whether the file ends as if nobody had been killed."""
+    """Kill pairs of writers; return True if the file ends as without kills."""
     lines = [json.dumps({"id": number, "prompt": "ab"}) + "\n" for number in range(400)]
     (directory / "in.jsonl").write_text("".join(lines))
     fixed = [str(bundle), "--input", str(directory / "in.jsonl"), "--threads", "1", "-q"]
@@ -138,7 +138,7 @@ def attack_results(bundle: Path, directory: Path, kills: int, source: random.Ran
 
 
 def main() -> int:
-    """Attack, and print what was lost."""
+    """Attack and print losses."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="lines")
     parser.add_argument("--kills", type=int, default=100, help="pairs of writers")

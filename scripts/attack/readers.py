@@ -1,12 +1,12 @@
-"""Opens bundles that somebody tampered with by both readers, Python's and libskipdec's.
+"""Open tampered bundles with both readers, Python's and libskipdec's.
 
     python scripts/attack/readers.py --count 20000
 
-Each try changes one thing of manifest.json, schedule.json or tokenizer.json of a tiny bundle: a
-value's type, size or place, a key or entry that is dropped, doubled or added, the text itself, and
-makes all digests right again. Both readers must say the same: that the bundle is whole, or what is
-wrong. A verdict that only one of them has is printed with what was changed, and the exit code is 1.
-Bundles that both refuse are counted apart: whether engines run is not asked.
+Each try changes one thing of manifest.json, schedule.json or tokenizer.json of a tiny bundle (a
+value's type, size or place; a key or entry dropped, duplicated or added; the text itself) and
+corrects all digests. Both readers must agree that the bundle is valid, or on what is wrong. A
+verdict of only one reader is printed with the change, and the exit code is 1. Bundles that both
+refuse are counted separately; engines are not run.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _COLLECTIONS: tuple[Any, ...] = ([], {}, [[]], [1], ["B"], {"a": 1}, {"": None})
 
 @dataclass(frozen=True)
 class Tampering:
-    """Changes one thing of the bundle in ``directory``; each method returns what it did."""
+    """Changes one thing of the bundle in ``directory``; each method describes its change."""
 
     directory: Path
     random: random.Random
 
     def manifest(self) -> str:
-        """A value of manifest.json."""
+        """Change a value of manifest.json."""
         return self._value("manifest.json", lambda document: [document])
 
     def facts(self) -> str:
-        """A value of the model, the precision, an engine or a file's record."""
+        """Change a value of the model, the precision, an engine or a file's record."""
         return self._value(
             "manifest.json",
             lambda document: [
@@ -68,22 +68,22 @@ class Tampering:
         )
 
     def schedule(self) -> str:
-        """A value of the rule in schedule.json."""
+        """Change a value of the rule in schedule.json."""
         return self._value("schedule.json", lambda document: [document["schedule"]])
 
     def plan(self) -> str:
-        """A value of the plan or of a preset, or of the file at all."""
+        """Change a value of the plan or of a preset, or any of the file."""
         return self._value(
             "schedule.json",
             lambda document: [document, document["plan"], *document["presets"].values()],
         )
 
     def tokenizer(self) -> str:
-        """A value of tokenizer.json."""
+        """Change a value of tokenizer.json."""
         return self._value("tokenizer.json", _parts_of_tokenizer)
 
     def text(self) -> str:
-        """Bytes of one of the three files: layout, numbers, strings, keys that come twice."""
+        """Change bytes of one of the three files: layout, numbers, strings, duplicate keys."""
         name = self.random.choice(DOCUMENTS)
         content = (self.directory / name).read_bytes()
         change = self.random.choice(_TEXTS)
@@ -145,7 +145,7 @@ class Tampering:
         return self.random.choice(values)
 
     def _write(self, name: str, content: bytes) -> None:
-        """Write one of the three files, sealed by the digest of its own bytes."""
+        """Write one of the three files, sealed with the digest of its own bytes."""
         if name == "tokenizer.json":
             self._replace(name, content)
             manifest = json.loads((self.directory / "manifest.json").read_bytes())
@@ -159,7 +159,7 @@ class Tampering:
         self._replace(name, content)
 
     def _refresh(self, manifest: Any) -> None:  # noqa: ANN401  (any JSON value)
-        """Make the records of files that are there right."""
+        """Correct the records of existing files."""
         for record in manifest["files"] if isinstance(manifest.get("files"), list) else ():
             path = record.get("path") if isinstance(record, dict) else None
             if path == "tokenizer.json":
@@ -179,7 +179,7 @@ def _parts_of_tokenizer(document: Any) -> list[Any]:  # noqa: ANN401  (JSON)
 
 
 def _retyped(value: Any, chosen: random.Random) -> Any:  # noqa: ANN401  (JSON)
-    """``value`` as another type of JSON that somebody may take for it."""
+    """Return ``value`` as another JSON type that could be mistaken for it."""
     forms: list[Any] = [str(value), [value], {"value": value}, None]
     if isinstance(value, int | float):
         forms += [float(value), bool(value), int(value)]
@@ -266,7 +266,7 @@ KINDS = ("manifest", "facts", "facts", "schedule", "plan", "tokenizer", "tokeniz
 
 
 def python_verdict(bundle: Path) -> str:
-    """What `Generator.open` says of ``bundle`` before it loads an engine."""
+    """Return `Generator.open`'s verdict on ``bundle`` before it loads an engine."""
     try:
         opened = EngineBundle.open(bundle, verify="full")
         check_contract(opened.manifest)
@@ -278,13 +278,13 @@ def python_verdict(bundle: Path) -> str:
 
 
 class NativeReader:
-    """A process of programs/read_bundles.cpp (libskipdec's tests): a verdict for each path."""
+    """A process of libskipdec's test program read_bundles, which answers a path with a verdict."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def verdict(self, bundle: Path) -> str:
-        """What libskipdec says of ``bundle`` before it loads an engine."""
+        """Return libskipdec's verdict on ``bundle`` before it loads an engine."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{bundle}\n")
@@ -297,7 +297,7 @@ class NativeReader:
 
 @contextmanager
 def native_reader(program: Path) -> Iterator[NativeReader]:
-    """Run ``program`` while the block lasts."""
+    """Run ``program`` inside the block."""
     with subprocess.Popen(
         [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors="replace"
     ) as process:
@@ -308,7 +308,7 @@ def native_reader(program: Path) -> Iterator[NativeReader]:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What both readers say of one bundle that was tampered with."""
+    """Both readers' verdicts on one tampered bundle."""
 
     seed: int
     did: str
@@ -317,7 +317,7 @@ class Verdicts:
 
     @property
     def agree(self) -> bool:
-        """Whether both open it or both refuse it."""
+        """True if both open it or both refuse it."""
         return (self.python == OPEN) == (self.native == OPEN)
 
     def __str__(self) -> str:
@@ -330,7 +330,7 @@ class Verdicts:
 def compare(
     whole: Path, scratch: Path, reader: NativeReader, seeds: range, kinds: tuple[str, ...] = KINDS
 ) -> Iterator[Verdicts]:
-    """Yield the verdicts on a copy of the bundle ``whole``, tampered with by each seed anew."""
+    """Yield the verdicts on copies of the bundle ``whole``, each tampered with by one seed."""
     directory = Path(shutil.copytree(whole, scratch / "tampered"))
     contents = {name: (directory / name).read_bytes() for name in DOCUMENTS}
     for seed in seeds:
@@ -343,14 +343,14 @@ def compare(
 
 
 def main() -> int:
-    """Try, and print what only one reader refuses."""
+    """Tamper with bundles and print those that only one reader refuses."""
     from harness import tiny_bundle
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=20000, help="bundles tampered with")
-    parser.add_argument("--seed", type=int, default=0, help="of the first; each has the next")
-    parser.add_argument("--bundle", type=Path, help="a small bundle (one that is made now)")
-    parser.add_argument("--kind", choices=sorted(set(KINDS)), help="of tampering; all")
+    parser.add_argument("--count", type=int, default=20000, help="bundles to tamper with")
+    parser.add_argument("--seed", type=int, default=0, help="of the first bundle; others follow")
+    parser.add_argument("--bundle", type=Path, help="a small bundle (default: a new one)")
+    parser.add_argument("--kind", choices=sorted(set(KINDS)), help="of tampering (default: all)")
     arguments = parser.parse_args()
     finding = [sys.executable, str(ROOT / "tests/support/native/programs.py"), "read_bundles"]
     program = subprocess.run(finding, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()

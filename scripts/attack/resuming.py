@@ -1,9 +1,9 @@
-"""Damages the saves of interrupted tunings, and kills tunings at random; then resumes them.
+"""Damage the saves of interrupted tunings, kill tunings at random, and resume them.
 
     source scripts/setup_environment.sh && python scripts/attack/resuming.py WORK --kills 20
 
-Every resumed run must end in the weights of an undisturbed one, byte for byte, or in an error that
-says what to do. WORK is made, and may be deleted afterwards.
+Every resumed run must end with the weights of an undisturbed one, byte for byte, or with an error
+that says what to do. WORK is created and may be deleted afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from skipdec import SkipDecError, TuneConfig
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.tuning.work import TuningDirectories
 
-_FAILED = 3  # exit code of a run that ended in an error of ours
+_FAILED = 3  # exit code of a run that failed with one of our errors
 _STEPS, _SAVE_STEPS, _KILLED_AFTER = 12, 4, 10
 _LATEST_KILL = 4.0  # seconds
 _DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -34,7 +34,7 @@ _DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 def main() -> None:
-    """Print what became of each attack; exit code 1 if a run ended in other weights or a trace."""
+    """Print each outcome; exit code 1 if a run ended with other weights or a traceback."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("--kills", type=int, default=20)
@@ -48,11 +48,11 @@ def main() -> None:
 
 
 class _Attack:
-    """Tunes in forked children, which share the imports of this process."""
+    """Tunes in forked children, which share this process's imports."""
 
     def __init__(self, work: Path) -> None:
         import torch
-        from transformers import Trainer  # noqa: F401  (heavy: once, not in each child)
+        from transformers import Trainer  # noqa: F401  (heavy: imported once, not in each child)
 
         import skipdec.calib.tuning.trainer
         import skipdec.calib.tuning.tuning  # noqa: F401
@@ -67,7 +67,7 @@ class _Attack:
         self._expected = self._weights("undisturbed")
 
     def damages(self) -> list[str]:
-        """Each file of the newest save, then of all, damaged in each way."""
+        """Damage each file of the newest save, then of all saves, in each way."""
         self._run("killed", kill_after=_KILLED_AFTER)
         saves = sorted(TuningDirectories(self._work / "killed").checkpoints.iterdir())
         names = sorted(path.name for path in saves[-1].iterdir())
@@ -80,7 +80,7 @@ class _Attack:
         ]
 
     def kills(self, count: int, chance: random.Random) -> list[str]:
-        """Runs killed at random moments, again and again, until one is through."""
+        """Kill runs at random moments, again and again, until one completes."""
         outcomes = []
         for index in range(count):
             name = f"kills-{index}"
@@ -93,7 +93,7 @@ class _Attack:
                     break
             if code != 0 and not directories.output.exists():
                 self._run(name, resume=directories.last_checkpoint() is not None)
-            self._run(name)  # refused, as it is there; what a late kill left is deleted
+            self._run(name)  # refused, as the output exists; deletes what a late kill left
             left = directories.work.exists()
             outcomes.append(self._outcome("killed", name) if not left else "FAILED: work is left")
         return outcomes
@@ -126,7 +126,7 @@ class _Attack:
         kill_after: int | None = None,
         patience: float | None = None,
     ) -> int | None:
-        """Exit code of a run: 0, _FAILED, or of a kill by a step's number or after seconds."""
+        """Return a run's exit code; it may be killed at a step or after some seconds."""
         config = TuneConfig(
             from_scratch="layers=4,width=32,heads=2,positions=48,dropout=0.1",
             vocab_size=300,

@@ -1,10 +1,10 @@
-"""Loads `skipdec serve` for long, a tenth of its clients gone early, and balances its books.
+"""Load `skipdec serve` for long, with a tenth of its clients leaving early, and check its counters.
 
     python scripts/attack/soak.py --minutes 30
 
-At the end every request that the server took has finished, was cancelled or has failed, none has
-failed, no memory of caches is reserved, and the process is no larger than it was early on. Texts,
-schedules, lengths and the tokens at which clients go are drawn; the bundle is tiny and int8.
+At the end, every request that the server accepted must have finished or been cancelled, none may
+have failed, no cache memory may be reserved, and the process must not have grown. Texts, schedules,
+lengths and the tokens at which clients leave are random; the bundle is tiny and int8.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from urllib.request import urlopen
 
 from harness import tiny_bundle
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the load generator lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the load generator
 
 from benchmarks.load.arrivals import ClosedLoop, Result
 from benchmarks.load.figures import Figures, Objectives
@@ -39,12 +39,12 @@ from benchmarks.process import anonymous_bytes, skipdec_command
 
 _SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")
 _SAMPLES = 200  # of memory
-_SETTLED = 5  # minutes from which memory is judged
-_GROWTH = 1.05  # of the last quarter's mean over the second's
+_SETTLED = 5  # minutes before memory is judged
+_GROWTH = 1.05  # allowed ratio of the last quarter's mean to the second's
 
 
 class Server:
-    """``skipdec serve`` of one bundle in a process of its own."""
+    """``skipdec serve`` of one bundle in its own process."""
 
     def __init__(self, bundle: Path, *options: str) -> None:
         command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
@@ -52,12 +52,14 @@ class Server:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.address = str(self._line("listening")["address"])
         self._line("ready")
-        Thread(target=self._line, args=("stopped",), daemon=True).start()  # lest the pipe fills
+        Thread(
+            target=self._line, args=("stopped",), daemon=True
+        ).start()  # so that the pipe never fills
 
     def _line(self, begin: str) -> dict[str, object]:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            if not line.startswith("{"):  # of a library, or of an interpreter that breaks down
+            if not line.startswith("{"):  # from a library, or from a crashing interpreter
                 sys.stderr.write(line)
                 continue
             document: dict[str, object] = json.loads(line)
@@ -66,26 +68,28 @@ class Server:
         raise RuntimeError(f"the server ended with {self.process.wait()}")
 
     def figures(self) -> dict[str, float]:
-        """What /metrics says, by name and labels."""
+        """Return the figures of /metrics by name and labels."""
         with urlopen(f"{self.address}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
     def stop(self) -> int:
-        """End it as an operator does; its exit code."""
+        """Stop it as an operator does; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait()
 
 
 def main() -> int:
-    """Print the books and the memory, and what does not balance."""
+    """Print counters and memory, and anything that does not add up."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--leave", type=float, default=0.1, help="share that goes early")
+    parser.add_argument(
+        "--leave", type=float, default=0.1, help="share of clients that leave early"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bundle", type=Path, help="another one, of 250 tokens, 64 positions")
+    parser.add_argument("--bundle", type=Path, help="a bundle with 250 tokens, 64 positions")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         bundle = arguments.bundle or tiny_bundle(Path(temporary) / "tiny", quantize="int8")
@@ -106,7 +110,7 @@ def main() -> int:
 def _soaked(
     bundle: Path, arguments: argparse.Namespace
 ) -> tuple[list[Result], list[int], list[str]]:
-    """All results, samples of the server's memory in bytes, and what did not balance."""
+    """Return all results, samples of the server's memory in bytes, and problems."""
     with started(bundle) as server:
         results, memory = asyncio.run(_load(server, arguments))
         problems = list(_wrong_books(server, results))
@@ -117,7 +121,7 @@ def _soaked(
 
 @contextmanager
 def started(bundle: Path, *options: str) -> Iterator[Server]:
-    """A server, which is gone when the block is left."""
+    """Run a server that is gone when the block ends."""
     server = Server(bundle, *options)
     try:
         yield server
@@ -127,12 +131,12 @@ def started(bundle: Path, *options: str) -> Iterator[Server]:
 
 
 def short(draw: random.Random) -> Lengths:
-    """What fits into the 64 positions of a tiny model."""
+    """Draw requests that fit the 64 positions of a tiny model."""
     return Lengths(draw.randint(1, 24), draw.randint(1, 40))
 
 
 async def _load(server: Server, arguments: argparse.Namespace) -> tuple[list[Result], list[int]]:
-    """All results, and samples of the server's memory in bytes."""
+    """Return all results, and samples of the server's memory in bytes."""
     seconds = 60 * arguments.minutes
     end = time.monotonic() + seconds
     requests = drawn(short, seed=arguments.seed, vocab_size=250, schedules=_SCHEDULES)
@@ -153,7 +157,7 @@ async def _load(server: Server, arguments: argparse.Namespace) -> tuple[list[Res
 
 
 def _wrong_books(server: Server, results: list[Result]) -> Iterator[str]:
-    """What does not balance once nothing runs."""
+    """Yield what does not add up once nothing runs."""
     until = time.monotonic() + 60
     while True:
         found = {name.removeprefix("skipdec_"): value for name, value in server.figures().items()}
@@ -169,11 +173,11 @@ def _wrong_books(server: Server, results: list[Result]) -> Iterator[str]:
     if running:
         yield f"{running:.0f} requests still run or wait"
     if submitted != finished + aborted + failed:
-        yield "the books do not balance"
+        yield "the counters do not add up"
     if failed or whole + left != len(results):
         yield f"{failed} requests have failed, {len(results) - whole - left} clients saw an error"
     if not whole <= finished <= whole + left:
-        yield f"{finished} texts finished; clients have {whole}, and {left} went"
+        yield f"{finished} texts finished; clients got {whole}, and {left} left"
     if reserved := found['kv_bytes{kind="reserved",model="tiny"}']:
         yield f"{reserved:.0f} bytes of caches are reserved"
 

@@ -1,11 +1,11 @@
-"""Opens a bundle that another process replaces all the time: what runs is one of them, whole.
+"""Open a bundle that another process keeps replacing: a complete one must run.
 
     python scripts/attack/swaps.py --count 200
 
-One process publishes two bundles of one model, other weights, at one name in turn, as ``export
---force`` does; forked children open that name and generate. Each must give the tokens that belong
-to the digest it says it has. A named error is sound, and counted: the name was replaced faster than
-a bundle can be read.
+One process alternately publishes two bundles of the same model with different weights at one name,
+as ``export --force`` does; forked children open that name and generate. Each must generate the
+tokens of the digest that it reports. A named error is counted as sound: the name was replaced
+faster than a bundle can be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from harness import run_forked, tiny_bundle
 
-import skipdec.engines.backends.ort  # noqa: F401  (so that no child has to)
+import skipdec.engines.backends.ort  # noqa: F401  (saves each child the import)
 from skipdec import Generator, SamplingParams
 from skipdec.engines.bundle.place import bundle_place
 
@@ -35,7 +35,7 @@ SOUND = {"first", "second", "error"}
 
 
 def generate(bundle: Path) -> str:
-    """The digest of what was opened, and the tokens that it gives."""
+    """Return the digest of the opened bundle, and its tokens."""
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     with Generator.open(bundle, threads=1, kv_memory=2**26, max_batch_size=1) as generator:
         (result,) = generator.generate([[5, 6, 7]], params)
@@ -44,7 +44,7 @@ def generate(bundle: Path) -> str:
 
 @contextmanager
 def swapped(name: Path, bundles: Sequence[Path]) -> Iterator[None]:
-    """Publish ``bundles`` at ``name`` in turn, in a process that ends with the block."""
+    """Publish ``bundles`` at ``name`` alternately, in a process that ends with the block."""
     child = os.fork()
     if child == 0:
         for bundle in cycle(bundles):
@@ -58,7 +58,7 @@ def swapped(name: Path, bundles: Sequence[Path]) -> Iterator[None]:
 
 
 def main() -> int:
-    """Open while it is swapped, and print what was mixed."""
+    """Open bundles while they are swapped, and print mixtures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=200, help="openings")
     parser.add_argument("--verbose", action="store_true", help="print named errors too")

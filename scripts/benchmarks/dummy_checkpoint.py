@@ -1,4 +1,4 @@
-"""Writes random checkpoints to disk, sharded as the hub's are."""
+"""Write random checkpoints to disk, sharded like those on the hub."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def write_dummy_checkpoint(
     seed: int = 0,
     shard_bytes: int = 10**9,
 ) -> None:
-    """Write a model's ``config.json`` and seeded float16 weights, ``shard_bytes`` a file.
+    """Write a model's ``config.json`` and seeded float16 weights, ``shard_bytes`` per file.
 
-    The weights are those of ``export --load-format dummy`` with the same seed. Holds one file's
-    weights in memory at a time.
+    The weights are those of ``export --load-format dummy`` with the same seed. Memory holds one
+    file's weights at a time.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(dict(config), indent=2))
@@ -47,7 +47,7 @@ def write_dummy_checkpoint(
 
 
 def _shards(reader: DummyReader, shard_bytes: int) -> Iterator[list[str]]:
-    """Cut the sorted names into groups that fit a shard; a larger tensor stands alone."""
+    """Cut the sorted names into groups that fit a shard; a larger tensor is a shard alone."""
     group: list[str] = []
     size = 0
     for name in sorted(reader.names()):

@@ -1,4 +1,4 @@
-"""Which processor figures were measured on: its name, and the instruction sets that matter here."""
+"""The processor of measurements: its name and relevant instruction sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from skipdec.engines.host.processor import processor_flags, processor_name
 
-# Flags of /proc/cpuinfo, x86-64's and aarch64's, that some kernel here or a peer's is made for.
+# Flags of /proc/cpuinfo, on x86-64 and aarch64, that our kernels or a peer's use.
 _INSTRUCTION_SETS = (
     "avx2",
     "avx_vnni",
@@ -32,7 +32,7 @@ class Machine:
 
     @classmethod
     def here(cls, cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
-        """The machine that this process runs on."""
+        """Describe the machine of this process."""
         fields = dict(re.findall(r"^(cpu family|model)\s*:\s*(\d+)$", cpuinfo.read_text(), re.M))
         named = [f"{name.removeprefix('cpu ')} {number}" for name, number in fields.items()]
         flags = processor_flags(cpuinfo)
@@ -41,16 +41,16 @@ class Machine:
 
     @property
     def has_amx(self) -> bool:
-        """Whether it multiplies int8 in tiles, for which more is asked."""
+        """True if it multiplies int8 in tiles, for which targets are higher."""
         return "amx_int8" in self.instruction_sets
 
     @property
     def key(self) -> str:
-        """A file's name: ``amd-epyc-family-25-model-17-avx512_vnni``, by the best integer set."""
+        """File name ``amd-epyc-family-25-model-17-avx512_vnni``, with the best integer set."""
         integers = [name for name in self.instruction_sets if re.search("vnni|int8|dp", name)]
         text = " ".join([self.processor, *integers[-1:]]).lower()
         return re.sub(r"[^a-z0-9_]+", "-", text).strip("-")
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the machine as JSON."""
         return {**asdict(self), "instruction_sets": list(self.instruction_sets)}

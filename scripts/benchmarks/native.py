@@ -1,10 +1,10 @@
-"""Measures libskipdec: opening, memory, the host's share of a step, whole steps beside Python's.
+"""Measure libskipdec: opening, memory, the host's share of a step, and steps beside Python's.
 
     python scripts/bench.py native opt-125m-int8 opt-1.3b-int8 --threads 2
 
-Opening is a process that opens the bundle, with its weights hashed or not. Memory is what is
-resident but no weights file, after a call at batch 1 (32 tokens of prompt, 64 of text, full depth,
-its KV caches included). The host's share is a step of engines that do nothing, by
+Opening is a process that opens the bundle, with its weights hashed or not. Memory is resident
+memory without weights files after a call at batch 1 (32 prompt tokens, 64 generated, full depth, KV
+caches included). The host's share is a step of engines that do nothing, measured by
 tests/runtime/libskipdec/programs/host_share.cpp, which CMake builds. Steps are those of
 `skipdec bench --runtime native`. Prints Markdown.
 """
@@ -55,12 +55,12 @@ def _print_host_share() -> None:
     subprocess.run(["cmake", *source], check=True, stdout=subprocess.DEVNULL, cwd=here)
     build = ["cmake", "--build", str(folder), "--target", "host_share"]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    print("Host's share of a step, whose engines do nothing:\n")
+    print("Host's share of a step, with engines that do nothing:\n")
     print(subprocess.check_output([folder / "tests/host_share"], text=True))
 
 
 def _opening(bundle: Path, verify: str, arguments: argparse.Namespace) -> float:
-    """Seconds until a process has opened the bundle, written one token, and ended: median."""
+    """Return median seconds of a process that opens the bundle and generates one token."""
     command = [str(native_paths().executable), str(bundle), "--token-ids", "5", "--max-tokens", "1"]
     command += ["--verify", verify, "--threads", str(arguments.threads)]
     seconds = []
@@ -72,7 +72,7 @@ def _opening(bundle: Path, verify: str, arguments: argparse.Namespace) -> float:
 
 
 def _memory(bundle: Path, threads: int) -> int:
-    """KiB that are resident after a call, without weights files."""
+    """Return KiB of resident memory after a call, without weights files."""
     program = native_paths().executable.with_name("skipdec-calls")
     command = [str(program), str(bundle), str(threads), "1"]
     with subprocess.Popen(
@@ -105,8 +105,10 @@ def _print_steps(bundle: Path, arguments: argparse.Namespace) -> None:
     command += ["--threads", str(arguments.threads), "--json"]
     command += ["--repetitions", str(arguments.repetitions)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    print(f"\n{bundle.name}, a prompt of 32 tokens, 64 of text:\n")
-    print("| batch | schedule | Python, ms a step | libskipdec, ms a step | steps of Python's |")
+    print(f"\n{bundle.name}, 32 prompt tokens, 64 generated:\n")
+    print(
+        "| batch | schedule | Python, ms per step | libskipdec, ms per step | relative to Python |"
+    )
     print("|---|---|---|---|---|")
     entries = json.loads(done.stdout)["measurements"]
     for python, native in zip(entries[::2], entries[1::2], strict=True):

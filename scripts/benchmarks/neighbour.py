@@ -1,4 +1,4 @@
-"""Another process that keeps one core busy, now and then."""
+"""A process that keeps one core busy on demand."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 
 class Neighbour:
-    """A process that does nothing but spin on the last core that this process may use.
+    """Spins on the last core available to this process.
 
-    A context manager; it begins stopped.
+    Use it as a context manager; it begins stopped.
     """
 
     def __enter__(self) -> Neighbour:
@@ -28,7 +28,7 @@ class Neighbour:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Spin meanwhile."""
+        """Keep the core busy inside the block."""
         self._process.send_signal(signal.SIGCONT)
         try:
             yield

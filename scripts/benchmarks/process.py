@@ -1,4 +1,4 @@
-"""Runs a command and watches what it costs: wall clock and peak memory, children included."""
+"""Run a command and measure wall clock and peak memory, including children."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class MeasuredProcess:
-    """A command that has ended well."""
+    """Figures of a command that succeeded."""
 
     stdout: str
     seconds: float
-    peak_anonymous: int  # bytes: largest sampled sum of RssAnon; 0 where there is no /proc
+    peak_anonymous: int  # bytes: maximum sampled sum of RssAnon; 0 without /proc
 
 
 def skipdec_command(*arguments: str) -> list[str]:
@@ -33,8 +33,8 @@ def skipdec_command(*arguments: str) -> list[str]:
 def run_measured(command: Sequence[str]) -> MeasuredProcess:
     """Run ``command`` to its end, sampling the RssAnon of it and its children.
 
-    Mapped files, such as a checkpoint's or a bundle's weights, don't count. Raises SkipDecError,
-    with the last lines of stderr, if the command fails.
+    Mapped files, such as weights of a checkpoint or bundle, don't count. Raises SkipDecError with
+    the last lines of stderr if the command fails.
     """
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         start = time.perf_counter()
@@ -54,7 +54,7 @@ def run_measured(command: Sequence[str]) -> MeasuredProcess:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """RssAnon of a process and all its descendants now, in bytes; 0 for one that has ended."""
+    """Return the current RssAnon of a process and its descendants in bytes; 0 if it has ended."""
     try:
         status = (_PROC / str(pid) / "status").read_text()
         children = [

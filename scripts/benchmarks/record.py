@@ -1,4 +1,4 @@
-"""The figures of one processor as JSON: each part written as it is measured, kept until again."""
+"""Figures of one processor as JSON, each part written when measured and kept until repeated."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Record:
 
     @classmethod
     def here(cls, directory: Path) -> Record:
-        """The file of the machine that this process runs on; made by the first ``add``."""
+        """Return the file for the current machine, created by the first ``add``."""
         return cls(directory / f"{Machine.here().key}.json")
 
     def read(self) -> dict[str, Any]:
-        """What was measured so far: the machine's fields, and ``parts`` by name."""
+        """Return all measurements so far: the machine's fields, and ``parts`` by name."""
         if not self.path.exists():
             return {**Machine.here().document(), "parts": {}}
         document: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
         return document
 
     def add(self, part: str, found: Mapping[str, Any], versions: Mapping[str, str]) -> None:
-        """Put one part in place of an earlier one, with the commit and the date."""
+        """Replace one part, recording the commit and the date."""
         document = self.read()
         document["parts"][part] = {
             "commit": current_commit(),
@@ -48,13 +48,13 @@ class Record:
 
 
 def records(directory: Path) -> Iterator[dict[str, Any]]:
-    """The documents of all processors, by the names of their files."""
+    """Return the documents of all processors, by file name."""
     for path in sorted(directory.glob("*.json")):
         yield json.loads(path.read_text(encoding="utf-8"))
 
 
 def current_commit() -> str:
-    """The short hash of this checkout, with ``+`` where files differ from it; "" outside git."""
+    """Return this checkout's short hash, with ``+`` for uncommitted changes; "" outside git."""
     git = ["git", "-C", str(ROOT)]
     found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     changed = subprocess.run(

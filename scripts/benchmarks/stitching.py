@@ -1,4 +1,4 @@
-"""What running layers as separate engines costs against one graph that joins the same layers."""
+"""Measure the cost of running layers as separate engines against one joined graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skipdec.engines.memory import Array
 
 Tensors = dict[TensorRole, Array]
 MERGED_NAME = "merged.onnx"
-# Inputs that mean the same to every layer, so that one input of the merged graph serves all.
+# Inputs with the same value for every layer, merged into one input of the graph.
 _SHARED = frozenset(
     {
         TensorRole.SEQLENS_K,
@@ -36,7 +36,7 @@ _SHARED = frozenset(
 
 @dataclass(frozen=True)
 class StitchingCost:
-    """Seconds of one decode step of all layers, one pair a repetition."""
+    """Seconds of one decode step of all layers, one pair per repetition."""
 
     stitched: tuple[float, ...]
     merged: tuple[float, ...]
@@ -48,10 +48,10 @@ class StitchingCost:
 
 
 class StitchingBench:
-    """The layers of a bundle twice, as engines and as one graph, bound to the same buffers.
+    """The layers of a bundle as engines and as one graph, bound to the same buffers.
 
-    One row that attends to ``length`` positions. ``hidden_states`` float [1, 1, E] is the input of
-    both and is overwritten by both. Threads: the process-wide pool where there is one.
+    One row attends to ``length`` positions. ``hidden_states`` float [1, 1, E] is the input of both
+    and overwritten by both. Threads: the process-wide pool if there is one.
     """
 
     def __init__(self, bundle: EngineBundle, length: int = 128) -> None:
@@ -71,7 +71,7 @@ class StitchingBench:
             binding.run()
 
     def measure(self, repetitions: int = 50) -> StitchingCost:
-        """Time both in turn, after one run of each to warm up."""
+        """Time both alternately, after one warm-up run each."""
         start = self.hidden_states.copy()
         for run in (self.run_stitched, self.run_merged):
             run()
@@ -116,7 +116,9 @@ class StitchingBench:
 
 
 def _step_tensors(layers: Sequence[EngineSpec], length: int) -> list[Tensors]:
-    """Arrays of one decode step of one row by role, for each layer; caches hold small numbers."""
+    """Return inputs of one decode step of one row by role, for each layer; caches hold small
+    numbers.
+    """
     random = np.random.default_rng(0)
     hidden = layers[0].tensor(TensorRole.HIDDEN_STATES)
     past = layers[0].tensor(TensorRole.PAST_KEY)
@@ -152,10 +154,10 @@ def merge_engines(
 ) -> onnx.ModelProto:
     """Write ``engines``, each feeding the next, to ``directory / "merged.onnx"``.
 
-    Tensors are named as ``merged_name`` says; hidden_states of the first engine and
-    hidden_states_out of the last are the graph's. Weights are hard links to the bundle's, since
-    ONNX Runtime reads them only from the graph's own directory; copies on another file system.
-    Returns the model, without weights.
+    ``merged_name`` names the tensors; the first engine's hidden_states and the last one's
+    hidden_states_out are the graph's. Weights are hard links to the bundle's, since ONNX Runtime
+    reads them only from the graph's own directory; copies on another file system. Returns the
+    model, without weights.
     """
     merged = onnx.ModelProto()
     for position, engine in enumerate(engines):
@@ -175,10 +177,10 @@ def merge_engines(
 
 
 def merged_name(engines: Sequence[EngineSpec], position: int, role: TensorRole) -> str:
-    """Return what the tensor of ``role`` of ``engines[position]`` is called in the merged graph.
+    """Return the merged graph's name for the tensor of ``role`` of ``engines[position]``.
 
     ``layer_002/past_key`` for the engine's own; shared inputs keep their names; hidden_states is
-    the hidden_states_out of the engine before.
+    the hidden_states_out of the previous engine.
     """
     engine = engines[position]
     if role in _SHARED:
@@ -191,7 +193,7 @@ def merged_name(engines: Sequence[EngineSpec], position: int, role: TensorRole) 
 def _new_names(
     graph: onnx.GraphProto, engines: Sequence[EngineSpec], position: int
 ) -> dict[str, str]:
-    """Old name → new name of every tensor of one engine's graph; "" (no tensor) stays."""
+    """Map old names to new ones for every tensor of one engine's graph; "" (no tensor) stays."""
     engine = engines[position]
     tensors = [name for node in graph.node for name in (*node.input, *node.output)]
     names = {name: f"{engine.name}/{name}" if name else "" for name in tensors}
@@ -205,7 +207,7 @@ def _append(
 ) -> None:
     """Append one engine's nodes, weights and own inputs and outputs under their new names.
 
-    ``chained``: the output that only the next engine reads.
+    ``chained`` is the output that only the next engine reads.
     """
     made = {output for node in merged.node for output in node.output}
     known = {value.name for value in merged.input}

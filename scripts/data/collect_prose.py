@@ -3,10 +3,10 @@
 
     python scripts/data/collect_prose.py --topics TOPICS.py work     # work/prose.{train,dev}.txt
 
-Reads GNU info manuals, Vim's help, Git's notes, Python's pydoc topics, and man pages (sections 2
-and 7, and Git's), as far as they are installed. Keeps paragraphs of 20 words or more that are
-mostly letters, each once. One line a paragraph; every twelfth block of 60 is held out. The texts
-have licences of their own: they are for measuring here, not for passing on.
+Reads installed GNU info manuals, Vim's help, Git's notes, Python's pydoc topics, and man pages
+(sections 2 and 7, and Git's). Keeps distinct paragraphs of at least 20 words that are mostly
+letters, one line per paragraph; every twelfth block of 60 is held out. The texts have their own
+licences: use them for measuring, but do not redistribute them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 SHARE = Path("/usr/share")
 BLOCK = 60
 HELD_OUT = (6, 12)  # block 6 of every 12
-NO_PROSE = re.compile(r"version\d|todo|os_|ft_sql|pi_netrw|farsi|usr_toc")  # of Vim's help
+NO_PROSE = re.compile(r"version\d|todo|os_|ft_sql|pi_netrw|farsi|usr_toc")  # files of Vim's help
 COMMON_WORD = re.compile(r" (the|a|is|of|to|and|in) ")
 GROFF = ["groff", "-man", "-Tutf8", "-K", "utf8", "-rLL=8000n", "-rHY=0", "-P-cbou"]
 
 
 def main() -> None:
-    """Write both files into the directory that is given."""
+    """Write both files into the given directory."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def blocks(topics: Path) -> Iterator[str]:
-    """Up to BLOCK new paragraphs of one document at a time."""
+    """Yield up to BLOCK new paragraphs of one document at a time."""
     seen: set[str] = set()
     for path in documents(topics):
         paragraphs = []
@@ -59,7 +59,7 @@ def blocks(topics: Path) -> Iterator[str]:
 
 
 def documents(topics: Path) -> Iterator[Path]:
-    """Every file to read, in a fixed order."""
+    """Yield every file to read, in a fixed order."""
     yield from sorted((SHARE / "info").glob("*.info*.gz"))
     vim = sorted(path for path in SHARE.glob("vim/vim*/doc/*.txt"))
     yield from (path for path in vim if not NO_PROSE.match(path.name))
@@ -70,7 +70,7 @@ def documents(topics: Path) -> Iterator[Path]:
 
 
 def read(path: Path) -> str:
-    """A document's text; a page that is missing behind its link is empty."""
+    """Return a document's text; empty if its link points to a missing page."""
     if path.name == "topics.py":
         *_, topics = ast.parse(path.read_text(encoding="utf-8")).body
         assert isinstance(topics, ast.Assign)
@@ -84,12 +84,12 @@ def read(path: Path) -> str:
 
 
 def one_line(paragraph: str) -> str:
-    """Its words with one space between them."""
+    """Join its words with single spaces."""
     return " ".join(paragraph.replace("\x1f", " ").split())
 
 
 def is_prose(text: str) -> bool:
-    """Whether it is long, begins and ends as a sentence, and is letters and common words."""
+    """Return True if it is long, looks like sentences, and has letters and common words."""
     letters = sum(letter.isalpha() or letter == " " for letter in text)
     return (
         len(text.split()) >= 20

@@ -1,10 +1,10 @@
-"""Write the example data set, examples/train.jsonl and examples/dev.jsonl: our own sentences.
+"""Write the example data set of our own sentences, examples/train.jsonl and dev.jsonl.
 
     python scripts/data/example_rows.py [FOLDER]
 
 Invented places in the notation of examples/restaurants, described by the templates below; equal
-runs write equal files. No prompt is in both files. In train.jsonl each prompt has one description,
-in dev.jsonl every template's: these are its references.
+runs write equal files. No prompt is in both files. Each prompt has one description in train.jsonl
+and every template's in dev.jsonl, as references.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TEMPLATES = (
     "For {food} food at {price}, visit the {kind} {name} {place}.",
     "There is a {kind} called {name} {place}, with {food} food at {price}.",
 )
-NUM_TRAIN, NUM_DEV = 384, 64  # prompts; fewer teach the templates but not to copy every value
+NUM_TRAIN, NUM_DEV = 384, 64  # prompts; fewer teach the templates but not copying every value
 
 
 def rows() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each meaning representation with its descriptions, one a template."""
+    """Yield each meaning representation with its descriptions, one per template."""
     for name, kind, food, price, area in product(NAMES, KINDS, FOODS, PRICES, AREAS):
         prompt = f"name[{name}], eatType[{kind}], food[{food}], priceRange[{price}], area[{area}]"
         values = {"name": name, "kind": kind, "food": food}

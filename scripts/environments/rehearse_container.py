@@ -1,11 +1,11 @@
-"""Runs the steps of the Dockerfile without Docker, and asks the server that comes out for a text.
+"""Run the steps of the Dockerfile without Docker, and request a text from the server.
 
     python scripts/environments/rehearse_container.py [BUNDLE]
 
-Each stage runs in mount namespaces of its own, with the context that .dockerignore leaves and the
-paths that the Dockerfile names; this machine's Python stands for the base image, and its compiler
-for apt-get's. As in the manifests of examples/deployment the server has another user than root, no
-capabilities, a root that it can't write to, and the bundle read-only. Needs root and util-linux.
+Each stage runs in its own mount namespaces, with the context that .dockerignore leaves and the
+paths that the Dockerfile names; this machine's Python replaces the base image, and its compiler
+apt-get's. As in the manifests of examples/deployment, the server runs as a user other than root,
+without capabilities, with a read-only root and bundle. Needs root and util-linux.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.process import skipdec_command
 
 ROOT = Path(__file__).resolve().parents[2]
-PATHS = ("/opt", "/srv")  # where all that the Dockerfile writes has to lie
+PATHS = ("/opt", "/srv")  # all paths that the Dockerfile may write to
 ASK = """
 import json, sys
 from urllib.request import Request, urlopen
@@ -40,23 +40,23 @@ print(json.load(urlopen(request, timeout=60))["usage"])
 
 @dataclass
 class Stage:
-    """One FROM and what follows it."""
+    """One FROM and its instructions."""
 
     name: str
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def last(self, keyword: str) -> str:
-        """The argument of the last instruction of this kind."""
+        """Return the argument of the last instruction of this kind."""
         return [argument for found, argument in self.instructions if found == keyword][-1]
 
     def command(self) -> list[str]:
-        """What a container of it runs."""
+        """Command of its containers."""
         words: list[str] = json.loads(self.last("ENTRYPOINT")) + json.loads(self.last("CMD"))
         return words
 
 
 def parse(text: str) -> list[Stage]:
-    """The stages of a Dockerfile."""
+    """Parse the stages of a Dockerfile."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     stages: list[Stage] = []
@@ -70,7 +70,7 @@ def parse(text: str) -> list[Stage]:
 
 
 def is_in_context(path: str, ignore: str) -> bool:
-    """Whether .dockerignore leaves ``path``, relative to the context: its last match decides."""
+    """Return True unless .dockerignore excludes the relative ``path``; its last match decides."""
     patterns = [line for line in ignore.splitlines() if line and not line.startswith("#")]
     parts = Path(path).parts
     kept = True
@@ -86,7 +86,7 @@ def is_in_context(path: str, ignore: str) -> bool:
 
 
 def copy_context(target: Path) -> None:
-    """The files of this checkout that git knows or would, less those of .dockerignore."""
+    """Copy the tracked and untracked files of this checkout, without those in .dockerignore."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         check=True,
@@ -101,7 +101,7 @@ def copy_context(target: Path) -> None:
 
 
 def script(stage: Stage, context: Path) -> list[str]:
-    """Shell lines that do what building ``stage`` does."""
+    """Return shell lines that build ``stage``."""
     lines = ["set -e"]
     for keyword, argument in stage.instructions:
         match keyword, shlex.split(argument):
@@ -119,14 +119,14 @@ def script(stage: Stage, context: Path) -> list[str]:
             case "RUN", _:
                 lines.append(f"sh -ec {shlex.quote(argument)}")
             case "USER" | "VOLUME" | "EXPOSE" | "HEALTHCHECK" | "ENTRYPOINT" | "CMD", _:
-                pass  # of the container, not of the build
+                pass  # for the container, not for the build
             case _:
                 raise SystemExit(f"error: no rehearsal of: {keyword} {argument}")
     return lines
 
 
 def mounted(work: Path) -> list[str]:
-    """Shell lines that put ``work``'s folders in place of PATHS, and Python on PATH."""
+    """Return shell lines that mount ``work``'s folders over PATHS, and Python on PATH."""
     base = Path(sys.base_prefix)
     return [
         "set -e",
@@ -137,7 +137,7 @@ def mounted(work: Path) -> list[str]:
 
 
 def served(stage: Stage, bundle: Path) -> list[str]:
-    """Shell lines that run a container of ``stage`` with the read-only ``bundle``, and end it."""
+    """Return shell lines that run ``stage`` with the read-only ``bundle``, and stop it."""
     uid, gid = stage.last("USER").split(":")
     health = json.loads(stage.last("HEALTHCHECK").partition("CMD ")[2])
     server = shlex.join(stage.command())
@@ -158,19 +158,19 @@ def served(stage: Stage, bundle: Path) -> list[str]:
         shlex.join(health),
         shlex.join(["python", "-c", ASK]),
         "kill -TERM $server",
-        "wait $server",  # its exit code ends this script, if it is not 0
+        "wait $server",  # its exit code, if not 0, ends this script
     ]
 
 
 def example_bundle(output: Path) -> Path:
-    """The small model of this repository, in int8, which runs on the kernels."""
+    """Export this repository's small model in int8, which runs on the kernels."""
     command = skipdec_command("export", str(ROOT / "examples" / "restaurants"), "--no-verify")
     subprocess.run([*command, "--quantize", "int8", "--quiet", "--output", str(output)], check=True)
     return output
 
 
 def run(namespaces: list[str], lines: list[str]) -> None:
-    """Run shell lines in new namespaces; the exit code of the first that fails is ours."""
+    """Run shell lines in new namespaces; exits with the code of the first that fails."""
     environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     environment |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     command = ["unshare", *namespaces, "bash", "-c", "\n".join(lines)]
@@ -179,7 +179,7 @@ def run(namespaces: list[str], lines: list[str]) -> None:
 
 
 def main() -> None:
-    """Build, serve, ask, stop."""
+    """Build, serve, request a text, and stop."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bundle", type=Path, nargs="?", help="(one of examples/restaurants)")
     arguments = parser.parse_args()

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command: installs carried wheels, runs the tests marked gpu,
-# measures every backend that loads beside a compiled Hugging Face model, and writes one page.
+# Run everything that needs a GPU: install carried wheels, run the tests marked gpu, measure every
+# backend that loads beside a compiled Hugging Face model, and write one page.
 #
 #   scripts/gpu/check.sh --wheels DIR --out DIR [--seconds 1500] [--work DIR] [--bundle DIR]
 #   scripts/gpu/check.sh --rehearse --out DIR      without a GPU: the same steps, a small model
 #
 # --wheels  holds *.whl, or part.000 … of scripts/gpu/pack_wheels.sh; they are installed without an
-#           index into --site (default: WORK/site), before everything that the machine has already.
-# --work    keeps the site directory, bundles and finished figures: the same command goes on there.
+#           index into --site (default: WORK/site), which precedes all installed packages.
+# --work    keeps the site directory, bundles and figures, so that the same command continues.
 # PYTHON    names the interpreter (default: python3; for --rehearse the one of .venv, which
-#           setup_environment.sh makes). Exit codes: 0 no aim missed, 1 some missed.
+#           setup_environment.sh makes). Exit codes: 0 no target missed, 1 some missed.
 set -euo pipefail
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -27,7 +27,7 @@ while (($#)); do
         *) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2 && exit 2 ;;
     esac
 done
-[[ -n "$out" ]] || { echo "error: --out is missing: where the page shall lie" >&2 && exit 2; }
+[[ -n "$out" ]] || { echo "error: --out is missing; name the directory of the page" >&2 && exit 2; }
 mkdir -p "$out" "${work:=$out/work}"
 out="$(realpath "$out")" work="$(realpath "$work")" site="$(realpath -m "${site:-$work/site}")"
 started=$SECONDS
@@ -51,7 +51,7 @@ if ! (cd / && "$python" -c 'import skipdec') 2>/dev/null; then
     rm -rf "$repository/build"
 fi
 
-# ONNX Runtime looks for CUDA's packages beside itself; the machine's own lie elsewhere.
+# ONNX Runtime looks for CUDA's packages beside itself, but the machine's are elsewhere.
 libraries="$("$python" -P -c 'import pathlib, sys; print(*(
     folder for entry in sys.path for folder in pathlib.Path(entry).glob("nvidia/*/lib")), sep=":")')"
 export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"

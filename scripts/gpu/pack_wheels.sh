@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fetches what a GPU host without a package index lacks, and cuts it up for hosts that take files
-# only in small pieces; scripts/gpu/check.sh --wheels DIR puts it together again there.
+# Download wheels for a GPU host without a package index, split for hosts that accept only small
+# files; scripts/gpu/check.sh --wheels DIR joins them there.
 #
 #   scripts/gpu/pack_wheels.sh DIR [PIECE_MIB] [NAME==VERSION ...]
 #
-# Default: 48 MiB a piece; ONNX Runtime for CUDA, TensorRT-RTX, and skipdec's own dependencies, in
+# Default: 48 MiB per piece; ONNX Runtime for CUDA, TensorRT-RTX, and skipdec's own dependencies, in
 # the versions of constraints.txt. PYVER names the host's Python (default: 3.12); x86-64 Linux.
-# Not in the default: NVIDIA's full TensorRT (tensorrt_cu13, 2 GB) and what comes with PyTorch.
+# Not included: NVIDIA's full TensorRT (tensorrt_cu13, 2 GB) and PyTorch's own dependencies.
 set -euo pipefail
 
 constraints="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/constraints.txt"
@@ -34,7 +34,7 @@ for version in 39 35 34 31 28 27 24 17; do
     download+=(--platform "manylinux_2_${version}_x86_64")
 done
 for requirement in "$@"; do
-    # A source distribution, as tensorrt_rtx_cu13 is, is a few lines of Python around wheels.
+    # A source distribution such as tensorrt_rtx_cu13 is a few lines of Python around wheels.
     "${download[@]}" "$requirement" 2>/dev/null ||
         python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" "$requirement"
 done

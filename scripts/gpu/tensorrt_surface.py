@@ -1,11 +1,11 @@
-"""Writes which names each supported TensorRT has, for a test that holds the code against them.
+"""Write the names that each supported TensorRT has, for a test that checks the code.
 
     python scripts/gpu/tensorrt_surface.py                       # all supported versions
     python scripts/gpu/tensorrt_surface.py tensorrt==11.5.0.80   # one more; list it in SUPPORTED
 
-NVIDIA's Python bindings are on the ordinary package index, the library that they load is not. So
-the bindings are imported over empty stub libraries, in a process of their own: every class, enum
-and property is there, none of them works. Needs a C compiler and pip; no GPU, nothing installed.
+NVIDIA's Python bindings are on the ordinary package index; the library that they load is not. The
+bindings are therefore imported over empty stub libraries, in their own process: every class, enum
+and property exists, but nothing works. Needs a C compiler and pip, but no GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUPPORTED = (
     "tensorrt-rtx==1.7.1.116",
 )
 OUTPUT = Path(__file__).resolve().parents[2] / "tests" / "data" / "tensorrt_surfaces"
-# What the bindings' shared object asks the loader for; {} is the major version.
+# Symbols that the bindings' shared object asks the loader for; {} is the major version.
 LIBRARIES = {
     "tensorrt": ("libnvinfer.so.{}", "libnvonnxparser.so.{}", "libnvinfer_plugin.so.{}"),
     "tensorrt-rtx": ("libtensorrt_rtx.so.{}", "libtensorrt_onnxparser_rtx.so.{}"),
@@ -49,7 +49,7 @@ SYMBOLS = (
 
 
 def main() -> None:
-    """Write one JSON file a version."""
+    """Write one JSON file per version."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("targets", nargs="*", default=SUPPORTED, metavar="TARGET==VERSION")
     parser.add_argument("--output", type=Path, default=OUTPUT)
@@ -89,7 +89,7 @@ def surface(target: str, version: str) -> dict[str, object]:
         for library in LIBRARIES[target]:
             compile_stub(directory / library.format(version.split(".")[0]))
         environment = {"LD_LIBRARY_PATH": name, "PYTHONPATH": name, "PATH": os.defpath}
-        # -S: whatever is installed here must not stand in for the stubs
+        # -S: installed packages must not replace the stubs
         child = [sys.executable, "-S", __file__, "--describe", module]
         text = run(f"import of {distribution} {version}", *child, environment=environment)
     return {"distribution": distribution, "version": version, **json.loads(text)}
@@ -108,7 +108,7 @@ def compile_stub(path: Path) -> None:
 def run(
     what: str, *command: str, text: str | None = None, environment: dict[str, str] | None = None
 ) -> str:
-    """Run a command and return its output; exits with the command's own words if it fails."""
+    """Run a command and return its output; exit with the command's own message if it fails."""
     result = subprocess.run(command, input=text, env=environment, capture_output=True, text=True)
     if result.returncode != 0:
         sys.exit(f"error: {what} failed with exit status {result.returncode}:\n{result.stderr}")
@@ -116,7 +116,7 @@ def run(
 
 
 def describe(module: ModuleType) -> dict[str, object]:
-    """Public names of ``module``: its classes with their members, and everything else."""
+    """Return the public names of ``module``: its classes with their members, and the rest."""
     names = public_names(module)
     values = {name: getattr(module, name) for name in names}
     others = [name for name, value in values.items() if not isinstance(value, type | ModuleType)]
@@ -124,7 +124,7 @@ def describe(module: ModuleType) -> dict[str, object]:
 
 
 def class_members(scope: object, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Each class in ``scope`` with its public names; then the classes inside it, dotted."""
+    """Yield each class in ``scope`` with its public names, then nested classes, dotted."""
     for name in public_names(scope):
         value = getattr(scope, name)
         if isinstance(value, type) and value.__module__.startswith("tensorrt"):
@@ -133,12 +133,12 @@ def class_members(scope: object, prefix: str = "") -> Iterator[tuple[str, list[s
 
 
 def public_names(value: object) -> list[str]:
-    """Sorted names without those that begin with an underscore."""
+    """Return sorted names that do not begin with an underscore."""
     return sorted(name for name in dir(value) if not name.startswith("_"))
 
 
 def format_surface(document: dict[str, object]) -> str:
-    """JSON with a line a class, so that versions can be compared with ``diff``."""
+    """Return JSON with one line per class, so that ``diff`` can compare versions."""
     classes = document["classes"]
     assert isinstance(classes, dict)
     lines = [f"    {json.dumps(name)}: {json.dumps(names)}" for name, names in classes.items()]

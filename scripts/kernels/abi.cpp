@@ -1,4 +1,4 @@
-// Compiled where ONNX Runtime's own header is to be had, never linked: our positions are its.
+// Compiled if ONNX Runtime's own header is available, never linked: checks our function positions.
 #include <onnxruntime_c_api.h>
 
 #include "abi/onnxruntime.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The tests of the kernels for AMX on a library whose tiles are emulated in plain C++, in a copy of
-# the package: their tiling, packing and tails are proven on any processor with AVX-512 VNNI.
-# scripts/kernels/emulated.sh [PYTEST ARGUMENTS]
+# Run the kernel tests for AMX in a copy of the package whose tiles are emulated in plain C++: this
+# tests tiling, packing and tails on any processor with AVX-512 VNNI. scripts/kernels/emulated.sh
+# [PYTEST ARGUMENTS]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 copy="$(mktemp -d)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main contracts (tests/core.txt) on a copy of the package as it is installed where there is no
-# C++ compiler: scripts/kernels/fallback.sh [PYTEST ARGUMENTS].
+# Run the main contracts (tests/core.txt) on a copy of the package installed without a C++ compiler:
+# scripts/kernels/fallback.sh [PYTEST ARGUMENTS].
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 copy="$(mktemp -d)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The C++ of the kernels: its format, clang-tidy, the warnings of g++ and clang++ as errors, and our
-# declaration of ONNX Runtime's C ABI held against its own header. What has no tool here says so.
-# HEADERS names a folder with onnxruntime_c_api.h; without, it is fetched from Debian 13 by apt.
+# Check the kernels' C++: format, clang-tidy, warnings of g++ and clang++ as errors, and our
+# declaration of ONNX Runtime's C ABI against its own header. Missing tools are reported. HEADERS
+# names a folder with onnxruntime_c_api.h; otherwise apt fetches it from Debian 13.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 work="$(mktemp -d)"
@@ -15,21 +15,21 @@ find "$native" -name '*.cpp' -print0 |
     tail -n 20 "$work/counts" >&2
     exit 1
 }
-echo "kernels: clang-format and clang-tidy find nothing"
+echo "kernels: clang-format and clang-tidy find no problems"
 
 for compiler in g++ "$(compgen -c clang++ | sort -V | tail -n 1)"; do
     command -v "$compiler" >/dev/null || { echo "skipped: no ${compiler:-clang++} here" && continue; }
     SKIPDEC_LIBSKIPDEC=0 CXX="$compiler" CXXFLAGS=-Werror \
         python setup.py --quiet build_ext --build-lib "$work/$compiler" # the kernels alone
     compgen -G "$work/$compiler/skipdec/engines/kernels/_native*" >/dev/null
-    echo "kernels: $compiler warns of nothing"
+    echo "kernels: $compiler has no warnings"
 done
 
 fetch_headers() {
     local apt=(apt-get -qq -o "Dir::Etc::sourcelist=/dev/null" -o "Dir::Etc::sourceparts=$work/sources"
         -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o "APT::Sandbox::User=")
     mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial"
-    # the first entry of this machine's own list, for the next release
+    # use the first entry of this machine's own list, for the next release
     sed '/^$/q; s/^Suites:.*/Suites: trixie/' /etc/apt/sources.list.d/debian.sources \
         >"$work/sources/trixie.sources"
     (cd "$work" && "${apt[@]}" update && "${apt[@]}" download libonnxruntime-dev &&
@@ -40,7 +40,7 @@ if [[ -n "${HEADERS:-}" ]] || fetch_headers 2>"$work/apt"; then
     for abi in scripts/kernels/abi.cpp scripts/libskipdec/abi.cpp; do
         g++ -std=c++17 -fsyntax-only -I"$native" -Iruntime/native/src -isystem "$HEADERS" "$abi"
     done
-    echo "kernels and libskipdec: the ABI is that of onnxruntime_c_api.h"
+    echo "kernels and libskipdec: the ABI matches onnxruntime_c_api.h"
 else
     echo "skipped: no onnxruntime_c_api.h ($(tail -n 1 "$work/apt")); HEADERS may name its folder"
 fi

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The kernels without Python (tests/engines/kernels/native): here, under the thread sanitizer, on every instruction
-# set that this processor has, and compiled for aarch64 under qemu, to the same bits.
+# Run the kernels without Python (tests/engines/kernels/native): here, under the thread sanitizer,
+# on every instruction set of this processor, and compiled for aarch64 under qemu, to the same bits.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-# build NAME COMPILER FLAGS...: the tests with the kernels, as $work/NAME
+# build NAME COMPILER FLAGS...: build the tests with the kernels as $work/NAME
 build() {
     local program="$work/$1" compile=("${@:2}" -std=c++17 -O2 -ffp-contract=off -Wall -Wextra -Werror)
     local source

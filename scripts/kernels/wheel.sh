@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Two wheels for Linux of this processor, of which pip takes the first that fits:
-# scripts/kernels/wheel.sh [OUT], default dist. One holds kernels and libskipdec and needs a C library
-# as new as what they were compiled with; one, with the kernels alone, runs from manylinux_2_28's on.
-# Fails where something is not inside, or needs a newer library; auditwheel lists which symbols do.
+# Build two Linux wheels for this processor; pip takes the first that fits: scripts/kernels/wheel.sh
+# [OUT], default dist. One contains kernels and libskipdec and needs a C library at least as new as
+# the one here; one has only the kernels and runs from manylinux_2_28 on. Fails if a file is missing
+# or needs a newer library; auditwheel lists the symbols that do.
 set -euo pipefail
 out="$(realpath -m "${1:-dist}")"
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-# wheel NAME PLATFORM FILE…: a wheel with these files, compiled ones
+# wheel NAME PLATFORM FILE…: build a wheel that must contain these compiled files
 wheel() {
-    rm -rf build/lib* build/bdist* # setuptools would pack what the tree no longer has
+    rm -rf build/lib* build/bdist* # setuptools would pack deleted files
     python -m build --wheel --no-isolation --outdir "$work/$1" . >"$work/log" || {
         cat "$work/log"
         exit 1
@@ -19,7 +19,7 @@ wheel() {
     local built listed file
     built="$(compgen -G "$work/$1/*-py3-none-linux_*.whl")" || {
         grep BuildNative "$work/log" >&2
-        echo "error: the wheel holds nothing compiled" >&2
+        echo "error: the wheel contains nothing compiled" >&2
         exit 1
     }
     listed="$(python -m zipfile --list "$built")"

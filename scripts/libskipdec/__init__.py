@@ -1,1 +1,1 @@
-"""What the C++ library is checked against, and what it compiles that is written by a program."""
+"""References for the C++ library, and generators of its sources."""

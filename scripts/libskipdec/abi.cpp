@@ -1,5 +1,5 @@
-// Compiled where ONNX Runtime's own header is to be had, never linked: positions and parameters of
-// the functions that libskipdec calls are its.
+// Compiled if ONNX Runtime's own header is available, never linked: checks positions and parameters
+// of the functions that libskipdec calls.
 #include <onnxruntime_c_api.h>
 
 #include <type_traits>
@@ -10,7 +10,7 @@ namespace {
 
 namespace ours = skipdec::runtime::onnxruntime;
 
-// Whether two parameters are passed alike: numbers of one size, or pointers of one depth.
+// True if two parameters are passed alike: numbers of one size, or pointers of one depth.
 template <class First, class Second>
 constexpr bool alike() {
   if constexpr (std::is_pointer_v<First> && std::is_pointer_v<Second>)

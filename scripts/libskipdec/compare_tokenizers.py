@@ -1,11 +1,11 @@
-"""Compares the C++ tokenizer with the `tokenizers` package on random texts, and on those of files.
+"""Compare the C++ tokenizer with the `tokenizers` package on random texts and on files.
 
     python scripts/libskipdec/compare_tokenizers.py --count 100000
     python scripts/libskipdec/compare_tokenizers.py --tokenizer tokenizer.json --texts dev.csv
 
 Tokens with and without special ones, decoded text, the pieces of incremental decoding and
-`least_tokens` must be equal, text by text. ``--count`` texts are shared out among files of
-every kind that the library reads, or all are for the files given.
+`least_tokens` must be equal for each text. ``--count`` texts are divided among tokenizer files of
+every supported kind, or all used for the given file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_ONCE = 5000  # texts
 
 
 def first_difference(program: Path, tokenizer: Path, texts: list[str], seed: int) -> str | None:
-    """Say where the two differ first, if they do."""
+    """Describe the first difference between the two, if any."""
     for start in range(0, len(texts), _AT_ONCE):
         part = texts[start : start + _AT_ONCE]
         for difference in islice(differences(program, tokenizer, part, seed), 1):
@@ -36,12 +36,14 @@ def first_difference(program: Path, tokenizer: Path, texts: list[str], seed: int
 
 
 def main() -> int:
-    """Compare; exit code 1 where something differs."""
+    """Compare; exit code 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=100_000, help="random texts, in all")
+    parser.add_argument("--count", type=int, default=100_000, help="random texts in total")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", type=Path, nargs="*", default=[], help="tokenizer.json")
-    parser.add_argument("--texts", type=Path, nargs="*", default=[], help="files: a text a line")
+    parser.add_argument(
+        "--texts", type=Path, nargs="*", default=[], help="files with a text per line"
+    )
     parser.add_argument("--program", type=Path, default=_PROGRAM, help="tests/…/tokenize, compiled")
     arguments = parser.parse_args()
     if not arguments.program.is_file():

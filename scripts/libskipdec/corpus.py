@@ -1,9 +1,9 @@
-"""Writes what the parsers of libskipdec are attacked with: files of tiny bundles, and tokenizers.
+"""Write the fuzzing corpus of libskipdec's parsers: files of tiny bundles, and tokenizers.
 
     python scripts/libskipdec/corpus.py DIRECTORY
 
-Below the new DIRECTORY, ``manifest/``, ``schedule/`` and ``tokenizer/`` hold seeds for the
-mutations of tests/runtime/libskipdec/fuzz/fuzzing.cpp. Two exports, some seconds each.
+The new DIRECTORY gets ``manifest/``, ``schedule/`` and ``tokenizer/`` with seeds for the mutations
+of tests/runtime/libskipdec/fuzz/fuzzing.cpp. Takes two exports of some seconds each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEDULES = ("full", "2x:horizon=64", "linear:max=4,min=2,warmup=1,horizon=17", 
 
 
 def main() -> None:
-    """Write the corpus that the command line names."""
+    """Write the corpus into the directory of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     directory = parser.parse_args().directory
@@ -49,7 +49,7 @@ def _keep(bundle: Path, directory: Path, name: str) -> None:
 
 
 def _trained_tokenizer(vocab_size: int) -> Tokenizer:
-    """A byte-level BPE as OPT's, with merges learnt from this repository's texts."""
+    """Return a byte-level BPE like OPT's, with merges trained on this repository's texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Attacks the parsers of libskipdec with COUNT inputs each, mutated from files of tiny bundles, under
-# the address and undefined behaviour sanitizers: scripts/libskipdec/fuzz.sh COUNT [SEED] [PARSER…].
-# PRESET=tests, for ten times the speed, leaves the sanitizers out.
-# The same SEED (default 1) means the same inputs; the one of a crash is left as PARSER.input here.
+# Fuzz libskipdec's parsers with COUNT inputs each, mutated from files of tiny bundles, under the
+# address and undefined behaviour sanitizers: scripts/libskipdec/fuzz.sh COUNT [SEED] [PARSER…].
+# PRESET=tests omits the sanitizers for ten times the speed. The same SEED (default 1) gives the
+# same inputs; an input that crashes is left here as PARSER.input.
 set -euo pipefail
 count="${1:?usage: scripts/libskipdec/fuzz.sh COUNT [SEED] [PARSER…]}" seed="${2:-1}"
 shift $(($# < 2 ? $# : 2))

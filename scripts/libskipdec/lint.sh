@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The C++ of libskipdec, its tests and examples: its format, clang-tidy with clang's warnings (g++'s
-# are errors where the tests are built), and the headers alone in each language that they promise.
-# What has no tool here says so. ANALYZE=1 adds clang's path-sensitive analyzer, five times the time.
+# Check the C++ of libskipdec, its tests and examples: format, clang-tidy with clang's warnings
+# (g++'s are errors when the tests are built), and each header alone in each language it supports.
+# Missing tools are reported. ANALYZE=1 adds clang's path-sensitive analyzer, which takes five times
+# as long.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 work="$(mktemp -d)"
@@ -11,8 +12,8 @@ runtime=runtime/native
 json="$(python -c 'import nlohmann_json, pathlib
 print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
 
-# An optional that a class keeps is checked where it is set, which clang-tidy does not follow; the
-# headers of g++ 12 call what C++17 deprecates.
+# clang-tidy does not see that a class's optional is checked where it is set; the headers of g++ 12
+# call functions that C++17 deprecates.
 checks='clang-diagnostic-*,-clang-diagnostic-deprecated-declarations,-bugprone-unchecked-optional-access'
 [[ "${ANALYZE:-0}" == 1 ]] || checks+=,-clang-analyzer-*
 
@@ -26,9 +27,9 @@ find "$runtime" -name '*.cpp' -print0 |
     tail -n 20 "$work/counts" >&2
     exit 1
 }
-echo "libskipdec: clang-format and clang-tidy find nothing, clang warns of nothing"
+echo "libskipdec: clang-format and clang-tidy find no problems, clang has no warnings"
 
-clang="$(compgen -c clang++ | sort -V | tail -n 1 || true)" # often there is none
+clang="$(compgen -c clang++ | sort -V | tail -n 1 || true)" # often missing
 for compiler in gcc g++ ${clang:+"${clang/++/}" "$clang"}; do
     command -v "$compiler" >/dev/null || { echo "skipped: no $compiler here" && continue; }
     case "$compiler" in
@@ -42,4 +43,4 @@ for compiler in gcc g++ ${clang:+"${clang/++/}" "$clang"}; do
         done
     done
 done
-echo "libskipdec: its headers stand alone in C99, C17, C++17 and C++20"
+echo "libskipdec: its headers compile alone in C99, C17, C++17 and C++20"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# For CI: what the C++ tests are built with, from Debian, where it is missing and this is root.
-# Without it those tests are skipped, with the reason.
+# For CI: install missing build dependencies of the C++ tests from Debian, if run as root. Without
+# them those tests are skipped with the reason.
 set -euo pipefail
 missing=()
 for package in cmake ccache pkg-config libgtest-dev libcpp-httplib-dev nlohmann-json3-dev; do
@@ -12,5 +12,5 @@ if [[ $EUID == 0 ]] && command -v apt-get >/dev/null &&
     apt-get -qq update && apt-get -qq install --yes --no-install-recommends "${missing[@]}"; then
     echo "installed: ${missing[*]}"
 else
-    echo "warning: not here: ${missing[*]}; C++ tests that need them are skipped" >&2
+    echo "warning: missing: ${missing[*]}; C++ tests that need them are skipped" >&2
 fi

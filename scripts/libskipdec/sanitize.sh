@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# The tests of libskipdec under g++'s sanitizers: all of them for addresses, undefined behaviour and
-# leaks, then those with threads for races: scripts/libskipdec/sanitize.sh [PYTEST ARGUMENTS].
+# Run libskipdec's tests under g++'s sanitizers: all for addresses, undefined behaviour and leaks,
+# then those with threads for races: scripts/libskipdec/sanitize.sh [PYTEST ARGUMENTS].
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 command -v g++ cmake >/dev/null || { echo "skipped: no g++ or cmake here" && exit; }
 export CXX=g++ OMP_NUM_THREADS=1
 test=(pytest --quiet -p no:cacheprovider -m "not pages")
 
-# All that reads bundles, texts and requests; each precision and program runs without sanitizers in
-# scripts/test.sh. What is freed waits in little memory, as a test compares what processes hold.
+# Everything that reads bundles, texts and requests; the precisions and programs run without
+# sanitizers in scripts/test.sh. The quarantine is small because a test compares memory of
+# processes.
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=quarantine_size_mb=4
 folder=tests/runtime/libskipdec
 SKIPDEC_NATIVE_PRESET=asan "${test[@]}" --numprocesses "${TEST_WORKERS:-2}" --dist loadfile \
@@ -16,6 +17,6 @@ SKIPDEC_NATIVE_PRESET=asan "${test[@]}" --numprocesses "${TEST_WORKERS:-2}" --di
     "$folder"/parity/test_{generating,sampling,sessions,tokenizer_files}.py \
     -k "not every_precision and not every_structure" "$@"
 
-# The engine's thread and those that call it, on engines that are plain C++: ONNX Runtime is not
-# compiled for it, and what its threads hand over can't be seen.
+# The engine's thread and its callers, on engines in plain C++: ONNX Runtime is not compiled with
+# the sanitizer, so hand-overs between its threads are invisible.
 SKIPDEC_NATIVE_PRESET=tsan "${test[@]}" tests/runtime/libskipdec/test_native.py "$@"

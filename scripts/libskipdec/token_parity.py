@@ -1,4 +1,4 @@
-"""The C++ tokenizer beside the Python one: what both make of the same texts."""
+"""Compare the C++ tokenizer with the Python one on the same texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = tuple[str, bytes]
 def answers(program: Path, path: Path, records: Iterable[Record]) -> list[str]:
     """Return the lines that ``program``, libskipdec's test program tokenize, prints for ``path``.
 
-    The first is about the file itself.
+    The first one is about the file itself.
     """
     request = b"".join(b"%b%d\n%b" % (kind.encode(), len(text), text) for kind, text in records)
     result = subprocess.run([program, path], input=request, capture_output=True, check=False)
@@ -40,7 +40,7 @@ def _expected_decoding(tokenizer: Tokenizer, token_ids: list[int]) -> str:
 
 
 def differences(program: Path, path: Path, texts: list[str], seed: int = 0) -> Iterator[str]:
-    """What the two make of ``texts`` otherwise: each is encoded and, cut and mixed, decoded."""
+    """Yield differences on ``texts``, each encoded and, cut and mixed, decoded."""
     source = random.Random(seed)
     tokenizer = Tokenizer.load(path)
     records: list[Record] = []
@@ -49,7 +49,7 @@ def differences(program: Path, path: Path, texts: list[str], seed: int = 0) -> I
         records.append(("e", text.encode()))
         expected.append(_expected_encoding(tokenizer, text))
         token_ids = tokenizer.encode(text)
-        if source.random() < 0.5:  # halves of characters, ids that are no token
+        if source.random() < 0.5:  # parts of characters, ids that are no token
             source.shuffle(token_ids)
             token_ids.append(source.randrange(tokenizer.vocab_size + 5))
         records.append(("d", " ".join(map(str, token_ids)).encode()))
@@ -62,7 +62,7 @@ def differences(program: Path, path: Path, texts: list[str], seed: int = 0) -> I
 
 
 def random_texts(path: Path, count: int, seed: int) -> list[str]:
-    """``count`` texts for the tokenizer of ``path``, among them some with its added tokens."""
+    """Return ``count`` texts for the tokenizer of ``path``, some of them with its added tokens."""
     source = random.Random(seed)
     added = added_contents(Tokenizer.load(path)._tokenizer)
     return [random_text(source, added) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Random texts and tokenizer files on which two tokenizers have to agree."""
+"""Random texts and tokenizer files on which two tokenizers must agree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCRIPTS = (
     (0xE000, 0xF8FF),  # private
     (0xFE00, 0xFFFF),
     (0x10000, 0x107FF),
-    (0x1D400, 0x1D7FF),  # letters and digits of mathematics
+    (0x1D400, 0x1D7FF),  # mathematical letters and digits
     (0x1F300, 0x1FAFF),
     (0x20000, 0x2A6DF),
     (0xE0000, 0xE01EF),
@@ -48,7 +48,7 @@ _WORDS = [
 
 
 def random_text(source: random.Random, added: tuple[str, ...]) -> str:
-    """A text of up to a few hundred characters: words, spaces, scripts, runs, added tokens."""
+    """Return a text of up to a few hundred characters: words, scripts, runs, added tokens."""
     parts: list[str] = []
     for _ in range(source.choice((0, 1, 1, 2, 3, 5, 8, 13, 21))):
         kind = source.randrange(9)
@@ -80,7 +80,7 @@ def _character(source: random.Random, script: tuple[int, int] | None = None) -> 
 
 
 def prose(seed: int, num_words: int) -> Iterator[str]:
-    """Lines of words that repeat as those of a language do, so that merges can be learnt."""
+    """Return lines of words that repeat as in a language, so that merges can be trained."""
     source = random.Random(seed)
     syllables = [
         "".join(source.choices("bcdfghklmnprstvw", k=source.randint(1, 2))) + vowel
@@ -95,7 +95,7 @@ def prose(seed: int, num_words: int) -> Iterator[str]:
 
 @cache
 def _trained(vocab_size: int) -> str:
-    """A tokenizer of OPT's kind, learnt from `prose`: `</s>` before every text; as JSON."""
+    """Return a tokenizer like OPT's, trained on `prose`, with `</s>` before every text, as JSON."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -180,14 +180,14 @@ def _unknown_fused(document: dict[str, Any]) -> None:
 
 
 def _unknown_left_out(document: dict[str, Any]) -> None:
-    """With an added token that gets an id of another: the number of tokens, of which some lack."""
+    """Give an added token an id of another, so that the number of tokens exceeds the ids."""
     _without_some_bytes(document)
     document["model"]["unk_token"] = None
     document["added_tokens"].append(document["added_tokens"][0] | {"content": "<sep>"})
 
 
 def _changed(change: Callable[[dict[str, Any]], None]) -> Callable[[int], str]:
-    """A file whose keys are sorted, as the exporter writes its own, changed."""
+    """Return a changed file with sorted keys, as the exporter writes its own."""
 
     def make(vocab_size: int) -> str:
         document = json.loads(_trained(vocab_size))
@@ -219,5 +219,5 @@ def tokenizer_file(kind: str, folder: Path, vocab_size: int = 2000) -> Path:
 
 
 def added_contents(tokenizer: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """The texts of the added tokens."""
+    """Return the texts of the added tokens."""
     return tuple(token.content for token in tokenizer.get_added_tokens_decoder().values())

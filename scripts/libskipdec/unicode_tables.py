@@ -1,8 +1,8 @@
-"""Writes runtime/native/src/tokenizer/text/unicode_tables.inc: classes of characters.
+"""Write runtime/native/src/tokenizer/text/unicode_tables.inc: classes of characters.
 
-They are those of the `tokenizers` package, found by asking it about every Unicode scalar value, so
-that texts are split alike whatever version of Unicode its regular expressions know. With `--check`
-nothing is written: exit code 1 if the file holds anything else.
+They are those of the `tokenizers` package, found by testing it on every Unicode scalar value, so
+that texts are split alike regardless of the Unicode version of its regular expressions. `--check`
+writes nothing and exits with 1 if the file differs.
 
     python scripts/libskipdec/unicode_tables.py [--check]
 """
@@ -21,7 +21,7 @@ from tokenizers import AddedToken, models, pre_tokenizers
 
 TABLES = Path(__file__).parents[2] / "runtime/native/src/tokenizer/text/unicode_tables.inc"
 SCALARS = [*range(0xD800), *range(0xE000, 0x110000)]
-_BLOCK = 1 << 14  # characters asked about at once
+_BLOCK = 1 << 14  # characters per test
 _MARK = "<mark>"
 
 
@@ -31,8 +31,8 @@ class CharacterClass(IntFlag):
     LETTER = 1  # \\p{L}
     NUMBER = 2  # \\p{N}
     SPACE = 4  # \\s of the pre-tokenizer
-    WORD = 8  # \\w, what may not stand beside an added token of the kind "single word"
-    STRIPPED = 16  # \\s, what added tokens of the kinds "lstrip" and "rstrip" take in
+    WORD = 8  # \\w, not allowed beside an added token with "single_word"
+    STRIPPED = 16  # \\s, absorbed by added tokens with "lstrip" and "rstrip"
 
 
 def classes_of_all() -> dict[int, CharacterClass]:
@@ -69,7 +69,7 @@ def _joined(block: list[int], neighbour: str) -> set[int]:
 
 
 def _marked(block: list[int], *, single_word: bool = False, lstrip: bool = False) -> set[int]:
-    """Return the characters after which the added token is found, with lstrip: that it takes in."""
+    """Return the characters after which the added token is found; with lstrip, those it absorbs."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     mark = AddedToken(_MARK, single_word=single_word, lstrip=lstrip, normalized=False)
     tokenizer.add_tokens([mark])
@@ -87,7 +87,7 @@ def ranges(classes: dict[int, CharacterClass]) -> Iterator[tuple[int, int]]:
 
 
 def written(classes: dict[int, CharacterClass]) -> str:
-    """Return what the file holds."""
+    """Return the file's content."""
     entries = [f"{{0x{start:X}, {known}}}," for start, known in ranges(classes)]
     lines = [" ".join(entries[at : at + 6]) for at in range(0, len(entries), 6)]
     version = tokenizers.__version__
@@ -105,7 +105,7 @@ def written(classes: dict[int, CharacterClass]) -> str:
 def main() -> int:
     """Write or check the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    parser.add_argument("--check", action="store_true", help="compare without writing")
     check: bool = parser.parse_args().check
     text = written(classes_of_all())
     if not check:
@@ -114,7 +114,7 @@ def main() -> int:
         return 0
     same = TABLES.read_text(encoding="utf-8").splitlines()[1:] == text.splitlines()[1:]
     if not same:
-        print(f"{TABLES} is not what tokenizers {tokenizers.__version__} does")
+        print(f"{TABLES} differs from tokenizers {tokenizers.__version__}")
     return 0 if same else 1
 
 

@@ -1,1 +1,1 @@
-"""Pages that follow from the code and from figures: the reference, one model measured."""
+"""Pages generated from the code and from figures: the reference, benchmarks."""

@@ -1,9 +1,8 @@
-"""Draws docs/benchmarks/cpu.md from the figures of all processors, docs/benchmarks/cpu/*.json.
+"""Draw docs/benchmarks/cpu.md from the figures of all processors, docs/benchmarks/cpu/*.json.
 
     PYTHONPATH=scripts python -m pages.cpu
 
-A figure has a column for each processor, so that those of one machine stay when another is
-measured.
+A figure has a column for each processor, so that measuring one machine keeps the others' figures.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def draw(figures: Path, page: Path) -> None:
 
 
 def cpu_page(machines: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page; ``machines`` are the documents of `records`."""
+    """Return the whole page; ``machines`` are the documents of `records`."""
     sections = [_INTRODUCTION, _figures_table(machines)]
     for machine in machines:
         sections += [f"\n## {machine['processor']}\n", *_sections(machine)]
@@ -92,7 +91,7 @@ def _sections(machine: Mapping[str, Any]) -> Iterator[str]:
 
 
 def bench_table(document: Mapping[str, Any]) -> str:
-    """One bundle's measurements, the JSON of ``skipdec bench``, as a Markdown table."""
+    """Return one bundle's measurements, the JSON of ``skipdec bench``, as a Markdown table."""
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "batch": lambda entry: str(entry["batch_size"]),
         "schedule": lambda entry: f"`{entry['name']}`",

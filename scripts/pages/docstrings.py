@@ -1,6 +1,6 @@
-"""Griffe extension for the API reference: this project's docstrings and comments in Markdown.
+"""Griffe extension for the API reference that turns this project's docstrings into Markdown.
 
-A worked example (``>>>``) becomes a block of code, and the comment behind a field its description.
+A worked example (``>>>``) becomes a block of code, and the comment after a field its description.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _COMMENT = re.compile(r"  # (?!noqa|type:|:)(?P<text>[^\"']+)$")
 
 
 class Docstrings(griffe.Extension):
-    """Changes docstrings in place, once all extensions before this one have made theirs."""
+    """Changes docstrings in place, after all preceding extensions."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:  # noqa: ANN401  (Griffe's own)
-        """Give each class, function and field of the package a docstring that is Markdown."""
+        """Turn the docstring of each class, function and field into Markdown."""
         for member in _members(pkg):
             if isinstance(member, griffe.Attribute):
                 _describe(member)
-            elif member.docstring is not None:  # to Markdown ``>`` is a quotation
+            elif member.docstring is not None:  # in Markdown ``>`` starts a quotation
                 fenced = _EXAMPLE.sub(r"```pycon\n\g<0>\n```", member.docstring.value)
                 member.docstring.value = fenced
 
@@ -36,9 +36,9 @@ def _members(parent: griffe.Object) -> Iterator[griffe.Object]:
 
 
 def _describe(field: griffe.Attribute) -> None:
-    """A field's docstring, or the comment in its line where it has none."""
+    """Set a field's docstring, if missing, to the comment in its line."""
     if field.docstring is not None:
-        field.docstring.value = field.docstring.value.replace("][", r"]\[")  # is no link
+        field.docstring.value = field.docstring.value.replace("][", r"]\[")  # not a link
     elif field.lineno is not None and field.lineno == field.endlineno:
         line = field.lines_collection[field.filepath][field.lineno - 1]  # type: ignore[index]
         if comment := _COMMENT.search(line):

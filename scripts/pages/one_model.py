@@ -1,9 +1,10 @@
-"""Measures one model's speed and quality together: docs/benchmarks/one-model.json, table, picture.
+"""Measure one model's speed and quality together: docs/benchmarks/one-model.json, table, chart.
 
     PYTHONPATH=scripts python -m pages.one_model --data dev.csv --work /tmp/one-model
 
 examples/restaurants in int8 at full depth, 2x and 4x on E2E's development set, batches of 1 and 8,
-``--rounds`` times in turn, two minutes a round on one core. Rounds that are there are not repeated.
+alternating for ``--rounds`` rounds, two minutes per round on one core. Existing rounds are not
+repeated.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ def main() -> None:
     """Measure, unless ``--draw``; then draw and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="E2E's dev.csv")
-    parser.add_argument("--work", type=Path, help="bundle and evaluations stay here")
+    parser.add_argument(
+        "--work", type=Path, help="directory for bundle and evaluations, which are kept"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--draw", action="store_true")
     arguments = parser.parse_args()
     if not arguments.draw:
         if arguments.data is None or arguments.work is None:
-            parser.error("--data and --work, or --draw")
+            parser.error("give --data and --work, or --draw")
         figures = measure(arguments.data, arguments.work, arguments.rounds)
         FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     draw(json.loads(FIGURES.read_text()), PICTURE)
@@ -94,7 +97,7 @@ def _skipdec(*arguments: str) -> None:
 
 
 def table(figures: Mapping[str, Any]) -> str:
-    """The table of README.md: the calmest round of each batch size, ranges of all rounds."""
+    """Return README.md's table: the calmest round per batch size, ranges of all rounds."""
     lines = [
         "| schedule | layers per token | BLEU [95 %] "
         "| batch 1: ms per token | speed-up | batch 8: ms per token | speed-up |",
@@ -115,7 +118,7 @@ def table(figures: Mapping[str, Any]) -> str:
 
 
 def calmest(figures: Mapping[str, Any], row: Mapping[str, Any]) -> int:
-    """The round of a row's batch size in which full depth took the least time."""
+    """Return the round of a row's batch size in which full depth was fastest."""
     full = next(other for other in figures["rows"] if other["batch_size"] == row["batch_size"])
     times: list[float] = full["ms_per_token"]
     return times.index(min(times))
@@ -129,7 +132,7 @@ def _timing(row: Mapping[str, Any], calm: int) -> tuple[str, str]:
 
 
 def digest(figures: Mapping[str, Any]) -> str:
-    """SHA-256 of the figures; the picture carries that of what it shows."""
+    """Return the SHA-256 of the figures, which the chart carries."""
     return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
 
 

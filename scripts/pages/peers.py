@@ -1,4 +1,4 @@
-"""Draws docs/benchmarks/peers.md from the figures of all processors, docs/benchmarks/peers/*.json.
+"""Draw docs/benchmarks/peers.md from the figures of all processors, docs/benchmarks/peers/*.json.
 
 PYTHONPATH=scripts python -m pages.peers
 """
@@ -43,7 +43,7 @@ def draw(figures: Path, page: Path) -> None:
 
 
 def peers_page(machines: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page; ``machines`` are the documents of `records`."""
+    """Return the whole page; ``machines`` are the documents of `records`."""
     return _INTRODUCTION + "".join(
         f"{line}\n" for machine in machines for line in _section(machine)
     )

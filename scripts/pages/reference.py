@@ -1,7 +1,7 @@
-"""Writes docs/reference, which Git ignores: pages that follow from the code. See site.sh.
+"""Write docs/reference, which Git ignores: pages generated from the code. See site.sh.
 
-Commands come from typer, Python's names from what ``skipdec`` exports (mkdocstrings fills them),
-the manifest's fields from its JSON Schema, exit codes from the errors.
+Commands come from typer, Python's names from the exports of ``skipdec`` (filled in by
+mkdocstrings), the manifest's fields from its JSON Schema, exit codes from the errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skipdec.engines.errors import SkipDecError
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-FLOORS = {  # where a public name comes from → its heading
+FLOORS = {  # origin of a public name → its heading
     "runtime": "Generate",
     "engines": "Bundles, errors, progress",
     "exporter": "Make a bundle",
@@ -32,7 +32,7 @@ FLOORS = {  # where a public name comes from → its heading
 
 
 def write_reference() -> None:
-    """Write every page of docs/reference anew."""
+    """Write every page of docs/reference."""
     REFERENCE.mkdir(exist_ok=True)
     pages = {
         "commands.md": commands_page(),
@@ -45,7 +45,7 @@ def write_reference() -> None:
 
 
 def commands_page() -> str:
-    """Every command with its options, as typer tells them, and its examples."""
+    """Return all commands with options, as typer describes them, and examples."""
     application: Any = get_command(build_app())
     context = application.context_class(application, info_name="skipdec")
     sections = []
@@ -55,15 +55,15 @@ def commands_page() -> str:
         sections.append(re.sub(r"^#", "##", _examples(text), flags=re.MULTILINE))
     return (
         "# Commands\n\nEach prints the same with `--help`. Results go to stdout, everything else "
-        "to stderr; `--json` where a program may read. Defaults stand in brackets, in round ones "
-        "those that depend on something.\n\n" + "\n".join(sections)
+        "to stderr; `--json` prints for programs. Defaults are in brackets, in parentheses if "
+        "they depend on something.\n\n" + "\n".join(sections)
     )
 
 
 def _examples(text: str) -> str:
-    """Rich's markup of a command's epilog as Markdown; command lines as blocks of code."""
+    """Convert Rich markup of a command's epilog to Markdown, command lines to blocks of code."""
     text = re.sub(r"\[/?bold\]", "**", text)
-    text = text.replace("][", r"]\[")  # MODEL[-fp16][-int8] is no link
+    text = text.replace("][", r"]\[")  # MODEL[-fp16][-int8] is not a link
     paragraphs = re.split(r"\n{2,}", text)
     starts = ("skipdec ", "skipdec-", "head ", "torchrun ", "accelerate ")
     return "\n\n".join(
@@ -73,7 +73,7 @@ def _examples(text: str) -> str:
 
 
 def python_page() -> str:
-    """A heading for each floor; mkdocstrings makes a section of the line of each public name."""
+    """Return a heading for each package; mkdocstrings expands the line of each public name."""
     package = ast.parse((ROOT / "src/skipdec/__init__.py").read_text(encoding="utf-8"))
     names: dict[str, list[str]] = {floor: [] for floor in FLOORS}
     for statement in ast.walk(package):
@@ -87,13 +87,13 @@ def python_page() -> str:
     ]
     introduction = (
         "Everything that the commands do, imported from `skipdec`. Configurations are frozen, "
-        "refuse unknown arguments and check their values when they are made."
+        "refuse unknown arguments and check their values on creation."
     )
     return "\n\n".join(["# Python", introduction, *sections]) + "\n"
 
 
 def manifest_page() -> str:
-    """A table of fields for each object of ``manifest.json``."""
+    """Return a table of fields for each object of ``manifest.json``."""
     schema = json.loads((DOCS / "manifest.schema.json").read_text(encoding="utf-8"))
     objects = {"Manifest": schema, **schema["$defs"]}
     sections = []
@@ -117,7 +117,7 @@ def _values(definition: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _type(field: Mapping[str, Any]) -> str:
-    """A schema's type in words: ``string``, ``list of FileRecord``, ``integer or null``."""
+    """Describe a schema's type: ``string``, ``list of FileRecord``, ``integer or null``."""
     if "anyOf" in field:
         return " or ".join(_type(choice) for choice in field["anyOf"])
     if "$ref" in field:
@@ -133,21 +133,21 @@ def _type(field: Mapping[str, Any]) -> str:
 
 
 def exit_codes_page() -> str:
-    """Every error that skipdec raises on purpose, with the command's exit code."""
+    """Return every error that skipdec raises on purpose, with the command's exit code."""
     rows = [
         f"| `{error.__name__}` | {error.exit_code} | {(error.__doc__ or '').split(chr(10))[0]} |"
         for error in all_errors()
     ]
     return (
-        "# Errors and exit codes\n\nA command that ends well exits with 0, one that was "
-        "interrupted with 130.\n\n| error | exit code | raised where |\n|---|---|---|\n"
+        "# Errors and exit codes\n\nA successful command exits with 0, an "
+        "interrupted one with 130.\n\n| error | exit code | raised where |\n|---|---|---|\n"
         + "\n".join(rows)
         + "\n"
     )
 
 
 def all_errors(error: type[SkipDecError] = SkipDecError) -> Iterator[type[SkipDecError]]:
-    """``error`` and all that derive from it in skipdec."""
+    """Return ``error`` and all its subclasses in skipdec."""
     yield error
     for derived in error.__subclasses__():
         if derived.__module__.startswith("skipdec."):

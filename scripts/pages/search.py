@@ -1,9 +1,9 @@
-"""Folds members of classes into their class in the site's search index.
+"""Fold members of classes into their class in the site's search index.
 
     PYTHONPATH=scripts python -m pages.search site/search.json
 
 The search ranks titles first, so that "schedule" found twenty attributes of that name before the
-page about schedules. A member is still found, by its class.
+page about schedules. A member is still found through its class.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 PAGE = "reference/python/"
-MEMBER_LEVEL = 4  # of the heading; a class has 3
+MEMBER_LEVEL = 4  # heading level; a class has 3
 
 
 def folded(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return ``items`` without members, whose titles and texts their class's text takes over.
+    """Return ``items`` without members, adding their titles and texts to their class's text.
 
     Members follow their class in ``items``.
     """

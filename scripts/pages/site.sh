@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The docs site: scripts/pages/site.sh serves it while docs/ is written (http://localhost:8000), and
-# scripts/pages/site.sh build makes site/ and fails at a broken link or anchor, as CI does.
+# The docs site: scripts/pages/site.sh serves it while you write docs/ (http://localhost:8000), and
+# scripts/pages/site.sh build builds site/ and fails on a broken link or anchor, as CI does.
 set -euo pipefail
 [[ $# -le 1 && "${1:-serve}" =~ ^(serve|build)$ ]] || {
     echo "usage: scripts/pages/site.sh [serve|build]" >&2

@@ -1,1 +1,1 @@
-"""The paper's table made again: columns, runs, evaluation, tables."""
+"""Reproduce the paper's table: columns, runs, evaluation, tables."""

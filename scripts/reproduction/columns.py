@@ -1,4 +1,4 @@
-"""The columns of the table: ways to spend the same number of layers on a token."""
+"""The columns of the table: ways to spend the same number of layers per token."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.presets import preset_budgets
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
-_LARGEST_GAP = 0.1  # layers of average depth between the columns of one row
+_LARGEST_GAP = 0.1  # maximum difference of average depth, in layers, between the columns of one row
 
 
 @dataclass(frozen=True)
 class Depth:
-    """The depth of a row: what skipdec's preset ``speedup``× runs on ``num_layers``.
+    """The depth of a row, that of skipdec's preset ``speedup``× on ``num_layers``.
 
-    ``horizon``: the median completion of the data, over which depths are averaged.
+    ``horizon`` is the median completion of the data, over which depths are averaged.
     """
 
     speedup: int
@@ -28,7 +28,7 @@ class Depth:
 
     @property
     def budgets(self) -> tuple[int, int]:
-        """Largest and smallest of the preset: (8, 4) for 2× on 12 layers."""
+        """Maximum and minimum of the preset: (8, 4) for 2× on 12 layers."""
         return preset_budgets(Fraction(self.speedup), self.num_layers)
 
     @property
@@ -37,14 +37,14 @@ class Depth:
         return Fraction(sum(self.budgets), 2)
 
     def parse(self, text: str) -> ExitSchedule:
-        """The schedule that ``text`` is on these layers."""
+        """Parse ``text`` as a schedule of these layers."""
         return parse_schedule(text, num_layers=self.num_layers, horizon=self.horizon)
 
 
 class Column(ABC):
-    """One way to skip, tuned. ``heading`` names it in tables.
+    """A tuned way of skipping. ``heading`` names it in tables.
 
-    ``times_steps``: its training over that of the plain columns; its control has as many steps.
+    ``times_steps`` is its training relative to the plain columns; its control has as many steps.
     """
 
     heading: ClassVar[str]
@@ -53,22 +53,22 @@ class Column(ABC):
     @classmethod
     @abstractmethod
     def schedule(cls, depth: Depth) -> str | None:
-        """The text of its schedule at ``depth``; None where it has none of that average depth."""
+        """Return the text of its schedule at ``depth``; None if none has that average depth."""
 
     @classmethod
     def options(cls, depth: Depth) -> Mapping[str, Any]:
-        """Fields of TuneConfig that differ from those of the plain columns."""
+        """Return fields of TuneConfig that differ from those of the plain columns."""
         return {}
 
 
 class SkipDecode(Column):
-    """The preset: warm-up 1, then the top layers, fewer with each token."""
+    """The preset: warm-up 1, then the top layers, fewer for each token."""
 
     heading = "SkipDecode"
 
     @classmethod
     def schedule(cls, depth: Depth) -> str | None:
-        """``linear:max=8,min=4,warmup=1,horizon=24`` for 2× on 12 layers."""
+        """Return ``linear:max=8,min=4,warmup=1,horizon=24`` for 2× on 12 layers."""
         largest, smallest = depth.budgets
         return f"linear:max={largest},min={smallest},warmup=1,horizon={depth.horizon}"
 
@@ -80,40 +80,39 @@ class EarlyTermination(Column):
 
     @classmethod
     def schedule(cls, depth: Depth) -> str | None:
-        """``linear:max=8,min=4,…,placement=bottom`` for 2× on 12 layers."""
+        """Return ``linear:max=8,min=4,…,placement=bottom`` for 2× on 12 layers."""
         return f"{SkipDecode.schedule(depth)},placement=bottom"
 
 
 class Unified(Column):
     """The average number of layers for every token, evenly spread.
 
-    Where the average is no whole number (2.5 for 5× on 12 layers), our nested variant falls from
-    max to min as SkipDecode does.
+    If the average is not an integer (2.5 for 5× on 12 layers), our nested variant falls from max to
+    min like SkipDecode.
     """
 
     heading = "unified"
 
     @classmethod
     def schedule(cls, depth: Depth) -> str | None:
-        """``constant:max=6,warmup=1,placement=unified`` for 2× on 12 layers."""
+        """Return ``constant:max=6,warmup=1,placement=unified`` for 2× on 12 layers."""
         if depth.average.denominator == 1:
             return f"constant:max={depth.average},warmup=1,placement=unified"
         return f"{SkipDecode.schedule(depth)},placement=unified-nested"
 
 
 class D3(Column):
-    """All layers for the first token, then ⌊L·αⁱ⌋, never below the core of two.
+    """All layers for the first token, then ⌊L·αⁱ⌋, with a floor of the two core layers.
 
-    α, to three decimals, is the one whose mean over the horizon comes nearest to the row's. On 12
-    layers and 24 tokens 6× has none: after 12 layers for the first token, 2 for the others are
-    2.4 on average.
+    α has three decimals and the mean over the horizon closest to the row's. On 12 layers and 24
+    tokens 6× has none: after 12 layers for the first token, 2 for the others average 2.4.
     """
 
     heading = "D3"
 
     @classmethod
     def schedule(cls, depth: Depth) -> str | None:
-        """``d3:max=12,min=2,alpha=…,placement=d3,tail=1``."""
+        """Return ``d3:max=12,min=2,alpha=…,placement=d3,tail=1``."""
 
         def gap(text: str) -> float:
             average = depth.parse(text).average_budget(depth.horizon)
@@ -135,18 +134,18 @@ class Distilled(SkipDecode):
 
     @classmethod
     def options(cls, depth: Depth) -> Mapping[str, Any]:
-        """Weight 0.5, temperature 1."""
+        """Return weight 0.5, temperature 1."""
         return {"distillation": {"weight": 0.5, "temperature": 1.0}}
 
 
 class Curriculum(SkipDecode):
-    """SkipDecode, whose depth shrinks from full over the first half of the steps."""
+    """SkipDecode with a depth that shrinks from full over the first half of the steps."""
 
     heading = "SkipDecode, curriculum"
 
     @classmethod
     def options(cls, depth: Depth) -> Mapping[str, Any]:
-        """Half of the steps."""
+        """Return half of the steps."""
         return {"curriculum": 0.5}
 
 
@@ -157,7 +156,7 @@ class Mixture(SkipDecode):
 
     @classmethod
     def options(cls, depth: Depth) -> Mapping[str, Any]:
-        """``2x`` with the row's horizon for 3×; for 2×, full depth alone."""
+        """Return ``2x`` with the row's horizon for 3×; only full depth for 2×."""
         before = "full" if depth.speedup == 2 else f"{depth.speedup - 1}x"
         return {"mixture": (format_schedule(depth.parse(before)),)}
 
@@ -187,4 +186,4 @@ COLUMNS: dict[str, type[Column]] = {
     "longer": Longer,
     "longer-early-termination": LongerEarlyTermination,
 }
-TABLE_COLUMNS = ("skipdecode", "early-termination", "unified", "d3")  # the others are levers
+TABLE_COLUMNS = ("skipdecode", "early-termination", "unified", "d3")  # the others are variants

@@ -1,4 +1,4 @@
-"""What a reproduction of the paper's table is asked to do."""
+"""Options of a reproduction of the paper's table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from skipdec.engines.checking import ValidatedConfig
 from skipdec.engines.errors import SkipDecError
 from skipdec.runtime.schedule.text import parse_schedule
 
-UNTUNED, CONTROL = "untuned", "full"  # beside COLUMNS: the base at k×; full depth tuned as long
+UNTUNED, CONTROL = "untuned", "full"  # beside COLUMNS: the base at k×; full depth tuned for as long
 
 
 class ReproductionConfig(ValidatedConfig):
     """A table: fresh models of several seeds, each tuned at every speed-up of every column.
 
-    ``train`` and ``dev`` are CSV files with the columns of E2E, ``work`` the directory that keeps
-    every checkpoint, bundle and evaluation; what is there already and was made with the same
-    options is not made again. Every tuned model sees ``tuning_steps`` batches after the same base.
+    ``train`` and ``dev`` are CSV files with the columns of E2E; ``work`` keeps every checkpoint,
+    bundle and evaluation, which are reused if made with the same options. Every tuned model sees
+    ``tuning_steps`` batches after the same base.
     """
 
     train: Path
@@ -39,13 +39,13 @@ class ReproductionConfig(ValidatedConfig):
     base_learning_rate: float = Field(default=3e-3, gt=0)
     tuning_steps: int = Field(default=300, ge=1)
     tuning_learning_rate: float = Field(default=3e-3, gt=0)
-    parts: int = Field(default=4, ge=1, description="of a step, each of texts of like length")
-    batch_size: int = Field(default=64, ge=1, description="examples a step")
+    parts: int = Field(default=4, ge=1, description="per step, each of texts of similar length")
+    batch_size: int = Field(default=64, ge=1, description="examples per step")
     bf16: bool = True
     limit: int | None = Field(default=None, ge=1, description="distinct prompts of dev; None: all")
     evaluation_batch_size: int = Field(default=16, ge=1)
     resamples: int = Field(default=1000, ge=1)
-    jobs: int = Field(default=1, ge=1, description="models tuned at once, each on its own cores")
+    jobs: int = Field(default=1, ge=1, description="models to tune at once, each on its own cores")
 
     def _problems(self) -> Iterator[str]:
         for field in ("seeds", "speedups", "columns"):
@@ -69,12 +69,12 @@ class ReproductionConfig(ValidatedConfig):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The speed-ups of the table, by layers, without 1."""
+        """Speed-ups of the table, by layers, without 1."""
         if self.speedups is not None:
             return self.speedups
         return (2, 3, 4, 5, 6, 8) if self.num_layers >= 16 else (2, 3, 4, 5, 6)
 
     @property
     def num_layers(self) -> int:
-        """Of the fresh models."""
+        """Number of layers of the fresh models."""
         return read_fresh_model(self.sizes).layers

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make the paper's table again on E2E: fresh models, tuned at 1x to 6x in several ways, evaluated.
+"""Reproduce the paper's table on E2E: fresh models, tuned at 1x to 6x in several ways.
 
     python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work work --jobs 2
     python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work quick --quick
 
-Everything that is made stays in the work directory; the same command goes on where it was stopped.
-More columns, speed-ups or seeds later reuse what is there. See docs/benchmarks/e2e.md.
+All results stay in the work directory; the same command continues where it was stopped. More
+columns, speed-ups or seeds later reuse them. See docs/benchmarks/e2e.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUICK: dict[str, Any] = {
 
 
 def main() -> int:
-    """Run the reproduction that the arguments ask for; print its tables."""
+    """Run the reproduction for the arguments; print its tables."""
     config = _config()
     use_shared_thread_pool(available_cores())
 
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _config() -> ReproductionConfig:
-    """Defaults, then --quick's, then what is given."""
+    """Combine defaults, those of --quick, and the given options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -65,7 +65,7 @@ def _config() -> ReproductionConfig:
     given(
         "--quick",
         action="store_true",
-        help="a small table in some minutes, of models too weak to compare",
+        help="a small table in minutes, with models too weak to compare",
     )
     given("--sizes", metavar="layers=…,width=…,heads=…")
     given("--vocab-size", type=int)
@@ -74,8 +74,8 @@ def _config() -> ReproductionConfig:
     given("--columns", nargs="+", metavar="COLUMN", help=", ".join(COLUMNS))
     given("--base-epochs", type=float)
     given("--tuning-steps", type=int)
-    given("--limit", type=int, help="distinct prompts of --dev (all)")
-    given("--jobs", type=int, help="models tuned at once (1)")
+    given("--limit", type=int, help="distinct prompts from --dev (all)")
+    given("--jobs", type=int, help="models to tune at once (1)")
     arguments = vars(parser.parse_args())
     quick = QUICK if arguments.pop("quick") else {}
     return ReproductionConfig(

@@ -1,4 +1,4 @@
-"""The cells of the table that one model fills: texts, scores and times, kept beside its bundle."""
+"""Evaluate the table cells of one model: texts, scores and times, kept beside its bundle."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from skipdec.engines.manifest import json_digest
 from skipdec.runtime.generator import OpenGenerator
 from skipdec.runtime.schedule.text import format_schedule
 
-RESAMPLED = ("bleu", "rouge_l")  # the metrics of which every resample is kept
+RESAMPLED = ("bleu", "rouge_l")  # metrics of which every resample is kept
 
 
 class CellResult(BaseModel):
-    """What one model of one seed did in one cell of the table."""
+    """Result of one model of one seed in one cell of the table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,12 +35,12 @@ class CellResult(BaseModel):
     num_prompts: int
     nominal_depth: float
     figures: dict[str, float]  # by metric
-    resampled: dict[str, list[float]]  # of the metrics in RESAMPLED, the same draws in all cells
-    measured_speedup: float  # wall-clock at full depth, writing as many tokens ÷ at the schedule
+    resampled: dict[str, list[float]]  # metrics in RESAMPLED, with the same draws in all cells
+    measured_speedup: float  # wall-clock at full depth, with as many tokens ÷ at the schedule
 
     @property
     def cell(self) -> Cell:
-        """Its place."""
+        """Its place in the table."""
         return Cell(self.column, self.speedup)
 
 
@@ -54,10 +54,10 @@ class _Results(BaseModel):
 def evaluate_run(
     config: ReproductionConfig, run: Run, horizon: int, open_generator: OpenGenerator
 ) -> list[CellResult]:
-    """Evaluate the bundle of ``run`` at its schedule, a base at full depth and every preset.
+    """Evaluate the bundle of ``run`` at its schedule; a base at full depth and every preset.
 
-    Full depth takes turns with the schedules, batch by batch. The result is kept beside the
-    bundle, and read from there while bundle, prompts and options are the same.
+    Full depth alternates with the schedules, batch by batch. The result is kept beside the bundle
+    and reused while bundle, prompts and options are the same.
     """
     evaluation = _evaluation(config, run, horizon)
     bundle = EngineBundle.open(run.bundle)
@@ -86,7 +86,7 @@ def evaluate_run(
 
 
 def _kept(path: Path, key: str) -> list[CellResult] | None:
-    """The results in ``path``; None if there are none, or other ones, of whatever version."""
+    """Return the results in ``path``; None if missing, different or of another version."""
     if not path.is_file():
         return None
     document = json.loads(path.read_bytes())
@@ -106,8 +106,8 @@ def _evaluation(config: ReproductionConfig, run: Run, horizon: int) -> Evaluatio
         limit=config.limit,
         batch_size=config.evaluation_batch_size,
         metrics=MetricOptions(lowercase=True),
-        resamples=1,  # those of the table are drawn below, and kept
-        equal_lengths=True,  # a bundle tuned to skip may have forgotten how to end at full depth
+        resamples=1,  # the table's resamples are drawn below, and kept
+        equal_lengths=True,  # a bundle tuned to skip may have lost the ability to end at full depth
     )
 
 
@@ -117,7 +117,7 @@ def _cells(
     evaluation: EvaluationConfig,
     open_generator: OpenGenerator,
 ) -> list[CellResult]:
-    """One result for each speed-up of the run, whichever of its columns is named."""
+    """Return one result for each speed-up of the run, whichever of its columns is named."""
     found = evaluate(evaluation, open_generator)
     bootstrap = Bootstrap(len(found.prompts), resamples=config.resamples, seed=0)
     by_speedup = {cell.speedup: cell for cell in run.cells}

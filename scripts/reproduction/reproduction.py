@@ -1,4 +1,4 @@
-"""The paper's table, made again: models of several seeds, tuned alike, evaluated alike."""
+"""Reproduce the paper's table: models of several seeds, all tuned and evaluated alike."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from skipdec.runtime.generator import OpenGenerator
 def reproduce(
     config: ReproductionConfig, open_generator: OpenGenerator, events: Events | None = None
 ) -> list[CellResult]:
-    """Make every model that is not there yet, evaluate it, and return all cells of all seeds.
+    """Make every missing model, evaluate it, and return all cells of all seeds.
 
-    ``config.jobs`` models are tuned at once, in processes of their own that share the cores out;
-    evaluation runs alone, since it measures times. An interrupted run goes on where it was.
+    ``config.jobs`` models are tuned at once, in processes that divide the cores; evaluation runs
+    alone, since it measures times. An interrupted run continues.
 
     Raises UsageError before any work for data that can't be read, by line, for a work directory
-    that can't be written, and for models there that other options made.
+    that can't be written, and for existing models made with other options.
     """
     events = events or Events()
     _check(config)
@@ -54,7 +54,7 @@ def reproduce(
 
 
 def _describe(result: CellResult) -> str:
-    """Quality and speed of one cell."""
+    """Describe quality and speed of one cell."""
     return (
         f"seed {result.seed}, {result.column} {result.speedup}x: "
         f"BLEU {result.figures['bleu']:.1f}, {result.figures['realised_depth']:.2f} layers, "
@@ -63,13 +63,13 @@ def _describe(result: CellResult) -> str:
 
 
 def _horizon(base: Run) -> int:
-    """The median completion of the training data, in tokens of ``base``, which is there."""
+    """Return the median completion of the training data, in tokens of the existing ``base``."""
     report = TuningReport.model_validate_json((base.checkpoint / REPORT_NAME).read_bytes())
     return report.data.median_completion
 
 
 def _turn(config: ReproductionConfig, run: Run) -> tuple[int, int, int]:
-    """Column by column, a row of all seeds after the other; the control comes first."""
+    """Return the order: column by column, one row of all seeds after another, the control first."""
     cell = run.cells[0]
     column = config.columns.index(cell.column) if cell.column in config.columns else -1
     return column, cell.speedup, run.seed
@@ -86,7 +86,7 @@ def _check(config: ReproductionConfig) -> None:
 
 @contextmanager
 def _processes(config: ReproductionConfig) -> Iterator[Executor]:
-    """Processes that share the cores; what waits is dropped after an error."""
+    """Run processes that divide the cores; pending work is dropped after an error."""
     threads = max(1, available_cores() // config.jobs)
     executor = ProcessPoolExecutor(
         config.jobs, get_context("spawn"), initializer=prepare_process, initargs=(threads,)

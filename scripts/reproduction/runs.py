@@ -1,4 +1,4 @@
-"""The models of a reproduction: what each is tuned from, and which cells of the table it fills."""
+"""The models of a reproduction: each one's base, and the table cells that it fills."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Run:
-    """One model: how it is tuned, where it lies, and the cells that it fills.
+    """One model: its tuning, its directory, and the cells that it fills.
 
-    Its bundle carries the schedule of those cells. Several cells share a run where their columns
-    run the same layers: SkipDecode and unified at 6× on 12 layers are both layers 0 and 11.
+    Its bundle contains the schedule of those cells. Cells share a run if their columns run the same
+    layers: SkipDecode and unified at 6× on 12 layers are both layers 0 and 11.
     """
 
     seed: int
@@ -37,17 +37,17 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The tuned Hugging Face checkpoint."""
+        """Directory of the tuned Hugging Face checkpoint."""
         return self.tuning.output
 
     @property
     def bundle(self) -> Path:
-        """What is exported of it, in float32."""
+        """Directory of its float32 export."""
         return self.checkpoint.with_name(f"{self.name}.bundle")
 
 
 def base_run(config: ReproductionConfig, seed: int) -> Run:
-    """The fresh model of ``seed``, trained at full depth."""
+    """Return the fresh model of ``seed``, trained at full depth."""
     tuning = TuneConfig(
         **_common(config, seed, "base"),
         model=None,
@@ -63,10 +63,10 @@ def base_run(config: ReproductionConfig, seed: int) -> Run:
 
 
 def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]:
-    """The controls at full depth, then every column at every speed-up; row after row.
+    """Return the controls at full depth, then every column at every speed-up, row by row.
 
-    A column's cell at 1× is full depth tuned for as many steps as its other cells.
-    ``horizon``: the median completion of the training data in tokens of the base's tokenizer.
+    A column's cell at 1× is full depth tuned for as many steps as its other cells. ``horizon`` is
+    the median completion of the training data in tokens of the base's tokenizer.
     """
     runs: dict[Hashable, Run] = {}
 
@@ -120,5 +120,5 @@ def _common(config: ReproductionConfig, seed: int, name: str) -> dict[str, Any]:
 
 
 def e2e_data(path: Path) -> DataConfig:
-    """``path`` as a CSV file with the columns of E2E."""
+    """Return ``path`` as a CSV file with the columns of E2E."""
     return DataConfig(path=path, preset="e2e")

@@ -1,4 +1,4 @@
-"""The cells of all seeds as tables: means, seeds apart, differences to the fair control."""
+"""Tables of all seeds' cells: means, single seeds, differences to the fair control."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ DOCUMENT, REPORT = "results.json", "tables.md"
 
 @dataclass(frozen=True)
 class Table:
-    """All results of one reproduction, by their place."""
+    """All results of one reproduction, by place."""
 
     config: ReproductionConfig
     results: Sequence[CellResult]
 
     def of(self, cell: Cell) -> list[CellResult]:
-        """One result a seed, in their order; empty for a cell that has no schedule."""
+        """Return one result per seed, in order; empty for a cell without a schedule."""
         return [result for result in self.results if result.cell == cell]
 
     def difference(self, cell: Cell, metric: str) -> Estimate:
-        """Mean over the seeds, minus that of full depth tuned for as long, the column's at 1×.
+        """Return the mean over seeds minus that of full depth tuned for as long, the column's at
+        1×.
 
         Paired twice: seed by seed (both from one base), and by prompt (both on one resample).
         """
@@ -55,7 +56,7 @@ class Table:
 
 
 def tables_markdown(table: Table) -> str:
-    """BLEU and ROUGE-L with their differences, realised depth, lengths, perplexity, speed."""
+    """Return BLEU and ROUGE-L with differences, actual depth, lengths, perplexity, speed."""
     parts = [_setting(table)]
     for metric in RESAMPLED:
         heading = METRICS.load(metric).heading
@@ -72,7 +73,7 @@ def tables_markdown(table: Table) -> str:
         _grid(table, partial(_figure, table, "length_ratio", 2)),
         "**Perplexity of the references, each token at its depth**",
         _grid(table, partial(_figure, table, "perplexity", 2)),
-        "**Measured speed-up over full depth writing as many tokens, prompts included**",
+        "**Measured speed-up over full depth with as many tokens, prompts included**",
         _grid(table, partial(_speedup, table)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -92,7 +93,7 @@ def _setting(table: Table) -> str:
 
 
 def _grid(table: Table, text: Print) -> str:
-    """One row a speed-up, one column a way to skip; at 1× tuned columns are their control."""
+    """Return one row per speed-up, one column per way to skip; controls at 1×."""
     columns = [UNTUNED, *table.config.columns]
     headings = [
         UNTUNED if name == UNTUNED else f"{COLUMNS[name].heading}, tuned" for name in columns
@@ -113,7 +114,7 @@ def _speedup(table: Table, cell: Cell) -> str:
 
 
 def _by_seed(values: Sequence[float], digits: int) -> str:
-    """``69.1 (68.7, 69.5)``: the mean, then each seed."""
+    """Format ``69.1 (68.7, 69.5)``: the mean, then each seed."""
     if not values:
         return _EMPTY
     seeds = ", ".join(number(value, digits) for value in values)

@@ -1,4 +1,4 @@
-"""One model of a reproduction, made in a process of its own: tuned, then exported."""
+"""Make one model of a reproduction in its own process: tune, then export it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipdec.exporter.config import ExportConfig
 
 
 def prepare_process(threads: int) -> None:
-    """What a process does before its first run: take ``threads`` cores, keep quiet, end in time."""
+    """Prepare the process for its runs: ``threads`` cores, no output, an end with its parent."""
     import torch
     from transformers.utils import logging
 
@@ -28,7 +28,7 @@ def prepare_process(threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Else a killed script leaves trainings behind, which go on to the end of their runs."""
+    """Exit with the parent, as a killed script would otherwise leave trainings running."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -36,7 +36,7 @@ def _end_with_parent() -> None:
 
 
 def make(run: Run) -> float:
-    """Tune and export what of ``run`` is not there yet; return the seconds it took.
+    """Tune and export the missing parts of ``run``; return the seconds it took.
 
     An interrupted tuning goes on from its last save. Raises UsageError where the checkpoint was
     made with other options, and what ``tune`` and ``export`` raise.
@@ -53,7 +53,7 @@ def make(run: Run) -> float:
 
 
 def is_made(run: Run) -> bool:
-    """Whether checkpoint and bundle are there. Raises UsageError if other options made them."""
+    """Return True if checkpoint and bundle exist. Raises UsageError if other options made them."""
     return _is_tuned(run) and _is_exported(run)
 
 

@@ -1,4 +1,4 @@
-"""How the process of any command ends after signals and without a stdout."""
+"""The end of any command's process, after signals and without a stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundles that are measured: exported once with random weights of real sizes, and opened."""
+"""Bundles to measure: exported once with random weights of real sizes, and opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.cpu.paired import Variant
 from benchmarks.process import run_measured, skipdec_command
 from skipdec import Generator
 
-# Options of the export by the end of a bundle's name. Caches are float16 beside int8 and int4.
+# Export options by the end of a bundle's name. int8 and int4 have float16 caches.
 _OWN = ("--kernels", "skipdec")
 _ONNX_RUNTIME = ("--kernels", "onnxruntime")
 _OPTIONS: dict[str, tuple[str, ...]] = {
@@ -29,14 +29,14 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Bundles:
-    """Exports to ``work`` what is not there yet."""
+    """Exports missing bundles to ``work``."""
 
     work: Path
     threads: int
     _open: ExitStack = field(default_factory=ExitStack)
 
     def path(self, model: str, kind: str) -> Path:
-        """``work/MODEL-KIND``, exported if need be; ``kind`` is one of ``_OPTIONS``."""
+        """Return ``work/MODEL-KIND``, exported if missing; ``kind`` is one of ``_OPTIONS``."""
         bundle = self.work / f"{model}-{kind}"
         if not bundle.exists():
             run_measured(export_command(model, _OPTIONS[kind], bundle))
@@ -45,11 +45,11 @@ class Bundles:
     def variant(
         self, model: str, kind: str, *, rows: int = 1, context: int = 160, schedule: str = "full"
     ) -> Variant:
-        """A generator of its own, open until ``close``; weights are copied to its process.
+        """Open a generator until ``close``, with weights copied to process memory.
 
-        Mapped ones lie in pages of the system's choice, which differ from file to file.
+        The pages of mapped weights would be placed differently for each file.
         """
-        own = not kind.endswith("onnxruntime")  # whose operators copy weights anyway
+        own = not kind.endswith("onnxruntime")  # ONNX Runtime's operators copy weights anyway
         generator = Generator.open(
             self.path(model, kind),
             max_batch_size=rows,
@@ -66,7 +66,7 @@ class Bundles:
 def export_command(
     model: str, options: Sequence[str], output: Path, *, load_format: str = "dummy"
 ) -> list[str]:
-    """The command that exports random weights, unverified, and prints its report as JSON."""
+    """Return the command that exports random weights, unverified, and prints its report as JSON."""
     return skipdec_command(
         "export",
         model,

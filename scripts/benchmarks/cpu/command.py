@@ -1,11 +1,11 @@
-"""Measures the figures that skipdec holds itself to on a CPU and draws docs/benchmarks/cpu.md.
+"""Measure skipdec's CPU figures against their targets and draw docs/benchmarks/cpu.md.
 
     source scripts/setup_environment.sh && python scripts/bench.py cpu --work /tmp/bench
 
-Each processor has a file of figures, docs/benchmarks/cpu/NAME.json; a part is written to it as soon
-as it is measured, and without --parts those that are missing are measured. Weights are random
-(seeded) at real sizes: about 25 GB of disk; half an hour on 2 cores, most of it exports and the
-parts startup, export and schedules. Nothing else should run meanwhile.
+Each processor has a file of figures, docs/benchmarks/cpu/NAME.json; each part is written to it as
+soon as it is measured. Without --parts, the missing ones are measured. Weights are random (seeded)
+at real sizes: about 25 GB of disk; half an hour on 2 cores, mostly for exports and the parts
+startup, export and schedules. Run nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -45,14 +45,18 @@ PARTS: dict[str, Callable[[Bundles], Part]] = {
 
 
 def main() -> None:
-    """Measure what was asked for, part by part, and draw the page."""
+    """Measure the requested parts one by one, and draw the page."""
     restart_with_huge_pages()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--work", type=Path, required=True, help="directory for bundles; kept")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="directory for bundles, which are kept"
+    )
     parser.add_argument("--figures", type=Path, default=FIGURES, help="directory of JSON files")
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--threads", type=int, default=available_cores())
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="(those not measured yet)")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, help="(default: those not measured yet)"
+    )
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
 
@@ -73,7 +77,7 @@ def main() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of what was measured, and what the kernels ran on."""
+    """Return versions of the software, and the kernels' instruction set."""
     library = find_library()
     return {
         "skipdec": version("skipdec"),

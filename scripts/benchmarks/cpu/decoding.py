@@ -1,4 +1,4 @@
-"""Steps and prompts of opt-1.3b: against the bytes that they read, and ONNX Runtime's operators."""
+"""Steps and prompts of opt-1.3b, relative to their bytes and to ONNX Runtime's operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONG_CONTEXT = 1024
 
 
 def one_row(bundles: Bundles) -> Part:
-    """Batch 1: fractions of the byte floor; int8 and int4 against ONNX Runtime's operators."""
+    """Measure batch 1: fractions of the byte floor, and speed-up over ONNX Runtime's operators."""
     kinds = ("int8", "int8-onnxruntime", "int4", "int4-onnxruntime")
     variants = {kind: bundles.variant(MODEL, kind) for kind in kinds}
     paired = paired_steps(variants, _ROUNDS, bundles.threads)
@@ -36,7 +36,7 @@ def one_row(bundles: Bundles) -> Part:
 
 
 def eight_rows(bundles: Bundles) -> Part:
-    """Batch 8 against batch 1, and against ONNX Runtime's operators."""
+    """Measure batch 8 against batch 1 and against ONNX Runtime's operators."""
     kinds = ("int8", "int8-onnxruntime", "int4", "int4-onnxruntime")
     variants = {kind: bundles.variant(MODEL, kind, rows=8) for kind in kinds}
     variants["int8-kv-int8"] = bundles.variant(MODEL, "int8-kv-int8", rows=8)
@@ -60,7 +60,7 @@ def eight_rows(bundles: Bundles) -> Part:
 
 
 def sixteen_rows(bundles: Bundles) -> Part:
-    """Batch 16 against ONNX Runtime's operators."""
+    """Measure batch 16 against ONNX Runtime's operators."""
     kinds = ("int8", "int8-onnxruntime")
     paired = paired_steps(
         {kind: bundles.variant(MODEL, kind, rows=16) for kind in kinds}, _ROUNDS // 2
@@ -69,7 +69,7 @@ def sixteen_rows(bundles: Bundles) -> Part:
 
 
 def prompt(bundles: Bundles) -> Part:
-    """A prompt of 512 tokens and its first token, against ONNX Runtime's operators."""
+    """Measure a prompt of 512 tokens and its first token, against ONNX Runtime's operators."""
     kinds = ("int8", "int8-onnxruntime", "int4", "int4-onnxruntime")
     variants = {kind: bundles.variant(MODEL, kind) for kind in kinds}
     paired = paired_calls(
@@ -87,7 +87,7 @@ def prompt(bundles: Bundles) -> Part:
 
 
 def long_context(bundles: Bundles) -> Part:
-    """8 rows that attend to 1,024 positions, by type of the KV cache."""
+    """Measure 8 rows that attend to 1,024 positions, by type of the KV cache."""
     kinds = ("int8-onnxruntime", "int8-kv-float32", "int8", "int8-kv-int8")
     variants = {kind: bundles.variant(MODEL, kind, rows=8, context=_LONG_CONTEXT) for kind in kinds}
     paired = paired_steps(variants, _ROUNDS // 2)
@@ -104,7 +104,7 @@ def long_context(bundles: Bundles) -> Part:
 
 
 def six_layers(bundles: Bundles) -> Part:
-    """6 of 24 layers: what a whole step gains of what its bytes promise."""
+    """Measure 6 of 24 layers: the gain of a step relative to the ratio of bytes."""
     variants = {
         "24 layers": bundles.variant(MODEL, "int8"),
         "6 layers": bundles.variant(MODEL, "int8", schedule=SIX_LAYERS),
@@ -118,7 +118,7 @@ def six_layers(bundles: Bundles) -> Part:
 
 
 def halves(bundles: Bundles) -> Part:
-    """16-bit weights against float32 ones, batch 1."""
+    """Measure 16-bit weights against float32 at batch 1."""
     kinds = ("float32", "float16", "bfloat16")
     paired = paired_steps({kind: bundles.variant(MODEL, kind) for kind in kinds}, _ROUNDS // 2)
     figures = [
@@ -129,7 +129,7 @@ def halves(bundles: Bundles) -> Part:
 
 
 def stitching(bundles: Bundles) -> Part:
-    """One step of all stitched layers against the same layers in one graph."""
+    """Measure a step of all stitched layers against the same layers in one graph."""
     bundle = EngineBundle.open(bundles.path(MODEL, "int8"))
     cost = StitchingBench(bundle).measure()
     what = f"int8: {len(bundle.manifest.layers)} stitched engines ÷ one graph"
@@ -139,7 +139,7 @@ def stitching(bundles: Bundles) -> Part:
 
 
 def schedules(bundles: Bundles) -> Part:
-    """``skipdec bench`` of the presets, batch 1 and 8, int8 and int4."""
+    """Run ``skipdec bench`` with the presets, batch 1 and 8, int8 and int4."""
     found = {}
     for kind in ("int8", "int4"):
         options = [f"--schedule={text}" for text in ("full", "2x", "4x", SIX_LAYERS)]
@@ -158,7 +158,7 @@ def _floor_figures(
         step_bytes = variants[kind].step_bytes(_ROUNDS)
         fraction = paired.floor_fraction(kind, step_bytes)
         best = paired.best_floor_fraction(kind, step_bytes)
-        beaten = ", so the probe was beaten and proves nothing" if best > 1 else ""
+        beaten = ", so the probe was too slow and proves nothing" if best > 1 else ""
         figure = Figure(
             f"{kind}, batch 1: fraction of the byte floor, head included",
             f"≥ {target:g}",

@@ -1,4 +1,4 @@
-"""A number that was aimed for and what came out; the parts that yield such numbers."""
+"""Figures with their targets, and the parts of a run that produce them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """One number; ``met`` is None where nothing was aimed for."""
+    """One figure; ``met`` is None if there is no target."""
 
     what: str
     target: str
@@ -18,32 +18,32 @@ class Figure:
 
     @classmethod
     def at_least(cls, what: str, target: float, value: float, more: str = "") -> Figure:
-        """A ratio that should be ``target`` or more; ``more`` is added in brackets."""
+        """Create a ratio that should be at least ``target``; ``more`` is added in brackets."""
         return cls(what, f"≥ {target:g}", _text(value, more), value >= target)
 
     @classmethod
     def at_most(cls, what: str, target: float, value: float, more: str = "") -> Figure:
-        """A ratio that should be ``target`` or less."""
+        """Create a ratio that should be at most ``target``."""
         return cls(what, f"≤ {target:g}", _text(value, more), value <= target)
 
     @classmethod
     def unaimed(cls, what: str, value: float, more: str = "") -> Figure:
-        """A ratio that explains others."""
+        """Create a ratio without a target, which explains others."""
         return cls(what, "", _text(value, more), None)
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a part of the run found: figures, and the milliseconds that they come from."""
+    """Results of one part of the run: figures and the milliseconds behind them."""
 
     figures: Sequence[Figure]
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """What was timed → p50, minimum, p95 in milliseconds, and how many."""
+    """p50, minimum and p95 in milliseconds, and the count, by measurement."""
     bench: Mapping[str, Any] = field(default_factory=dict)
-    """The JSON of ``skipdec bench`` by bundle."""
+    """JSON of ``skipdec bench`` by bundle."""
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the part as JSON."""
         document: dict[str, Any] = {"figures": [asdict(figure) for figure in self.figures]}
         if self.timings:
             document["timings"] = {name: dict(timing) for name, timing in self.timings.items()}

@@ -1,9 +1,11 @@
-"""What lies beside the engines in a step of opt-125m: Python's share, and another process."""
+"""A step of opt-125m beyond its engines: Python's share, and the effect of another process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from time import perf_counter
+
+from typing_extensions import override
 
 from benchmarks.cpu.bundles import Bundles
 from benchmarks.cpu.figure import Figure, Part
@@ -26,7 +28,7 @@ _BLOCKS, _BLOCK_STEPS = 8, 24
 
 
 def host_share(bundles: Bundles) -> Part:
-    """The part of a step at batch 1 in which no engine runs."""
+    """Measure the part of a step at batch 1 in which no engine runs."""
     path = bundles.path(MODEL, "int8")
     bundle = EngineBundle.open(path)
     backend = TimedBackend(open_backend(bundle.manifest.target))
@@ -48,7 +50,7 @@ def host_share(bundles: Bundles) -> Part:
 
 
 def neighbour(bundles: Bundles) -> Part:
-    """A step while another process keeps one core busy, over the quiet step; in blocks, in turn."""
+    """Measure a step with one core kept busy, relative to a quiet step, in alternating blocks."""
     steps = bundles.variant(MODEL, "int8", context=320).steps(2 * _BLOCKS * _BLOCK_STEPS)
     quiet: list[float] = []
     busy: list[float] = []
@@ -69,7 +71,7 @@ def neighbour(bundles: Bundles) -> Part:
 
 
 class TimedBackend(EngineBackend):
-    """Another backend, and the seconds that its engines have run."""
+    """Wraps a backend and measures the seconds that its engines run."""
 
     def __init__(self, backend: EngineBackend) -> None:
         self._backend = backend
@@ -77,14 +79,14 @@ class TimedBackend(EngineBackend):
         self.device = backend.device
         self.seconds = 0.0
 
+    @override
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> EngineSession:
-        """See EngineBackend."""
         return _TimedSession(self, self._backend.load(bundle, spec, bucket))
 
+    @override
     def close(self) -> None:
-        """See EngineBackend."""
         self._backend.close()
 
 

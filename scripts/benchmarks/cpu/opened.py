@@ -1,4 +1,4 @@
-"""A process that opens a bundle and writes 8 tokens: seconds to open, resident bytes, as JSON.
+"""Open a bundle and generate 8 tokens; print seconds to open and resident bytes as JSON.
 
 python scripts/benchmarks/cpu/opened.py BUNDLE THREADS graphs
 """
@@ -15,7 +15,7 @@ from skipdec import Generator, SamplingParams, use_shared_thread_pool
 
 
 def main(bundle: str, threads: str, verify: str) -> None:
-    """Print ``{"open_seconds": 0.31, "resident": 1400000000}``; mapped weights count."""
+    """Print ``{"open_seconds": 0.31, "resident": 1400000000}``, mapped weights included."""
     use_shared_thread_pool(int(threads))
     start = perf_counter()
     with Generator.open(bundle, verify="full" if verify == "full" else "graphs") as generator:

@@ -1,4 +1,4 @@
-"""What a process takes that opens a bundle and writes: time to open, memory."""
+"""Time to open a bundle, and memory of a process that generates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIMIT_SECONDS = 0.5
 
 
 def opening(bundles: Bundles) -> Part:
-    """The time of ``Generator.open`` in a fresh process, weights in the page cache."""
+    """Time ``Generator.open`` in a fresh process, with the weights in the page cache."""
     figures, timings = [], {}
     for verify in ("graphs", "full"):
         opened = [_opened(bundles, "int8", verify) for _ in range(_PROCESSES + 1)][1:]
@@ -38,7 +38,7 @@ def opening(bundles: Bundles) -> Part:
 
 
 def memory(bundles: Bundles) -> Part:
-    """Resident memory, mapped weights included, of processes that have written 8 tokens."""
+    """Measure resident memory, mapped weights included, after generating 8 tokens."""
     resident = {
         kind: _opened(bundles, kind, "graphs")["resident"]
         for kind in ("float32", "float16", "bfloat16", "int8", "int4")

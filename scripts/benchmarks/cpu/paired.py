@@ -1,8 +1,8 @@
-"""Times decode steps of several bundles in turn, step by step, in one process on one pool.
+"""Time decode steps of several bundles alternately, in one process with one thread pool.
 
-A shared machine is 20 % faster or slower a minute later, and a neighbour's burst lasts
-milliseconds. So each round runs one step of each variant: what disturbs one disturbs the next, and
-a ratio is the median of the rounds' ratios.
+A shared machine may be 20 % faster or slower a minute later, and a neighbour's burst lasts
+milliseconds. Each round therefore runs one step of each variant, so that a disturbance hits all,
+and a ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _STEPS_A_PROBE = 1
 
 @dataclass(frozen=True)
 class Variant:
-    """A call of a generator of its own: ``rows`` prompts of random tokens.
+    """A generator with ``rows`` prompts of random tokens.
 
-    ``context``: positions that a row attends to, mean of the steps that are timed.
+    ``context`` is the number of positions a row attends to, averaged over the timed steps.
     """
 
     generator: Generator
@@ -40,7 +40,7 @@ class Variant:
     def steps(self, count: int) -> Iterator[float]:
         """Run the prompt and a few steps, then yield the seconds of ``count`` steps, one by one.
 
-        Whole steps as a caller sees them: sampling and text are in it.
+        These are complete steps as a caller sees them, including sampling and text.
         """
         params = SamplingParams(
             temperature=0.0, max_tokens=1 + _WARM_STEPS + count, ignore_eos=True
@@ -56,7 +56,7 @@ class Variant:
             yield perf_counter() - start
 
     def first_token(self, prompt_length: int) -> float:
-        """Seconds of a call for one token a row."""
+        """Return the seconds of a call for one token per row."""
         prompts = self._prompts(prompt_length)
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
         start = perf_counter()
@@ -64,7 +64,7 @@ class Variant:
         return perf_counter() - start
 
     def step_bytes(self, count: int) -> list[int]:
-        """What each step of ``steps(count)`` reads: weights, scales, KV caches."""
+        """Return the bytes that each step of ``steps(count)`` reads: weights, scales, KV caches."""
         cost = CostModel(self.generator.bundle.manifest)
         schedule = parse_schedule(self.schedule, num_layers=self.generator.model.num_layers)
         prompt = self._prompt_length(count)
@@ -83,41 +83,43 @@ class Variant:
 
 @dataclass(frozen=True)
 class Paired:
-    """Seconds of each variant's steps, a round each; bandwidth, bytes a second, near each round."""
+    """Seconds of each variant's steps by round, with bandwidth in bytes per second near each."""
 
     seconds: Mapping[str, tuple[float, ...]]
     bandwidth: tuple[float, ...] = ()
 
     def ratio(self, slower: str, faster: str) -> float:
-        """Median of the rounds' ratios."""
+        """Return the median of the rounds' ratios."""
         pairs = zip(self.seconds[slower], self.seconds[faster], strict=True)
         return median(one / other for one, other in pairs)
 
     def words(self, slower: str, faster: str) -> str:
-        """The times behind a ratio, and that of the fastest steps."""
+        """Describe the times behind a ratio, and that of the fastest steps."""
         one, other = (self.timings()[name] for name in (slower, faster))
         best = one["minimum"] / other["minimum"]
         return f"{one['p50']:.1f} ÷ {other['p50']:.1f} ms; fastest {best:.2f}"
 
     def floor_fraction(self, name: str, step_bytes: list[int]) -> float:
-        """Bytes a second of the steps over the bandwidth measured next to them, median."""
+        """Return the median of the steps' bytes per second over the bandwidth measured next to
+        them.
+        """
         rounds = zip(self.seconds[name], step_bytes, self.bandwidth, strict=True)
         return median(nbytes / seconds / bandwidth for seconds, nbytes, bandwidth in rounds)
 
     def best_floor_fraction(self, name: str, step_bytes: list[int]) -> float:
-        """The fastest step's bytes a second over the best bandwidth."""
+        """Return the fastest step's bytes per second over the maximum bandwidth."""
         rounds = zip(self.seconds[name], step_bytes, strict=True)
         return max(nbytes / seconds for seconds, nbytes in rounds) / max(self.bandwidth)
 
     def timings(self) -> dict[str, dict[str, float]]:
-        """Milliseconds of each variant: p50, minimum, p95, and how many."""
+        """Return p50, minimum and p95 of each variant in milliseconds, and the count."""
         return {name: summary(seconds) for name, seconds in self.seconds.items()}
 
 
 def paired_steps(
     variants: Mapping[str, Variant], rounds: int, threads: int | None = None
 ) -> Paired:
-    """Run ``rounds`` steps of each variant in turn; with ``threads``, read memory in between."""
+    """Run ``rounds`` steps of each variant in turn; ``threads`` also measures bandwidth."""
     with ExitStack() as stack:
         probe = None
         if threads is not None:
@@ -136,7 +138,7 @@ def paired_steps(
 
 
 def paired_calls(calls: Mapping[str, Callable[[], float]], rounds: int) -> Paired:
-    """Run each call once to warm up, then all in turn ``rounds`` times; calls return seconds."""
+    """Warm up each call once, then run all in turn ``rounds`` times; calls return seconds."""
     for call in calls.values():
         call()
     timed = [{name: call() for name, call in calls.items()} for _ in range(rounds)]
@@ -144,7 +146,7 @@ def paired_calls(calls: Mapping[str, Callable[[], float]], rounds: int) -> Paire
 
 
 def summary(seconds: tuple[float, ...]) -> dict[str, float]:
-    """p50, minimum and p95 in milliseconds, and how many there were."""
+    """Return p50, minimum and p95 in milliseconds, and the count."""
     milliseconds = 1000 * np.array(seconds)  # [count]
     return {
         "p50": round(float(np.median(milliseconds)), 3),

@@ -1,4 +1,4 @@
-"""What it costs to start, and to export: seconds, and memory at its highest."""
+"""Cost of starting and of exporting: seconds and peak memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipdec.exporter.architecture.architecture import family_config
 _REPETITIONS = 5
 _IMPORT_CHECK = "import skipdec.runtime, sys; sys.exit('torch' in sys.modules)"
 
-# Model, options of the export, largest RssAnon in bytes.
+# Model, export options, maximum RssAnon in bytes.
 _EXPORT_PEAKS = (
     ("opt-1.3b", ("--fp16",), 1.5e9),
     ("opt-6.7b", ("--quantize", "int4"), 3.5e9),
@@ -37,7 +37,7 @@ def startup(bundles: Bundles) -> Part:
 
 
 def export(bundles: Bundles) -> Part:
-    """Export dummy checkpoints and watch peak memory and time."""
+    """Export dummy checkpoints and measure peak memory and time."""
     return Part(list(_export_figures(bundles.work)))
 
 
@@ -58,7 +58,7 @@ def _export_figures(work: Path) -> Iterator[Figure]:
 
 
 def _checkpoint_figures(work: Path) -> Iterator[Figure]:
-    """The first peak again from files on disk; the safetensors once more under a hard limit."""
+    """Measure the first peak again from files on disk; the safetensors also under a hard limit."""
     model, options, limit = _EXPORT_PEAKS[0]
     config = family_config(model)
     assert config is not None
@@ -79,7 +79,7 @@ def _peak_figure(what: str, peak: int, limit: float) -> Figure:
 
 
 def _limited_figure(command: Sequence[str], limit: int) -> Figure:
-    """Whether ``command`` ends well when the kernel refuses it more than ``limit`` bytes."""
+    """Check that ``command`` succeeds if the kernel grants it at most ``limit`` bytes."""
     try:
         run_measured(["prlimit", f"--data={limit}", *command])
     except SkipDecError:

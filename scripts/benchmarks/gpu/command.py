@@ -1,8 +1,8 @@
-"""Measures what a GPU does with skipdec and writes one page; scripts/gpu/check.sh calls it.
+"""Measure skipdec on a GPU and write one page; scripts/gpu/check.sh calls it.
 
     python scripts/bench.py gpu --out /tmp/check --seconds 1500
 
-What is finished is kept in --work: run it again with the same --work to go on after a time limit.
+Finished work is kept in --work: after a time limit, run it again with the same --work to continue.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ REHEARSAL: dict[str, Any] = {
 
 
 def main() -> None:
-    """Measure, keep the page up to date, and say what came of the aims."""
+    """Measure, keep the page up to date, and report the targets."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="directory for gpu-check.md")
-    parser.add_argument("--work", type=Path, help="directory for bundles and figures; kept")
+    parser.add_argument(
+        "--work", type=Path, help="directory for bundles and figures, which are kept"
+    )
     parser.add_argument("--seconds", type=float, default=1500, help="limit for everything")
     parser.add_argument(
         "--bundle",
         type=Path,
-        help="float16 with canonical graphs; else one of random weights, which needs torch here",
+        help="float16 with canonical graphs; default: random weights, which need torch",
     )
     parser.add_argument("--tests", help="the last line of pytest, for the page")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, a small model")

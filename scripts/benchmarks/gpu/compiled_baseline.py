@@ -1,12 +1,12 @@
-"""What skipdec is compared with on a GPU: Hugging Face's model, static cache, torch.compile.
+"""The GPU baseline of skipdec: Hugging Face's model, static cache, torch.compile.
 
     python scripts/benchmarks/gpu/compiled_baseline.py opt-1.3b float16 cuda 1 128 64 5
 
 prints ``{"num_layers": 24, "step_milliseconds": [...], ...}`` for batch 1, a prompt of 128 tokens,
 64 generated, 5 repetitions. The forward pass of one token is compiled as a whole with
-``mode="reduce-overhead"``, which replays it as a CUDA graph; the loop does nothing but choose the
-most probable token on the device, and waits only once, at the end. So nothing that
-``model.generate`` adds to a step is held against it.
+``mode="reduce-overhead"``, which replays it as a CUDA graph; the loop only selects the most
+probable token on the device and waits once, at the end. The baseline thus carries none of the
+overhead of ``model.generate``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.exporter.verification.tokens import hugging_face_model
 from skipdec.runtime.measuring.bench import random_prompts
 
-_WARMUP_STEPS = 4  # compilation, then the capture of the CUDA graph, happen in the first ones
+_WARMUP_STEPS = 4  # compilation and CUDA graph capture happen in the first ones
 
 
 def dummy_model(name: str, dtype: torch.dtype, device: str, *, seed: int = 0) -> PreTrainedModel:
-    """Hugging Face's model with the weights of ``export --load-format dummy --seed``."""
+    """Return Hugging Face's model with the weights of ``export --load-format dummy --seed``."""
     config = family_config(name)
     assert config is not None, name
     structure = model_spec(config, name)
@@ -44,11 +44,11 @@ def dummy_model(name: str, dtype: torch.dtype, device: str, *, seed: int = 0) ->
 
 @dataclass(frozen=True)
 class Decoded:
-    """Greedy continuations and how long they took."""
+    """Greedy continuations and their times."""
 
     tokens: Tensor  # int64 [B, steps + 1]
     prompt_seconds: float
-    decode_seconds: float  # of all steps after the prompt
+    decode_seconds: float  # all steps after the prompt
 
 
 class CompiledDecoder:
@@ -62,7 +62,7 @@ class CompiledDecoder:
 
     @torch.no_grad()
     def run(self, prompts: Tensor, steps: int) -> Decoded:
-        """Read prompts [B, P], then decode ``steps`` tokens more than the prompt's own one."""
+        """Read prompts [B, P], then decode ``steps`` more tokens after the prompt's own."""
         self._cache.reset()
         batch, length = prompts.shape
         positions = torch.arange(length + steps, device=prompts.device)
@@ -72,14 +72,14 @@ class CompiledDecoder:
         first = _now(prompts.device)
         for step in range(length, length + steps):
             chosen = self._compiled(tokens[-1], positions[step : step + 1], mask)
-            tokens.append(chosen.clone())  # the graph's own memory is written again
+            tokens.append(chosen.clone())  # the graph reuses its memory
         end = _now(prompts.device)
         return Decoded(torch.cat(tokens, dim=1), first - start, end - first)
 
     def _step(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Tokens [B, S] at positions [S] → the most probable next token of each row [B, 1].
+        """Run tokens [B, S] at positions [S] → the most probable next token of each row [B, 1].
 
-        ``mask`` is that of padding, [B, capacity]: there is none. Causality is the model's own.
+        ``mask`` [B, capacity] masks padding, of which there is none; the model is causal itself.
         """
         logits = self._model(
             input_ids=tokens,
@@ -96,7 +96,7 @@ class CompiledDecoder:
 def measure(
     name: str, dtype: str, device: str, batch: int, prompt: int, tokens: int, repetitions: int
 ) -> dict[str, Any]:
-    """Seconds to the first token (median) and mean milliseconds a step, one a repetition."""
+    """Return median seconds to the first token, and mean milliseconds per step by repetition."""
     model = dummy_model(name, getattr(torch, dtype), device)
     rows = random_prompts(model.config.vocab_size, batch_size=batch, prompt_length=prompt, seed=0)
     prompts = torch.tensor(rows, device=device)  # [B, P]

@@ -1,4 +1,4 @@
-"""What a device is and how fast it moves its own memory, as the JSON of DeviceFacts.
+"""Describe a device and measure its memory bandwidth, as the JSON of DeviceFacts.
 
 python scripts/benchmarks/gpu/device_facts.py cuda 1073741824
 """
@@ -22,7 +22,7 @@ DEVICES = Registry(
 
 
 def main() -> None:
-    """Print the facts of the device named first; the probe copies as many bytes as named second."""
+    """Print the facts of the device in argument 1; the probe copies argument 2 bytes."""
     name, probe_bytes = sys.argv[1], int(sys.argv[2])
     device = DEVICES.load(name)()
     facts = {

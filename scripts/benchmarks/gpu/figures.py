@@ -1,7 +1,7 @@
-"""Measures every backend of a GPU that loads, beside a compiled Hugging Face model.
+"""Measure every GPU backend that loads, beside a compiled Hugging Face model.
 
-Each step runs in a process of its own, so that what crashes, hangs or runs out of memory is one
-row of the report, with its words, and the rest goes on.
+Each step runs in its own process, so that a crash, a hang or lack of memory becomes one row of the
+report with its message, and the other steps still run.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ from benchmarks.process import skipdec_command
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError
 
-BACKENDS = ("onnxruntime", "tensorrt-rtx", "tensorrt")  # by how sure we are that they load
+BACKENDS = ("onnxruntime", "tensorrt-rtx", "tensorrt")  # most likely to load first
 Result = TypeVar("Result")
 _PACKAGES = ("skipdec", "onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt_rtx_cu13", "torch")
-_SHOWN = 600  # last characters of what a failed step says
+_SHOWN = 600  # last characters shown of a failed step's message
 _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCheckConfig:
-    """What to measure and where; ``work`` keeps bundles and finished figures between runs."""
+    """Options of a GPU check; ``work`` keeps bundles and finished figures between runs."""
 
     work: Path
     model: str = "opt-1.3b"
     device: str = "cuda"
     torch_device: str = "cuda"
-    bundle: Path | None = None  # float16, with canonical graphs; None: made with random weights
-    gpu_arch: str | None = None  # of TensorRT's plans; None: this machine's GPU
+    bundle: Path | None = None  # float16 with canonical graphs; None: random weights
+    gpu_arch: str | None = None  # for TensorRT's plans; None: this machine's GPU
     batch_sizes: tuple[int, ...] = (1, 8, 64)
     schedules: tuple[str, ...] = ("full", "2x", "5x")
     prompt_length: int = 128
     num_tokens: int = 64
     repetitions: int = 5
     probe_bytes: int = 2**30
-    seconds: float = 1500.0  # for everything; what is left out says so
+    seconds: float = 1500.0  # for everything; steps that are left out say so
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether this proves the script only."""
+        """True if this only proves that the script works."""
         return self.device == "rehearsal"
 
     @property
     def positions(self) -> int:
-        """The KV capacity that a row needs."""
+        """KV capacity that a row needs."""
         return self.prompt_length + self.num_tokens
 
 
 class GpuCheck:
-    """Runs the steps; after each, ``on_report`` is given all that is known so far."""
+    """Runs the steps; calls ``on_report`` with the report so far after each."""
 
     def __init__(self, config: GpuCheckConfig, on_report: Callable[[GpuReport], None]) -> None:
         self._config = config
@@ -84,14 +84,14 @@ class GpuCheck:
         )
 
     def run(self, tests: str | None = None) -> GpuReport:
-        """Measure everything that there is time for; ``tests`` is what pytest's last line said."""
+        """Measure everything that time allows; ``tests`` is pytest's last line."""
         self._config.work.mkdir(parents=True, exist_ok=True)
         self._update(tests=tests)
         self._try("the device", None, self._measure_device)
         exported = self._try("export", None, self._export)
         for target in BACKENDS if exported else ():
             self._try(target, None, partial(self._measure_backend, target))
-            if target == BACKENDS[0]:  # what may fail comes after what is most wanted
+            if target == BACKENDS[0]:  # riskier steps come after the most important ones
                 self._measure_baselines()
         return self._report
 
@@ -102,7 +102,7 @@ class GpuCheck:
         self._update(device=device, title=f"{self._config.model} float16 on {device.name}")
 
     def _export(self) -> Path:
-        """The bundle that all backends start from."""
+        """Return the bundle from which all backends start."""
         if self._config.bundle is not None:
             return self._config.bundle
         bundle = self._config.work / f"{self._config.model}-onnxruntime"
@@ -110,7 +110,7 @@ class GpuCheck:
             command = [
                 *("export", self._config.model, "-o", str(bundle)),
                 *("--fp16", "--load-format=dummy", "--keep-canonical", "--no-verify"),
-                "--kernels=onnxruntime",  # a GPU has no others
+                "--kernels=onnxruntime",  # the only ones that GPUs support
                 f"--max-seq-len={self._config.positions}",
             ]
             self._call(skipdec_command(*command))
@@ -126,7 +126,7 @@ class GpuCheck:
         )
 
     def _build(self, target: str) -> Path:
-        """The bundle of ``target``: the exported one, or TensorRT's plans compiled from it."""
+        """Return the bundle of ``target``: the export, or TensorRT's plans compiled from it."""
         config, exported = self._config, self._export()
         bundle = config.work / f"{config.model}-{target}"
         if target == "onnxruntime":
@@ -170,7 +170,7 @@ class GpuCheck:
         self._update(cells=(*self._report.cells, *cells))
 
     def _measure_running_batch(self, target: str, bundle: Path) -> None:
-        """Requests at all schedules in one batch, beside the same in static batches."""
+        """Measure requests at all schedules in one batch, and the same in static batches."""
         config = self._config
         sizes = (max(config.batch_sizes), config.prompt_length, config.num_tokens)
         command = _python("running_batch.py", bundle, config.device, *sizes, *config.schedules)
@@ -200,7 +200,9 @@ class GpuCheck:
         self._update(baselines=(*self._report.baselines, baseline))
 
     def _remembered(self, name: str, command: Sequence[str]) -> dict[str, Any]:
-        """The JSON that ``command`` prints, or printed in an earlier run with the same ``work``."""
+        """Return the JSON that ``command`` prints, or printed in an earlier run with the same
+        ``work``.
+        """
         path = self._config.work / f"{name}.json"
         if not path.exists():
             output = self._call(command)
@@ -256,12 +258,12 @@ class GpuCheck:
 
 
 def _python(name: str, *arguments: object) -> list[str]:
-    """The command that runs a file of this folder."""
+    """Return the command that runs a file of this folder."""
     return [sys.executable, str(_FOLDER / name), *map(str, arguments)]
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """Kill what is left of a step: a builder's children live on when it is killed."""
+    """Kill the rest of a step: a builder's children outlive it when it is killed."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -286,7 +288,7 @@ def _conditions(config: GpuCheckConfig) -> str:
     weights = "random weights of the real size" if config.bundle is None else config.bundle.name
     return (
         f"{config.model}, float16, {weights}; prompts of {config.prompt_length} tokens, "
-        f"{config.num_tokens} generated by each row, greedily; medians of {config.repetitions}."
+        f"{config.num_tokens} generated greedily per row; medians of {config.repetitions}."
     )
 
 
@@ -303,5 +305,5 @@ def _installed() -> Iterator[str]:
 
 
 def _missing_module() -> str | None:
-    """What the compiled model needs and is not there."""
+    """Return a missing module that the compiled model needs."""
     return next((name for name in ("torch", "transformers") if find_spec(name) is None), None)

@@ -1,4 +1,4 @@
-"""What was measured on a GPU, held against what we aim for, as one page of Markdown."""
+"""A Markdown page of GPU measurements, compared with targets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from skipdec.engines.host.console import escaped, markdown_table
 
 BASELINE = "Hugging Face, static cache, torch.compile"
 
-# Of opt-1.3b in float16 on an H200, batch 1, milliseconds a token. Reading the weights once at the
-# bandwidth of that device takes 0.61 ms.
+# For opt-1.3b in float16 on an H200, batch 1, in milliseconds per token. Reading the weights once
+# at that device's bandwidth takes 0.61 ms.
 AIMS = (("full", 0.75), ("5x", 0.2))
 
 _HEADER = (
@@ -51,15 +51,16 @@ class Cell:
     step_milliseconds_p50: float
     step_milliseconds_p95: float
     tokens_per_second: float
-    decode_speedup: float  # over full depth, same backend
+    decode_speedup: float  # over full depth on the same backend
     bytes_per_step: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunningBatch:
-    """What running_batch.py found of one backend: requests at several depths in one batch.
+    """Results of running_batch.py for one backend: requests at several depths in one batch.
 
-    Speeds of the whole, prompts included. ``equal`` of ``compared`` texts are what they are alone.
+    Speeds are of the whole run, prompts included. ``equal`` of ``compared`` texts are the same as
+    alone.
     """
 
     backend: str
@@ -76,7 +77,7 @@ class RunningBatch:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """Something that gave no figures, and why; ``batch_size`` None: at no batch size."""
+    """A measurement without figures, and the reason; ``batch_size`` None: at any batch size."""
 
     what: str
     batch_size: int | None
@@ -89,35 +90,35 @@ class Baseline:
 
     batch_size: int
     num_layers: int
-    step_milliseconds: tuple[float, ...]  # the mean of each repetition
-    uses_cuda_graphs: bool = True  # torch.compile gives them up for some graphs
+    step_milliseconds: tuple[float, ...]  # mean of each repetition
+    uses_cuda_graphs: bool = True  # torch.compile does without them for some graphs
 
     @property
     def milliseconds(self) -> float:
-        """The median."""
+        """Median of the repetitions."""
         return median(self.step_milliseconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """The device that all was measured on."""
+    """The device of all measurements."""
 
     name: str
     compute_capability: str
     cuda: str | None  # newest CUDA that the driver supports
-    bandwidth: float  # bytes read and written a second
+    bandwidth: float  # bytes read and written per second
     bandwidth_passes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReport:
-    """Everything that one run of scripts/gpu/check.sh found out."""
+    """Results of one run of scripts/gpu/check.sh."""
 
     title: str
     conditions: str  # model, weights, prompt, tokens, repetitions
     versions: str
     rehearsal: bool = False
-    tests: str | None = None  # last line of pytest
+    tests: str | None = None  # pytest's last line
     device: DeviceFacts | None = None
     cells: tuple[Cell, ...] = ()
     baselines: tuple[Baseline, ...] = ()
@@ -125,12 +126,12 @@ class GpuReport:
     unmeasured: tuple[Unmeasured, ...] = field(default=())
 
     def baseline(self, batch_size: int) -> Baseline | None:
-        """The baseline at a batch size, if it could be measured."""
+        """Return the baseline at a batch size, if it could be measured."""
         return next((entry for entry in self.baselines if entry.batch_size == batch_size), None)
 
 
 def bandwidth_fraction(cell: Cell, device: DeviceFacts) -> float:
-    """Bytes that a step of ``cell`` reads, a second, over what the device can move.
+    """Return bytes per second read by a step of ``cell`` as a fraction of the device's bandwidth.
 
     2.63 GB in 0.65 ms on a device of 4.3 TB/s: 0.94.
     """
@@ -138,14 +139,14 @@ def bandwidth_fraction(cell: Cell, device: DeviceFacts) -> float:
 
 
 def judged_aims(report: GpuReport) -> Iterator[tuple[str, str, bool | None]]:
-    """Each aim, what came out, and whether it was met; None where nothing was measured.
+    """Yield each target, its result, and whether it was met; None if nothing was measured.
 
     The fastest backend of a cell counts.
     """
     fastest = _fastest(report.cells)
     for schedule, limit in AIMS:
         cell = fastest.get((1, schedule))
-        aim = f"batch 1, {schedule}: at most {limit} ms a token"
+        aim = f"batch 1, {schedule}: at most {limit} ms per token"
         if cell is None:
             yield aim, "not measured", None
         else:
@@ -155,11 +156,11 @@ def judged_aims(report: GpuReport) -> Iterator[tuple[str, str, bool | None]]:
 
 
 def markdown(report: GpuReport) -> str:
-    """The page: conditions, aims, and one table."""
+    """Return the page: conditions, targets, and one table."""
     lines = [f"# {report.title}", ""]
     if report.rehearsal:
         lines += [
-            "A rehearsal without a GPU: it proves that the script runs, no figure counts.",
+            "A rehearsal without a GPU: it only proves that the script runs; no figure counts.",
             "",
         ]
     lines += [f"{report.conditions} {report.versions}", ""]
@@ -185,7 +186,7 @@ def markdown(report: GpuReport) -> str:
 
 
 def _fastest(cells: Sequence[Cell]) -> dict[tuple[int, str], Cell]:
-    """The fastest backend's cell of each batch size and schedule."""
+    """Return the fastest backend's cell for each batch size and schedule."""
     found: dict[tuple[int, str], Cell] = {}
     for cell in sorted(cells, key=lambda cell: cell.step_milliseconds_p50):
         found.setdefault((cell.batch_size, cell.schedule), cell)

@@ -1,12 +1,12 @@
-"""A running batch of one bundle on a device: its speed, beside static batches, and its texts.
+"""Measure a running batch of one bundle on a device beside static batches; check its texts.
 
     python scripts/benchmarks/gpu/running_batch.py opt-1.3b-fp16 cuda 8 128 64 full 2x 4x
 
-prints JSON for 8 rows at once, prompts of up to 128 tokens and texts of up to 64. Four requests a
-row wait from the start, at the schedules in turn; what is timed is their second run in one engine,
-and in static batches. Each of the first is also run alone: in float16, products of other
-row counts round otherwise, so some texts part from what they are alone; with errors, or few equal
-texts, something is wrong.
+prints JSON for 8 rows at once, prompts of up to 128 tokens and texts of up to 64. Four requests per
+row wait from the start, with the schedules in turn; the second run is timed, in one engine and in
+static batches. Each request of the first run is also run alone: in float16, products round
+differently with other row counts, so some texts diverge; errors, or few equal texts, indicate a
+fault.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Wanted:
 def draw(
     count: int, prompt_length: int, num_tokens: int, schedules: Sequence[str], vocab_size: int
 ) -> list[Wanted]:
-    """Prompts and texts of half the length to the whole, the same each time."""
+    """Draw prompts and texts of half to full length, the same each time."""
     chance = random.Random(0)
     return [
         Wanted(
@@ -58,7 +58,7 @@ def draw(
 
 
 def together(engine: Engine, wanted: list[Wanted]) -> list[CompletionOutput]:
-    """The texts of requests that all wait from the start."""
+    """Generate the texts of requests that all wait from the start."""
     numbers = [engine.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
     while engine.is_busy:
         engine.step()
@@ -66,7 +66,7 @@ def together(engine: Engine, wanted: list[Wanted]) -> list[CompletionOutput]:
 
 
 def in_static_batches(generator: Generator, wanted: list[Wanted], rows: int) -> None:
-    """Up to ``rows`` requests of one schedule that start together, and then the next ones."""
+    """Run up to ``rows`` requests of one schedule together, then the next ones."""
     for schedule in dict.fromkeys(one.schedule for one in wanted):
         alike = [one for one in wanted if one.schedule == schedule]
         for start in range(0, len(alike), rows):
@@ -76,7 +76,7 @@ def in_static_batches(generator: Generator, wanted: list[Wanted], rows: int) -> 
 
 
 def main() -> None:
-    """Print the figures of the bundle named first."""
+    """Print the figures of the bundle in the first argument."""
     path, device = Path(sys.argv[1]), sys.argv[2]
     rows, prompt_length, num_tokens = map(int, sys.argv[3:6])
     with Generator.open(path, device=device, max_batch_size=rows) as generator:

@@ -1,10 +1,10 @@
-"""Times Attention against ONNX Runtime's GroupQueryAttention in float32, on this machine.
+"""Time Attention against ONNX Runtime's GroupQueryAttention in float32 on this machine.
 
     python scripts/benchmarks/kernels/attention.py --cell 8x1x1024 1x512x512 --threads 2
 
-A cell is ROWSxTOKENSxLENGTH: so many new tokens of each row, on a cache that then holds LENGTH. The
-graph has as many layers as exceed the processor's caches, as in a decode step. Repetitions
-alternate, the least counts; all sessions share one pool of threads.
+A cell is ROWSxTOKENSxLENGTH: that many new tokens in each row, on a cache that then holds LENGTH.
+The graph has enough layers to exceed the processor's caches, as in a decode step. Repetitions
+alternate and the minimum counts; all sessions share one thread pool.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from skipdec.engines.kernels.library import DOMAIN, INSTRUCTION_SET_VARIABLE, re
 
 Cell = tuple[int, int, int]
 
-CACHE_BYTES = 128 << 20  # of all layers together, in float32
-LEAST_SECONDS = 0.5  # that each cell is timed for, in each column
+CACHE_BYTES = 128 << 20  # all layers together, in float32
+LEAST_SECONDS = 0.5  # minimum time for each cell in each column
 TYPES = {
     "float32": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT16,
@@ -52,7 +52,7 @@ def main() -> None:
     use_shared_thread_pool(arguments.threads)
     clock = thread_time if arguments.threads == 1 else perf_counter
     print(f"{arguments.heads} heads of {arguments.head_size}, {arguments.threads} threads of")
-    print(f"{processor_name()}, {arguments.set}; ms a layer (times faster)\n")
+    print(f"{processor_name()}, {arguments.set}; ms per layer (times faster)\n")
     print(f"| rows x tokens x length | GroupQueryAttention | {' | '.join(TYPES)} |")
     print("|---" * (len(TYPES) + 2) + "|")
     for cell in arguments.cell:
@@ -63,13 +63,13 @@ def main() -> None:
 
 
 def parse_cell(text: str) -> Cell:
-    """``8x1x1024`` → (8, 1, 1024)."""
+    """Parse ``8x1x1024`` as (8, 1, 1024)."""
     rows, tokens, length = text.split("x")
     return int(rows), int(tokens), int(length)
 
 
 def layers(cell: Cell, heads: int, size: int) -> list[tuple[Callable[[], object], int]]:
-    """A run of GroupQueryAttention, then of Attention on each type of cache, and their layers."""
+    """Return runs of GroupQueryAttention and of Attention by cache type, and their layers."""
     rows, tokens, length = cell
     count = max(1, CACHE_BYTES // (8 * rows * heads * length * size))
     x = np.random.default_rng(0).standard_normal((rows, tokens, 3 * heads * size))
@@ -93,7 +93,7 @@ def bound(
     count: int,
     feeds: dict[str, np.ndarray],
 ) -> Callable[[], object]:
-    """A run of ``count`` nodes, each with a cache of its own that it appends to in place."""
+    """Return a run of ``count`` nodes, each appending in place to its own cache."""
     ours = operator == "Attention"
     extra = ["write_indices"] if ours else ["seqlens_k", "total_sequence_length"]
     shape = [cell[0], heads, cell[2], size + (4 if kind == TensorProto.INT8 else 0)]
@@ -125,7 +125,7 @@ def bound(
     for n in range(count):
         binding.bind_output(f"y{n}", "cpu")
 
-    def run(_kept: list[np.ndarray] = buffers) -> None:  # the binding keeps addresses only
+    def run(_kept: list[np.ndarray] = buffers) -> None:  # the binding keeps only addresses
         session.run_with_iobinding(binding)
 
     return run
@@ -138,7 +138,7 @@ def session_of(
     kind: int,
     feeds: dict[str, np.ndarray],
 ) -> onnxruntime.InferenceSession:
-    """A session of the nodes on the shared threads; caches are inputs of type ``kind``."""
+    """Open a session of the nodes on the shared threads; caches are inputs of type ``kind``."""
 
     def value(name: str, dtype: int) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, dtype, None)
@@ -157,7 +157,7 @@ def session_of(
 
 
 def times(runs: list[tuple[Callable[[], object], int]], clock: Callable[[], float]) -> list[float]:
-    """The least seconds a layer of each run, in turns."""
+    """Return the minimum seconds per layer of each run, alternating."""
     least = [float("inf")] * len(runs)
     start = perf_counter()
     while perf_counter() - start < LEAST_SECONDS * len(runs):

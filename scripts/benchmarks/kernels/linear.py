@@ -1,10 +1,10 @@
-"""Times one product of skipdec's kernels against ONNX Runtime's own nodes, on this machine.
+"""Time products of skipdec's kernels against ONNX Runtime's own nodes on this machine.
 
     python scripts/benchmarks/kernels/linear.py --shape 2048x8192 --rows 1 8 512 --sets avx2
 
-Weights come from memory, as in a decode step: the graph holds as many copies of the product as
-exceed the caches. Repetitions alternate, the least counts; both share one pool of threads. One
-thread is timed by its own processor time, which other work on the machine disturbs less.
+Weights come from memory, as in a decode step: the graph holds enough copies of the product to
+exceed the caches. Repetitions alternate and the minimum counts; both share one thread pool. With
+one thread, its own processor time is measured, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ Shape = tuple[int, int]
 Builder = Callable[[str, Shape], Subgraph]
 
 INT4_BLOCK_SIZE = 32
-WEIGHT_BYTES = 160 << 20  # of all copies together
-LEAST_SECONDS = 0.4  # that each row of the table is timed for, in each column
+WEIGHT_BYTES = 160 << 20  # all copies together
+LEAST_SECONDS = 0.4  # minimum time for each row of the table in each column
 
 
 def int8_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Random codes [K, N] and scales [N]."""
+    """Return random codes [K, N] and scales [N]."""
     random = np.random.default_rng(0)
     codes = random.integers(-127, 128, shape, np.int8)
     return codes, random.uniform(0.001, 0.01, shape[1]).astype(np.float32)
 
 
 def int4_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Random codes [N, blocks, 16] and scales [N, blocks]."""
+    """Return random codes [N, blocks, 16] and scales [N, blocks]."""
     random, (depth, columns) = np.random.default_rng(0), shape
     blocks = -(-depth // INT4_BLOCK_SIZE)
     codes = random.integers(0, 256, (columns, blocks, INT4_BLOCK_SIZE // 2), np.uint8)
@@ -62,7 +62,7 @@ def int4_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
 
 
 def float_operand(shape: Shape) -> np.ndarray:
-    """Random weights [K, N] in float32."""
+    """Return random float32 weights [K, N]."""
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
@@ -72,7 +72,7 @@ class Comparison:
 
     ours: Builder
     theirs: Builder
-    weight_bytes: float  # of one of our weights
+    weight_bytes: float  # one of our weights
 
 
 OPERATORS = {
@@ -118,7 +118,7 @@ def main() -> None:
         os.environ[INSTRUCTION_SET_VARIABLE] = name
         sessions[name] = build(operator.ours, arguments.shape, copies)
     print(f"{arguments.operator}, {depth} x {columns}, {arguments.threads} threads of")
-    print(f"{processor_name()}; ms a product, least of alternating runs\n")
+    print(f"{processor_name()}; ms per product, minimum of alternating runs\n")
     print(f"| rows | {' | '.join(sessions)} | GB/s | faster |")
     print("|---" * (len(sessions) + 3) + "|")
     for rows in arguments.rows:
@@ -135,20 +135,20 @@ def main() -> None:
 
 
 def parse_shape(text: str) -> Shape:
-    """``2048x8192`` → (2048, 8192)."""
+    """Parse ``2048x8192`` as (2048, 8192)."""
     depth, columns = text.split("x")
     return int(depth), int(columns)
 
 
 def build(builder: Builder, shape: Shape, copies: int) -> onnxruntime.InferenceSession:
-    """A session of ``copies`` products with weights of their own."""
+    """Open a session of ``copies`` products, each with its own weights."""
     return session_of([builder(f"p{number}", shape) for number in range(copies)])
 
 
 def times(
     sessions: list[onnxruntime.InferenceSession], rows: int, depth: int, threads: int
 ) -> list[float]:
-    """The least seconds of a run of each session, in turns."""
+    """Return the minimum seconds of a run of each session, alternating."""
     clock = thread_time if threads == 1 else perf_counter
     x = np.random.default_rng(1).standard_normal((rows, depth)).astype(np.float32)
     least = [float("inf")] * len(sessions)

@@ -1,4 +1,4 @@
-"""Products as nodes of a graph: skipdec's operators, and what ONNX Runtime has in their place."""
+"""Products as graph nodes: skipdec's operators and ONNX Runtime's equivalents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Nodes that compute one value from the graph's inputs; every name begins with its own."""
+    """Nodes that compute one value from the graph's inputs; all names begin with its own."""
 
     nodes: Sequence[onnx.NodeProto]
     constants: Mapping[str, Array]
@@ -29,7 +29,7 @@ class Subgraph:
 
 
 def quantized_linear(name: str, codes: Array, scale: Array) -> Subgraph:
-    """x [..., K] → [..., N] by QuantizedLinear, for codes [K, N] and scale [N]."""
+    """Multiply x [..., K] → [..., N] by QuantizedLinear, with codes [K, N] and scale [N]."""
     weight, offset = pack_int8(codes)
     constants = {f"{name}.weight": weight, f"{name}.scale": scale, f"{name}.offset": offset}
     node = helper.make_node("QuantizedLinear", ["x", *constants], [name], domain=DOMAIN)
@@ -39,7 +39,7 @@ def quantized_linear(name: str, codes: Array, scale: Array) -> Subgraph:
 def integer_chain(
     name: str, codes: Array, scale: Array, bias: Array | None = None, relu: bool = False
 ) -> Subgraph:
-    """The same as exports for ONNX Runtime's own operators have it."""
+    """Build the same from ONNX Runtime's own operators, as exports do."""
     constants: dict[str, Array] = {}
     nodes: list[onnx.NodeProto] = []
 
@@ -73,7 +73,7 @@ def integer_chain(
 
 
 def half_linear(name: str, weight: Array) -> Subgraph:
-    """x [..., K] → [..., N] by HalfLinear, for weights [K, N] in float16 or bfloat16."""
+    """Multiply x [..., K] → [..., N] by HalfLinear, with float16 or bfloat16 weights [K, N]."""
     packed = f"{name}.weight"
     node = helper.make_node(
         "HalfLinear", ["x", packed], [name], domain=DOMAIN, N=weight.shape[1], activation=0
@@ -82,13 +82,13 @@ def half_linear(name: str, weight: Array) -> Subgraph:
 
 
 def matrix_product(name: str, weight: Array) -> Subgraph:
-    """x [..., K] → [..., N] in float32, for weights [K, N]."""
+    """Multiply x [..., K] → [..., N] in float32, with weights [K, N]."""
     node = helper.make_node("MatMul", ["x", f"{name}.weight"], [name])
     return Subgraph([node], {f"{name}.weight": weight}, name)
 
 
 def block_linear4(name: str, codes: Array, scale: Array) -> Subgraph:
-    """x [..., K] → [..., N] by BlockLinear4, for the codes and scales of ``matmul_nbits``."""
+    """Multiply x [..., K] → [..., N] by BlockLinear4, with ``matmul_nbits``'s codes and scales."""
     weight, packed_scale = pack_int4(codes, scale.astype(ml_dtypes.bfloat16))
     constants = {f"{name}.weight": weight, f"{name}.scale": packed_scale}
     node = helper.make_node(
@@ -103,7 +103,7 @@ def block_linear4(name: str, codes: Array, scale: Array) -> Subgraph:
 
 
 def matmul_nbits(name: str, codes: Array, scale: Array, depth: int) -> Subgraph:
-    """The same by ONNX Runtime: codes uint8 [N, blocks, block_size / 2], scale [N, blocks]."""
+    """Build the same for ONNX Runtime: codes [N, blocks, block_size / 2], scale [N, blocks]."""
     constants = {f"{name}.codes": codes, f"{name}.scale": scale.astype(np.float32)}
     node = helper.make_node(
         "MatMulNBits",
@@ -122,7 +122,7 @@ def matmul_nbits(name: str, codes: Array, scale: Array, depth: int) -> Subgraph:
 def session_of(
     parts: Sequence[Subgraph], threads: int | None = None
 ) -> onnxruntime.InferenceSession:
-    """A session that runs ``parts`` one after the other on one float32 x [M, K]."""
+    """Open a session that runs ``parts`` one after another on one float32 x [M, K]."""
 
     def value(name: str, shape: Sequence[str] | None = None) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)

@@ -1,1 +1,1 @@
-"""A load generator: requests sent to a server, Triton or an engine, and what their clients saw."""
+"""A load generator: requests to a server, Triton or an engine, and their clients' view."""

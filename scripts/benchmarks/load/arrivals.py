@@ -1,4 +1,4 @@
-"""When requests are sent, and what their clients saw of the answers.
+"""Send requests at chosen times and record their clients' view of the answers.
 
 >>> results = await ClosedLoop(16).send(client, requests)
 """
@@ -18,33 +18,35 @@ from benchmarks.load.requests import LoadRequest
 
 @dataclass
 class Result:
-    """One request, as its client saw it; times are seconds of one clock."""
+    """One request as its client saw it; times are seconds of one clock."""
 
-    due: float  # when it was to be sent: a generator that is late makes no server look better
+    due: float  # when it should be sent: a late generator makes no server look better
     asked_tokens: int
-    events: list[tuple[float, int]] = field(default_factory=list)  # when, tokens that came at once
+    events: list[tuple[float, int]] = field(
+        default_factory=list
+    )  # times, and tokens that arrived together
     end: float = 0.0
     error: str | None = None
-    left: bool = False  # its client went before the end
+    left: bool = False  # its client left before the end
 
     @property
     def tokens(self) -> int:
-        """That came."""
+        """Number of tokens received."""
         return sum(count for _, count in self.events)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was answered to its end."""
+        """True if it was answered completely."""
         return self.error is None and not self.left
 
     @property
     def time_to_first_token(self) -> float:
-        """Seconds; of a request that has one."""
+        """Seconds to the first token, for a request that has one."""
         return self.events[0][0] - self.due
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between tokens: of those that come at once all but the first wait 0."""
+        """Seconds between tokens; of tokens that arrive together, all but the first have gap 0."""
         found: list[float] = []
         last = None
         for time, count in self.events:
@@ -55,7 +57,7 @@ class Result:
 
     @property
     def latency(self) -> float:
-        """Seconds to its end."""
+        """Seconds until its end."""
         return self.end - self.due
 
 
@@ -63,18 +65,18 @@ class Arrivals(Protocol):
     """A way to send requests."""
 
     async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
-        """Send all; the results are in the order in which they were due."""
+        """Send all requests; results are in the order in which they were due."""
         ...
 
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """So many clients, each of which sends its next request when its last one has ended."""
+    """A fixed number of clients, each sending its next request when its last one has ended."""
 
     clients: int
 
     async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
-        """See `Arrivals`."""
+        """Send all requests from ``clients`` concurrent clients."""
         results: list[Result] = []
 
         async def one_client() -> None:
@@ -90,13 +92,13 @@ class ClosedLoop:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Open loop: ``rate`` requests a second in the mean, however the server bears it."""
+    """Open loop: ``rate`` requests per second on average, regardless of the server's speed."""
 
     rate: float
     seed: int = 0
 
     async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
-        """See `Arrivals`."""
+        """Send each request when it is due, regardless of earlier ones."""
         draw = random.Random(self.seed)
         results: list[Result] = []
         due = perf_counter()
@@ -110,7 +112,7 @@ class Poisson:
 
 
 async def _send(client: Client, request: LoadRequest, result: Result) -> None:
-    """One request to its end, or until its client goes."""
+    """Send one request and read it to its end, or until its client leaves."""
     leave_after = request.max_tokens if request.leave_after is None else request.leave_after
     try:
         async with client.stream(request) as events:
@@ -122,5 +124,5 @@ async def _send(client: Client, request: LoadRequest, result: Result) -> None:
         result.error = str(failure)
     else:
         if not result.left and result.tokens != request.max_tokens:
-            result.error = "not as many tokens as asked for"
+            result.error = "not as many tokens as requested"
     result.end = perf_counter()

@@ -1,4 +1,4 @@
-"""What sends requests: a server's protocol, or an engine in this process."""
+"""The interface of clients: a server's protocol, or an engine in this process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from benchmarks.load.requests import LoadRequest
 
 
 class RequestFailed(Exception):  # noqa: N818  (a result, which is counted)
-    """A request ended with no whole text; its text is the kind of failure, e.g. ``status 429``."""
+    """Raised if a request ends without a complete text; its message is the kind of failure."""
 
 
 class Client(Protocol):
-    """One service. Requests run side by side."""
+    """Client of one service, for concurrent requests."""
 
     def stream(self, request: LoadRequest) -> AbstractAsyncContextManager[AsyncIterator[int]]:
-        """Send a request; the block gets an iterator of events: how many tokens came at once.
+        """Send a request; the block gets an iterator of events, each a number of new tokens.
 
-        Leaving the block cancels the request. Entering it and the iterator raise RequestFailed.
+        Leaving the block cancels the request. Entering it and the iterator may raise RequestFailed.
         """
         ...

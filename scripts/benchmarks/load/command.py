@@ -1,14 +1,14 @@
-"""Sends requests to a server, Triton or an engine, and prints what their clients saw.
+"""Send requests to a server, Triton or an engine, and print their clients' view.
 
     python scripts/bench.py load openai http://127.0.0.1:8000 --lengths tail --clients 16
     python scripts/bench.py load triton 127.0.0.1:8001 --model opt-125m --rate 2
     python scripts/bench.py load engine opt-125m-int8 --schedule 4x --slots 8
 
-Closed loop: ``--clients`` of them, each of which sends its next request when its last one has ended
-(twice the slots saturate a server). Open loop: ``--rate`` requests a second as a Poisson process; a
-time counts from when a request was due. Prompts are random token ids of ``--lengths``, or those of
-``--file``, whose lines are those of ``skipdec generate --input``: {"prompt": …, "max_tokens": …}.
-Texts are greedy unless a line says otherwise, and end at max_tokens (16) and nowhere before.
+Closed loop: ``--clients`` clients, each of which sends its next request when its last one has ended
+(twice the slots saturate a server). Open loop: ``--rate`` requests per second as a Poisson process;
+times count from when a request was due. Prompts are random token ids of ``--lengths``, or those of
+``--file``, with lines as in ``skipdec generate --input``: {"prompt": …, "max_tokens": …}. Texts are
+greedy unless a line says otherwise, and always have max_tokens (16) tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from skipdec.engines.host.processor import available_cores
 
 @asynccontextmanager
 async def openai_client(arguments: argparse.Namespace) -> AsyncIterator[Client]:
-    """Of a server of OpenAI's protocol; a key is taken from the environment."""
+    """Connect to a server of OpenAI's protocol; its key comes from the environment."""
     from benchmarks.load.openai import OpenAIClient
 
     key = os.environ.get("OPENAI_API_KEY")
@@ -45,7 +45,7 @@ async def openai_client(arguments: argparse.Namespace) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def triton_client(arguments: argparse.Namespace) -> AsyncIterator[Client]:
-    """Of a model of a Triton server, over gRPC."""
+    """Connect to a model of a Triton server, over gRPC."""
     from benchmarks.load.triton import TritonClient
 
     if arguments.model is None:
@@ -59,7 +59,7 @@ async def triton_client(arguments: argparse.Namespace) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def engine_client(arguments: argparse.Namespace) -> AsyncIterator[Client]:
-    """Of a bundle, opened here with one thread pool, as `skipdec serve` opens it."""
+    """Open a bundle here with one thread pool, as `skipdec serve` does."""
     from benchmarks.load.engine import EngineClient
     from skipdec import AsyncEngine, use_shared_thread_pool
 
@@ -79,7 +79,7 @@ BACKENDS: dict[str, Callable[[argparse.Namespace], AbstractAsyncContextManager[C
 
 
 def main() -> int:
-    """Print a table, and write the figures where ``--json`` names a file."""
+    """Print a table, and write the figures if ``--json`` names a file."""
     arguments = _parser().parse_args()
     try:
         figures = asyncio.run(_load(arguments))
@@ -124,19 +124,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("backend", choices=BACKENDS)
     parser.add_argument("target", help="http://HOST:PORT, HOST:PORT of gRPC, or a bundle")
     parser.add_argument("--model", help="its name in the server")
-    parser.add_argument("--schedule", help="that every request asks for (the server's own)")
+    parser.add_argument("--schedule", help="of all requests (default: the server's own)")
     parser.add_argument("--lengths", choices=WORKLOADS, default="tail")
-    parser.add_argument("--file", type=Path, help="lines of JSON, in place of --lengths")
+    parser.add_argument("--file", type=Path, help="JSON lines, instead of --lengths")
     parser.add_argument("--requests", type=_at_least_one, default=96)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--clients", type=_at_least_one, default=16, help="closed loop")
-    how.add_argument("--rate", type=_positive, help="open loop: requests a second")
-    parser.add_argument("--leave", type=float, default=0.0, help="share of clients that go early")
-    parser.add_argument("--warmup", type=int, default=1, help="requests that do not count")
+    how.add_argument("--rate", type=_positive, help="open loop: requests per second")
+    parser.add_argument(
+        "--leave", type=float, default=0.0, help="share of clients that leave early"
+    )
+    parser.add_argument("--warmup", type=int, default=1, help="requests sent before measuring")
     parser.add_argument("--slo", nargs="+", type=_objective, default=[], metavar="NAME:MS",
-                        help=f"what is good: {', '.join(OBJECTIVES)}; gap: the mean")  # fmt: skip
+                        help=f"limits: {', '.join(OBJECTIVES)}; gap: the mean")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--vocab-size", type=int, default=1000, help="prompts' ids are below it")
+    parser.add_argument("--vocab-size", type=int, default=1000, help="bound of prompt ids")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--slots", type=int, default=8, help="engine: rows at once")
     parser.add_argument("--threads", type=int, default=available_cores(), help="engine")

@@ -1,4 +1,4 @@
-"""A client of an AsyncEngine in this process: what a service without a server would see."""
+"""A client of an AsyncEngine in this process, like a service without a server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from skipdec.runtime.serving.stream import RequestStream
 
 
 class EngineClient:
-    """``engine`` stays its owner's."""
+    """Sends requests to ``engine``, which its owner closes."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     @asynccontextmanager
     async def stream(self, request: LoadRequest) -> AsyncIterator[AsyncIterator[int]]:
-        """See `Client`."""
+        """Submit a request to the engine; leaving the block cancels it."""
         params = SamplingParams(max_tokens=request.max_tokens, **request.sampling)
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
         try:

@@ -1,4 +1,4 @@
-"""What a load showed: times to the first token and between tokens, throughput, goodput, errors."""
+"""Figures of a load: time to first token and between tokens, throughput, goodput, errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.load.arrivals import Result
 
 @dataclass(frozen=True)
 class Objectives:
-    """What a request has to keep to be good, in milliseconds; None: no matter."""
+    """Limits in milliseconds that a good request meets; None: no limit."""
 
-    ttft: float | None = None  # time to the first token
-    gap: float | None = None  # mean of its gaps
+    ttft: float | None = None  # time to first token
+    gap: float | None = None  # mean gap between tokens
     latency: float | None = None
 
     def are_met(self, result: Result) -> bool:
-        """Whether ``result``, which is whole, is good."""
+        """Return True if the complete ``result`` meets the limits."""
         gaps = result.gaps
         seen = (
             (result.time_to_first_token, self.ttft),
@@ -32,24 +32,26 @@ class Objectives:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of all results of a load; times are milliseconds, percentiles by their number."""
+    """Summary of all results of a load; times in milliseconds, percentiles by number."""
 
     sent: int
     whole: int
-    left: int  # their clients went
+    left: int  # left early by their clients
     errors: Mapping[str, int]  # by kind
     seconds: float  # from the first request to the last end
-    ttft: Mapping[str, float]  # time to the first token
+    ttft: Mapping[str, float]  # time to first token
     gap: Mapping[str, float]
     latency: Mapping[str, float]
-    tokens_per_second: float  # of the middle: see `Figures.of`
-    requests_per_second: float  # that were answered whole, of all seconds
-    goodput: float  # requests a second that met the objectives
+    tokens_per_second: float  # in the middle of the load: see `Figures.of`
+    requests_per_second: float  # requests answered completely, over all seconds
+    goodput: float  # requests per second that met the objectives
 
     @classmethod
     def of(cls, results: Sequence[Result], objectives: Objectives) -> Figures:
-        """Throughput is that of tokens from when a fifth of all requests had ended until the last
-        one was sent: neither an empty server nor one that runs out of requests counts.
+        """Summarise results.
+
+        Throughput counts tokens from when a fifth of all requests had ended until the last one was
+        sent, which excludes an empty server and one that runs out of requests.
         """
         whole = [result for result in results if result.is_whole]
         start = min(result.due for result in results)
@@ -69,11 +71,11 @@ class Figures:
         )
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures as JSON."""
         return asdict(self)
 
     def table(self) -> str:
-        """In Markdown."""
+        """Return the figures as Markdown."""
         rows = [
             f"| {name} | {times['p50']:.1f} | {times['p95']:.1f} | {times['p99']:.1f} |"
             for name, times in (
@@ -96,7 +98,7 @@ class Figures:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest value that ``part`` of all do not pass; NaN of none.
+    """Return the smallest value that the fraction ``part`` does not exceed; NaN if empty.
 
     >>> percentile([1, 2, 3, 4], 0.5)
     2
@@ -116,7 +118,7 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
 def _throughput(results: Sequence[Result]) -> float:
     ends = sorted(result.end for result in results)
     start, stop = ends[len(ends) // 5], max(result.due for result in results)
-    if stop <= start:  # too few for a middle
+    if stop <= start:  # too short for a middle
         start, stop = min(result.due for result in results), ends[-1]
     tokens = sum(
         count for result in results for time, count in result.events if start < time <= stop

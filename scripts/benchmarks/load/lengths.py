@@ -1,4 +1,4 @@
-"""How long prompts and texts of a service are: two distributions that all figures share."""
+"""Distributions of prompt and text lengths, shared by all figures."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of one request."""
+    """Lengths of one request in tokens."""
 
     prompt: int
     text: int
 
 
 def long_tailed(draw: random.Random) -> Lengths:
-    """A service's: many short texts, a few long ones.
+    """Draw lengths like a service's: many short texts, a few long ones.
 
     Prompts are lognormal with a mean of about 128; texts have a median of 64; both end at 512.
     """
@@ -26,7 +26,7 @@ def long_tailed(draw: random.Random) -> Lengths:
 
 
 def like_e2e(draw: random.Random) -> Lengths:
-    """E2E's development set's: prompts of 37, texts of 29 ± 9."""
+    """Draw lengths like E2E's development set: prompts of 37, texts of 29 ± 9."""
     return Lengths(37, max(4, round(draw.gauss(29, 9))))
 
 

@@ -1,7 +1,7 @@
 """A client of OpenAI's completions protocol: HTTP/1.1 over a socket, server-sent events.
 
-Written out, as clients share the machine with what they measure: of an event, httpx costs ten times
-as much. A connection a request.
+Written by hand because clients share the machine with the measured server, and httpx takes ten
+times as long per event. Each request has its own connection.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from benchmarks.load.client import RequestFailed
 from benchmarks.load.requests import LoadRequest
 from skipdec.engines.errors import UsageError
 
-_MAX_LINE = 1 << 22  # bytes of one event
+_MAX_LINE = 1 << 22  # bytes per event
 
 
 class OpenAIClient:
-    """The server at ``address``, ``http://HOST:PORT``; ``key`` goes into every request."""
+    """Client of the server at ``address``, ``http://HOST:PORT``; every request sends ``key``."""
 
     def __init__(self, address: str, *, model: str | None = None, key: str | None = None) -> None:
         parts = urlsplit(address)
@@ -34,7 +34,7 @@ class OpenAIClient:
 
     @asynccontextmanager
     async def stream(self, request: LoadRequest) -> AsyncIterator[AsyncIterator[int]]:
-        """See `Client`; leaving the block closes the connection."""
+        """Send a request; leaving the block closes the connection."""
         try:
             reader, writer = await asyncio.open_connection(self._host, self._port, limit=_MAX_LINE)
         except OSError as error:
@@ -75,7 +75,7 @@ class OpenAIClient:
 
 
 async def _read_events(reader: asyncio.StreamReader) -> AsyncIterator[int]:
-    """Tokens of each event; of a server that does not say how many, one."""
+    """Yield the number of tokens of each event; 1 if the server does not report it."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     if (status := int(head.split(maxsplit=2)[1])) != 200:
         raise RequestFailed(f"status {status}")
@@ -94,13 +94,13 @@ async def _read_events(reader: asyncio.StreamReader) -> AsyncIterator[int]:
 
 
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """A body in HTTP's chunked coding."""
+    """Yield a body in HTTP's chunked coding."""
     while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
         yield (await reader.readexactly(size + 2))[:-2]
 
 
 async def _data(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What stands behind ``data:``, event by event, however the body was cut."""
+    """Yield the text after ``data:`` of each event, however the body was split."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""Requests to send: drawn from a distribution of lengths, or read from lines of JSON."""
+"""Requests to send: drawn from a distribution of lengths, or read from JSON lines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from skipdec.engines.documents import open_regular
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.requests.records import BadRecord, Record, read_records, split_lines
 
-_FIRST_TOKEN = 4  # those before it are special ones of OPT's
+_FIRST_TOKEN = 4  # OPT's special tokens come before it
 _GREEDY: Mapping[str, Any] = {"temperature": 0.0, "ignore_eos": True}
-_DRAWING = frozenset(  # what a line may say of sampling beside max_tokens
+_DRAWING = frozenset(  # Sampling fields that a line may have besides max_tokens.
     {"temperature", "top_k", "top_p", "min_p", "seed"}
     | {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 )
@@ -26,12 +26,12 @@ _LINE = ["id", "prompt", "prompt_token_ids", "schedule", "max_tokens"]
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One request, whose text ends at max_tokens and nowhere before."""
+    """One request whose text ends exactly at max_tokens."""
 
     prompt: str | tuple[int, ...]
     max_tokens: int
     schedule: str | None = None  # None: the server's
-    leave_after: int | None = None  # tokens after which the client goes; 0: when it has sent it
+    leave_after: int | None = None  # tokens after which the client leaves; 0: right after sending
     sampling: Mapping[str, Any] = field(default_factory=lambda: _GREEDY)  # fields of SamplingParams
 
 
@@ -42,9 +42,9 @@ def drawn(
     vocab_size: int,
     schedules: Sequence[str | None] = (None,),
 ) -> Iterator[LoadRequest]:
-    """Requests without end, the same for the same seed: prompts are ids below ``vocab_size``.
+    """Yield endless requests, the same for the same seed, with prompt ids below ``vocab_size``.
 
-    Each asks for one of ``schedules``; None: the server's.
+    Each uses one of ``schedules``; None is the server's.
     """
     draw = random.Random(seed)
     while True:
@@ -54,11 +54,11 @@ def drawn(
 
 
 def read(path: Path, schedule: str | None = None) -> Iterator[LoadRequest]:
-    """The requests of a file, again and again; ``schedule``: of lines that name none.
+    """Yield the requests of a file again and again; ``schedule`` is for lines without one.
 
-    Lines are those of ``skipdec generate``: ``{"prompt": "Once", "max_tokens": 32}``. Without
-    other sampling fields a text is greedy. A field that would end it before max_tokens is refused.
-    Raises UsageError for a line that is not allowed, before any is sent.
+    Lines are those of ``skipdec generate``: ``{"prompt": "Once", "max_tokens": 32}``. Without other
+    sampling fields a text is greedy. A field that would end it before max_tokens is refused. Raises
+    UsageError for an invalid line before any is sent.
     """
     defaults = SamplingParams(**_GREEDY)
     with open_regular(path) as file:
@@ -89,7 +89,7 @@ def _request(record: Record, schedule: str | None) -> LoadRequest:
 
 
 def _problems(record: Record) -> Iterator[str]:
-    """Name what a load can't send: no prompt, a text of unknown length, or several."""
+    """Name what a load can't send: a missing prompt, a text of unknown length, several texts."""
     prompt: Any = record.prompt
     if not prompt or (isinstance(prompt, list) and not all(type(one) is int for one in prompt)):
         yield f"prompt is {prompt!r:.80}; allowed: a text, or token ids"
@@ -101,7 +101,7 @@ def _problems(record: Record) -> Iterator[str]:
 
 
 def impatient(requests: Iterator[LoadRequest], share: float, seed: int) -> Iterator[LoadRequest]:
-    """Of all clients a ``share`` goes at a random token before its text's end."""
+    """Let a ``share`` of clients leave at a random token before their text's end."""
     draw = random.Random(seed)
     for request in requests:
         leaves = draw.random() < share

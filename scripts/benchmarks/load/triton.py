@@ -1,4 +1,4 @@
-"""A client of a model in Triton Inference Server: a gRPC stream a request, one channel for all."""
+"""A client of a model in Triton Inference Server: one gRPC stream per request, one channel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.load.requests import LoadRequest
 
 
 class TritonClient:
-    """The model ``model`` of the server at ``address``, HOST:PORT of its gRPC service.
+    """Client of the model ``model`` of the server at ``address``, HOST:PORT of its gRPC service.
 
     Needs tritonclient[grpc], as in the environment of scripts/tritonserver/environment.sh.
     """
@@ -31,7 +31,7 @@ class TritonClient:
 
     @asynccontextmanager
     async def stream(self, request: LoadRequest) -> AsyncIterator[AsyncIterator[int]]:
-        """See `Client`; leaving the block cancels the gRPC call."""
+        """Send a request; leaving the block cancels the gRPC call."""
 
         async def asked() -> AsyncIterator[dict[str, Any]]:
             yield {"model_name": self._model, "inputs": _inputs(request)}

@@ -1,4 +1,4 @@
-"""What is timed of every engine, and in a process of each engine that is started for it."""
+"""Measurements of every engine, each in its own process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from benchmarks.neighbour import Neighbour
 from benchmarks.peers.configurations import Configuration
 
 WORKER = Path(__file__).parent / "worker.py"
-PROMPT = 32  # tokens, where decoding is timed
-_SHORT, _LONG = 4, 44  # tokens; decoding is timed as the difference of two lengths
+PROMPT = 32  # tokens, for measurements of decoding
+_SHORT, _LONG = 4, 44  # tokens; decoding time is the difference of two lengths
 _SETTLE_SECONDS = 0.3
 _SEEDS = itertools.count()
 
 
 class WorkerError(Exception):
-    """An engine that can't be run so here, or that stopped."""
+    """Raised if an engine can't run here, or stopped."""
 
 
 class Worker:
@@ -33,7 +33,7 @@ class Worker:
         self._process = process
 
     def seconds(self, rows: int, prompt: int, generate: int) -> float:
-        """Time one call, once the threads of the engine before have stopped spinning."""
+        """Time one call, after the previous engine's threads have stopped spinning."""
         sleep(_SETTLE_SECONDS)
         request = {"rows": rows, "prompt": prompt, "generate": generate, "seed": next(_SEEDS)}
         assert self._process.stdin is not None
@@ -45,7 +45,7 @@ class Worker:
         return float(self.answer())
 
     def answer(self) -> str:
-        """The next line; raises WorkerError, its words are on stderr, if there is none."""
+        """Return the next line; raises WorkerError if there is none, with the reason on stderr."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -57,7 +57,7 @@ class Worker:
 def started(
     python: Path, configuration: Configuration, directory: Path, threads: int
 ) -> Iterator[Worker]:
-    """Start an engine's process and stop it at the end. Raises WorkerError if it does not start."""
+    """Run an engine's process inside the block. Raises WorkerError if it does not start."""
     options = json.dumps(dict(configuration.options))
     command = [
         str(python),
@@ -71,7 +71,7 @@ def started(
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # huge pages for each engine alike
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # huge pages for all engines alike
     }
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -83,7 +83,7 @@ def started(
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing that is timed, in milliseconds; ``goal``: the faster peer's time ÷ ours."""
+    """One measurement in milliseconds; ``goal`` is the faster peer's time ÷ ours."""
 
     name: str
     goal: float
@@ -93,7 +93,7 @@ class Cell:
     decodes: bool = True
 
     def milliseconds(self, worker: Worker) -> float:
-        """Of a decode step of the whole batch, or of the prompt and its first token."""
+        """Time a decode step of the whole batch, or the prompt and its first token."""
         if not self.decodes:
             return 1000 * worker.seconds(self.rows, self.prompt, 1)
         long = worker.seconds(self.rows, self.prompt, _LONG)
@@ -102,7 +102,7 @@ class Cell:
 
 
 def busy_ratio(worker: Worker, neighbour: Neighbour) -> float:
-    """A step at batch 1 while another process keeps one core busy, over the quiet step."""
+    """Return the ratio of a step at batch 1 with one core kept busy to a quiet step."""
     cell = Cell("", 0.0)
     quiet = cell.milliseconds(worker)
     with neighbour.busy():
@@ -110,7 +110,7 @@ def busy_ratio(worker: Worker, neighbour: Neighbour) -> float:
 
 
 def cells(weights: str, *, has_amx: bool) -> list[Cell]:
-    """Batch 1 and 8, and a prompt of 512 tokens."""
+    """Return the cells: batch 1 and 8, and a prompt of 512 tokens."""
     prompt = Cell("prompt of 512 tokens, ms", 2.0 if has_amx else 1.5, weights, 1, 512, False)
     return [
         Cell("decode, batch 1, ms a step", 1.25, weights, 1),

@@ -1,15 +1,14 @@
-"""skipdec at full depth against CTranslate2 and OpenVINO: same checkpoint, threads and prompts.
+"""Compare skipdec at full depth with CTranslate2 and OpenVINO on the same checkpoint.
 
     python scripts/bench.py peers
 
-Each engine runs in a process of its own (worker.py), one at a time, in turn, and is
-started anew three times: a cell's time is the median over its starts, and a goal is reached only
-where the spread of the starts allows no other verdict (verdict.py). First each peer is
-tried in all ways of configurations.py, once for a processor and model (--search:
-again); the fastest of each cell is what we are held against. Figures go to
-docs/benchmarks/peers/NAME.json, a file for each processor, from which docs/benchmarks/peers.md is
-drawn. The peers get an environment of their own, .venv-peers, from constraints.txt.
-Weights are random (seeded) at real sizes; about 15 GB of disk.
+Threads and prompts are the same, too. Each engine runs in its own process (worker.py), one at a
+time, in turn, and is started three times: a cell's time is the median over its starts, and a goal
+is reached only if the spread of the starts allows no other verdict (verdict.py). First each peer is
+tried with all of configurations.py, once per processor and model (--search repeats it); the fastest
+per cell is compared. Figures go to docs/benchmarks/peers/NAME.json, one file per processor, from
+which docs/benchmarks/peers.md is drawn. The peers get their own environment, .venv-peers, from
+constraints.txt. Weights are random (seeded) at real sizes and take about 15 GB of disk.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Run:
     threads: int
 
     def search(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Milliseconds of one try by peer, configuration and cell, without what does not start."""
+        """Return milliseconds of one try by peer, configuration and cell, without failed starts."""
         found: dict[str, dict[str, dict[str, float]]] = {}
         for peer in self.directories.keys() - {"skipdec"}:
             for name in CONFIGURATIONS[peer]:
@@ -63,7 +62,7 @@ class Run:
         return found
 
     def measure(self, best: _BEST, starts: int, rounds: int, *, busy: bool) -> dict[str, object]:
-        """Times by cell and engine, one a start."""
+        """Return times by cell and engine, one per start."""
         times: dict[str, dict[str, list[float]]] = {}
         for _ in range(starts):
             with ExitStack() as stack:
@@ -97,19 +96,19 @@ class Run:
         )
 
     def _timed(self, cell: Cell, worker: Worker, rounds: int) -> float:
-        worker.seconds(cell.rows, cell.prompt, 2)  # memory is touched, kernels are chosen
+        worker.seconds(cell.rows, cell.prompt, 2)  # touches memory and chooses kernels
         return median(cell.milliseconds(worker) for _ in range(rounds))
 
 
 def main() -> None:
-    """Search where need be, measure what was asked for, and draw the page."""
+    """Search if necessary, measure the requested cells, and draw the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cells", nargs="+", default=_DEFAULT_CELLS, metavar="MODEL:WEIGHTS")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--search", action="store_true", help="try the peers' options again")
-    parser.add_argument("--keep", action="store_true", help="measure our bundle that lies there")
+    parser.add_argument("--keep", action="store_true", help="measure our existing bundle")
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers")
     parser.add_argument("--work", type=Path, help="checkpoints and bundles (ENVIRONMENT/models)")
     parser.add_argument("--figures", type=Path, default=FIGURES, help="directory of JSON files")
@@ -145,7 +144,7 @@ def main() -> None:
 
 
 def fastest(tried: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, str]]:
-    """The configuration of each peer that was fastest in each cell."""
+    """Return each peer's fastest configuration per cell."""
     return {
         peer: {
             cell: min(configurations, key=lambda name: configurations[name][cell])

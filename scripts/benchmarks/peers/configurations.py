@@ -1,11 +1,10 @@
-"""The ways in which each peer is run; the fastest one of each cell stands for it.
+"""Configurations of each peer; the fastest one per cell is compared.
 
 CTranslate2's compute types are those that it offers on a CPU for int8 weights (its products come
-from MKL on Intel's processors; forced on an AMD EPYC, they took eight times as long). OpenVINO runs
-bfloat16 where the processor has it, an 8-bit KV cache and activations quantised in groups of 32
-unless told otherwise, the fastest choice of precisions; its guides name the group's size as what to
-tune, and its own pipeline (openvino-genai, with either of its attention backends) beside
-optimum-intel's.
+from MKL on Intel processors; forced on an AMD EPYC, they took eight times as long). By default
+OpenVINO runs bfloat16 if the processor supports it, an 8-bit KV cache and activations quantised in
+groups of 32, its fastest precisions; its guides recommend tuning the group size. Its own pipeline
+(openvino-genai, with either attention backend) is tested beside optimum-intel's.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Configuration:
-    """How one engine of benchmarks/peers/worker.py is started."""
+    """Arguments for one engine of benchmarks/peers/worker.py."""
 
-    engine: str  # of worker.ENGINES
+    engine: str  # one of worker.ENGINES
     options: Mapping[str, object] = field(default_factory=dict)
 
 

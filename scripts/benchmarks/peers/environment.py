@@ -1,4 +1,4 @@
-"""The peers' own Python environment, and every engine's own conversion of one checkpoint."""
+"""The peers' own Python environment, and each engine's conversion of one checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 CONSTRAINTS = Path(__file__).parent / "constraints.txt"
 PACKAGES = ("ctranslate2", "openvino", "openvino-genai", "optimum-intel")
 
-# Hugging Face's names; what is not given is opt-125m's.
+# Hugging Face's names; omitted values are opt-125m's.
 MODELS: dict[str, dict[str, int]] = {
     "tiny": {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "ffn_dim": 256},
     "opt-125m": {},
@@ -37,11 +37,11 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Path of its interpreter."""
         return self.path / "bin/python"
 
     def prepare(self) -> None:
-        """Make it unless it was made from the same list."""
+        """Create it unless it was created from the same list."""
         stamp = self.path / "stamp"
         wanted = hashlib.sha256(CONSTRAINTS.read_bytes()).hexdigest()
         if stamp.exists() and stamp.read_text() == wanted:
@@ -50,22 +50,24 @@ class Environment:
         pip: list[str | Path] = [self.python, "-m", "pip"]
         install = [*pip, "install", "--quiet", "--constraint", CONSTRAINTS]
         torch = next(line for line in CONSTRAINTS.read_text().split() if line.startswith("torch=="))
-        subprocess.run([*install, "setuptools", torch], check=True)  # first: the CPU build, if any
+        subprocess.run(
+            [*install, "setuptools", torch], check=True
+        )  # first, so that the CPU build is taken
         subprocess.run([*install, *PACKAGES], check=True)
-        # optimum-intel asks for it, nothing here uses it, and its build may not match torch's
+        # optimum-intel requires it, nothing here uses it, and its build may not match torch's.
         subprocess.run([*pip, "uninstall", "--quiet", "--yes", "torchvision"], check=True)
         stamp.write_text(wanted)
 
     def versions(self) -> dict[str, str]:
-        """Of the peers."""
+        """Return the peers' versions."""
         lines = CONSTRAINTS.read_text().split()
         pinned = dict(line.split("==") for line in lines if "==" in line)
         return {package: pinned[package] for package in PACKAGES}
 
     def convert(self, model: str, weights: str, work: Path, *, keep: bool) -> dict[str, Path]:
-        """Directories by engine of ``work``; what is missing is made, with each engine's own tool.
+        """Return directories by engine in ``work``, creating missing ones with each engine's tool.
 
-        skipdec's is exported again, as the working tree exports today, unless ``keep``.
+        skipdec's is always exported again by the current working tree unless ``keep``.
         """
         checkpoint = work / "checkpoint"
         if not (checkpoint / "tokenizer.json").exists():
@@ -97,7 +99,7 @@ class Environment:
 
 
 def write_checkpoint(name: str, directory: Path) -> None:
-    """A seeded random model in float16, as OPT's own are, with one word per token id."""
+    """Write a seeded random float16 model like OPT's, with one word per token id."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast

@@ -1,8 +1,8 @@
-"""Which of two engines is faster, and by how much, where each start gives other times.
+"""Judge which of two engines is faster, and by how much, across several starts.
 
-An engine's time of a cell is the median over its starts, its spread from the fastest start to the
-slowest. A goal is reached where even their fastest start, over our slowest, reaches it; missed
-where even their slowest over our fastest does not; else the spread leaves it open.
+An engine's time for a cell is the median over its starts; its spread is from the fastest to the
+slowest start. A goal is reached if even their fastest start over our slowest reaches it, and missed
+if even their slowest over our fastest does not; otherwise the spread leaves it open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Comparison:
-    """Milliseconds by start of ours and of one peer; ``goal``: their time ÷ ours."""
+    """Milliseconds of our starts and of one peer's; ``goal``: their time ÷ ours."""
 
     ours: Sequence[float]
     theirs: Sequence[float]
@@ -22,7 +22,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Above 1, skipdec is faster."""
+        """Median ratio; above 1, skipdec is faster."""
         return median(self.theirs) / median(self.ours)
 
     @property
@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """Verdict in words."""
         if self.low >= self.goal:
             return f"≥ {self.goal:g} reached"
         if self.high < 1:
@@ -48,5 +48,5 @@ class Comparison:
 
 
 def with_spread(times: Sequence[float]) -> str:
-    """``43.0 (41.2–45.9)``."""
+    """Format ``43.0 (41.2–45.9)``."""
     return f"{median(times):.1f} ({min(times):.1f}–{max(times):.1f})"

@@ -1,11 +1,11 @@
-"""One engine of bench.py peers in a process of its own: loads once, answers timing requests.
+"""Run one engine of bench.py peers in its own process: load once, answer timing requests.
 
     python worker.py ENGINE DIRECTORY THREADS '{"compute_type": "int8"}'
 
-A line in: ``{"rows": 8, "prompt": 32, "generate": 16, "seed": 3}``. A line out: the seconds that it
-took to continue ``rows`` random prompts of ``prompt`` tokens by exactly ``generate`` tokens,
-greedily. Each engine is driven the way its own documentation says. Runs in two environments:
-skipdec's own, and the peers'.
+An input line is ``{"rows": 8, "prompt": 32, "generate": 16, "seed": 3}``, an output line the
+seconds taken to continue ``rows`` random prompts of ``prompt`` tokens by exactly ``generate``
+tokens, greedily. Each engine is used as its documentation recommends. This runs in two
+environments: skipdec's own, and the peers'.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Options = Mapping[str, object]
 
 
 def skipdec_engine(directory: str, threads: int, options: Options) -> Continue:
-    """``use_shared_thread_pool`` and ``Generator.generate``: what the README tells users."""
+    """Run ``use_shared_thread_pool`` and ``Generator.generate``, as the README recommends."""
     from skipdec import Generator, SamplingParams, use_shared_thread_pool
 
     use_shared_thread_pool(threads)
@@ -37,7 +37,7 @@ def skipdec_engine(directory: str, threads: int, options: Options) -> Continue:
 
 
 def ctranslate2_engine(directory: str, threads: int, options: Options) -> Continue:
-    """``Generator.generate_batch`` without the prompt in the result, so that it is batched."""
+    """Run ``Generator.generate_batch`` without the prompt in the result, so that it is batched."""
     import ctranslate2
 
     generator = ctranslate2.Generator(
@@ -58,7 +58,7 @@ def ctranslate2_engine(directory: str, threads: int, options: Options) -> Contin
 
 
 def optimum_engine(directory: str, threads: int, options: Options) -> Continue:
-    """optimum-intel's ``OVModelForCausalLM.generate``."""
+    """Run optimum-intel's ``OVModelForCausalLM.generate``."""
     import torch
     from optimum.intel import OVModelForCausalLM
 
@@ -81,7 +81,7 @@ def optimum_engine(directory: str, threads: int, options: Options) -> Continue:
 
 
 def genai_engine(directory: str, threads: int, options: Options) -> Continue:
-    """OpenVINO GenAI's ``LLMPipeline``; no prompt finds its prefix in a cache."""
+    """Run OpenVINO GenAI's ``LLMPipeline`` without prefix caching between prompts."""
     import numpy as np
     import openvino
     import openvino_genai
@@ -116,7 +116,7 @@ ENGINES: dict[str, Callable[[str, int, Options], Continue]] = {
 
 def main(engine: str, directory: str, threads: str, options: str) -> None:
     """Answer requests from stdin until it is closed."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print to stdout
     run = ENGINES[engine](directory, int(threads), json.loads(options))
     print("ready", file=answers, flush=True)
     for line in sys.stdin:

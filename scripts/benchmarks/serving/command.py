@@ -1,16 +1,16 @@
-"""Times requests that run together: against static batches, a prediction, and a peer.
+"""Time concurrent requests against static batches, a prediction, and a peer.
 
     python scripts/bench.py serving opt-125m-int8 --requests 96 --slots 8
     python scripts/bench.py serving opt-125m/skipdec-int8 --peer opt-125m/openvino-int8 \\
         --peer-python .venv-peers/bin/python
 
 All requests wait from the start. Lengths are those of a service with a long tail (prompts
-lognormal, mean about 128 tokens; texts median 64, up to 512) or short and alike (prompt 37, text
-29 ± 9 tokens, as E2E's). Static batches take ``--slots`` requests at a time in order of arrival;
-both ways write the same tokens, which is checked. "Predicted" is what the scheduler takes over a
-model of each call's cost, fitted before on the same machine. The peer, OpenVINO GenAI's
-ContinuousBatchingPipeline on the same checkpoint, runs at full depth, which is all it knows. Ways
-alternate; ratios are of their fastest runs. Prints Markdown.
+lognormal, mean about 128 tokens; texts median 64, up to 512) or short and similar (prompt 37, text
+29 ± 9 tokens, as in E2E). Static batches take ``--slots`` requests at a time in order of arrival;
+both ways must generate the same tokens. "Predicted" is the scheduler's time over a cost model of
+calls, fitted before on the same machine. The peer, OpenVINO GenAI's ContinuousBatchingPipeline on
+the same checkpoint, runs at full depth, as it has no other. Ways alternate; ratios are of their
+fastest runs. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from skipdec.engines.host.processor import available_cores, processor_name
 
 _HEAD = (
     "| lengths | schedule | static batches | running batch | faster | over full depth | "
-    "of predicted time |"
+    "÷ predicted time |"
 )
 
 
@@ -50,7 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     use_shared_thread_pool(arguments.threads)
     print(f"{arguments.bundle.name}, {arguments.slots} slots, {arguments.requests} requests,")
-    print(f"{arguments.threads} threads of {processor_name()}; tokens a second\n")
+    print(f"{arguments.threads} threads of {processor_name()}; tokens per second\n")
     with Generator.open(
         arguments.bundle, max_batch_size=arguments.slots, weights="copied"
     ) as generator:
@@ -107,7 +107,9 @@ def _in_turn(
     schedules: list[str],
     rounds: int,
 ) -> tuple[float, list[float]]:
-    """The fastest seconds of the peer and of each schedule; all write as many tokens."""
+    """Return the fastest seconds of the peer and of each schedule; all generate equally many
+    tokens.
+    """
     theirs, ours = float("inf"), [float("inf")] * len(schedules)
     for _ in range(rounds):
         seconds, texts = peer.run(requests)
@@ -122,8 +124,8 @@ def _in_turn(
 def _described(costs: Costs) -> str:
     milliseconds = {name: 1000 * value for name, value in vars(costs).items()}
     return (
-        "A step: {ends:.3f} + {ends_row:.3f} a row + {weights:.3f} a layer that is read + "
-        "{row:.4f} a row and layer; a call for prompts: {prompt:.2f} + {token:.3f} a token, ms.\n"
+        "A step: {ends:.3f} + {ends_row:.3f} per row + {weights:.3f} per layer read + "
+        "{row:.4f} per row and layer; a prompt call: {prompt:.2f} + {token:.3f} per token, ms.\n"
     ).format(**milliseconds)
 
 

@@ -1,7 +1,7 @@
-"""OpenVINO GenAI's running batch; started by `openvino_peer` in the peers' own environment.
+"""Run OpenVINO GenAI's continuous batching; started by `openvino_peer` in the peers' environment.
 
-Reads a line of JSON, {"prompts": [[ids]], "max_tokens": [n]}, and answers with one: {"seconds",
-"texts"}; all requests wait from the start. Ends with its input.
+Reads JSON lines {"prompts": [[ids]], "max_tokens": [n]} and answers each with {"seconds", "texts"};
+all requests wait from the start. Ends at EOF.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ _PROGRAM = Path(__file__).parent / "openvino_batch.py"
 
 
 class OpenVINOPeer:
-    """Its pipeline, loaded, between two runs idle."""
+    """Its loaded pipeline, idle between two runs."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def run(self, requests: Requests) -> tuple[float, Texts]:
-        """Seconds, of its own clock, and texts; all requests wait from the start."""
+        """Return seconds, by its own clock, and texts; all requests wait from the start."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         counts = [request.max_tokens for request in requests.requests]
@@ -37,7 +37,7 @@ class OpenVINOPeer:
 
 @contextmanager
 def openvino_peer(python: Path, model: Path, slots: int, threads: int) -> Iterator[OpenVINOPeer]:
-    """Start it with the interpreter ``python`` of the peers' environment on its ``model``."""
+    """Start it with the peers' interpreter ``python`` on its ``model``."""
     command = [str(part) for part in (python, _PROGRAM, model, slots, threads, _CACHE_GIGABYTES)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,8 +1,8 @@
-"""What a running batch should take: the real scheduler over a model of what each call costs.
+"""Predict the time of a running batch: the real scheduler over a cost model of calls.
 
-A step of n rows whose plans have b₁ … bₙ layers costs e₀ + e₁·n + w·max(b) + k·Σb: the ends, a read
-of each layer's weights that some row runs, a row through a layer. A call for prompts costs
-p₀ + p₁ · (tokens, padding included).
+A step of n rows whose plans have b₁ … bₙ layers costs e₀ + e₁·n + w·max(b) + k·Σb: the embedding
+and head, reading the weights of each layer that any row runs, and each row's work per layer. A call
+for prompts costs p₀ + p₁ · (tokens, padding included).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from skipdec.runtime.scheduling.admission import parse_admission
 from skipdec.runtime.scheduling.scheduler import Chunk, Decode, Job, Prefill, Scheduler
 
 _STEPS = 48  # timed at each depth and number of rows
-_POSITIONS = 96  # of the prompts before them: the middle of what requests have
+_POSITIONS = 96  # of the preceding prompts: the middle of a request
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds; see above."""
+    """Parameters in seconds; see above."""
 
     ends: float
     ends_row: float
@@ -36,19 +36,19 @@ class Costs:
     token: float
 
     def step(self, depths: Sequence[int]) -> float:
-        """Of a decode step."""
+        """Return the seconds of a decode step."""
         rows = len(depths)
         return (
             self.ends + self.ends_row * rows + self.weights * max(depths) + self.row * sum(depths)
         )
 
     def prefill(self, tokens: int) -> float:
-        """Of a call for prompts."""
+        """Return the seconds of a call for prompts."""
         return self.prompt + self.token * tokens
 
 
 def measured_costs(generator: Generator, slots: int) -> Costs:
-    """Fitted by least squares to steps at some depths and rows, and to prompts of some lengths."""
+    """Fit the parameters by least squares to steps at some depths and rows, and to prompts."""
     layers = generator.model.num_layers
     depths = sorted({max(2, layers // 4), layers // 2, layers})
     cells = list(product(depths, sorted({1, slots // 2, slots})))
@@ -67,11 +67,11 @@ def measured_costs(generator: Generator, slots: int) -> Costs:
 def predicted_seconds(
     costs: Costs, requests: Requests, schedule: ExitSchedule, slots: int
 ) -> float:
-    """Of ``requests`` that all wait from the start, in a running batch of ``slots`` rows."""
+    """Predict ``requests`` that all wait from the start, in a running batch of ``slots`` rows."""
     scheduler = Scheduler(slots, MAX_PREFILL_TOKENS, parse_admission("fcfs"), lambda jobs: True)
     for number, request in enumerate(requests.requests):
         scheduler.add(Job(number, len(request.prompt)))
-    written: dict[int, int] = {}  # of those that run
+    written: dict[int, int] = {}  # for requests in flight
     now = 0.0
     while scheduler.is_busy:
         match scheduler.next_action(now):
@@ -83,7 +83,7 @@ def predicted_seconds(
                 now += costs.step([len(schedule.plan(count - 1)) for count in written.values()])
                 written = {number: count + 1 for number, count in written.items()}
             case Chunk() | _:
-                raise AssertionError("no prompt is so long, and nothing is waited for")
+                raise AssertionError("no prompt is this long, and the scheduler never waits")
         for number, count in list(written.items()):
             if count >= requests.requests[number].max_tokens:
                 scheduler.row_ended(number)

@@ -1,10 +1,10 @@
-"""What choosing tokens costs: of each step of a running batch, the part that is not the engines'.
+"""Measure the cost of choosing tokens: the part of a running batch's step outside the engines.
 
     python scripts/benchmarks/serving/sampling.py opt-125m-int8 --rows 1 8 32
 
-Sampling is all between a step's logits and its deltas: the draw, stop strings, detokenising. A
-bundle of random weights is the worst case: its tokens are about equally likely, so that top_p keeps
-most of the vocabulary. Prints Markdown.
+Sampling is everything between a step's logits and its deltas: the draw, stop strings, detokenising.
+A bundle of random weights is the worst case: its tokens are about equally likely, so that top_p
+keeps most of the vocabulary. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAYS = {
 
 
 def main() -> None:
-    """Print a table of ways and rows."""
+    """Print a table of sampling methods and rows."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
@@ -58,7 +58,7 @@ def main() -> None:
 def sampling(
     generator: Generator, params: SamplingParams, rows: int, schedule: str
 ) -> tuple[float, float]:
-    """Seconds a step, and their share of the step with them."""
+    """Return seconds per step, and their share of the step."""
     with generator.engine(prefix_cache=False) as engine:
         for row in range(rows):
             engine.add([5 + row] * 16, params, schedule=schedule)

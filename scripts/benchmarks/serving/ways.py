@@ -1,4 +1,4 @@
-"""The same requests in static batches, in a running batch, and in that of a peer."""
+"""Run the same requests in static batches, in a running batch, and in a peer's."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Way = Callable[[], Texts]
 
 @dataclass(frozen=True)
 class Requests:
-    """Prompts of random tokens and how many tokens are to be written; all wait from the start."""
+    """Prompts of random tokens, and the numbers of tokens to generate; all wait from the start."""
 
     requests: tuple[LoadRequest, ...]
 
     @classmethod
     def drawn(cls, workload: str, count: int, vocab_size: int) -> Requests:
-        """``count`` requests of one of `WORKLOADS`, the same each time."""
+        """Draw ``count`` requests of one of `WORKLOADS`, the same each time."""
         endless = drawn(WORKLOADS[workload], seed=0, vocab_size=vocab_size)
         return cls(tuple(islice(endless, count)))
 
     @property
     def prompts(self) -> list[list[int]]:
-        """Token ids."""
+        """Token ids of the prompts."""
         return [list(map(int, request.prompt)) for request in self.requests]
 
     @property
     def params(self) -> list[SamplingParams]:
-        """Greedy, to the last token."""
+        """Greedy parameters that generate every token."""
         return [
             SamplingParams(temperature=0, max_tokens=request.max_tokens, ignore_eos=True)
             for request in self.requests
@@ -42,12 +42,12 @@ class Requests:
 
     @property
     def num_tokens(self) -> int:
-        """Of all texts."""
+        """Number of tokens in all texts."""
         return sum(request.max_tokens for request in self.requests)
 
 
 def static_batches(generator: Generator, requests: Requests, schedule: str, slots: int) -> Texts:
-    """A call of ``generate`` for each ``slots`` requests, in order of arrival."""
+    """Call ``generate`` for each ``slots`` requests, in order of arrival."""
     texts: Texts = []
     for start in range(0, len(requests.requests), slots):
         batch = slice(start, start + slots)
@@ -59,7 +59,7 @@ def static_batches(generator: Generator, requests: Requests, schedule: str, slot
 
 
 def running_batch(generator: Generator, requests: Requests, schedule: str) -> Texts:
-    """All requests wait in an engine from the start."""
+    """Run all requests in one engine, waiting from the start."""
     with generator.engine() as engine:
         numbers = [
             engine.add(prompt, params, schedule=schedule)
@@ -71,7 +71,7 @@ def running_batch(generator: Generator, requests: Requests, schedule: str) -> Te
 
 
 def best_seconds(ways: Sequence[Way], rounds: int) -> list[float]:
-    """Seconds of the fastest of ``rounds`` runs of each way, in turn; refuses unequal texts."""
+    """Return seconds of the fastest of ``rounds`` alternating runs each; refuse unequal texts."""
     best = [float("inf")] * len(ways)
     for _ in range(rounds):
         texts = []
@@ -79,5 +79,5 @@ def best_seconds(ways: Sequence[Way], rounds: int) -> list[float]:
             start = perf_counter()
             texts.append(way())
             best[place] = min(best[place], perf_counter() - start)
-        assert all(each == texts[0] for each in texts), "two ways wrote different tokens"
+        assert all(each == texts[0] for each in texts), "two ways generated different tokens"
     return best

@@ -1,8 +1,8 @@
-"""Measures training steps at full and reduced depth and prints the table of docs/guides/tuning.md.
+"""Measure training steps at full and reduced depth; print the table of docs/guides/tuning.md.
 
     source scripts/setup_environment.sh && python scripts/bench.py tuning
 
-Random texts and weights; a few minutes on 2 cores. Ratios within one run are what counts.
+Random texts and weights; takes a few minutes on 2 cores. Only ratios within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WORKLOADS = (
 _HEADINGS = (
     "texts",
     "schedule",
-    "ms a step",
-    "steps a second ÷ full",
-    "needed of full",
+    "ms per step",
+    "steps per second ÷ full",
+    "needed ÷ full",
     "padding",
 )
 

@@ -1,4 +1,4 @@
-"""How much faster a training step is where its positions run fewer layers."""
+"""Measure how much faster a training step is with fewer layers per position."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from skipdec.calib.tuning.model import ATTENTION, IGNORED_LABEL, active_lengths
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
-TRANSFORMERS = "transformers"  # its own forward pass, full depth
+TRANSFORMERS = "transformers"  # its own forward pass at full depth
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Random texts: lengths of prompts and completions in tokens, uniform from … to."""
+    """Random texts: uniform ranges of prompt and completion lengths in tokens."""
 
     name: str
     prompts: tuple[int, int]
     completions: tuple[int, int]
 
     def examples(self, count: int, vocab_size: int, seed: int) -> list[TokenisedExample]:
-        """``count`` examples, the same for the same seed."""
+        """Return ``count`` examples, the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
 
         def tokens(limits: tuple[int, int]) -> tuple[int, ...]:
@@ -48,10 +48,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class StepSpeed:
-    """One row: seconds a step, and layer positions run of those at full depth.
+    """One row: seconds per step, and layer positions run as a share of full depth.
 
-    ``speedup``: full depth's time over this one's, median over the repetitions, as each of them
-    runs both one after the other.
+    ``speedup`` is full depth's time over this one's, median over the repetitions, each of which
+    runs both in succession.
     """
 
     name: str
@@ -59,7 +59,7 @@ class StepSpeed:
     seconds: float
     speedup: float
     depth_share: float
-    padding: float  # layer positions computed, of those that tokens need
+    padding: float  # layer positions computed per position needed
 
 
 def measure_steps(
@@ -75,9 +75,9 @@ def measure_steps(
 ) -> list[StepSpeed]:
     """Time whole steps (forward, backward, AdamW) of every schedule in turn, ``repetitions`` times.
 
-    The first row is transformers' own pass, the second one full depth, to which ``speedup``
-    refers. Each repetition has its own batch, of texts of like length, the same for all rows.
-    ``bf16``: forward passes under autocast, as ``tune --bf16`` runs them.
+    The first row is transformers' own pass, the second full depth, to which ``speedup`` refers.
+    Each repetition has its own batch of texts of similar length, the same for all rows. ``bf16``
+    runs forward passes under autocast, as ``tune --bf16`` does.
     """
     examples = workload.examples(64 * batch_size, vocab_size, seed)
     dataset = ExampleDataset(examples)
@@ -98,7 +98,7 @@ def measure_steps(
         for name, step in steps.items():
             begin = perf_counter()
             step(batch)
-            if repetition:  # the first one warms up
+            if repetition:  # the first repetition warms up
                 times[name].append(perf_counter() - begin)
     full = times["full"]
     parsed = {TRANSFORMERS: parsed["full"], **parsed}
@@ -123,7 +123,7 @@ def _steps(
     bf16: bool,
     seed: int,
 ) -> dict[str, Callable[[dict[str, Tensor]], None]]:
-    """One model of its own and one training step for each row."""
+    """Create a model and a training step for each row."""
     document = fresh_document(sizes, vocab_size)
     skip_class = tuning_family(document["model_type"]).model_class()
 
@@ -161,7 +161,7 @@ def _steps(
 
 
 def _positions(batches: Sequence[dict[str, Tensor]], schedule: ExitSchedule) -> tuple[float, float]:
-    """Layers times positions of all batches: what tokens need, and what is computed."""
+    """Return layers times positions of all batches, as needed by tokens and as computed."""
     needed = computed = 0.0
     for batch in batches:
         lengths = batch["attention_mask"].sum(dim=1) - 1  # [B]

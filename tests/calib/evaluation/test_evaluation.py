@@ -188,7 +188,7 @@ def test_all_that_does_not_fit_a_bundle_is_refused_at_once(
 def test_prompts_without_room_are_cut_or_left_out_and_counted(
     long_prompts: LongPrompts, lengths: list[int], config: EvaluationConfig, tmp_path: Path
 ) -> None:
-    """Of 64 positions, 4 are scored; 60 hold <s>, eleven words of bytes and the colon."""
+    """4 of 64 positions are scored; 60 hold <s>, eleven words of bytes and the colon."""
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": "a", "completion": "c"}, {"prompt": "word " * 20, "completion": "yz."}]
     path.write_text("\n".join(map(json.dumps, rows)))

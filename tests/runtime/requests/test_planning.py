@@ -1,4 +1,4 @@
-"""What may run at once, of rows, positions and what engines were built for."""
+"""Plan what runs together, limited by rows, positions and the engines' shapes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ SPECS = [
 
 
 def layers_at(plan: dict[str, Any], index: int) -> list[int]:
-    """Of generated token ``index``: the last segment that starts there or before."""
+    """Return the set of generated token ``index``: of the last segment starting at or before it."""
     return [one["layers"] for one in plan["segments"] if one["start"] <= index][-1]
 
 

@@ -98,7 +98,7 @@ def test_what_a_hit_adds_is_kept_as_well(generator: Generator) -> None:
 
 
 def test_a_prompt_that_skips_layers_shares_nothing(generator: Generator) -> None:
-    """What a layer makes there depends on where the prompt ends."""
+    """A layer's cache there depends on where the prompt ends."""
     decay = "linear:max=4,min=2,horizon=5,prompt=decay"
     prompts = [[*SYSTEM, 7], [*SYSTEM, 9, 10]]
     with generator.engine() as engine:

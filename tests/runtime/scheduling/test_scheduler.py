@@ -1,4 +1,4 @@
-"""Who runs next: in order of arrival, within slots and memory, with steps between prompts."""
+"""Requests run in order of arrival, within slots and memory, with steps between prompts."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_an_admission_is_read_with_its_parameters() -> None:
 
 @dataclass
 class Model:
-    """What a run of actions has done, and the rules that it has to keep."""
+    """Records the actions of a run and checks the rules that it has to keep."""
 
     scheduler: Scheduler
     limit: int

@@ -40,7 +40,7 @@ def uses(engine: EngineService) -> Sequence[Callable[[], object]]:
 
 
 def told_in_a_fork(engine: EngineService) -> list[str]:
-    """What each use raises in a forked child, which closes the engine in the end."""
+    """Collect the errors of each use in a forked child, which closes the engine at the end."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

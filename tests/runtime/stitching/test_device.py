@@ -1,7 +1,4 @@
-"""What runs on a device computes what the CPU does, in few launches, copies and waits.
-
-Over ONNX Runtime behind a device of host memory, and over plans of the fake TensorRT.
-"""
+"""A device computes the same as the CPU, with few launches, copies and waits."""
 
 from __future__ import annotations
 

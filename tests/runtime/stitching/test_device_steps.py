@@ -1,7 +1,4 @@
-"""What a running batch on a device of host memory keeps: graphs, memory, one bucket.
-
-Over ONNX Runtime behind a device of host memory, and over plans of the fake TensorRT.
-"""
+"""A running batch on a device of host memory keeps its graphs, memory and one bucket."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Running:
         return self.http.post("/v1/completions", json={"model": "tiny"} | fields, headers=headers)
 
     def figures(self) -> dict[str, float]:
-        """What /metrics says, by name and labels."""
+        """Return the figures of /metrics by name and labels."""
         lines = self.http.get("/metrics").text.splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}

@@ -20,7 +20,7 @@ AT_ONCE = RestartPolicy(delays=(0.0,))
 
 
 def settings(bundle: Path, **options: object) -> WorkerSettings:
-    """Of a worker with one thread and two rows."""
+    """Return settings of a worker with one thread and two rows."""
     values = {"threads": 1, "max_batch_size": 2, "verify": "graphs"} | options
     return WorkerSettings(path=bundle, **values)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ CONTINUATIONS = [[10], [11, 12, 13], [14, 15]]
 
 
 def harness_request(prompts: list[list[int]], **fields: object) -> dict[str, Any]:
-    """What lm-eval 0.4.13 sends for a task of log-likelihoods."""
+    """Return the body that lm-eval 0.4.13 sends for a task of log-likelihoods."""
     form: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234}
     return {"model": "tiny", "prompt": prompts, "echo": True} | form | fields
 

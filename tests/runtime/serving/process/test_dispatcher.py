@@ -1,4 +1,4 @@
-"""Who has which request when workers come and go; the worker is a list of messages."""
+"""Assign requests to workers that come and go; the worker is a list of messages."""
 
 from __future__ import annotations
 
