@@ -1,1 +1,1 @@
-"""The choice of a schedule."""
+"""Choose the exit schedule that reaches a goal on the user's own data."""

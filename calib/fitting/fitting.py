@@ -1,4 +1,4 @@
-"""Fitting: the exit schedule that reaches a goal on the user's own data."""
+"""``fit``: find the exit schedule that reaches a goal on the user's own data."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from .search import ScheduleSearch, SearchResult, excess_costs
 from .sensitivity import SensitivityRow, study
 from .speed import MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
 
-_MOST_ATTEMPTS = 4  # schedules measured before a target counts as missed
+_MOST_ATTEMPTS = 4  # schedules to measure before a target counts as missed
 
 Measure = Callable[[ExitSchedule], MeasuredSpeedup]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One schedule that was scored on all examples."""
+    """A schedule scored on all examples."""
 
     schedule: ExitSchedule
-    average_budget: float  # layers of a generated token, over the median completion
-    loss: float  # nats a token
+    average_budget: float  # mean layers per generated token, up to the median completion
+    loss: float  # nats per token
     over_full: LossDifference
-    predicted: Speedups  # from bytes, and of prompts from multiply-adds
-    expected: Speedups  # the same, or less where the fastest candidate was measured slower
+    predicted: Speedups  # from bytes, and from multiply-adds for prompts
+    expected: Speedups  # the same, or lower if the fastest candidate was measured slower
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What was found. ``front``: slowest first; no other schedule beats one of them in both."""
+    """Result of a fit. ``front`` is Pareto-optimal in loss and speed, slowest first."""
 
     config: FitConfig
     inputs: FitInputs
-    bundle: EngineBundle  # what ran; of a model, deleted since or published
+    bundle: EngineBundle  # the bundle that ran; a model's is deleted since or published
     speed: SpeedModel
     search: SearchResult
     full: Candidate
     front: tuple[Candidate, ...]
-    others: tuple[Candidate, ...]  # scored on all examples, but beaten
+    others: tuple[Candidate, ...]  # scored on all examples, but dominated
     chosen: Candidate
-    measured: MeasuredSpeedup | None  # of the chosen one; None without measuring
-    rejected: tuple[MeasuredSpeedup, ...]  # expected to be fast enough, measured slower
+    measured: MeasuredSpeedup | None  # for the chosen one; None without measuring
+    rejected: tuple[MeasuredSpeedup, ...]  # expected to be fast enough, but measured slower
     sensitivity: tuple[SensitivityRow, ...]
 
 
@@ -60,21 +60,20 @@ def fit(
     open_generator: OpenGenerator | None = None,
     events: Events | None = None,
 ) -> Fit:
-    """Search, choose, and check the choice by measurement.
+    """Search for schedules, choose one, and check the choice by measurement.
 
-    ``open_generator`` opens a bundle for ``config.rows`` rows at a time; by default
-    ``Generator.open`` does.
-    ``events`` is told how far it is, of the export too.
+    ``open_generator`` opens a bundle for ``config.rows`` concurrent rows; the default is
+    ``Generator.open``. ``events`` receives the progress, including that of an export.
 
-    A model is exported for the time of the fit. A target speed-up holds for what is *measured*, of
-    the whole call unless ``speedup_of`` says otherwise, where ``repetitions`` are not 0. The
-    fastest candidate is measured first, which corrects what bytes promise and refuses an impossible
-    target before anything is scored. Then the best by loss is measured; if it is too slow, the next
-    best of those expected to be faster by as much as it lacked. Rows that run together (``mixed``)
-    are not timed: bytes predict their steps.
+    A model is exported temporarily. Unless ``repetitions`` is 0, a target speed-up applies to
+    *measured* speed, of the whole call unless ``speedup_of`` says otherwise. The fastest candidate
+    is measured first; this corrects the estimates from bytes and refuses an impossible target
+    before anything is scored. Then the candidate with the lowest loss is measured; if it is too
+    slow, the required speed-up is raised by the shortfall and the next candidate is tried. Rows in
+    flight (``mixed``) are not timed: bytes predict their steps.
 
-    Raises SkipDecError, saying how near it came, for a goal that can't be met, and what
-    ``prepare`` raises before any work.
+    Raises SkipDecError with the nearest miss for a goal that can't be met, and the errors of
+    ``prepare`` before any work.
     """
     inputs = prepare(config)
     events = events or Events()
@@ -111,7 +110,7 @@ class _Fitting:
         )
         self._events.stage("searching")
         full = search.score_fully(ExitSchedule.full(self._generator.model.num_layers))
-        fastest = map(search.score_fully, inputs.space.fastest())  # a search may never come there
+        fastest = map(search.score_fully, inputs.space.fastest())  # the search may never reach them
         own = [inputs.own_schedule] if config.space.allows(inputs.own_schedule) else []
         named = (full, *fastest, *map(search.score_fully, own))
         known = {entry.schedule: entry for entry in named}
@@ -146,7 +145,7 @@ class _Fitting:
         )
 
     def _speed_model(self) -> SpeedModel:
-        """Corrected by a measurement of the fastest; refuses a target beyond it or bytes."""
+        """Return a model corrected by measuring the fastest; refuse an unreachable target."""
         goal, of, speed = self._config.goal, self._config.speedup_of, self._by_bytes
         fastest = self._inputs.space.fastest()[0]
         allowed = speed.allowed(fastest, of)
@@ -165,7 +164,7 @@ class _Fitting:
         raise SkipDecError(
             f"--target-speedup {goal.value:g}",
             f"can't be met: in {self._config.speedup_name}, the fastest candidate, "
-            f"{format_schedule(fastest)}, reaches {allowed:.3f}× at most by the bytes it "
+            f"{format_schedule(fastest)}, reaches at most {allowed:.3f}× by the bytes it "
             f"reads{reached}; nothing was scored; ask for less, or allow more --placement"
             f"{self._config.prompt_advice}",
         )
@@ -183,7 +182,7 @@ class _Fitting:
         )
 
     def _horizons(self) -> dict[str, int]:
-        """Median and longest completion; what was asked for, or came along, if different."""
+        """Return median and longest completion, and a requested or own horizon if different."""
         inputs = self._inputs
         own = inputs.own_schedule
         named = {
@@ -216,9 +215,9 @@ def choose(
     *,
     is_exhaustive: bool,
 ) -> tuple[ScoredSchedule, MeasuredSpeedup | None, tuple[MeasuredSpeedup, ...]]:
-    """Return the best of ``candidates``, its measurement, and those that were measured too slow.
+    """Return the best of ``candidates``, its measurement, and those measured too slow.
 
-    Raises SkipDecError where the goal is not reached; unless ``is_exhaustive``, a search of more
+    Raises SkipDecError if the goal is not reached; unless ``is_exhaustive``, searching more
     schedules may reach it.
     """
     goal = config.goal
@@ -239,7 +238,7 @@ def choose(
         if reached >= goal.value:
             return fast_enough[0], measured, tuple(entry for _, entry in rejected)
         rejected.append((fast_enough[0], measured))
-        if not measured.disturbed:  # else the shortfall says little of the other candidates
+        if not measured.disturbed:  # otherwise the shortfall says little about other candidates
             needed = fast_enough[0].speedup * goal.value / reached
     nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
     came = f"was measured at {measured.of(config.speedup_of):.3f}×"
@@ -249,9 +248,9 @@ def choose(
 
 
 def _with_prompt_decay(schedule: ExitSchedule) -> ExitSchedule:
-    """The same with a falling prompt, which leaves the steps as they are; itself where none fits.
+    """Return the schedule with a decaying prompt, or itself if it can't have one.
 
-    Timing it says what the layers of a prompt are worth, too.
+    The steps are the same, so timing it also shows the value of skipping layers in the prompt.
     """
     try:
         return ExitSchedule.from_document({**schedule.to_document(), "prompt": "decay"})

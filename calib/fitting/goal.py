@@ -1,4 +1,4 @@
-"""What a fitted schedule must reach: a speed-up, or a bound on its loss."""
+"""Goals of a fit: a speed-up, or a bound on the loss."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from ...runtime.schedule.text import format_schedule
 from .loss import ScoredSchedule
 
 SpeedupOf = Literal["call", "steps", "mixed"]
-SPEEDUP: SpeedupOf = "call"  # what a speed-up is of unless something else is named
+SPEEDUP: SpeedupOf = "call"  # the default meaning of a speed-up
 SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
     "call": "the whole call",
     "steps": "the steps after the prompt",
-    "mixed": "the steps of {rows} rows that run together",
+    "mixed": "the steps of {rows} rows in flight",
 }
 
 
 class Goal(Protocol):
-    """Orders candidates that were scored on all examples; their ``speedup`` is the expected one."""
+    """Orders candidates scored on all examples; their ``speedup`` is the expected one."""
 
     def ranked(
         self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
     ) -> list[ScoredSchedule]:
-        """Return those that reach the goal, the best first.
+        """Return those that reach the goal, best first.
 
-        Raises SkipDecError, saying how near the nearest came, if there are none. Unless
-        ``is_exhaustive``, there are schedules beside ``candidates`` that a search may come to.
+        If there are none, raises SkipDecError with the nearest miss. Unless ``is_exhaustive``, a
+        search may find schedules beyond ``candidates``.
         """
 
 
 @dataclass(frozen=True)
 class TargetSpeedup:
-    """At least this speed-up, with as little loss as possible.
+    """At least this speed-up, with the lowest possible loss.
 
-    Of whole calls, prompts included, unless the fit's ``speedup_of`` says otherwise.
+    The speed-up is of whole calls, prompts included, unless the fit's ``speedup_of`` differs.
     """
 
     value: float
@@ -49,7 +49,7 @@ class TargetSpeedup:
     def ranked(
         self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
     ) -> list[ScoredSchedule]:
-        """Fast enough ones by loss."""
+        """Return candidates that are fast enough, by loss."""
         fitting = [entry for entry in candidates if entry.speedup >= self.value]
         if not fitting:
             nearest = max(candidates, key=lambda entry: entry.speedup)
@@ -58,18 +58,18 @@ class TargetSpeedup:
         return sorted(fitting, key=lambda entry: entry.mean_loss)
 
     def missed(self, nearest: ScoredSchedule, came: str, *, is_exhaustive: bool) -> SkipDecError:
-        """The error for a speed-up that no candidate has; ``came`` says how near one is."""
+        """Return the error for an unreached speed-up; ``came`` describes the nearest candidate."""
         return SkipDecError(
             f"--target-speedup {self.value:g}",
             f"can't be met: the nearest, {format_schedule(nearest.schedule)}, {came}, at a loss of "
-            f"{nearest.mean_loss:.4f} a token; ask for less, or allow more --decay, --placement "
+            f"{nearest.mean_loss:.4f} per token; ask for less, or allow more --decay, --placement "
             f"and --warmup{_more_budget(is_exhaustive)}",
         )
 
 
 @dataclass(frozen=True)
 class MaxLoss:
-    """The fastest with at most this many nats a token, or so many above full depth's."""
+    """The fastest with at most this many nats per token, or this many above full depth."""
 
     value: float
     is_relative: bool
@@ -80,26 +80,26 @@ class MaxLoss:
 
     @classmethod
     def parse(cls, text: str) -> MaxLoss:
-        """``1.9``: nats a token; ``+0.05``: above the loss at full depth."""
+        """Parse ``1.9``, nats per token, or ``+0.05``, above the loss at full depth."""
         try:
             value = float(text)
         except ValueError:
             raise UsageError(
-                "--max-loss", f"is {text!r}; allowed: nats a token, e.g. 1.9, or +0.05 over full"
+                "--max-loss", f"is {text!r}; allowed: nats per token, e.g. 1.9, or +0.05 over full"
             ) from None
         return cls(value, text.strip().startswith("+"))
 
     def ranked(
         self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
     ) -> list[ScoredSchedule]:
-        """Those within the bound, the fastest first."""
+        """Return candidates within the bound, fastest first."""
         bound = self.value + full_loss * self.is_relative
         fitting = [entry for entry in candidates if entry.mean_loss <= bound]
         if not fitting:
             nearest = min(candidates, key=lambda entry: entry.mean_loss)
             raise SkipDecError(
                 f"--max-loss {'+' * self.is_relative}{self.value:g}",
-                f"can't be met: the least loss, {nearest.mean_loss:.4f} nats a token, has "
+                f"can't be met: the lowest loss, {nearest.mean_loss:.4f} nats per token, has "
                 f"{format_schedule(nearest.schedule)}; full depth has {full_loss:.4f}; "
                 f"ask for a larger one{_more_budget(is_exhaustive)}",
             )

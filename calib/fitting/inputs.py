@@ -1,4 +1,4 @@
-"""What a fit needs, read and checked before any engine is loaded."""
+"""Read and check the inputs of a fit before any engine is loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SLOTS = 8
 
 
 class FitConfig(ValidatedConfig):
-    """What to fit, on what, and how much work to put in."""
+    """Options of a fit: source, data, goal, search space and effort."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -34,11 +34,11 @@ class FitConfig(ValidatedConfig):
     goal: SkipValidation[Goal]
     speedup_of: Annotated[SpeedupOf, Option(panel="Goal, one of")] = Field(
         default=SPEEDUP,
-        description="the whole call, its steps after the prompt alone, or mixed: steps of rows "
-        "that run together, as a server's do",
+        description="whole call, only its steps after the prompt, or mixed: steps of rows "
+        "in flight, as in a server",
     )
     slots: Annotated[int | None, Option(panel="Goal, one of")] = Field(
-        default=None, ge=1, description="rows that run together, of --speedup-of mixed (8)"
+        default=None, ge=1, description="rows in flight for --speedup-of mixed (8)"
     )
     data: Annotated[DataConfig, Option(panel="Data")]
     space: Annotated[SpaceConfig, Option(panel="What may vary, beside max and min exit layer")] = (
@@ -48,20 +48,20 @@ class FitConfig(ValidatedConfig):
         default=None, ge=1, description="(the data's median completion)"
     )
     sensitivity: Annotated[bool, Option()] = Field(
-        default=False, description="also vary each choice alone around the best"
+        default=False, description="also vary each choice of the best one alone"
     )
     num_examples: Annotated[int, Option("--examples", panel="Work")] = Field(
         default=96, ge=1, description="drawn from the data by --seed"
     )
     search: Annotated[SearchConfig, _WORK] = SearchConfig()
     repetitions: Annotated[int, _WORK] = Field(
-        default=7, ge=0, description="of each timing; 0: trust bytes, as mixed always does"
+        default=7, ge=0, description="per timing; 0: trust bytes, as mixed always does"
     )
 
     def _problems(self) -> Iterator[str]:
         if self.speedup_of == "call" and self.repetitions == 0:
             yield (
-                "`repetitions` is 0, but a prompt's part of a call must be timed; set it to 1 or "
+                "`repetitions` is 0, but the prompt's part of a call must be timed; set it to 1 or "
                 "more, or `speedup_of` to steps, which bytes estimate untimed"
             )
         if self.slots is not None and self.speedup_of != "mixed":
@@ -72,57 +72,57 @@ class FitConfig(ValidatedConfig):
 
     @property
     def timings(self) -> int:
-        """Repetitions of each timing; 0 where bytes alone predict speed, as for ``mixed``."""
+        """Repetitions of each timing; 0 if only bytes predict speed, as for ``mixed``."""
         return 0 if self.speedup_of == "mixed" else self.repetitions
 
     @property
     def rows(self) -> int:
-        """Rows that run together in what a speed-up is of."""
+        """Number of rows in flight for the speed-up."""
         return (self.slots or _SLOTS) if self.speedup_of == "mixed" else 1
 
     @property
     def prompt_advice(self) -> str:
-        """What may make calls faster that was not tried, as the end of a sentence."""
+        """Advice on faster calls that were not tried, as the end of a sentence."""
         is_tried = self.speedup_of != "call" or "decay" in self.space.prompts
         return "" if is_tried else ", or --prompt decay for a model that was tuned with it"
 
     @property
     def speedup_name(self) -> str:
-        """What a speed-up is of, in words."""
+        """Description of the speed-up's meaning."""
         return SPEEDUP_NAMES[self.speedup_of].format(rows=self.rows)
 
 
 @dataclass(frozen=True)
 class FitInputs:
-    """Everything that can be refused has been."""
+    """Inputs of a fit, fully checked."""
 
     own_schedule: ExitSchedule  # the bundle's or checkpoint's
-    data: TokenisedData  # all of it
-    examples: tuple[TokenisedExample, ...]  # those that are scored
+    data: TokenisedData  # the complete data
+    examples: tuple[TokenisedExample, ...]  # examples to score
     space: SearchSpace
     horizon: int
     prompt: tuple[int, ...]  # of median length, for timing; leaves room for num_tokens
-    num_tokens: int  # generated in timing and in predictions, 2 or more
+    num_tokens: int  # generated in timing and in predictions, at least 2
 
     @property
     def longest_completion(self) -> int:
-        """Tokens of the data's longest completion."""
+        """Tokens in the data's longest completion."""
         return max(len(example.completion_token_ids) for example in self.data.examples)
 
 
 def prepare(config: FitConfig) -> FitInputs:
-    """Read data, bundle or checkpoint, tokenise, draw the examples; build and load no engine.
+    """Read data, bundle or checkpoint, tokenise, draw examples; build and load no engine.
 
-    Raises one SkipDecError with every problem found: the line of each bad row, what is wrong with
-    the bundle or with an export of the model, choices that fit no schedule of its depth, and a
-    target beyond all of those.
+    Raises one SkipDecError with every problem found: the line of each bad row, problems of the
+    bundle or of exporting the model, choices that fit no schedule of its depth, and a target beyond
+    all schedules.
     """
     problems = Problems("fit")
     rows = problems.attempt(load_examples, config.data)
     facts = problems.attempt(config.source.examine)
     data = None
     if facts is not None:
-        horizon = config.horizon or facts.model.max_seq_len  # the data may not be readable
+        horizon = config.horizon or facts.model.max_seq_len  # the data may be unreadable
         size = {"num_layers": facts.model.num_layers, "horizon": horizon}
         space = problems.attempt(SearchSpace, config.space, **size)
         if space is not None:
@@ -132,7 +132,7 @@ def prepare(config: FitConfig) -> FitInputs:
     if facts is None or data is None or problems.errors:
         raise problems.error()
     horizon = config.horizon or data.median_completion
-    # timing generates two tokens or more, which a prompt that fills the model leaves no room for
+    # Timing generates at least two tokens, for which a maximal prompt leaves no room.
     prompt = _median_prompt(data.examples)[: facts.model.max_seq_len - 2]
     room = facts.model.max_seq_len - len(prompt)
     return FitInputs(
@@ -147,7 +147,7 @@ def prepare(config: FitConfig) -> FitInputs:
 
 
 def _check_target(goal: Goal, space: SearchSpace) -> None:
-    """Refuse what no schedule can reach, even if embedding and head took no time."""
+    """Refuse a target beyond every schedule, even if embedding and head took no time."""
     fastest = space.fastest()[0]
     most = fastest.num_layers / fastest.min_exit_layer
     if isinstance(goal, TargetSpeedup) and goal.value > most:

@@ -1,4 +1,4 @@
-"""What a schedule costs: teacher-forced negative log-likelihood of the data's completions."""
+"""Loss of a schedule: teacher-forced negative log-likelihood of the data's completions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Scorer(Protocol):
-    """Knows the examples; each has a fixed place."""
+    """Scores a fixed list of examples."""
 
     @property
     def num_tokens(self) -> Sequence[int]:
-        """Tokens of each example's completion."""
+        """Numbers of tokens in the examples' completions."""
 
     def score(self, schedule: ExitSchedule, start: int, stop: int) -> list[float]:
         """Return the summed negative log-likelihood, in nats, of examples ``start`` … stop−1."""
 
 
 class GeneratorScorer:
-    """Scores with a bundle's engines: each token at the depth that generating it would have."""
+    """Scores with a bundle's engines, each token at the depth of its generation."""
 
     def __init__(self, generator: Generator, examples: Sequence[TokenisedExample]) -> None:
         self._generator = generator
@@ -34,7 +34,7 @@ class GeneratorScorer:
         self.num_tokens = [len(example.completion_token_ids) for example in examples]
 
     def score(self, schedule: ExitSchedule, start: int, stop: int) -> list[float]:
-        """One pass an example."""
+        """Run one pass per example."""
         chosen = self._examples[start:stop]
         results = self._generator.score(
             [example.prompt_token_ids for example in chosen],
@@ -46,45 +46,45 @@ class GeneratorScorer:
 
 @dataclass
 class ScoredSchedule:
-    """One schedule and what the first examples cost with it."""
+    """A schedule and its losses on the first examples."""
 
     schedule: ExitSchedule
-    speedup: float  # expected: of the steps after the prompt, or of the call
-    num_tokens: Sequence[int]  # of every example
-    nats: list[float] = field(default_factory=list)  # of the examples scored so far
+    speedup: float  # expected, of the steps after the prompt or of the call
+    num_tokens: Sequence[int]  # for every example
+    nats: list[float] = field(default_factory=list)  # for the examples scored so far
 
     def extend(self, scorer: Scorer, count: int) -> int:
-        """Score what is missing of the first ``count`` examples; return how many those were."""
+        """Score the missing ones of the first ``count`` examples; return their number."""
         missing = max(0, count - len(self.nats))
         if missing:
             self.nats += scorer.score(self.schedule, len(self.nats), count)
         return missing
 
     def loss(self, count: int) -> float:
-        """Nats a token over the first ``count`` examples, all of which must be scored."""
+        """Return nats per token over the first ``count`` examples, which must be scored."""
         assert len(self.nats) >= count
         return sum(self.nats[:count]) / sum(self.num_tokens[:count])
 
     @property
     def mean_loss(self) -> float:
-        """Nats a token over all examples scored so far."""
+        """Nats per token over all examples scored so far."""
         return self.loss(len(self.nats))
 
 
 @dataclass(frozen=True)
 class LossDifference:
-    """Nats a token more than a reference, and the standard error over examples."""
+    """Additional nats per token over a reference, and the standard error over examples."""
 
     value: float
     standard_error: float
 
 
 def loss_difference(scored: ScoredSchedule, reference: ScoredSchedule) -> LossDifference:
-    """Compare two schedules example by example: what is hard for both cancels out.
+    """Compare two schedules example by example, so that hard examples cancel out.
 
-    A ratio estimator over examples: summed differences over summed tokens, with the standard error
-    of Cochran, Sampling Techniques (1977), section 6.4; nan for one example. Differences of 2 and
-    4 nats over 10 tokens each are 0.3 nats a token, with an error of 0.1.
+    A ratio estimator: summed differences over summed tokens, with the standard error of Cochran,
+    Sampling Techniques (1977), section 6.4; nan for one example. Differences of 2 and 4 nats over
+    10 tokens each are 0.3 nats per token, with an error of 0.1.
     """
     count = len(scored.nats)
     tokens = scored.num_tokens[:count]

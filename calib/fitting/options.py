@@ -1,4 +1,4 @@
-"""The options of ``skipdec fit`` as what they mean: a source, a goal, a space."""
+"""Turn the options of ``skipdec fit`` into a source, a goal and a space."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _MODEL = Option(panel="If it is a MODEL")
 
 
 class ModelOptions(ValidatedConfig):
-    """How a model is exported for a fit; what is not given is as `ExportConfig` has it."""
+    """Export options of a model to fit; omitted ones have `ExportConfig`'s defaults."""
 
     load_format: Annotated[LoadFormat | None, _MODEL] = Field(
         default=None, description="dummy: random weights (auto)"
     )
-    fp16: Annotated[bool, _MODEL] = Field(default=False, description="the same as --dtype float16")
+    fp16: Annotated[bool, _MODEL] = Field(default=False, description="same as --dtype float16")
     dtype: Annotated[Literal["float32", "float16"] | None, _MODEL] = Field(
-        default=None, description="to export in (float32)"
+        default=None, description="type of the export (float32)"
     )
     quantize: Annotated[Weights | None, _MODEL] = Field(
-        default=None, description="the weights (none)"
+        default=None, description="format of the weights (none)"
     )
     head_quantize: Annotated[Weights | None, _MODEL] = Field(
-        default=None, description="the head's weights (as --quantize)"
+        default=None, description="format of the head (as --quantize)"
     )
     keep_bundle: Annotated[Path | None, Option(panel="If it is a MODEL", metavar="DIR")] = Field(
         default=None, description="keep the bundle, with the chosen schedule"
@@ -42,7 +42,7 @@ class ModelOptions(ValidatedConfig):
 
 
 def choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
-    """Exactly one of them. Raises UsageError."""
+    """Return the goal, of which exactly one option must be given. Raises UsageError."""
     if target_speedup is not None and max_loss is None:
         return TargetSpeedup(target_speedup)
     if max_loss is not None and target_speedup is None:
@@ -52,18 +52,17 @@ def choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
 
 
 def choose_source(text: str, options: ModelOptions, *, output: Path | None, force: bool) -> Source:
-    """Return the bundle at ``text``, for which there are no ``options``, or the model of that name.
+    """Return the bundle at ``text``, which takes no ``options``, or the model of that name.
 
-    A model is exported beside ``output``, or where temporary files go. Raises UsageError.
+    A model is exported beside ``output``, or in the directory of temporary files. Raises
+    UsageError.
     """
     path = Path(text).expanduser()
     given = [name for name, value in options if value]
     is_bundle = (path / MANIFEST_NAME).is_file()
     if is_bundle and given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(
-            text, f"is a bundle, as it was exported; leave out {flags}, or name a model"
-        )
+        raise UsageError(text, f"is a bundle, already exported; leave out {flags}, or name a model")
     if is_bundle or (path.is_dir() and not (path / "config.json").is_file()):
         return BundleSource(path)
     return _model_source(text, options, output=output, force=force)
@@ -72,7 +71,7 @@ def choose_source(text: str, options: ModelOptions, *, output: Path | None, forc
 def _model_source(
     text: str, options: ModelOptions, *, output: Path | None, force: bool
 ) -> ModelSource:
-    """Its bundle goes beside what is written, else where temporary files go."""
+    """Return a model whose bundle goes beside the output, else to temporary files."""
     given = options.model_dump(
         include={"load_format", "quantize", "head_quantize"}, exclude_none=True
     )

@@ -1,4 +1,4 @@
-"""A picture of a fit: loss over expected speed-up."""
+"""Plot of a fit: loss over expected speed-up."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FORMATS = (".png", ".svg")
 
 
 def check_picture(path: Path) -> None:
-    """Raise UsageError for another ending, MissingExtraError without matplotlib."""
+    """Raise UsageError for an unsupported suffix, MissingExtraError without matplotlib."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
     require_extra("plot", "skipdec fit --plot")
 
 
 def plot_fit(fit: Fit, path: Path) -> None:
-    """Draw every candidate that was scored on all examples, the front as a line.
+    """Plot every candidate that was scored on all examples, with the front as a line.
 
-    Errors are one standard error of the difference to full depth.
+    Error bars are one standard error of the difference to full depth.
     """
     check_picture(path)
     save_picture(fit_figure(fit), path)
@@ -35,7 +35,7 @@ def plot_fit(fit: Fit, path: Path) -> None:
 
 @picture_style()
 def fit_figure(fit: Fit) -> Figure:
-    """The picture of ``plot_fit``; its frame is the front's."""
+    """Return the figure of ``plot_fit``, framed to show the front."""
     from matplotlib.figure import Figure
 
     of = fit.config.speedup_of
@@ -65,7 +65,7 @@ def fit_figure(fit: Fit) -> Figure:
     ):
         axes.plot(*point, marker, color=colour, markersize=12, label=name, zorder=3)
     axes.set_xlabel(f"speed-up of {fit.config.speedup_name}, expected")
-    axes.set_ylabel("nats a token")
+    axes.set_ylabel("nats per token")
     axes.legend()
     frame(axes, list(dict.fromkeys([*front, *marked])))
     return figure

@@ -1,4 +1,4 @@
-"""What a fit found, as a JSON document and as tables on a console."""
+"""Report of a fit, as a JSON document and as tables on a console."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from .speed import Speedups
 
-_HEADINGS = ("layers\nrun", "nats\na token", "over {}\n± error")
-_SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # whether of rows that run together
+_HEADINGS = ("layers\nrun", "nats\nper token", "over {}\n± error")
+_SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # True: of rows in flight
     False: ("speed-up\nexpected", "of steps\nalone"),
     True: ("steps of\n{} rows", "with\nprompts"),
 }
@@ -31,10 +31,10 @@ _SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # whether of rows that run 
 def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
     """Return everything as one JSON object.
 
-    ``machine``: what the caller knows about where it ran, e.g. the number of threads. Losses are
-    nats a token; speed-ups are of whole calls, prompts included, and null where nothing was timed;
-    those of ``decode`` are of the steps after the prompt. Where ``slots`` is not null, both are of
-    as many rows that run together.
+    ``machine`` holds the caller's facts about the machine, e.g. the number of threads. Losses are
+    in nats per token; speed-ups are of whole calls, prompts included, and null if nothing was
+    timed; those of ``decode`` are of the steps after the prompt. If ``slots`` is not null, both are
+    of that many rows in flight.
     """
     config, inputs = fit.config, fit.inputs
     manifest = fit.bundle.manifest
@@ -139,9 +139,9 @@ def print_fit(console: Console, fit: Fit) -> None:
 
 def _print_facts(console: Console, fit: Fit) -> None:
     inputs, search = fit.inputs, fit.search
-    origin = "asked for" if fit.config.horizon else "median completion"
+    origin = "requested" if fit.config.horizon else "median completion"
     rounds = ", ".join(f"{count} on {examples}" for count, examples in search.round_sizes)
-    whole = "all of the space" if search.is_exhaustive else "of a larger space"
+    whole = "the whole space" if search.is_exhaustive else "from a larger space"
     console.print(
         f"{len(inputs.examples)} of {len(inputs.data.examples)} examples, horizon "
         f"{inputs.horizon} ({origin}; longest {inputs.longest_completion}), prompt of "
@@ -174,19 +174,19 @@ def _print_front(console: Console, fit: Fit) -> None:
 def _print_choice(console: Console, fit: Fit) -> None:
     chosen, measured, of = fit.chosen, fit.measured, fit.config.speedup_of
     console.print(f"chosen: {format_schedule(chosen.schedule)}")
-    console.print(f"loss {chosen.loss:.4f} nats a token, {_signed(chosen.over_full)} over full")
+    console.print(f"loss {chosen.loss:.4f} nats per token,  {_signed(chosen.over_full)} over full")
     speed = f"speed-up of {fit.config.speedup_name}: expected {chosen.expected.of(of):.3f}×"
     if measured is not None:
         speed += f", measured {measured.of(of):.3f}× ({_other_speedup(measured, of)})"
     console.print(f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes")
     if measured is not None and measured.disturbed:
         console.print(
-            "the machine was disturbed, so what was measured says little; fit again when it is "
-            f"calm: {measured.disturbed}"
+            "the machine was busy, so measurements are unreliable; fit again when it is "
+            f"idle: {measured.disturbed}"
         )
     for entry in fit.rejected:
         console.print(
-            f"passed over, measured at {entry.of(of):.3f}×"
+            f"rejected, measured at {entry.of(of):.3f}×"
             f"{' on a disturbed machine' * bool(entry.disturbed)}: "
             f"{format_schedule(entry.schedule)}"
         )
@@ -205,7 +205,7 @@ def _print_study(console: Console, fit: Fit) -> None:
         for row in fit.sensitivity
     ]
     headings = ("varied", "value", *_headings(fit, "chosen"))
-    title = "Each varied alone; * is the chosen schedule"
+    title = "Variations of one choice; * is the chosen schedule"
     print_table(console, headings, rows, texts=(0, 1), title=title)
 
 

@@ -1,4 +1,4 @@
-"""A search for the schedules that no other beats in both loss and speed."""
+"""Search for Pareto-optimal schedules in loss and speed."""
 
 from __future__ import annotations
 
@@ -15,44 +15,42 @@ from ...runtime.schedule import ExitSchedule
 from .loss import ScoredSchedule, Scorer
 from .space import Point, SearchSpace
 
-_RANDOM_PART = 0.25  # of the budget; the rest goes to neighbours of the front
-_MOVE = 16  # neighbours scored before the front is looked at again
-_KEPT_PART = 0.25  # of the candidates goes on to the next round
+_RANDOM_PART = 0.25  # of the budget; neighbours of the front get the rest
+_MOVE = 16  # neighbours to score before updating the front
+_KEPT_PART = 0.25  # share of candidates that reaches the next round
 _LEAST_KEPT = 12
-_ROUNDS = (1 / 16, 1 / 4, 1.0)  # of the examples
+_ROUNDS = (1 / 16, 1 / 4, 1.0)  # shares of the examples
 _FEWEST_EXAMPLES = 4
 
-Advance = Callable[[str, int], None]  # told what is done and how many texts it took
+Advance = Callable[[str, int], None]  # called with a label and the number of texts it took
 
 
 class SearchConfig(ValidatedConfig):
-    """``budget``: candidates that are scored at all, on the first round's examples."""
+    """Options of the search. ``budget`` is the number of candidates in the first round."""
 
-    budget: Annotated[int, Option()] = Field(
-        default=256, ge=1, description="schedules that are scored"
-    )
-    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="of examples and search")
+    budget: Annotated[int, Option()] = Field(default=256, ge=1, description="schedules to score")
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="for examples and search")
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Candidates that were scored on every example, and how many were on the first ones."""
+    """Candidates scored on every example, and how many were scored on the first ones."""
 
     finalists: tuple[ScoredSchedule, ...]
     num_scored: int
-    is_exhaustive: bool  # every schedule of the space was scored in the first round
+    is_exhaustive: bool  # the first round scored every schedule of the space
     round_sizes: tuple[tuple[int, int], ...]  # (candidates, examples) of each round
 
 
 class ScheduleSearch:
-    """Scores many candidates on few examples, and few on all.
+    """Scores many candidates on few examples, and few candidates on all.
 
-    First round: points at random for a quarter of the budget; then neighbours of the front so far
-    (Pareto local search: Paquete, Chiarandini and Stützle 2004), until the budget is spent or the
-    space is. The quarter nearest the front goes on to four times the examples, and again
-    (successive halving: Jamieson and Talwalkar 2016, with two costs). All candidates see the same
-    examples. Nothing is left out because it has more or fewer layers than another: a model that
-    was tuned to skip may have *less* loss with fewer layers.
+    The first round spends a quarter of the budget on random points, then scores neighbours of the
+    current front (Pareto local search: Paquete, Chiarandini and Stützle 2004) until the budget or
+    the space is exhausted. The quarter nearest the front continues with four times the examples,
+    and again (successive halving: Jamieson and Talwalkar 2016, with two costs). All candidates are
+    scored on the same examples. No candidate is excluded for its number of layers: a model tuned to
+    skip may have *lower* loss with fewer layers.
 
     With 96 examples and a budget of 256: 256 candidates on 6, 64 on 24, 16 on 96.
     """
@@ -75,8 +73,8 @@ class ScheduleSearch:
         self._rounds = sorted(
             {min(total, max(_FEWEST_EXAMPLES, round(total * part))) for part in _ROUNDS}
         )
-        self._known: dict[ExitSchedule, ScoredSchedule] = {}  # asked for by name too
-        self._scored: dict[ExitSchedule, ScoredSchedule] = {}  # in the first round
+        self._known: dict[ExitSchedule, ScoredSchedule] = {}  # also scored by request
+        self._scored: dict[ExitSchedule, ScoredSchedule] = {}  # scored in the first round
         self._origins: dict[ExitSchedule, Point] = {}
 
     def run(self) -> SearchResult:
@@ -98,7 +96,7 @@ class ScheduleSearch:
         return scored
 
     def _explore(self) -> bool:
-        """Spend the budget on the first round; whether that was the whole space."""
+        """Spend the budget on the first round; return True if that covered the whole space."""
         fresh = self._unscored(self._space.shuffled(self._config.seed))
         self._take(fresh, round(self._config.budget * _RANDOM_PART) or 1)
         while (left := self._config.budget - len(self._scored)) > 0:
@@ -108,7 +106,7 @@ class ScheduleSearch:
         return next(fresh, None) is None
 
     def _take(self, points: Iterator[tuple[Point, ExitSchedule]], count: int) -> int:
-        """Score up to ``count`` of ``points``; how many there were."""
+        """Score up to ``count`` of ``points``; return their number."""
         taken = 0
         while taken < count and (entry := next(points, None)) is not None:
             point, schedule = entry
@@ -119,17 +117,17 @@ class ScheduleSearch:
         return taken
 
     def _unscored(self, points: Iterable[Point]) -> Iterator[tuple[Point, ExitSchedule]]:
-        """Points that make a schedule not scored at the time it is asked for."""
+        """Yield points whose schedule has not been scored when they are requested."""
         for point in points:
             schedule = self._space.schedule(point)
             if schedule is not None and schedule not in self._scored:
                 yield point, schedule
 
     def _neighbours_of_front(self) -> list[Point]:
-        """Neighbours of all candidates on the front, those of promising families first.
+        """Yield neighbours of all candidates on the front, from promising families first.
 
-        A family is a placement with a warm-up; what it promises is its least excess so far, and
-        one that was never tried promises most.
+        A family is a placement with a warm-up; its promise is its lowest excess so far, and untried
+        families come first.
         """
         candidates = list(self._scored.values())
         points = [self._origins[candidate.schedule] for candidate in candidates]
@@ -139,7 +137,7 @@ class ScheduleSearch:
             promises[_family(point)] = min(over, promises.get(_family(point), over))
         front = [point for point, over in zip(points, excess, strict=True) if over == 0]
         near = {neighbour for point in front for neighbour in self._space.neighbours(point)}
-        ordered = sorted(near)  # a set's own order differs from one process to the next
+        ordered = sorted(near)  # the order of a set differs between processes
         self._random.shuffle(ordered)
         return sorted(ordered, key=lambda point: promises.get(_family(point), 0.0))
 
@@ -160,7 +158,7 @@ def _family(point: Point) -> tuple[str, int]:
 
 
 def _nearest_front(candidates: Sequence[ScoredSchedule], count: int) -> list[ScoredSchedule]:
-    """The whole front of the first ``count`` examples, and what lies nearest above it."""
+    """Return the whole front of the first ``count`` examples, and the candidates nearest to it."""
     excess = _excess(candidates, count)
     ordered = sorted(range(len(candidates)), key=excess.__getitem__)
     kept = max(_LEAST_KEPT, round(len(candidates) * _KEPT_PART), excess.count(0))
@@ -172,9 +170,9 @@ def _excess(candidates: Sequence[ScoredSchedule], count: int) -> list[float]:
 
 
 def excess_costs(points: Sequence[tuple[float, float]]) -> list[float]:
-    """For each (speed, cost), the cost above the lowest of any point at least as fast.
+    """Return, for each (speed, cost), the excess over the lowest cost of any point as fast.
 
-    0 on the Pareto front, whose points no other beats in both.
+    The excess is 0 on the Pareto front.
 
     >>> excess_costs([(1.0, 2.0), (1.5, 1.0), (2.0, 4.0), (1.2, 3.0)])
     [1.0, 0.0, 0.0, 2.0]

@@ -1,4 +1,4 @@
-"""One thing of a schedule varied alone: what each choice is worth."""
+"""Vary each choice of a schedule alone to measure its effect."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SHAPES: tuple[Mapping[str, object], ...] = (
     {"decay": "step", "steps": 2},
 )
 
-_Change = tuple[str, str, Mapping[str, object]]  # what is varied, its value, the fields
+_Change = tuple[str, str, Mapping[str, object]]  # the varied choice, its value, the fields
 
 
 @dataclass(frozen=True)
 class Variation:
-    """One schedule that differs from the best in one thing."""
+    """A schedule that differs from the best in one choice."""
 
     varied: str  # warm-up, decay, horizon, prompt
     value: str
@@ -35,22 +35,22 @@ class Variation:
 
 @dataclass(frozen=True)
 class SensitivityRow:
-    """What a variation costs and gains on all examples."""
+    """Loss and speed of a variation on all examples."""
 
     variation: Variation
-    is_best: bool  # the best schedule itself
-    loss: float  # nats a token
-    difference: LossDifference  # to the best schedule, paired by example
+    is_best: bool  # True for the best schedule itself
+    loss: float  # nats per token
+    difference: LossDifference  # from the best schedule, paired by example
     speedups: Speedups  # expected
-    average_budget: float  # layers of a generated token, over the same number of tokens for all
+    average_budget: float  # mean layers per generated token, over the same number of tokens for all
 
 
 def variations(best: ExitSchedule, horizons: Mapping[str, int]) -> list[Variation]:
-    """All that fit ``best``; ``horizons`` by name, e.g. median and maximum.
+    """Return all variations of ``best``; ``horizons`` by name, e.g. median and maximum.
 
-    Decay and horizon mean nothing where max and min are equal, so they are left out there; so are
-    warm-ups and prompt rules that the placement does not take. Where only the best one's own value
-    is left, nothing is varied.
+    Decay and horizon have no effect if max and min are equal, so they are left out there, like
+    warm-ups and prompt rules that the placement does not support. A choice with a single value is
+    not varied.
     """
     wanted: list[_Change] = [
         ("warm-up", str(count), {"warmup_layers": count}) for count in _WARMUPS
@@ -73,7 +73,7 @@ def study(
     expected: Callable[[ExitSchedule], Speedups],
     num_tokens: int,
 ) -> tuple[SensitivityRow, ...]:
-    """Score every variation of ``best`` on all examples; ``num_tokens``: for the mean depth."""
+    """Score every variation of ``best`` on all examples; ``num_tokens`` sets the mean depth."""
     rows = []
     for variation in variations(best.schedule, horizons):
         is_best = variation.schedule == best.schedule
@@ -96,7 +96,7 @@ def _fitting(best: ExitSchedule, wanted: Sequence[_Change]) -> Iterator[Variatio
         try:
             yield Variation(varied, value, best.changed(**changes))
         except ScheduleError:
-            continue  # this placement does not take it
+            continue  # not supported by this placement
 
 
 def _shape_name(shape: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""What is fitted: a bundle, or something that becomes one for the time of the fit."""
+"""Sources of a fit: a bundle, or a model that is exported temporarily."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PREFIX = ".skipdec-fit-"
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What can be known before any engine is built or loaded."""
+    """Facts known before any engine is built or loaded."""
 
     model: ModelSpec
     tokenizer: Tokenizer | None
-    schedule: ExitSchedule  # its own
-    prompt_template: str | None = None  # that of its tuning
+    schedule: ExitSchedule  # its own schedule
+    prompt_template: str | None = None  # used for its tuning
 
 
 class Source(Protocol):
@@ -38,27 +38,27 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """As it was given."""
+        """Name as it was given."""
 
     def examine(self) -> SourceFacts:
-        """Check everything that can be checked and change nothing. Raises SkipDecError."""
+        """Check everything that can be checked without changes. Raises SkipDecError."""
 
     def bundle(self, events: Events) -> AbstractContextManager[Path]:
-        """The directory of a bundle, there inside the ``with`` block."""
+        """Return the directory of a bundle that exists inside the ``with`` block."""
 
     def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
-        """Inside that block, with no engine open: leave ``bundle`` behind if that was asked for."""
+        """Keep ``bundle`` if requested; call this inside that block, with no engine open."""
 
 
 @dataclass(frozen=True)
 class BundleSource:
-    """A bundle, which stays as it is."""
+    """A bundle, which is not changed."""
 
     path: Path
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """Path of the bundle."""
         return str(self.path)
 
     def examine(self) -> SourceFacts:
@@ -72,11 +72,11 @@ class BundleSource:
         )
 
     def bundle(self, events: Events) -> AbstractContextManager[Path]:
-        """Its path."""
+        """Return its path."""
         return nullcontext(self.path)
 
     def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
-        """Nothing: ``skipdec schedule set`` changes a bundle's schedule."""
+        """Do nothing, as ``skipdec schedule set`` changes a bundle's schedule."""
         return None
 
 
@@ -84,8 +84,8 @@ class BundleSource:
 class ModelSource:
     """A checkpoint or hub id: exported into ``directory``, fitted, and deleted again.
 
-    ``config.output``: where the bundle, its schedule the chosen one, stays afterwards, on the file
-    system of ``directory``; None: nowhere. Only a bundle that stays is verified by the export.
+    If ``config.output`` is set, the bundle is kept there with the chosen schedule; it must be on
+    the file system of ``directory``. Only a bundle that is kept is verified by the export.
     """
 
     config: ExportConfig
@@ -93,15 +93,15 @@ class ModelSource:
 
     @property
     def name(self) -> str:
-        """The model, as it was given."""
+        """Name of the model as it was given."""
         return self.config.model
 
     def examine(self) -> SourceFacts:
-        """Open the checkpoint and check what an export checks, free disk space among it.
+        """Open the checkpoint and make the checks of an export, including free disk space.
 
         Raises MissingExtraError without torch and onnx, else one error with every problem.
         """
-        require_extra("export", "skipdec fit of a model that is no bundle")
+        require_extra("export", "skipdec fit of a model")
         from ...exporter.pipeline.exporting import plan_export
 
         kept = self.config.output
@@ -111,7 +111,7 @@ class ModelSource:
         except CheckpointError as error:
             if Path(self.name).expanduser().exists():
                 raise
-            problems = (f"is no bundle here; as a model, it {text}" for text in error.problems)
+            problems = (f"is not a bundle here; as a model, it {text}" for text in error.problems)
             raise CheckpointError(error.subject, *problems) from error
         tokenizer = None
         if plan.tokenizer is not None:
@@ -125,18 +125,18 @@ class ModelSource:
 
     @contextmanager
     def bundle(self, events: Events) -> Iterator[Path]:
-        """Export; the directory goes at the end, also after errors and Ctrl-C."""
+        """Export inside the block; the directory is then deleted, even on errors and Ctrl-C."""
         from ...exporter.pipeline.exporting import export
 
         with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.directory) as directory:
-            events.note(f"exporting {self.name} for the time of the fit, into {directory}")
+            events.note(f"exporting {self.name} temporarily, into {directory}")
             path = Path(directory) / "bundle"
             report = export(self._exporting_to(path), events)
             events.note(f"exported: {report.size / 1e6:,.1f} MB in {report.seconds:.0f} s")
             yield path
 
     def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
-        """Give the bundle its schedule and move it to ``config.output``, in one step.
+        """Give the bundle its schedule and move it atomically to ``config.output``.
 
         Raises UsageError and BundleError if that place was taken in the meantime.
         """

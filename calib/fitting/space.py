@@ -1,4 +1,4 @@
-"""The exit schedules that a fit may choose from."""
+"""The search space of a fit: the exit schedules that it may choose from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_EXIT_LAYERS = 24  # deeper models take every second layer, or third, …
 
 
 def default_choices(rules: Registry) -> tuple[str, ...]:
-    """Return what the rules themselves would have tried, e.g. linear, cosine, power:power=2."""
+    """Return the choices that the rules themselves propose, e.g. linear, cosine, power:power=2."""
     return tuple(
         f"{name}:{options}".rstrip(":") for name in rules for options in rules.load(name).searched
     )
@@ -45,11 +45,11 @@ _Choices = Annotated[tuple[T, ...], AfterValidator(_each_once), Field(min_length
 
 
 class SpaceConfig(ValidatedConfig):
-    """What may vary. Decays and placements as ``NAME`` or ``NAME:OPTION=VALUE``.
+    """Choices of a search. Decays and placements are ``NAME`` or ``NAME:OPTION=VALUE``.
 
     Max and min exit layer always vary. Equal max and min is the constant decay, so that one need
-    not be named. Decay on the prompt gains nothing in the steps after it, so it is not tried
-    unless it is named.
+    not be named. Decay on the prompt gains nothing in the steps after it, so it is only tried if
+    named.
     """
 
     decays: Annotated[_Choices[str], Option("--decay", show_default=False)] = Field(
@@ -63,13 +63,13 @@ class SpaceConfig(ValidatedConfig):
     ] = Field(default=WARMUPS, description="repeat (0, 1, 2, 3)")
     prompts: Annotated[_Choices[str], Option("--prompt", show_default=False)] = Field(
         default=PROMPT_DEPTHS[:1],
-        description="repeat: full, decay, for models that were tuned with it (full)",
+        description="repeat: full, decay, for models tuned with it (full)",
     )
 
     def allows(self, schedule: ExitSchedule) -> bool:
-        """Return whether the names that ``schedule`` is made of are among the choices.
+        """Return True if the names in ``schedule`` are among the choices.
 
-        Its horizon, exit layers and the options of its decay and placement are not looked at.
+        Its horizon, exit layers and the options of its decay and placement are ignored.
         """
         decays = {"constant", *(text.partition(":")[0] for text in self.decays)}
         placements = {text.partition(":")[0] for text in self.placements}
@@ -95,7 +95,7 @@ class SpaceConfig(ValidatedConfig):
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """The choices that make up one candidate; several may make the same schedule."""
+    """The choices of one candidate; several points may give the same schedule."""
 
     max_exit_layer: int
     min_exit_layer: int
@@ -105,7 +105,7 @@ class Point:
     prompt: str = "full"
 
     def text(self, horizon: int) -> str:
-        """The schedule's text form."""
+        """Return the schedule's text form."""
         decay, _, decay_options = self.decay.partition(":")
         placement, _, placement_options = self.placement.partition(":")
         options = [
@@ -126,10 +126,10 @@ class Point:
 
 
 class SearchSpace:
-    """All points of a model of ``num_layers`` at one ``horizon``, and which of them are neighbours.
+    """All points of a model of ``num_layers`` at one ``horizon``, and their neighbourhood.
 
-    12 layers and the defaults have 6,624 points and, at a horizon of 26, 2,959 different schedules.
-    Each is made when it is asked for: those of deep models take their time.
+    12 layers with the defaults have 6,624 points and, at a horizon of 26, 2,959 different
+    schedules. Each is created on request, as those of deep models take time.
 
     Raises ScheduleError for a decay, placement or warm-up that fits no exit layers.
     """
@@ -146,7 +146,7 @@ class SearchSpace:
         self._check_choices()
 
     def points(self) -> list[Point]:
-        """Every combination, also those that make no schedule."""
+        """Yield every combination, including those that give no schedule."""
         return [
             Point(largest, smallest, warmup, decay, placement, prompt)
             for prompt in self._config.prompts
@@ -159,27 +159,27 @@ class SearchSpace:
         ]
 
     def shuffled(self, seed: int) -> list[Point]:
-        """All points in an order that ``seed`` decides, those of the first prompt rule first.
+        """Return all points shuffled by ``seed``, those of the first prompt rule first.
 
-        What a prompt rule costs depends little on the rest, so it is enough to meet the others as
-        neighbours of what is good already.
+        The effect of a prompt rule depends little on the other choices, so the others are only
+        tried as neighbours of good points.
         """
         points = self.points()
         random.Random(seed).shuffle(points)
         return sorted(points, key=lambda point: self._config.prompts.index(point.prompt))
 
     def schedule(self, point: Point) -> ExitSchedule | None:
-        """Return what ``point`` makes; None where its choices don't fit one another.
+        """Return the schedule of ``point``; None if its choices are incompatible.
 
-        Points that run the same layers at every token get the same object: bottom does not care
-        for the warm-up, nor full depth for anything.
+        Points that run the same layers at every token get the same object: for example, the warm-up
+        has no effect with placement bottom, nor any choice at full depth.
         """
         if point not in self._schedules:
             self._schedules[point] = self._make(point)
         return self._schedules[point]
 
     def neighbours(self, point: Point) -> Iterator[Point]:
-        """Points that differ in one choice: exit layers and warm-up by one step, names by any.
+        """Yield points that differ in one choice: exit layers and warm-up by one step, or any name.
 
         Both exit layers may also move together.
         """
@@ -208,7 +208,8 @@ class SearchSpace:
                 yield replace(point, prompt=prompt)
 
     def fastest(self) -> tuple[ExitSchedule, ...]:
-        """Those of fewest layers, on the prompt too: all layers of a model have the same size.
+        """Return the schedules with fewest layers, prompt included, as all layers have the same
+        size.
 
         They are equally fast, but 1 layer of 12 may be the last one or the first.
         """
@@ -232,7 +233,7 @@ class SearchSpace:
         return self._representatives.setdefault(_layers_run(schedule), schedule)
 
     def _check_choices(self) -> None:
-        """Each choice must make at least one schedule at the deepest exit layers."""
+        """Check that each choice gives at least one schedule at the deepest exit layers."""
         decays, placements, warmups, prompts = (
             getattr(self._config, name) for name in SpaceConfig.model_fields
         )
@@ -278,5 +279,5 @@ class SearchSpace:
 
 
 def _layers_run(schedule: ExitSchedule) -> tuple[object, ...]:
-    """Equal for schedules that run the same layers for every token, prompts' included."""
+    """Return a key equal for schedules that run the same layers for every token and prompt."""
     return schedule.segments, schedule.prompt_plans

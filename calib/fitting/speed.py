@@ -1,4 +1,4 @@
-"""How fast a schedule is: estimated from bytes and arithmetic, calibrated, measured."""
+"""Speed of a schedule: estimated from bytes and arithmetic, calibrated, measured."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from ...runtime.schedule import ExitSchedule
 from .goal import SpeedupOf
 
 _WARMUP_TOKENS = 4
-_MOST_ROUNDS = 3  # of repetitions, until the machine is calm
-_LEAST_SECONDS = 2.0  # of a round at the speed of its fastest repetition,
+_MOST_ROUNDS = 3  # of repetitions, until the machine is idle
+_LEAST_SECONDS = 2.0  # minimum of a round at the speed of its fastest repetition,
 _MOST_REPETITIONS = 50  # unless that takes more repetitions than these
-_MOST_SLOWED = 2.0  # a call over the sum of its fastest parts, on a calm machine
+_MOST_SLOWED = 2.0  # maximum ratio of a call to the sum of its fastest parts, on an idle machine
 
 _Pair = tuple[Run, Run]  # at full depth and at the schedule
 
 
 @dataclass(frozen=True)
 class Speedups:
-    """Over full depth that writes as many tokens.
+    """Speed-ups over full depth with the same number of tokens.
 
-    ``call``: of the whole call, prompt included, which is what a speed-up means wherever nothing
-    else is said; None where nothing was timed, as bytes don't say how long a prompt takes.
-    ``steps``: of the steps after the prompt. Of one row alone, or of as many as run together, then
-    with the prompts that come in meanwhile.
+    ``call`` is of the whole call, prompt included, the default meaning of a speed-up; None if
+    nothing was timed, as bytes don't predict the time of a prompt. ``steps`` is of the steps after
+    the prompt. They apply to one row, or to several in flight, then with the prompts in between.
     """
 
     steps: float
     call: float | None
 
     def of(self, what: SpeedupOf) -> float:
-        """One of them, which must be known."""
+        """Return the speed-up ``what``, which must be known."""
         value = self.call if what == "call" else self.steps
         assert value is not None, "FitConfig asks for timing where a goal is about calls"
         return value
@@ -45,19 +44,19 @@ class Speedups:
 
 @dataclass(frozen=True)
 class MeasuredSpeedup:
-    """Over full depth, run in turn with it."""
+    """Speed-ups over full depth, run alternately with it."""
 
     schedule: ExitSchedule
     steps: float  # of the steps after the prompt
-    prompt: float  # of all that is not in the steps
-    prompt_share: float  # how much of a call at full depth is not in the steps, 0 … 1
+    prompt: float  # of everything outside the steps
+    prompt_share: float  # share of a full-depth call outside the steps, 0 … 1
     repetitions: int
-    disturbed: str = ""  # what shows that the machine did other work, however often it was measured
-    spread: float = 0.0  # of the times of full depth
+    disturbed: str = ""  # evidence of other work on the machine, in every attempt to measure
+    spread: float = 0.0  # of full depth's times
 
     @property
     def call(self) -> float:
-        """Of the whole call: 3× in the steps, 1× in a prompt of half the time make 1.5×."""
+        """Speed-up of the whole call: 3× in the steps, 1× in a prompt half as long make 1.5×."""
         return _combined(self.prompt_share, 1 / self.prompt, 1 / self.steps)
 
     def of(self, what: SpeedupOf) -> float:
@@ -69,12 +68,13 @@ class MeasuredSpeedup:
 class SpeedModel:
     """Speed-ups at one prompt length and number of tokens, of the steps and of the whole call.
 
-    Of a full-depth step's time, the part ``fixed`` is the same at every depth; the rest goes with
-    the bytes that are read. Of a full-depth prompt's, ``prompt_fixed`` is; the rest goes with its
-    multiply-adds. ``prompt_share`` of a full-depth call is the prompt's; None: not measured.
+    The part ``fixed`` of a full-depth step's time is the same at every depth; the rest is
+    proportional to the bytes read. The part ``prompt_fixed`` of a full-depth prompt is fixed; the
+    rest is proportional to its multiply-adds. ``prompt_share`` is the prompt's share of a
+    full-depth call; None if it was not measured.
 
-    ``slots`` rows run together, each anywhere in its text: a step reads each layer that any of
-    them runs.
+    ``slots`` rows are in flight, each at any position of its text: a step reads each layer that any
+    of them runs.
     """
 
     cost: CostModel
@@ -86,11 +86,11 @@ class SpeedModel:
     slots: int = 1
 
     def predicted(self, schedule: ExitSchedule) -> Speedups:
-        """From bytes and multiply-adds alone, and from the prompt's share where it is known."""
+        """Predict from bytes, multiply-adds and the prompt's share if it is known."""
         return replace(self, fixed=0.0, prompt_fixed=0.0).expected(schedule)
 
     def expected(self, schedule: ExitSchedule) -> Speedups:
-        """With the fixed parts: bytes say 4×, fixed is 0.2, so 1 / (0.2 + 0.8/4) = 2.5×."""
+        """Apply the fixed parts: if bytes predict 4× and fixed is 0.2, 1 / (0.2 + 0.8/4) = 2.5×."""
         steps = _slowed(self.fixed, self._steps_part(schedule))
         if self.prompt_share is None:
             return Speedups(1 / steps, None)
@@ -98,19 +98,19 @@ class SpeedModel:
         return Speedups(1 / steps, _combined(self.prompt_share, prompt, steps))
 
     def allowed(self, schedule: ExitSchedule, what: SpeedupOf) -> float:
-        """The most that bytes, and multiply-adds of the prompt, let ``schedule`` gain.
+        """Return the maximum that bytes, and the prompt's multiply-adds, let ``schedule`` gain.
 
-        A call has steps and a prompt, so it gains no more than the one that gains more.
+        A call consists of steps and a prompt, so it gains no more than the better of the two.
         """
         steps = 1 / self._steps_part(schedule)
         return max(steps, 1 / self._prompt_part(schedule)) if what == "call" else steps
 
     def calibrated(self, measured: MeasuredSpeedup) -> SpeedModel:
-        """Choose the fixed parts so that the expected speed-ups are the measured ones.
+        """Choose the fixed parts so that the expected speed-ups match the measured ones.
 
-        Never below 0, so more than bytes promise is not counted on: where few layers fit into a
-        cache that all of them don't, the fastest schedule gains more than that, and says little
-        about the schedules in between.
+        They are at least 0, so speed-ups beyond the bytes are not extrapolated: if few layers fit a
+        cache that all layers exceed, the fastest schedule gains more, which says little about the
+        schedules in between.
         """
         fixed = _fixed_part(self._steps_part(measured.schedule), 1 / measured.steps)
         prompt_fixed = _fixed_part(self._prompt_part(measured.schedule), 1 / measured.prompt)
@@ -122,7 +122,7 @@ class SpeedModel:
         )
 
     def _steps_part(self, schedule: ExitSchedule) -> float:
-        """Bytes of the steps ÷ those at full depth."""
+        """Return bytes of the steps ÷ those at full depth."""
         if self.slots == 1:
             return 1 / self.cost.bytes_ratio(schedule, [self.prompt_length], self.num_tokens)
         own, full = (
@@ -132,7 +132,7 @@ class SpeedModel:
         return (own.weights + own.kv) / (full.weights + full.kv)
 
     def _prompt_part(self, schedule: ExitSchedule) -> float:
-        """Multiply-adds of the prompt ÷ those at full depth; 1 unless ``prompt=decay``."""
+        """Return multiply-adds of the prompt ÷ those at full depth; 1 unless ``prompt=decay``."""
         if schedule.prompt == "full":
             return 1.0
         lengths = [self.prompt_length]
@@ -151,15 +151,15 @@ def measure_speedup(
 ) -> MeasuredSpeedup:
     """Generate ``num_tokens`` ≥ 2 after ``prompt``, one row, at full depth and at ``schedule``.
 
-    Each repetition runs both, so that drift of the machine's speed hits both; calls of small models
-    are short, so that they are repeated more often than ``repetitions``. Of each step, and of what
-    comes before the first, the fastest repetition counts: on a shared machine others take many
-    times as long, prompts more often than steps, as they are longer. What a `disturbance` shows in,
-    given the speed-up of the steps that bytes ``allowed``, is measured again, three times in all;
-    the result says what disturbed the calmest.
+    Each repetition runs both, so that drift of the machine's speed affects both; short calls of
+    small models are repeated more often than ``repetitions``. The fastest repetition counts, for
+    each step and for the part before the first: on a shared machine others take many times as long,
+    prompts more often than the shorter steps. If a `disturbance` shows, given the speed-up of the
+    steps that bytes ``allowed``, the measurement is repeated, three times in all; the result
+    describes the disturbance of the calmest.
     """
     full = ExitSchedule.full(schedule.num_layers)
-    for warming in (full, schedule):  # on a device all plans, whose graphs are captured on the way
+    for warming in (full, schedule):  # on a device this captures all graphs
         count = _WARMUP_TOKENS if generator.device is None else num_tokens
         timed_run(generator, [prompt], warming, min(count, num_tokens))
     pairs: list[_Pair] = []
@@ -170,15 +170,15 @@ def measure_speedup(
         return _summary(schedule, pairs, added, allowed)
 
     found = calmest(measure_once, allowed)
-    # The fastest parts of all rounds are at least as good as those of the calmest.
+    # The fastest parts of all rounds are at least as fast as those of the calmest.
     whole = _summary(schedule, pairs, pairs, allowed)
     return replace(whole, disturbed=found.disturbed, spread=found.spread)
 
 
 def calmest(measure_once: Callable[[], MeasuredSpeedup], allowed: float) -> MeasuredSpeedup:
-    """Measure until nothing disturbs it, three times in all; return the last, or the calmest.
+    """Measure up to three times until undisturbed; return the last or the calmest result.
 
-    ``allowed``: the speed-up of the steps that bytes allow.
+    ``allowed`` is the speed-up of the steps that bytes allow.
     """
     rounds: list[MeasuredSpeedup] = []
     while len(rounds) < _MOST_ROUNDS and (not rounds or rounds[-1].disturbed):
@@ -195,7 +195,7 @@ def _timed_pairs(
     num_tokens: int,
     repetitions: int,
 ) -> list[_Pair]:
-    """Time full depth and ``schedule`` in turn, ``repetitions`` times or more."""
+    """Time full depth and ``schedule`` alternately, at least ``repetitions`` times."""
     full = ExitSchedule.full(schedule.num_layers)
     pairs: list[_Pair] = []
     fastest = math.inf
@@ -215,7 +215,7 @@ def _summary(
     at_full_depth, at_schedule = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     full_steps, own_steps = _steady_seconds(at_full_depth), _steady_seconds(at_schedule)
     full_prompt, own_prompt = _prompt_seconds(at_full_depth), _prompt_seconds(at_schedule)
-    if schedule.prompt == "full":  # the same work in both, so that a difference is noise
+    if schedule.prompt == "full":  # both do the same work, so a difference is noise
         full_prompt = own_prompt = min(full_prompt, own_prompt)
     steps = full_steps / own_steps
     calls = [deep.wall_seconds for deep, _ in last]
@@ -235,18 +235,18 @@ def _summary(
 
 
 def _steady_seconds(runs: Sequence[Run]) -> float:
-    """Sum over the steps of their minima over the runs; ((1, 9), (2, 2), (1, 3)): 1 + 2."""
+    """Sum the minima over the runs of each step; ((1, 9), (2, 2), (1, 3)): 1 + 2."""
     num_steps = len(runs[0].step_seconds)
     return sum(min(run.step_seconds[step] for run in runs) for step in range(num_steps))
 
 
 def _prompt_seconds(runs: Sequence[Run]) -> float:
-    """Minimum of what the calls take beside their steps."""
+    """Return the minimum time of calls outside their steps."""
     return min(run.wall_seconds - run.decode_seconds for run in runs)
 
 
 def _combined(prompt_share: float, prompt: float, steps: float) -> float:
-    """Speed-up of a call whose prompt and steps take these parts of their full-depth times."""
+    """Return the speed-up of a call whose prompt and steps take these parts of full depth's."""
     return 1 / (prompt_share * prompt + (1 - prompt_share) * steps)
 
 
@@ -255,5 +255,5 @@ def _slowed(fixed: float, part: float) -> float:
 
 
 def _fixed_part(part: float, measured: float) -> float:
-    """``fixed`` for which ``_slowed(fixed, part)`` is ``measured``; 0 at full depth."""
+    """Return ``fixed`` for which ``_slowed(fixed, part)`` is ``measured``; 0 at full depth."""
     return 0.0 if part == 1 else (measured - part) / (1 - part)

@@ -38,7 +38,7 @@ def _end_with_parent() -> None:
 def make(run: Run) -> float:
     """Tune and export the missing parts of ``run``; return the seconds it took.
 
-    An interrupted tuning goes on from its last save. Raises UsageError where the checkpoint was
+    An interrupted tuning continues from its last save. Raises UsageError if the checkpoint was
     made with other options, and what ``tune`` and ``export`` raise.
     """
     begin = perf_counter()

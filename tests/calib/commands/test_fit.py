@@ -40,7 +40,12 @@ def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_tables_go_to_stdout(written: Path) -> None:
     text = (written / "stdout").read_text()
-    for part in ("Pareto front", "chosen: ", "Each varied alone", "horizon 10 (median completion"):
+    for part in (
+        "Pareto front",
+        "chosen: ",
+        "Variations of one choice",
+        "horizon 10 (median completion",
+    ):
         assert part in text
     assert (written / "front.svg").read_text().startswith("<?xml")
 
@@ -87,7 +92,7 @@ def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
     goal = ("--max-loss", "0.001", "-o", output)
     result = run_command("fit", bundle, "--data", data, *goal, *SMALL)
     assert result.returncode == 1, result.stderr
-    assert "can't be met: the least loss" in result.stderr
+    assert "can't be met: the lowest loss" in result.stderr
     assert not output.exists()
     assert not result.stdout
 

@@ -113,7 +113,7 @@ def test_unreachable_speedup_reports_the_best_one() -> None:
 
 @pytest.mark.parametrize(("text", "name"), [("0.5", r"max-loss 0\.5"), ("+0", r"max-loss \+0")])
 def test_unreachable_loss_reports_the_lowest_one(text: str, name: str) -> None:
-    with pytest.raises(SkipDecError, match=rf"{name} .*least loss, 1\.1000 .*full depth has 1\.0"):
+    with pytest.raises(SkipDecError, match=rf"{name} .*lowest loss, 1\.1000 .*full depth has 1\.0"):
         choose(config(MaxLoss.parse(text)), [MIDDLE, FAST], FULL, measuring(1.0))
 
 
@@ -210,7 +210,7 @@ def test_a_goal_for_calls_goes_by_calls() -> None:
 
 
 def test_calls_can_not_be_fitted_untimed() -> None:
-    with pytest.raises(UsageError, match="repetitions is 0, but a prompt's part"):
+    with pytest.raises(UsageError, match="repetitions is 0, but the prompt's part"):
         config(TargetSpeedup(2), repetitions=0, speedup_of="call")
 
 

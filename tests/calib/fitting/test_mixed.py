@@ -108,9 +108,9 @@ def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
     console = Console(width=100, file=io.StringIO(), markup=False, soft_wrap=True)
     print_fit(console, found)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "speed-up of the steps of 3 rows that run together: expected" in text
+    assert "speed-up of the steps of 3 rows in flight: expected" in text
     label = fit_figure(found).axes[0].get_xlabel()
-    assert label == "speed-up of the steps of 3 rows that run together, expected"
+    assert label == "speed-up of the steps of 3 rows in flight, expected"
 
 
 @pytest.mark.parametrize("speedup_of", ["steps", "call"])

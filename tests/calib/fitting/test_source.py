@@ -186,7 +186,7 @@ def test_options_that_do_not_go_together_are_refused(
         ([model, "--fp16", "--dtype", "float32"], 2, "--fp16 | contradicts --dtype float32"),
         ([model, "--load-format", "bin"], 1, "has none of pytorch_model.bin"),
         ([nothing], 1, "is not a bundle"),
-        (["./none.skipdec"], 1, "is no bundle here; as a model, it is not a directory"),
+        (["./none.skipdec"], 1, "is not a bundle here; as a model, it is not a directory"),
         ([model, "--repetitions", "0"], 2, "must be timed; set it to 1 or more, or"),
     ):
         result = CliRunner().invoke(build_app(), ["fit", *map(str, [*arguments, *goal])])
