@@ -1,1 +1,1 @@
-"""What a bundle is and how one engine runs."""
+"""Bundles, and the backends that run single engines."""

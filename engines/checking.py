@@ -1,4 +1,4 @@
-"""Checks that name everything wrong at once: configurations, and one check after another."""
+"""Validated configurations, and a collector for the errors of several checks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .documents import parse_json
 from .errors import ConfigurationError, SkipDecError, UsageError, did_you_mean, shown
 
 if TYPE_CHECKING:
-    MemorySize = int  # a number of bytes; texts such as "1.5GiB" are read
+    MemorySize = int  # bytes; text such as "1.5GiB" is parsed
 else:
     MemorySize = ByteSize
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LONGEST = 2_000  # characters of one problem
-_MOST_UNKNOWN = 10  # fields that are named
-_NO_SIZE = "is {input}, no size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
+_MAX_LENGTH = 2_000  # characters of one problem
+_MAX_UNKNOWN = 10  # fields that are named
+_NO_SIZE = "is {input}, not a size; allowed: e.g. 512MiB, 1.5GiB, 2GB, 1000000"
 _QUOTED = re.compile(r"'([^']*)'")  # how pydantic lists a Literal's values
-_TEXTS: Mapping[str, str] = {  # of pydantic's types of errors; others have pydantic's words
+_TEXTS: Mapping[str, str] = {  # by pydantic's error type; the rest keep pydantic's own words
     "extra_forbidden": "is unknown; {meant}allowed: {fields}",
     "missing": "is missing; {remedy}",
     "greater_than_equal": "is {input}; allowed: {ge} or more",
@@ -40,15 +40,15 @@ _TEXTS: Mapping[str, str] = {  # of pydantic's types of errors; others have pyda
 
 @dataclass(frozen=True)
 class Option:
-    """How a command shows a field: ``Annotated[Path | None, Option("-o", metavar="DIR")]``.
+    """Command-line form of a field: ``Annotated[Path | None, Option("-o", metavar="DIR")]``.
 
-    A field without one is no option. A nested configuration's fields are options beside the
-    others, in its ``panel``, unless it has a ``metavar``: then it is read from one text. What an
-    option says is the field's description.
+    Fields without an Option have no command-line option. The fields of a nested configuration
+    become options in its ``panel``, unless it has a ``metavar``: then one text is parsed. The help
+    text is the field's description.
 
-    ``flag``: a short one stands beside ``--name-of-the-field``, a long one takes its place, as do
-    both: ``-p --prompt``; messages have the first.
-    ``help``: in place of the description. ``null``: the text that stands for None.
+    ``flag``: a short flag is added to ``--field-name``; a long one, or both as in ``-p --prompt``,
+    replaces it, and messages use the first.
+    ``help``: replaces the description. ``null``: the text that means None.
     """
 
     flag: str = ""
@@ -56,13 +56,13 @@ class Option:
     metavar: str | None = None
     help: str | None = None
     null: str | None = None
-    repeated: bool = True  # of a tuple: an option for each entry; False: one text for all
+    repeated: bool = True  # for a tuple: one option per entry; False: one text for all
     is_argument: bool = False
     show_default: bool = True
 
 
 class FrozenModel(BaseModel):
-    """A value of JSON that never changes and refuses unknown fields: a report, a record."""
+    """An immutable JSON value that rejects unknown fields: a report, a record."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,27 +70,27 @@ class FrozenModel(BaseModel):
 class ValidatedConfig(BaseModel):
     """A frozen value with a JSON round trip: ``T.from_json(config.to_json()) == config``.
 
-    Raises UsageError, with every problem at once, for an unknown field or a value that is not
-    allowed, and for what ``_problems`` finds wrong in fields that are right one by one. Problems
-    name fields in backticks, which a command replaces by its options (`ConfigurationError`).
+    Raises UsageError, with every problem at once, for unknown fields, values that are not allowed,
+    and conflicts between fields that ``_problems`` finds. Problems put field names in backticks,
+    which a command replaces by its options (`ConfigurationError`).
 
-    A field has one problem, values are shortened, and of many unknown fields the first are named:
-    neither the message nor its cost grows with what a client sends.
+    Each field has at most one problem, values are shortened, and only the first unknown fields are
+    named: neither the message nor its cost grows with what a client sends.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    if not TYPE_CHECKING:  # type checkers and editors make one of the fields, as of a dataclass
+    if not TYPE_CHECKING:  # type checkers derive one from the fields, as for dataclasses
 
         def __init__(self, /, **values: Any) -> None:  # noqa: ANN401  (pydantic checks every field)
             values = {field: plain(value) for field, value in values.items()}
             name = type(self).__name__
             unknown = [field for field in values if field not in type(self).model_fields]
-            ignored = set(unknown[_MOST_UNKNOWN:])
+            ignored = set(unknown[_MAX_UNKNOWN:])
             try:
                 super().__init__(**{k: v for k, v in values.items() if k not in ignored})
             except ValidationError as error:
-                problems, refused = self._told(error, values)
+                problems, refused = self._described(error, values)
                 if ignored:
                     problems.append(f"and {len(ignored):,} more unknown fields")
                 problems += self._problems_without(refused | ignored, values)
@@ -100,30 +100,30 @@ class ValidatedConfig(BaseModel):
                 raise ConfigurationError(name, *problems)
 
     @classmethod
-    def _told(
+    def _described(
         cls, error: ValidationError, values: Mapping[str, Any]
     ) -> tuple[list[str], set[str | int]]:
-        """Return the sentences for pydantic's errors, one error a field, and the fields."""
+        """Return the messages for pydantic's errors, at most one per field, and the bad fields."""
         problems: list[str] = []
-        told: set[str | int] = set()
+        described: set[str | int] = set()
         refused: set[str | int] = set()
         for item in error.errors(include_url=False):
             field = item["loc"][0] if item["loc"] else ""
             if item["loc"]:
                 refused.add(field)
-            if field in told:
+            if field in described:
                 continue
             if sentences := list(cls._describe(item, values)):
                 problems += sentences
-                told.update(item["loc"][:1])
+                described.update(item["loc"][:1])
         return problems, refused
 
     def _problems(self) -> Iterator[str]:
-        """What the fields get wrong together."""
+        """Yield the conflicts between fields."""
         yield from ()
 
     def _problems_without(self, refused: Set[str | int], values: Mapping[str, Any]) -> list[str]:
-        """What the fields that are not refused get wrong together."""
+        """Return the conflicts between the fields that were not rejected."""
         fields = type(self).model_fields
         if not refused or any(fields[name].is_required() for name in fields if name in refused):
             return []
@@ -135,7 +135,7 @@ class ValidatedConfig(BaseModel):
 
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
-        """The sentences for one of pydantic's errors; a nested configuration has its own."""
+        """Yield the messages for one pydantic error; a nested configuration has its own."""
         names = (place for place in item["loc"] if isinstance(place, str))
         field = ".".join(name if name.isidentifier() else shown(name)[1:-1] for name in names)
         context = item.get("ctx", {})
@@ -143,7 +143,7 @@ class ValidatedConfig(BaseModel):
             case ConfigurationError() as nested:
                 yield from nested.within(field)
             case None if item["type"] == "too_short" and item["input"]:
-                pass  # as its entries were refused, one by one
+                pass  # its entries were rejected one by one
             case SkipDecError() as error:
                 yield from (f"{error.subject} {problem}" for problem in error.problems)
             case error:
@@ -163,7 +163,7 @@ class ValidatedConfig(BaseModel):
 
     @classmethod
     def _allowed(cls, field: str) -> str:
-        """The choices of a field, if it is one."""
+        """Return the allowed values of a Literal field, else ""."""
         info = cls.model_fields.get(field)
         if info is None or get_origin(info.annotation) is not Literal:
             return ""
@@ -174,16 +174,16 @@ class ValidatedConfig(BaseModel):
         return type(self)(**(dict(self) | changes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as a JSON object's values, every field included."""
+        """Return the configuration as JSON values, every field included."""
         return self.model_dump(mode="json")
 
     def to_json(self) -> str:
-        """The text of ``to_dict``, two spaces a level."""
+        """Return ``to_dict`` as text, indented by two spaces."""
         return self.model_dump_json(indent=2)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read what `to_json` wrote. Raises UsageError for broken JSON and bad values."""
+        """Parse the output of `to_json`. Raises UsageError for broken JSON and bad values."""
         document = parse_json(text, UsageError, subject=cls.__name__)
         if not isinstance(document, dict):
             raise UsageError(
@@ -193,19 +193,19 @@ class ValidatedConfig(BaseModel):
 
 
 def _cut(problem: str) -> str:
-    return problem if len(problem) <= _LONGEST else f"{problem[:_LONGEST]}…"
+    return problem if len(problem) <= _MAX_LENGTH else f"{problem[:_MAX_LENGTH]}…"
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401  (any value)
-    """Python's own numbers and lists for numpy's and torch's; anything else as it is.
+    """Convert numpy and torch values to Python's own; anything else is returned unchanged.
 
-    ``np.int64(3)`` and a tensor of no dimensions become 3, an array [[1, 2]] becomes lists.
+    ``np.int64(3)`` and a 0-d tensor become 3, the array [[1, 2]] becomes lists.
     """
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def expanded(path: str | Path) -> Path:
-    """``path`` with the home directory in place of ``~``; as it is where nobody has that name."""
+    """Return ``path`` with ``~`` expanded; unchanged if the home directory is unknown."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -213,7 +213,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:
-    """Numbers from a text, for a tuple's BeforeValidator; anything else is left to the field.
+    """Parse comma-separated numbers, as a tuple's BeforeValidator; other values pass through.
 
     >>> split_at_commas("256, 1024")
     (256, 1024)
@@ -222,14 +222,14 @@ def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:
         return value
     words = tuple(word.strip() for word in value.split(","))
     if not all(word.isdecimal() for word in words):
-        raise ValueError(f"allowed: whole numbers with commas, e.g. {example}")
+        raise ValueError(f"allowed: comma-separated whole numbers, e.g. {example}")
     return tuple(map(int, words))
 
 
 class Problems:
-    """Runs checks one after another and keeps what each of them raises.
+    """Runs checks one after another and collects the errors they raise.
 
-    ``subject`` names what all the checks are for, e.g. ``export``.
+    ``subject`` names what is being checked, e.g. ``export``.
     """
 
     def __init__(self, subject: str) -> None:
@@ -237,7 +237,7 @@ class Problems:
         self.errors: list[SkipDecError] = []
 
     def attempt(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return the check's result, None if it failed."""
+        """Return the check's result, or None if it failed."""
         try:
             return check(*args, **kwargs)
         except SkipDecError as error:
@@ -245,7 +245,7 @@ class Problems:
             return None
 
     def error(self) -> SkipDecError:
-        """One error with every problem kept; the only one itself, so that its type is not lost."""
+        """Return one error with all problems; a single error is returned as it is."""
         if len(self.errors) == 1:
             return self.errors[0]
         return UsageError(

@@ -1,4 +1,4 @@
-"""JSON files: read within bounds, whoever wrote them, and sealed with their own digest."""
+"""JSON from untrusted files, read within bounds, and documents sealed with their own digest."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 from .errors import SkipDecError
 
-MAX_BYTES = 16 * 2**20  # parsed, the worst JSON takes twenty times its size
+MAX_BYTES = 16 * 2**20  # parsed JSON takes up to twenty times its size in memory
 MAX_NESTING = 100
 
-_YIELDING: Mapping[str, Any] = {  # Python functions, before which threads may switch
+_YIELDING: Mapping[str, Any] = {  # Python functions: other threads may run before each call
     "parse_int": lambda digits: int(digits),
     "parse_float": lambda digits: float(digits),
 }
@@ -41,8 +41,7 @@ def read_json(
 ) -> Any:  # noqa: ANN401  (any JSON value)
     """Return the value of the JSON file ``path``; see ``read_file`` and ``parse_json``.
 
-    Problems are raised as ``raises(subject, "…; remedy")``, the subject being the path unless it
-    is given.
+    Problems are raised as ``raises(subject, "…; remedy")``; the default subject is the path.
     """
     subject = subject or str(path)
     content = read_file(path, raises, subject=subject, remedy=remedy, limit=limit)
@@ -57,9 +56,9 @@ def read_file(
     remedy: str = "",
     limit: int = MAX_BYTES,
 ) -> bytes:
-    """Return the bytes of ``path``: a regular file of at most ``limit`` bytes, or a link to one.
+    """Return the content of ``path``: a regular file of at most ``limit`` bytes, or a link to one.
 
-    Anything else, a pipe or a device, say, is refused before it is read: nothing waits.
+    Other kinds of files, such as pipes and devices, are rejected unread, so the call can't block.
     """
     try:
         with open_regular(path) as file:
@@ -69,12 +68,12 @@ def read_file(
     else:
         if len(content) <= limit:
             return content
-        problem = f"is larger than {limit:,} bytes, the most that is read"
+        problem = f"is larger than {limit:,} bytes, the limit"
     raise raises(subject or str(path), _advised(problem, remedy)) from None
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open ``path`` for reading; OSError unless it is a regular file, or a link to one."""
+    """Open ``path`` for reading. Raises OSError unless it is a regular file or a link to one."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
@@ -97,12 +96,13 @@ def parse_json(
 ) -> Any:  # noqa: ANN401  (any JSON value)
     """Return the value of JSON text in UTF-8.
 
-    ``yields``: other threads may run between two numbers, at twice the time for each.
+    ``yields`` lets other threads run between two numbers; parsing a number then takes twice as
+    long.
 
-    Raises for broken text, half a surrogate pair, numbers of more than 4,300 digits, and for
-    nesting deeper than ``MAX_NESTING``, which would end in RecursionError here or further on.
-    ``exact`` also refuses what readers in other languages refuse or take for something else:
-    numbers that are not finite, integers of more than 64 bits, and a key twice in one object.
+    Raises for invalid JSON, lone surrogates, numbers of more than 4,300 digits, and nesting deeper
+    than ``MAX_NESTING``, which would end in RecursionError here or later. ``exact`` also rejects
+    what other languages' parsers reject or read differently: numbers that are not finite, integers
+    of more than 64 bits, and duplicate keys.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
@@ -118,7 +118,7 @@ def parse_json(
 
 
 def _unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object of ``members``; ValueError where a key comes twice."""
+    """Return a JSON object of ``members``. Raises ValueError for a duplicate key."""
     made = dict(members)
     if len(made) < len(members):
         counts = Counter(key for key, _ in members)
@@ -141,7 +141,7 @@ def _finite(text: str) -> float:
     return value
 
 
-EXACT: Mapping[str, Any] = {  # arguments of json.loads; what it refuses is a ValueError
+EXACT: Mapping[str, Any] = {  # arguments of json.loads; violations raise ValueError
     "object_pairs_hook": _unique_members,
     "parse_int": _integer,
     "parse_float": _finite,
@@ -150,7 +150,7 @@ EXACT: Mapping[str, Any] = {  # arguments of json.loads; what it refuses is a Va
 
 
 def _value_problem(document: Any) -> str | None:  # noqa: ANN401
-    """Walk the value level by level, without recursion."""
+    """Return the problem with the value, if any; walks it level by level, without recursion."""
     level = [document]
     for _ in range(MAX_NESTING):
         texts = [value for value in level if isinstance(value, str)]
@@ -162,7 +162,7 @@ def _value_problem(document: Any) -> str | None:  # noqa: ANN401
             elif isinstance(value, list):
                 inner += value
         for text in texts:
-            text.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
+            text.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
         if not inner:
             return None
         level = inner

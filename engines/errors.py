@@ -1,7 +1,7 @@
-"""The one tree of errors that skipdec raises on purpose.
+"""Exception classes that skipdec raises on purpose, and helpers that format their messages.
 
 Every message reads ``subject | what is wrong, the value seen, what is allowed, what to do``.
-Problems of one subject are collected and raised together:
+Problems with the same subject are collected and raised together:
 
 >>> raise UsageError("SamplingParams", "top_p is 1.5; allowed: 0 < top_p <= 1", "n is 0; ...")
 Traceback (most recent call last):
@@ -17,29 +17,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
-_LONG = 100  # characters: no slip of the pen, and slow to compare
-_MANY = 100  # words: a comparison takes 0.1 ms, and a line of JSON may have a million keys
-_SHOWN = 80  # characters of a value
-_MOST_BITS = 10_000  # of a number; Python refuses to write more than 4,300 digits
-MOST_PROBLEMS = 10  # of one kind that are listed
-_MOST_CHARACTERS = 4_000  # of a message to a client
+_MAX_WORD_LENGTH = 100  # characters; a longer word is not a typo and is slow to compare
+_MAX_WORDS = 100  # words; each comparison takes 0.1 ms, and a JSON object may have a million keys
+_SHOWN_LENGTH = 80  # characters
+_MAX_BITS = 10_000  # Python refuses to print integers of more than 4,300 digits
+MOST_PROBLEMS = 10  # listed per kind
+_MAX_MESSAGE_LENGTH = 4_000  # of a message sent to a client
 _BRACKETS: Mapping[type, tuple[str, str]] = {
     list: ("[", "]"),
     dict: ("{", "}"),
     tuple: ("(", ")"),
 }
-_FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # as configurations write a field's name
+_FIELD = re.compile(r"`([A-Za-z_][\w.]*)`")  # configurations put field names in backticks
 
 
 def did_you_mean(word: object, allowed: Iterable[str], *, among: int = 1) -> str:
-    """The question that stands before what is allowed; "" where nothing is near.
+    """Return "did you mean …? " for the nearest allowed word, or "" if none is near.
 
-    ``among``: how many words are looked at in one go; of more than a hundred none is compared.
+    ``among``: the number of words checked by the caller; above 100, nothing is compared.
 
     >>> f"'liner' is unknown; {did_you_mean('liner', ['linear', 'power'])}allowed: linear, power"
     "'liner' is unknown; did you mean 'linear'? allowed: linear, power"
     """
-    if not isinstance(word, str) or len(word) > _LONG or among > _MANY:
+    if not isinstance(word, str) or len(word) > _MAX_WORD_LENGTH or among > _MAX_WORDS:
         return ""
     near = get_close_matches(word, list(allowed), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
@@ -52,16 +52,16 @@ def shown(value: object) -> str:
     ("'2x'", '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 2…')
     """
     parts: list[str] = []
-    _write(value, parts, _SHOWN)
+    _write(value, parts, _SHOWN_LENGTH)
     text = "".join(parts)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
 
 
 def _write(value: object, parts: list[str], room: int) -> int:
-    """Append what ``repr(value)`` begins with, ``room`` characters or more; return what is left."""
+    """Append at least the first ``room`` characters of ``repr(value)``; return the room left."""
     if isinstance(value, str | bytes):
         text = repr(value[: max(room, 0) + 1])
-    elif type(value) is int and value.bit_length() > _MOST_BITS:
+    elif type(value) is int and value.bit_length() > _MAX_BITS:
         text = f"a number of {value.bit_length():,} bits"
     elif type(value) in _BRACKETS and value:
         return _write_entries(value, parts, room)
@@ -90,7 +90,7 @@ def _write_entries(value: Any, parts: list[str], room: int) -> int:  # noqa: ANN
 
 
 def few(problems: Sequence[str], count: int | None = None) -> list[str]:
-    """Return the first of ``problems``, and how many there are beyond: ``count`` in all.
+    """Return the first problems, and a line that counts the rest of ``count`` in total.
 
     >>> few(["a is 1", "b is 2"], 1000)
     ['a is 1', 'b is 2', 'and 998 more like these']
@@ -101,17 +101,17 @@ def few(problems: Sequence[str], count: int | None = None) -> list[str]:
 
 
 def brief(message: str) -> str:
-    """Return ``message``, cut where it is longer than a client is sent."""
-    if len(message) <= _MOST_CHARACTERS:
+    """Return ``message``, truncated to the length that clients are sent."""
+    if len(message) <= _MAX_MESSAGE_LENGTH:
         return message
-    return f"{message[:_MOST_CHARACTERS]}… (cut; {len(message):,} characters)"
+    return f"{message[:_MAX_MESSAGE_LENGTH]}… (cut; {len(message):,} characters)"
 
 
 class SkipDecError(Exception):
-    """Base of every error that skipdec raises on purpose.
+    """Base class of every error that skipdec raises on purpose.
 
-    ``subject`` names what was looked at (a file, a parameter, a layer); each problem says what is
-    wrong, the value seen, what is allowed and what to do. ``exit_code`` is the command line's.
+    ``subject`` names the file, parameter or layer at fault. Each problem says what is wrong, the
+    value seen, what is allowed and what to do. ``exit_code`` is the command line's exit status.
     """
 
     exit_code: ClassVar[int] = 1
@@ -131,25 +131,25 @@ class SkipDecError(Exception):
 
 
 class UsageError(SkipDecError, ValueError):
-    """A value given by the caller is not allowed; nothing was started."""
+    """A value given by the caller is not allowed; no work was started."""
 
     exit_code = 2
 
 
 class ConfigurationError(UsageError):
-    """Fields that are not allowed; ``problems`` have their names in backticks until here."""
+    """Some fields are not allowed; the given ``problems`` mark field names with backticks."""
 
     def __init__(self, subject: str, *problems: str) -> None:
         self._marked = problems
         super().__init__(subject, *(_FIELD.sub(r"\1", problem) for problem in problems))
 
     def within(self, field: str) -> Iterator[str]:
-        """The problems, marked, of a configuration that has this one in ``field``."""
+        """Yield the marked problems of an outer configuration that has this one in ``field``."""
         for problem in self._marked:
             yield _FIELD.sub(rf"`{field}.\1`", problem)
 
     def without(self, fields: Set[str | int]) -> list[str]:
-        """The problems, marked, that name none of ``fields``."""
+        """Return the marked problems that mention none of ``fields``."""
         return [
             problem
             for problem in self._marked
@@ -157,7 +157,7 @@ class ConfigurationError(UsageError):
         ]
 
     def named(self, subject: str, names: Mapping[str, str]) -> UsageError:
-        """The same for someone who knows fields by other ``names``: a command's user."""
+        """Return the error with fields renamed by ``names``, e.g. to a command's options."""
         problems = (
             _FIELD.sub(lambda match: names.get(match[1], match[1]), problem)
             for problem in self._marked
@@ -166,11 +166,11 @@ class ConfigurationError(UsageError):
 
 
 class ScheduleError(UsageError):
-    """An exit schedule is malformed, leaves a hole in a KV cache, or belongs to another depth."""
+    """An exit schedule is malformed, leaves a hole in a KV cache, or is for another depth."""
 
 
 class CapacityError(UsageError):
-    """A request needs more memory or positions than there are; the numbers are in the text."""
+    """A request needs more memory or positions than available; the message has the numbers."""
 
 
 class UnsupportedModelError(UsageError):
@@ -178,13 +178,13 @@ class UnsupportedModelError(UsageError):
 
 
 class EnvironmentMismatchError(SkipDecError):
-    """This machine or installation can't do what was asked; both sides are named."""
+    """This machine or installation can't do what was requested; the message names both."""
 
     exit_code = 3
 
 
 class MissingExtraError(EnvironmentMismatchError, ImportError):
-    """An optional dependency is not installed; the text holds the pip command."""
+    """An optional dependency is not installed; the message contains the pip command."""
 
 
 class BundleError(SkipDecError):
@@ -192,27 +192,27 @@ class BundleError(SkipDecError):
 
 
 class CheckpointError(SkipDecError):
-    """A checkpoint can't be read: a tensor or file is missing, or has another shape or type."""
+    """A checkpoint can't be read: a tensor or file is missing or has the wrong shape or dtype."""
 
 
 class EngineBuildError(SkipDecError):
-    """TensorRT refused an engine, crashed, was stopped, or built another than was asked for."""
+    """TensorRT refused an engine, crashed, was stopped, or built a different engine."""
 
 
 class DeviceError(SkipDecError):
-    """The device or its driver refused a call; the text holds its own words."""
+    """The device or its driver refused a call; the message quotes it."""
 
 
 class LogitsError(SkipDecError):
-    """A row's logits allow no token to be chosen: NaN, infinite, or all of them excluded."""
+    """No token can be chosen from a row's logits: they are NaN, infinite, or all excluded."""
 
 
 class VerificationError(SkipDecError):
-    """An engine does not compute what its reference does; the worst tensor is named."""
+    """An engine's output differs from its reference; the worst tensor is named."""
 
 
 class OverloadedError(SkipDecError):
-    """Too much waits already; nothing was queued. Try again after ``retry_after`` seconds."""
+    """The queue is full and nothing was added to it; retry after ``retry_after`` seconds."""
 
     def __init__(self, subject: str, *problems: str, retry_after: float = 1.0) -> None:
         super().__init__(subject, *problems)
@@ -220,7 +220,7 @@ class OverloadedError(SkipDecError):
 
 
 class WorkerDiedError(SkipDecError):
-    """The process that ran a request has ended, and with it the text; it may be asked for again."""
+    """The worker process that ran a request died, and its text is lost; it may be retried."""
 
 
 class ClosedError(SkipDecError, RuntimeError):

@@ -1,7 +1,7 @@
-"""Where tensors lie: on the host, as numpy arrays, or on a device, as addresses.
+"""Memory for tensors: numpy arrays on the host, addresses on a device.
 
-A backend's ``Memory`` hands out flat buffers and views them as tensors, so that pools and KV
-caches need not know where their bytes are.
+A backend's ``Memory`` allocates flat buffers and views them as tensors, so pools and KV caches
+don't depend on where the bytes are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from .cgroups import memory_limit
 from .errors import CapacityError
@@ -35,18 +36,18 @@ ITEM_BYTES: Mapping[str, int] = {
 }
 
 _HOST_ALIGNMENT = 64  # a cache line
-_HELD_AS: Mapping[DType, str] = {"bfloat16": "uint16"}  # what numpy has no type for
-WEIGHTS_ALIGNMENT = 4096  # bytes: weights files are memory-mapped in pages
+_HELD_AS: Mapping[DType, str] = {"bfloat16": "uint16"}  # dtypes that numpy lacks
+WEIGHTS_ALIGNMENT = 4096  # bytes; weights files are memory-mapped in pages
 
 
 def numpy_dtype(dtype: DType) -> str:
-    """The name of numpy's type for ``dtype``; the bits of a bfloat16 are held as a uint16."""
+    """Return the name of numpy's type for ``dtype``; a bfloat16's bits are held as a uint16."""
     return _HELD_AS.get(dtype, dtype)
 
 
 @dataclass(eq=False)
 class DeviceBuffer:
-    """Flat device memory, ``nbytes`` from ``address`` on; whoever allocated it frees it."""
+    """Flat device memory: ``nbytes`` from ``address``. Its allocator frees it."""
 
     address: int
     nbytes: int
@@ -54,7 +55,7 @@ class DeviceBuffer:
 
 @dataclass(frozen=True, eq=False)
 class DeviceTensor:
-    """A C-contiguous tensor in device memory; holding it keeps its buffer allocated."""
+    """A C-contiguous tensor in device memory; it keeps its buffer allocated."""
 
     address: int
     shape: tuple[int, ...]
@@ -63,7 +64,7 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor, from ``address`` on."""
+        """Return the size of the tensor in bytes."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     def __getitem__(self, rows: slice) -> DeviceTensor:
@@ -87,35 +88,35 @@ CacheRow = tuple[Tensor, int]
 class Memory(ABC):
     """Memory that the engines of one backend can be bound to.
 
-    Copies are ordered with the backend's engines: they see what was enqueued before them.
+    Copies are ordered with the backend's engines: they see the results of all earlier calls.
     """
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate ``nbytes``, aligned for the backend's kernels, contents undefined.
+        """Allocate ``nbytes``, aligned for the backend's kernels, with undefined contents.
 
-        Freed with the last reference. Raises CapacityError if there is no such memory.
+        Freed with the last reference. Raises CapacityError if the memory is not available.
         """
 
     @abstractmethod
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Tensor:
-        """View the beginning of ``buffer`` as a C-contiguous tensor."""
+        """View the start of ``buffer`` as a C-contiguous tensor."""
 
     @abstractmethod
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of one row of [rows, N, T, W] over another's."""
+        """Copy ``length`` positions of row ``source`` of a cache [rows, N, T, W] to ``target``."""
 
     @abstractmethod
     def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
-        """The same from a row of one cache to one of another, whose T may differ."""
+        """Copy the first ``length`` positions between rows of two caches, whose T may differ."""
 
     @abstractmethod
     def available_bytes(self) -> int:
-        """Bytes that KV caches may take unless the user says otherwise."""
+        """Return the number of bytes that KV caches may use unless the user sets a limit."""
 
 
 class HostMemory(Memory):
-    """numpy arrays, of `numpy_dtype`."""
+    """Host memory as numpy arrays of `numpy_dtype`."""
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocate a flat array; its pages become resident when they are first touched."""
@@ -124,30 +125,31 @@ class HostMemory(Memory):
         except MemoryError as error:
             raise CapacityError(
                 "memory of this machine",
-                f"{nbytes:,} bytes needed at once can't be had; use a smaller batch, shorter "
+                f"{nbytes:,} bytes could not be allocated; use a smaller batch, shorter "
                 "sequences or fewer layers",
             ) from error
         start = -memory.ctypes.data % _HOST_ALIGNMENT
         return memory[start : start + nbytes]
 
+    @override
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Array:
-        """See Memory."""
         nbytes = math.prod(shape) * ITEM_BYTES[dtype]
         return cast(Array, buffer)[:nbytes].view(numpy_dtype(dtype)).reshape(shape)
 
+    @override
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
-        """See Memory."""
         self.copy_between((cache, target), (cache, source), length)
 
+    @override
     def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
-        """See Memory."""
         (to, to_row), (held, held_row) = target, source
         cast(Array, to)[to_row, :, :length] = cast(Array, held)[held_row, :, :length]
 
     def available_bytes(self) -> int:
-        """Half of what this process leaves of the memory that it may use.
+        """Return half of the memory that this process may still use.
 
-        That is the machine's, or what control groups allow. 16 GiB, of which weights hold 4: 6.
+        The limit is the machine's memory or that of its control groups: of 16 GiB with 4 GiB of
+        weights loaded, 6 GiB.
         """
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         allowed = min(machine, memory_limit() or machine)
@@ -155,7 +157,7 @@ class HostMemory(Memory):
 
 
 def anonymous_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """RssAnon of this process: memory without mapped files, in bytes; 0 where there is no /proc."""
+    """Return this process's anonymous memory (RssAnon) in bytes; 0 without /proc."""
     lines = status.read_text().splitlines() if status.exists() else []
     sizes = [int(line.split()[1]) for line in lines if line.startswith("RssAnon:")]
     return 1024 * sum(sizes)

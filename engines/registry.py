@@ -1,4 +1,4 @@
-"""Named choices that load on first use."""
+"""A table of named choices that are imported on first use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PACKAGE = __name__.rsplit(".", 2)[0]
 
 
 class Registry(Mapping[str, str]):
-    """A read-only table of ``name -> "folder.module:Attribute"``, imported when asked for.
+    """A read-only table of ``name -> "folder.module:Attribute"``, imported on first use.
 
     >>> sizes = Registry("size", {"tensor": "engines.memory:Tensor"})
     >>> sizes.load("tensor")
     <class 'skipdec.engines.memory.Tensor'>
 
-    ``group``: the entry point group by which other installed packages add classes. Each has to be
-    a subclass of the one that ``base`` names, written as an entry. A name of our own can't be
-    replaced: such an entry point is ignored with a RuntimeWarning.
+    ``group``: the entry point group through which other installed packages add classes. Each class
+    must be a subclass of ``base``, written as an entry. Built-in names can't be replaced: such an
+    entry point is ignored with a RuntimeWarning.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class Registry(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def load(self, name: str) -> Any:  # noqa: ANN401  (each registry documents what it holds)
+    def load(self, name: str) -> Any:  # noqa: ANN401  (each registry documents its values)
         """Import and return the attribute registered under ``name``.
 
-        Raises UsageError, naming the allowed values, for an unknown name; and
-        EnvironmentMismatchError for an entry point whose class can't be imported or is not one.
+        Raises UsageError, naming the allowed values, for an unknown name, and
+        EnvironmentMismatchError for an entry point that can't be imported or has another type.
         """
         if name in self._own:
             return load(self._own[name])
@@ -66,7 +66,7 @@ class Registry(Mapping[str, str]):
 
     @cached_property
     def _added(self) -> dict[str, EntryPoint]:
-        """The entry points of installed packages, by name."""
+        """Return the entry points of installed packages by name."""
         added: dict[str, EntryPoint] = {}
         for point in entry_points(group=self._group) if self._group else ():
             if point.name in self._own or point.name in added:
@@ -80,7 +80,7 @@ class Registry(Mapping[str, str]):
         return added
 
     def _load_added(self, point: EntryPoint) -> Any:  # noqa: ANN401  (see load)
-        remedy = "mend or uninstall that package"
+        remedy = "fix or uninstall that package"
         try:
             found = point.load()
         except (ImportError, AttributeError) as error:
@@ -98,14 +98,14 @@ def _described(point: EntryPoint) -> str:
     return f"entry point {point.group}:{point.name}{package}"
 
 
-def load(entry: str) -> Any:  # noqa: ANN401  (whoever names it knows what it is)
-    """Import and return the attribute that ``entry``, ``folder.module:Attribute``, names."""
+def load(entry: str) -> Any:  # noqa: ANN401  (the caller knows the type)
+    """Import and return the attribute named by ``entry``, a ``folder.module:Attribute``."""
     module, _, attribute = entry.partition(":")
     return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of ``package``: each name comes from its module, once it is used.
+    """Return a ``__getattr__`` for ``package`` that imports each name on first use.
 
     ``__getattr__ = lazy_names(__name__, {"evaluate": ".evaluation"})``
     """

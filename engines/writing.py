@@ -1,4 +1,4 @@
-"""Writes that name their file where the system refuses them: a full disk's error has no name."""
+"""Context managers that add the missing file name to an OSError raised by a write."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_FULL = 2**20  # bytes; a disk with less has refused what a library could not write
+_FULL = 2**20  # free bytes below which a library's failed write is blamed on a full disk
 
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Give an OSError that names no file the name ``path``: write() does not know it.
+    """Set the filename of an OSError that has none to ``path``: write() does not know the name.
 
     >>> with naming_file(Path("weights.bin")):
     ...     os.write(descriptor, content)
@@ -32,7 +32,7 @@ def naming_file(path: Path) -> Iterator[None]:
 def naming_full_disk(directory: Path, *libraries: type[Exception]) -> Iterator[None]:
     """Turn a library's own error into OSError (ENOSPC) if the disk of ``directory`` is full.
 
-    ``libraries``: the types in which they report a write that failed, such as SafetensorError.
+    ``libraries``: exception types that report a failed write, such as SafetensorError.
     """
     try:
         with naming_file(directory):
@@ -44,6 +44,6 @@ def naming_full_disk(directory: Path, *libraries: type[Exception]) -> Iterator[N
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write ``content``, texts as UTF-8, to the file ``path``. Raises OSError with its name."""
+    """Write ``content`` (text as UTF-8) to ``path``. An OSError carries the file's name."""
     with naming_file(path):
         path.write_bytes(content.encode() if isinstance(content, str) else content)

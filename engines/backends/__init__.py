@@ -1,1 +1,1 @@
-"""How one engine runs: the protocol, ONNX Runtime, and the devices."""
+"""Backends that run single engines: the protocol, ONNX Runtime, and the devices."""

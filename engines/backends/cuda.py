@@ -1,4 +1,4 @@
-"""CUDA behind the Device protocol, through NVIDIA's own bindings (``cuda.bindings.runtime``)."""
+"""The Device protocol on CUDA, through NVIDIA's own bindings (``cuda.bindings.runtime``)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ..errors import CapacityError, DeviceError, EnvironmentMismatchError, MissingExtraError
 from ..memory import Array
@@ -27,11 +28,11 @@ except ImportError as error:
 
 
 class CudaDevice(Device):
-    """One GPU and one stream of its own, which does not wait for the default stream.
+    """One GPU and a stream of its own, which does not wait for the default stream.
 
-    Every method makes the GPU the calling thread's current one, as libraries that take the
-    stream expect, so a device may be used from several threads, one at a time. Raises
-    EnvironmentMismatchError if there is no such GPU or no driver for it.
+    Every method makes the GPU the calling thread's current one, as libraries that take the stream
+    expect, so several threads may use a device, one at a time. Raises EnvironmentMismatchError if
+    the GPU or its driver is missing.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -39,25 +40,25 @@ class CudaDevice(Device):
         self._index = index
         self._is_capturing = False
         self._row_copy: RowCopy | None = None
-        self._unfreed: list[Callable[[], None]] = []  # given up during a capture
-        self._freeing = RLock()  # finalizers run in any thread, and within each other
+        self._unfreed: list[Callable[[], None]] = []  # released during a capture
+        self._freeing = RLock()  # finalizers run in any thread, and may nest
         self._stream = self._call(runtime.cudaStreamCreateWithFlags, runtime.cudaStreamNonBlocking)
         self._is_open = True
 
     @property
+    @override
     def name(self) -> str:
-        """See Device."""
         properties = self._call(runtime.cudaGetDeviceProperties, self._index)
         return bytes(properties.name).split(b"\0")[0].decode()
 
     @property
+    @override
     def index(self) -> int:
-        """See Device."""
         return self._index
 
     @property
+    @override
     def compute_capability(self) -> str:
-        """See Device."""
         attributes = runtime.cudaDeviceAttr
         major, minor = (
             self._call(runtime.cudaDeviceGetAttribute, attribute, self._index)
@@ -69,16 +70,16 @@ class CudaDevice(Device):
         return f"{major}.{minor}"
 
     @property
+    @override
     def stream(self) -> int:
-        """See Device."""
         return int(self._stream)
 
     def allocate(self, nbytes: int) -> int:
-        """See Device; cudaMalloc, which aligns to 256 bytes. Not allowed during a capture."""
+        """Allocate by cudaMalloc, aligned to 256 bytes; not allowed during a capture."""
         self._make_current()
         error, address = runtime.cudaMalloc(max(nbytes, 1))
         if error == runtime.cudaError_t.cudaErrorMemoryAllocation:
-            runtime.cudaGetLastError()  # or other libraries would take it for their own
+            runtime.cudaGetLastError()  # clears the error, which other libraries would see
             free, total = self.memory_info()
             raise CapacityError(
                 f"memory of {self.name}",
@@ -89,11 +90,11 @@ class CudaDevice(Device):
         return int(address)
 
     def free(self, address: int) -> None:
-        """See Device; waits for the stream, or for the end of a capture that is going on."""
+        """Free the memory after synchronising, or at the end of a running capture."""
         self._give_up(lambda: self._call(runtime.cudaFree, address))
 
+    @override
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """See Device."""
         size = max(nbytes, 1)
         address = self._call(runtime.cudaHostAlloc, size, runtime.cudaHostAllocDefault)
         memory = (ctypes.c_uint8 * size).from_address(int(address))
@@ -103,18 +104,19 @@ class CudaDevice(Device):
         array[...] = 0
         return array
 
+    @override
     def copy_to_device(self, address: int, source: Array) -> None:
-        """See Device."""
         assert source.flags.c_contiguous
         kind = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         self._enqueue(runtime.cudaMemcpyAsync, address, source.ctypes.data, source.nbytes, kind)
 
+    @override
     def copy_to_host(self, target: Array, address: int) -> None:
-        """See Device."""
         assert target.flags.c_contiguous
         kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._enqueue(runtime.cudaMemcpyAsync, target.ctypes.data, address, target.nbytes, kind)
 
+    @override
     def copy_strided(
         self,
         target: int,
@@ -125,29 +127,28 @@ class CudaDevice(Device):
         height: int,
         source_pitch: int | None = None,
     ) -> None:
-        """See Device."""
         read_pitch = pitch if source_pitch is None else source_pitch
         kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         copy = runtime.cudaMemcpy2DAsync
         self._enqueue(copy, target, pitch, source, read_pitch, width, height, kind)
 
     def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
-        """See Device; the first call, which loads the kernel, is not allowed during a capture."""
+        """Copy rows by a kernel; its first launch, which loads it, must precede any capture."""
         self._make_current()
         if self._row_copy is None:
             self._row_copy = RowCopy()
         self._row_copy.launch(self.stream, target, source, index, rows=rows, row_bytes=row_bytes)
 
+    @override
     def fill(self, address: int, nbytes: int, value: int) -> None:
-        """See Device."""
         self._enqueue(runtime.cudaMemsetAsync, address, value, nbytes)
 
+    @override
     def synchronize(self) -> None:
-        """See Device."""
         self._enqueue(runtime.cudaStreamSynchronize)
 
     def begin_capture(self) -> None:
-        """See Device; only this thread is kept from calls that a capture forbids."""
+        """Begin a capture in thread-local mode: other threads may still make any call."""
         mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         with self._freeing:
             self._is_capturing = True  # before CUDA captures: a finalizer may run in between
@@ -158,7 +159,7 @@ class CudaDevice(Device):
             raise
 
     def end_capture(self) -> DeviceGraph:
-        """See Device; the stream is usable again whether or not the capture succeeded."""
+        """Return the graph; the stream is usable again even if the capture failed."""
         try:
             graph = self._call(runtime.cudaStreamEndCapture, self._stream)
         finally:
@@ -169,20 +170,20 @@ class CudaDevice(Device):
             self._call(runtime.cudaGraphDestroy, graph)
         return _CudaGraph(self, executable)
 
+    @override
     def memory_info(self) -> tuple[int, int]:
-        """See Device."""
         free, total = self._call(runtime.cudaMemGetInfo)
         return int(free), int(total)
 
+    @override
     def close(self) -> None:
-        """See Device."""
         if self._is_open:
             self._is_open = False
             self.synchronize()
             self._call(runtime.cudaStreamDestroy, self._stream)
 
     def _give_up(self, free: Callable[[], None]) -> None:
-        """Free memory when no enqueued work can use it: at once, or after a capture.
+        """Free memory once no enqueued work can use it: now, or at the end of a capture.
 
         Finalizers call this whenever the garbage collector runs, but waiting and freeing would
         break a capture.
@@ -217,18 +218,18 @@ class CudaDevice(Device):
 
 
 class _CudaGraph(DeviceGraph):
-    """An executable graph; CUDA keeps it until a launch that is under way is done."""
+    """An executable graph; CUDA keeps it until its last launch has finished."""
 
     def __init__(self, device: CudaDevice, executable: Any) -> None:  # noqa: ANN401
         self._device = device
         self._executable = executable
 
+    @override
     def launch(self) -> None:
-        """See DeviceGraph."""
         self._device._enqueue(runtime.cudaGraphLaunch, self._executable)
 
+    @override
     def destroy(self) -> None:
-        """See DeviceGraph."""
         self._device._call(runtime.cudaGraphExecDestroy, self._executable)
 
 
@@ -252,7 +253,7 @@ def _require_device(index: int) -> None:
 
 
 def _version(number: int) -> str:
-    """CUDA's number of a version as people write it.
+    """Return CUDA's version number as readable text.
 
     >>> _version(13020), _version(0)
     ('13.2', 'none')
@@ -269,12 +270,12 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
 
 def _check(function: Callable[..., Any], error: runtime.cudaError_t) -> None:
     if error != runtime.cudaError_t.cudaSuccess:
-        runtime.cudaGetLastError()  # or other libraries would take it for their own
+        runtime.cudaGetLastError()  # clears the error, which other libraries would see
         raise DeviceError(f"CUDA call {function.__name__}", f"failed with {_error_text(error)}")
 
 
 def _error_text(error: runtime.cudaError_t) -> str:
-    """``cudaErrorInsufficientDriver (CUDA driver version is insufficient ...)``."""
+    """Return e.g. ``cudaErrorInsufficientDriver (CUDA driver version is insufficient ...)``."""
     _, name = runtime.cudaGetErrorName(error)
     _, text = runtime.cudaGetErrorString(error)
     return f"{name.decode()} ({text.decode()})"

@@ -1,4 +1,4 @@
-"""One accelerator as backends and runtime see it: memory, copies and one stream in order.
+"""Interface to an accelerator for backends and runtime: memory, copies and one ordered stream.
 
 ``cuda.py`` implements it with CUDA, ``rehearsal.py`` on host memory.
 """
@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ..manifest import DType, TensorRole
 from ..memory import (
@@ -25,61 +26,61 @@ from ..memory import (
     Tensor,
 )
 
-# Of the memory that is free once engines are loaded; the rest is left to activations and graphs.
+# Share of the memory free after loading; the rest is for activations and graphs.
 _KV_SHARE = 0.8
 
 
 class DeviceGraph(ABC):
-    """Work captured from a stream, to be enqueued again as a whole."""
+    """Work captured from a stream, which can be enqueued again as a whole."""
 
     @abstractmethod
     def launch(self) -> None:
-        """Enqueue the captured work on the stream, on the addresses of its capture."""
+        """Enqueue the captured work on the stream; it uses the addresses from the capture."""
 
     @abstractmethod
     def destroy(self) -> None:
-        """Free the graph; it must not be launched afterwards."""
+        """Free the graph, which must not be launched afterwards."""
 
 
 class Device(ABC):
-    """A device and its one stream: everything enqueued runs in order; nothing waits unasked.
+    """A device with one stream: enqueued work runs in order, asynchronously.
 
-    Every method raises DeviceError if the driver refuses, for reasons of its own or because of
-    earlier work on the stream.
+    Every method raises DeviceError if the driver fails, including because of earlier work on the
+    stream.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """As the driver calls it, e.g. ``NVIDIA H200``."""
+        """Return the driver's name for it, e.g. ``NVIDIA H200``."""
 
     @property
     @abstractmethod
     def index(self) -> int:
-        """Ordinal among the devices of this machine."""
+        """Return the ordinal among this machine's devices."""
 
     @property
     @abstractmethod
     def compute_capability(self) -> str:
-        """``major.minor``, e.g. ``9.0``."""
+        """Return ``major.minor``, e.g. ``9.0``."""
 
     @property
     @abstractmethod
     def stream(self) -> int:
-        """Handle of the stream, as CUDA libraries take it."""
+        """Return the handle of the stream for CUDA libraries."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:
         """Allocate device memory, aligned to 256 bytes; return its address.
 
-        Raises CapacityError, with what is free, if there is not enough.
+        Raises CapacityError, with the free memory, if there is not enough.
         """
 
     @abstractmethod
     def free(self, address: int) -> None:
-        """Free memory of ``allocate`` once the stream's work so far is done.
+        """Free memory from ``allocate`` once the work enqueued so far has finished.
 
-        Finalizers call it at any time: during a capture, it waits for the capture's end.
+        Finalizers call it at any time; during a capture, freeing waits for the capture's end.
         """
 
     @abstractmethod
@@ -88,7 +89,7 @@ class Device(ABC):
 
     @abstractmethod
     def copy_to_device(self, address: int, source: Array) -> None:
-        """Enqueue a copy from a C-contiguous pinned array, unchanged until it has been done."""
+        """Enqueue a copy from a C-contiguous pinned array, which must not change until it ran."""
 
     @abstractmethod
     def copy_to_host(self, target: Array, address: int) -> None:
@@ -107,15 +108,15 @@ class Device(ABC):
     ) -> None:
         """Enqueue a copy of ``height`` runs of ``width`` bytes, ``pitch`` bytes apart.
 
-        ``source_pitch``: how far apart they lie in the source, None for as far as in the target.
+        ``source_pitch``: the distance of runs in the source; None: as in the target.
         """
 
     @abstractmethod
     def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
         """Enqueue a copy of ``rows`` rows: row r of the target is row ``index[r]`` of the source.
 
-        ``index``: the address of int64 [rows], read when the copy runs: a captured one copies what
-        the index says at each launch. Rows lie ``row_bytes`` apart in both, which don't overlap.
+        ``index``: address of int64 [rows], read when the copy runs, so a captured copy reads it at
+        each launch. Rows are ``row_bytes`` apart in both buffers, which must not overlap.
         """
 
     @abstractmethod
@@ -124,76 +125,76 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until everything enqueued has been done."""
+        """Wait until all enqueued work has finished."""
 
     @abstractmethod
     def begin_capture(self) -> None:
-        """Record what is enqueued from here on in place of running it.
+        """Start recording enqueued work instead of running it.
 
-        Until ``end_capture``, nothing may be allocated and ``synchronize`` is refused: whatever is
-        captured has run once before, so that libraries have made their own allocations.
+        Until ``end_capture``, nothing may be allocated and ``synchronize`` is refused. Captured
+        work must have run once before, so that libraries have made their allocations.
         """
 
     @abstractmethod
     def end_capture(self) -> DeviceGraph:
-        """Return what was recorded since ``begin_capture``; DeviceError if that was broken.
+        """Return what was recorded since ``begin_capture``. Raises DeviceError if that failed.
 
-        Either way the stream runs again what is enqueued. What was captured, bindings and the
-        memory behind them, must outlive the graph.
+        In either case the stream runs enqueued work again. Bindings in the capture and their memory
+        must outlive the graph.
         """
 
     @abstractmethod
     def memory_info(self) -> tuple[int, int]:
-        """Bytes that are free and bytes in all."""
+        """Return the free and the total bytes."""
 
     @abstractmethod
     def close(self) -> None:
-        """Destroy the stream; idempotent. Memory still allocated is the owners' to free."""
+        """Destroy the stream; idempotent. The owners of allocated memory still have to free it."""
 
 
 def misplaced(
     tensors: Mapping[TensorRole, Tensor], host_roles: frozenset[TensorRole] = frozenset()
 ) -> list[str]:
-    """Say which tensors lie on the host but belong on a device, or the other way round."""
+    """Return one text per tensor that is on the host but belongs on a device, or vice versa."""
     return [
-        f"{role} lies on the {'device' if role in host_roles else 'host'}; "
-        + ("give a numpy array" if role in host_roles else "copy it into the backend's memory")
+        f"{role} is on the {'device' if role in host_roles else 'host'}; "
+        + ("pass a numpy array" if role in host_roles else "copy it into the backend's memory")
         for role, tensor in tensors.items()
         if isinstance(tensor, DeviceTensor) == (role in host_roles)
     ]
 
 
 class DeviceMemory(Memory):
-    """Memory of one device, freed when the last tensor or buffer of it goes."""
+    """Memory of one device, freed with the last tensor or buffer that uses it."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
-        """See Memory. Zeroed: Attention multiplies what a mask hides by 0, and NaN stays NaN."""
+        """Allocate zeroed memory: Attention multiplies masked values by 0, and NaN stays NaN."""
         buffer = DeviceBuffer(self.device.allocate(nbytes), nbytes)
         weakref.finalize(buffer, self.device.free, buffer.address)
         self.device.fill(buffer.address, nbytes, 0)
         return buffer
 
+    @override
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
-        """See Memory."""
         flat = cast(DeviceBuffer, buffer)
         tensor = DeviceTensor(flat.address, shape, dtype, flat)
         assert tensor.nbytes <= flat.nbytes, (shape, dtype, flat.nbytes)
         return tensor
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
-        """Allocate a tensor of its own, contents undefined."""
+        """Allocate a tensor with a buffer of its own, contents undefined."""
         nbytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
         return self.tensor(self.allocate(nbytes), shape, dtype)
 
+    @override
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
-        """See Memory."""
         self.copy_between((cache, target), (cache, source), length)
 
     def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
-        """See Memory: one strided copy, a run of ``length`` positions a head."""
+        """Copy ``length`` positions of each head by one strided copy."""
         (to, to_row), (held, held_row) = target, source
         written, read = cast(DeviceTensor, to), cast(DeviceTensor, held)
         _, num_heads, capacity, width = written.shape
@@ -208,5 +209,5 @@ class DeviceMemory(Memory):
         )
 
     def available_bytes(self) -> int:
-        """Four fifths of what is free now."""
+        """Return four fifths of the memory that is free now."""
         return int(_KV_SHARE * self.device.memory_info()[0])

@@ -1,4 +1,4 @@
-"""Which initialisers of an ONNX graph lie in other files, read without the onnx package."""
+"""Reader for the external initialisers of an ONNX graph that does without the onnx package."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from ..memory import Array
 
-# Numbers of the fields in onnx.proto that are read here.
+# Field numbers in onnx.proto.
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 1, 2, 8, 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
-_HELD_AS: Mapping[int, str] = {  # numpy's type of as many bytes, by ONNX's number
+_HELD_AS: Mapping[int, str] = {  # a numpy type of the same size, by ONNX's number
     1: "float32",
     2: "uint8",
     3: "int8",
@@ -26,7 +26,7 @@ _HELD_AS: Mapping[int, str] = {  # numpy's type of as many bytes, by ONNX's numb
 
 @dataclass(frozen=True)
 class ExternalTensor:
-    """An initialiser whose bytes lie in a file beside the graph."""
+    """An initialiser whose bytes are in a file beside the graph."""
 
     name: str
     element_type: int  # ONNX's number
@@ -35,9 +35,9 @@ class ExternalTensor:
     offset: int  # in bytes
 
     def view(self, content: Array) -> Array:
-        """The tensor in the file's ``content``, uint8 [bytes]; ValueError where that is too short.
+        """Return a view of the tensor in the file's ``content``, uint8 [bytes].
 
-        Raises KeyError for an element type that no weights have.
+        Raises ValueError if the content is too short and KeyError for an unsupported element type.
         """
         held_as = _HELD_AS[self.element_type]
         nbytes = math.prod(self.shape) * content[:0].view(held_as).itemsize
@@ -45,9 +45,9 @@ class ExternalTensor:
 
 
 def external_tensors(graph: memoryview) -> Iterator[ExternalTensor]:
-    """The initialisers of a serialised ONNX model that lie in other files.
+    """Yield the initialisers of a serialised ONNX model that are stored in other files.
 
-    Raises ValueError or LookupError for what is no such model. (The runtime has no onnx package.)
+    Raises ValueError or LookupError for an invalid model.
     """
     for content in _messages(graph, _MODEL_GRAPH):
         for tensor in _messages(content, _GRAPH_INITIALIZER):
@@ -72,14 +72,14 @@ def _text(message: memoryview, field: int) -> str:
 
 
 def _messages(message: memoryview, field: int) -> Iterator[memoryview]:
-    """Values of bytes: texts and messages within ``message``."""
+    """Yield the values of a length-delimited field: texts or nested messages."""
     for number, value in _fields(message):
         if number == field and isinstance(value, memoryview):
             yield value
 
 
 def _numbers(message: memoryview, field: int) -> list[int]:
-    """Values of a number, one by one or packed."""
+    """Return the values of a varint field, repeated or packed."""
     numbers: list[int] = []
     for found, value in _fields(message):
         if found != field:
@@ -95,7 +95,7 @@ def _numbers(message: memoryview, field: int) -> list[int]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of each field; values of a fixed width are left out."""
+    """Yield the number and value of each field; fixed-width fields are skipped."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -116,7 +116,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    """A number of seven bits a byte, lowest first, and the position behind it."""
+    """Return a varint (seven bits per byte, lowest first) and the position after it."""
     number = shift = 0
     while (byte := message[position]) & 0x80:
         number |= (byte & 0x7F) << shift

@@ -1,7 +1,7 @@
 """The ONNX Runtime backend: per-layer sessions that share one thread pool and one arena.
 
-Sessions that each own a pool make 24 stitched layers 12-15 times slower than one graph: the
-pools' spinning threads fight. ``use_shared_thread_pool`` gives the process one pool for all.
+With a thread pool per session, 24 stitched layers run 12-15 times slower than one graph, because
+the pools' spinning threads compete. ``use_shared_thread_pool`` creates one pool for the process.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .weights import copy_weights
 
 require_extra("cpu", "the onnxruntime target")
 
-import onnxruntime  # noqa: E402  (only once it is known to be there)
+import onnxruntime  # noqa: E402  (after the check that it is installed)
 from onnxruntime.capi import onnxruntime_pybind11_state as _native  # noqa: E402
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
-# Long enough to bridge the gap between two layers' engines, short enough not to fight.
+# Long enough to bridge the gap between two layers' engines, short enough not to compete.
 _SPIN_MICROSECONDS = "50"
-_EXACT_INTEGER_PRODUCTS = "session.x64quantprecision"  # u8 x u8, slower where there is VNNI
+_EXACT_INTEGER_PRODUCTS = "session.x64quantprecision"  # u8 x u8, slower on processors with VNNI
 ONNX_BFLOAT16 = 16  # numpy has no such type
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-# What the bindings make of a status, and of an exception on its way from C++: a graph with a size
-# that no memory has, or a name that is no text (UnicodeDecodeError, a ValueError).
+# The bindings' exceptions for failed statuses and C++ exceptions, e.g. for a graph with an
+# impossible size or a name that is not valid text (UnicodeDecodeError, a ValueError).
 _LOAD_ERRORS = (
     _native.EPFail,
     _native.EngineError,
@@ -59,7 +59,7 @@ RUN_ERRORS = (RuntimeError, *_LOAD_ERRORS)
 
 @dataclass
 class _ProcessWide:
-    """What this process told ONNX Runtime, which can't be asked."""
+    """Process-wide settings made in ONNX Runtime, which can't be queried."""
 
     threads: int | None = None
     has_arena: bool = False
@@ -71,13 +71,13 @@ _process_wide = _ProcessWide()
 def use_shared_thread_pool(threads: int) -> None:
     """Give all ONNX Runtime sessions of this process one pool of ``threads`` threads.
 
-    For applications, once, before the first bundle is opened: afterwards an ordinary session
-    of the same process needs ``SessionOptions.use_per_session_threads = False``. Calling it again
-    with the same number does nothing.
+    For applications: call it once, before opening the first bundle. Afterwards other sessions of
+    the process need ``SessionOptions.use_per_session_threads = False``. Repeating the call with the
+    same number does nothing.
 
-    Raises UsageError for another number than the first, or one that is not between 1 and the
-    processors that this process may use; EnvironmentMismatchError if someone else has set ONNX
-    Runtime's pool.
+    Raises UsageError if the number differs from the first or is not between 1 and the number of
+    processors that this process may use, and EnvironmentMismatchError if ONNX Runtime's pool was
+    set by other code.
     """
     if _process_wide.threads == threads:
         return
@@ -101,23 +101,23 @@ def use_shared_thread_pool(threads: int) -> None:
 
 
 def onnxruntime_library() -> Path:
-    """The shared library of the installed ONNX Runtime, which C++ programs can run on, too."""
+    """Return the path of the installed ONNX Runtime's shared library, which also serves C++."""
     folder = Path(_native.__file__).parent
     found = sorted(folder.glob("libonnxruntime.so*"))
     if not found:
         raise EnvironmentMismatchError(
-            "ONNX Runtime", f"{folder} holds no libonnxruntime.so; install onnxruntime again"
+            "ONNX Runtime", f"{folder} has no libonnxruntime.so; install onnxruntime again"
         )
     return found[0]
 
 
 def execution_providers() -> list[str]:
-    """The execution providers that the installed ONNX Runtime was built with."""
+    """Return the execution providers that the installed ONNX Runtime was built with."""
     return list(onnxruntime.get_available_providers())
 
 
 def shared_thread_pool_size() -> int | None:
-    """The threads of the process-wide pool, or None if sessions own their pools."""
+    """Return the size of the process-wide thread pool, or None if sessions own their pools."""
     return _process_wide.threads
 
 
@@ -135,9 +135,9 @@ class OrtBinding(Binding):
             self._io_binding.bind_ortvalue_output(tensor.name, value)
 
     def run(self) -> None:
-        """Run the session on the bound memory; about 3 us beside the kernels' own time.
+        """Run the session on the bound memory, with about 3 us of overhead.
 
-        Raises SkipDecError, with ONNX Runtime's words, if a kernel refuses what it is given.
+        Raises SkipDecError, with ONNX Runtime's message, if a kernel rejects its inputs.
         """
         run_bound(self._session.native, self._io_binding, self._session.spec.name)
 
@@ -148,14 +148,14 @@ class OrtBinding(Binding):
 
 
 def _ort_value(array: Any, dtype: DType) -> onnxruntime.OrtValue:  # noqa: ANN401  (untyped there)
-    """An OrtValue on the memory of ``array``, which is of `numpy_dtype`."""
+    """Return an OrtValue that shares the memory of ``array``, which is of `numpy_dtype`."""
     if dtype == "bfloat16":
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 class OrtSession(EngineSession):
-    """One engine as an ONNX Runtime session, which reads ``weights`` in place of files, if any."""
+    """One engine as an ONNX Runtime session, which uses ``weights``, if any, instead of files."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class OrtSession(EngineSession):
     ) -> None:
         super().__init__(spec)
         self.native = native
-        self._weights = weights  # alive as long as the session
+        self._weights = weights  # kept alive as long as the session
 
     def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
         return OrtBinding(self, tensors)
@@ -174,12 +174,11 @@ class OrtSession(EngineSession):
 class OrtBackend(EngineBackend):
     """Engines on ONNX Runtime's CPU execution provider.
 
-    ``threads``: of each session's own pool where no shared pool is used; None leaves it to
-    ONNX Runtime, within the quota of this process's control groups. ``weights``: mapped, or copied
-    to memory of this process but for the embedding's, of which a token reads one row.
+    ``threads``: size of each session's pool if no pool is shared; None lets ONNX Runtime choose
+    within the CPU quota of this process. ``weights``: mapped, or copied into this process's memory
+    except for the embedding's, of which each token reads one row.
 
-    Raises UsageError for more threads than there are processors, and with a shared pool for a
-    different number.
+    Raises UsageError for more threads than processors, or a number other than the shared pool's.
     """
 
     def __init__(self, threads: int | None = None, weights: WeightsPlace = "mapped") -> None:
@@ -200,27 +199,27 @@ class OrtBackend(EngineBackend):
     ) -> OrtSession:
         """Load one engine.
 
-        Raises BundleError, with ONNX Runtime's words, if its graph can't be loaded, and
-        EnvironmentMismatchError, before anything is loaded, without the kernels that it needs;
-        UsageError for weights that would be copied twice.
+        Raises BundleError, with ONNX Runtime's message, if its graph can't be loaded;
+        EnvironmentMismatchError, before loading, if required kernels are missing; and UsageError
+        for weights that would be copied twice.
         """
         options = cpu_session_options(self._threads, bundle)
         if self._weights == "copied" and bundle.manifest.kernels is None:
             raise UsageError(
                 "weights",
                 "is 'copied', but the bundle runs on ONNX Runtime's operators, which copy weights "
-                "into an order of their own; leave it out",
+                "into their own layout; leave it out",
             )
         weights = copy_weights(bundle, spec, options) if self._copies(spec) else ()
         session = open_session(bundle, spec, options, ["CPUExecutionProvider"])
         return OrtSession(spec, session, weights)
 
     def hashes_weights(self, spec: EngineSpec) -> bool:
-        """See EngineBackend: those that are copied, as they are read."""
+        """Return True for weights that are copied, and so hashed while they are read."""
         return self._copies(spec)
 
     def close(self) -> None:
-        """Nothing: sessions free their own memory."""
+        """Do nothing: sessions free their own memory."""
 
     def _copies(self, spec: EngineSpec) -> bool:
         return self._weights == "copied" and spec.kind is not EngineKind.EMBED
@@ -234,11 +233,11 @@ def open_session(
     *,
     graph: bytes | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Load an engine's graph; never on another provider than those asked for.
+    """Load an engine's graph on exactly the given execution providers.
 
-    ``graph``: a serialised graph to load in its place, with its weights.
+    ``graph``: a serialised graph to load instead, with the engine's weights.
 
-    Raises BundleError, with ONNX Runtime's words, if the graph can't be loaded.
+    Raises BundleError, with ONNX Runtime's message, if the graph can't be loaded.
     """
     path, subject = bundle.locate(spec.graph), f"engine {spec.name} ({bundle.file(spec.graph)})"
     if graph is not None:
@@ -251,7 +250,7 @@ def open_session(
     except _LOAD_ERRORS as error:
         words = bundle.named(error)
         raise BundleError(subject, f"ONNX Runtime can't load it: {words}") from error
-    except RuntimeError as error:  # what the bindings raise where a pool is already shared
+    except RuntimeError as error:  # from the bindings if a pool is already shared
         raise EnvironmentMismatchError(
             f"engine {spec.name}",
             f"ONNX Runtime refused the session ({error}); if this process shares a thread "
@@ -268,7 +267,7 @@ def run_bound(
     engine: str,
     options: onnxruntime.RunOptions | None = None,
 ) -> None:
-    """Run a session on bound memory; SkipDecError, with ONNX Runtime's words, if that fails."""
+    """Run a session on bound memory. Raises SkipDecError with ONNX Runtime's message."""
     try:
         session.run_with_iobinding(io_binding, options)
     except RUN_ERRORS as error:
@@ -276,9 +275,9 @@ def run_bound(
 
 
 def _share_arena() -> None:
-    """Let all sessions take activations from one arena: each engine of a step reuses the last's.
+    """Let all sessions allocate activations from one arena, so engines reuse each other's memory.
 
-    With an arena a session, 12 layers of opt-125m hold 1.0 GB more after a prompt of 8 x 512.
+    With an arena per session, 12 layers of opt-125m use 1.0 GB more after a prompt of 8 x 512.
     """
     if _process_wide.has_arena:
         return
@@ -291,9 +290,9 @@ def _share_arena() -> None:
 
 
 def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntime.SessionOptions:
-    """Options of a session of ``bundle`` on the CPU, which shares this process's arena.
+    """Return options for a CPU session of ``bundle`` that uses this process's arena.
 
-    Raises EnvironmentMismatchError if its graphs need kernels that are not there.
+    Raises EnvironmentMismatchError if its graphs need kernels that are missing.
     """
     _share_arena()
     options = session_options(threads)
@@ -306,14 +305,14 @@ def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntim
 
 
 def session_options(threads: int | None) -> onnxruntime.SessionOptions:
-    """Options of any session: ``threads`` of its own, unless the process shares a pool."""
+    """Return options for any session: ``threads`` of its own, unless the process shares a pool."""
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
     if _process_wide.threads is not None:
         options.use_per_session_threads = False
         return options
-    if wanted := threads or quota_cores():  # ONNX Runtime sees all cores of the machine
+    if wanted := threads or quota_cores():  # ONNX Runtime ignores quotas
         options.intra_op_num_threads = wanted
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)

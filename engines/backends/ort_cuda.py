@@ -1,7 +1,7 @@
-"""ONNX Runtime on a device: all engines enqueue on one stream and are bound by address.
+"""ONNX Runtime on a device: all engines run on one stream and are bound by address.
 
-``OrtCudaBackend`` uses the CUDA execution provider. ``OrtRehearsalBackend`` runs the same path,
-device memory, deferred work and graphs included, with the CPU provider on host memory.
+``OrtCudaBackend`` uses the CUDA execution provider. ``OrtRehearsalBackend`` takes the same path,
+including device memory, deferred work and graphs, with the CPU provider on host memory.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
-_HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # an argument of a kernel's launch
-_NO_KERNEL = "default CPU EP"  # in ONNX Runtime's words for an operator that only the CPU runs
+_HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # a kernel launch argument
+_NO_KERNEL = "default CPU EP"  # part of ONNX Runtime's message for an operator without CUDA kernel
 
 
 class OrtDeviceBinding(Binding):
     """An IOBinding to addresses; ``run`` enqueues.
 
-    The values of host scalars count as they are when bound.
+    Host scalars are copied when bound.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class OrtDeviceBinding(Binding):
             self._io_binding.bind_output(*self._address(spec, tensors[spec.role]))
 
     def run(self) -> None:
-        """Enqueue the engine; SkipDecError, with ONNX Runtime's words, if it is refused."""
+        """Enqueue the engine. Raises SkipDecError, with ONNX Runtime's message, if that fails."""
         assert self._io_binding is not None, "the binding was released"
         self._session.enqueue(self._io_binding)
 
     def release(self) -> None:
-        """Let the tensors go; work that is enqueued runs on their addresses all the same."""
+        """Drop the references to tensors; work already enqueued still uses their addresses."""
         self._io_binding = None
         self._tensors = ()
 
@@ -78,7 +78,7 @@ class OrtDeviceBinding(Binding):
             self._io_binding.bind_input(*self._address(spec, tensor))
 
     def _address(self, spec: TensorSpec, tensor: Tensor) -> tuple[Any, ...]:
-        """Arguments of ``bind_input`` and ``bind_output``."""
+        """Return the arguments of ``bind_input`` and ``bind_output``."""
         place = cast(DeviceTensor, tensor)
         index = self._session.device.index
         element_type = _element_type(place.dtype)
@@ -86,9 +86,9 @@ class OrtDeviceBinding(Binding):
 
 
 class OrtDeviceSession(EngineSession):
-    """One engine as an ONNX Runtime session whose tensors lie on a device."""
+    """One engine as an ONNX Runtime session whose tensors are on a device."""
 
-    memory_kind = "cuda"  # what ONNX Runtime calls the device's memory
+    memory_kind = "cuda"  # ONNX Runtime's name for the device's memory
 
     def __init__(
         self, spec: EngineSpec, native: onnxruntime.InferenceSession, device: Device
@@ -100,7 +100,7 @@ class OrtDeviceSession(EngineSession):
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def enqueue(self, io_binding: onnxruntime.IOBinding) -> None:
-        """Enqueue the session's kernels; the host waits for nothing."""
+        """Enqueue the session's kernels without waiting."""
         run_bound(self.native, io_binding, self.spec.name, self._run_options)
 
     def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
@@ -111,18 +111,18 @@ class OrtDeviceSession(EngineSession):
 
 
 class OrtRehearsalSession(OrtDeviceSession):
-    """One engine on the CPU, run when the rehearsal device comes to it."""
+    """One engine on the CPU, run when the rehearsal device synchronises."""
 
     memory_kind = "cpu"
     device: RehearsalDevice
 
     def enqueue(self, io_binding: onnxruntime.IOBinding) -> None:
-        """Put a run on the rehearsal's stream; what ONNX Runtime refuses shows when it runs."""
+        """Put a run on the rehearsal's stream; errors show when it runs."""
         self.device.enqueue(partial(run_bound, self.native, io_binding, self.spec.name))
 
 
 class _OrtDeviceBackend(EngineBackend):
-    """What backends of ONNX Runtime on a device have in common."""
+    """Base of the backends that run ONNX Runtime on a device."""
 
     device: Device
 
@@ -134,15 +134,15 @@ class _OrtDeviceBackend(EngineBackend):
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> OrtDeviceSession:
-        """See EngineBackend; BundleError, with ONNX Runtime's words, for a broken graph."""
+        """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
 
     def close(self) -> None:
-        """Wait for the device and let it go."""
+        """Close the device, waiting for its work."""
         self.device.close()
 
 
 def _require_gpu(index: int) -> None:
-    """What to install is no advice where there is no GPU."""
+    """Raise EnvironmentMismatchError without a GPU, where installation advice would not help."""
     found = survey_gpus()
     if found.is_known and not found.gpus:
         raise EnvironmentMismatchError(
@@ -154,8 +154,8 @@ def _require_gpu(index: int) -> None:
 class OrtCudaBackend(_OrtDeviceBackend):
     """Engines on ONNX Runtime's CUDA execution provider, on one stream.
 
-    Raises EnvironmentMismatchError, naming both sides, if the installed ONNX Runtime was built
-    without CUDA or there is no GPU.
+    Raises EnvironmentMismatchError, naming what is there and what is needed, if the installed ONNX
+    Runtime was built without CUDA or there is no GPU.
     """
 
     def __init__(self, device_index: int = 0) -> None:
@@ -166,7 +166,7 @@ class OrtCudaBackend(_OrtDeviceBackend):
                 f"has the providers {', '.join(execution_providers())}; needed: {_CUDA_PROVIDER}; "
                 f"run: pip uninstall -y onnxruntime onnxruntime-gpu && {install_command('gpu')}",
             )
-        with contextlib.redirect_stdout(sys.stderr):  # it prints what it could not find
+        with contextlib.redirect_stdout(sys.stderr):  # it prints missing libraries
             onnxruntime.preload_dlls()
         super().__init__(_open_cuda_device(device_index))
         self._options = session_options(1)
@@ -175,10 +175,10 @@ class OrtCudaBackend(_OrtDeviceBackend):
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> OrtDeviceSession:
-        """Load one engine, all of it on the GPU.
+        """Load one engine entirely on the GPU.
 
-        Raises EnvironmentMismatchError for an operator that CUDA has no kernel for, or if CUDA's
-        libraries are missing; BundleError for a broken graph.
+        Raises EnvironmentMismatchError for an operator without a CUDA kernel or missing CUDA
+        libraries, and BundleError for a broken graph.
         """
         if bundle.manifest.kernels is not None:
             raise EnvironmentMismatchError(
@@ -219,7 +219,7 @@ class OrtCudaBackend(_OrtDeviceBackend):
 
 
 class OrtRehearsalBackend(_OrtDeviceBackend):
-    """ONNX Runtime's CPU provider behind the device path, to rehearse it without a GPU."""
+    """ONNX Runtime's CPU provider on the device path, to rehearse it without a GPU."""
 
     device: RehearsalDevice
 
@@ -233,14 +233,14 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> OrtRehearsalSession:
-        """Load one engine; BundleError, with ONNX Runtime's words, if its graph is broken."""
+        """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
         options = cpu_session_options(1, bundle)
         native = open_session(bundle, spec, options, ["CPUExecutionProvider"])
         return OrtRehearsalSession(spec, native, self.device)
 
 
 def _open_cuda_device(index: int) -> Device:
-    from .cuda import CudaDevice  # only where its library is
+    from .cuda import CudaDevice  # imported only if needed: requires cuda-bindings
 
     return CudaDevice(index)
 

@@ -1,7 +1,7 @@
-"""Keeps the inputs of every engine call of a run, and reads them again.
+"""Recordings of the inputs of every engine call of a run.
 
-A recording is a directory: ``recording.json`` names the bundle by its digest and the calls in
-order, ``000000.npz`` and on hold the inputs of a call, an array for each tensor role.
+A recording is a directory: ``recording.json`` has the bundle's digest and the calls in order;
+``000000.npz`` and following files have the inputs of a call, one array per tensor role.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from pydantic import Field, ValidationError
+from typing_extensions import override
 
 from ..bundle import file_record
 from ..checking import FrozenModel
@@ -31,7 +32,7 @@ _CACHES = (TensorRole.PAST_KEY, TensorRole.PAST_VALUE)
 
 
 class RecordedCall(FrozenModel):
-    """One call of an engine. A step begins at each call of the embedding, 0 is the first."""
+    """One call of an engine. A step, counted from 0, begins at each call of the embedding."""
 
     engine: str
     step: int = Field(ge=0)
@@ -44,24 +45,24 @@ class RecordingIndex(FrozenModel):
 
     digest: str = Field(description="of the bundle's manifest")
     target: str
-    complete: bool = Field(description="False: calls were left out, as they had no room")
+    complete: bool = Field(description="False: calls beyond the size limit are missing")
     nbytes: int = Field(ge=0, description="of all arrays")
     calls: tuple[RecordedCall, ...]
 
 
 class RecordingBackend(EngineBackend):
-    """Another backend, whose engines' inputs are kept in ``directory`` on every run.
+    """A wrapper that saves the inputs of another backend's engines in ``directory`` on every run.
 
-    Arrays of up to ``limit`` bytes are kept; the first call beyond it and those after it are left
-    out. Caches are kept up to the last position that the call reaches. ``close`` ends the
-    recording: without that ``directory`` is none.
+    Arrays of up to ``limit`` bytes in total are saved; from the first call beyond it, calls are
+    dropped. Caches are saved up to the last position that the call reaches. ``close`` completes
+    the recording; before that ``directory`` can't be opened as one.
 
-    Raises UsageError if ``directory`` holds anything, or for engines that run on a device.
+    Raises UsageError if ``directory`` is not empty, or for engines that run on a device.
     """
 
     def __init__(self, backend: EngineBackend, directory: Path, limit: int) -> None:
         if backend.device is not None:
-            raise UsageError("recording", "needs engines on the CPU; leave out the device")
+            raise UsageError("recording", "needs engines on the CPU; leave the device out")
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise UsageError(
                 "recording", f"{directory} exists and is not empty; name a new directory"
@@ -75,16 +76,16 @@ class RecordingBackend(EngineBackend):
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> EngineSession:
-        """See EngineBackend; all engines are of one bundle."""
+        """Load an engine of the one bundle that is recorded."""
         self._bundle = bundle
         return RecordingSession(self._backend.load(bundle, spec, bucket), self._recorder)
 
+    @override
     def hashes_weights(self, spec: EngineSpec) -> bool:
-        """See EngineBackend."""
         return self._backend.hashes_weights(spec)
 
     def close(self) -> None:
-        """Write ``recording.json`` and close the other backend."""
+        """Write ``recording.json`` and close the wrapped backend."""
         if self._bundle is not None:
             manifest = self._bundle.manifest
             self._recorder.finish(manifest.digest, manifest.target)
@@ -103,7 +104,7 @@ class Recorder:
     _calls: list[RecordedCall] = field(default_factory=list)
 
     def record(self, spec: EngineSpec, tensors: Mapping[TensorRole, Tensor]) -> None:
-        """Keep the inputs of a call that is about to run."""
+        """Save the inputs of a call that is about to run."""
         if spec.kind is EngineKind.EMBED:
             self._step += 1
         arrays = {tensor.role: np.asarray(tensors[tensor.role]) for tensor in spec.inputs}
@@ -115,7 +116,7 @@ class Recorder:
             return
         name = f"{len(self._calls):06}.npz"
         with naming_file(self.directory / name):
-            # numpy's stub takes a mapping's arrays for its own options.
+            # numpy's stub confuses the mapping's arrays with its own options.
             np.savez(self.directory / name, **{role.value: a for role, a in arrays.items()})  # type: ignore[arg-type]
         sha256 = file_record(self.directory, name).sha256
         call = RecordedCall(engine=spec.name, step=self._step, file=name, sha256=sha256)
@@ -123,7 +124,7 @@ class Recorder:
         self._calls.append(call)
 
     def finish(self, digest: str, target: str) -> None:
-        """Write the index; a run that called nothing leaves no directory."""
+        """Write the index; without calls, remove the directory."""
         if not self._calls and self.is_complete:
             self.directory.rmdir()
             return
@@ -138,7 +139,7 @@ class Recorder:
 
 
 def _reached(arrays: Mapping[TensorRole, Array]) -> int | None:
-    """How many positions a layer's call reads or writes; None of other engines."""
+    """Return the number of cache positions that a layer's call uses; None for other engines."""
     if TensorRole.TOTAL_SEQUENCE_LENGTH in arrays:
         return int(arrays[TensorRole.TOTAL_SEQUENCE_LENGTH])
     if TensorRole.WRITE_INDICES in arrays:
@@ -148,7 +149,7 @@ def _reached(arrays: Mapping[TensorRole, Array]) -> int | None:
 
 
 class RecordingSession(EngineSession):
-    """Another session, whose bindings keep their inputs on every run."""
+    """A wrapper around a session whose bindings save their inputs on every run."""
 
     def __init__(self, session: EngineSession, recorder: Recorder) -> None:
         super().__init__(session.spec)
@@ -160,7 +161,7 @@ class RecordingSession(EngineSession):
 
 
 class RecordingBinding(Binding):
-    """Another binding; the arrays are read before each run."""
+    """A wrapper around a binding that saves the arrays before each run."""
 
     def __init__(
         self,
@@ -174,37 +175,37 @@ class RecordingBinding(Binding):
         self._tensors = dict(tensors)
         self._recorder = recorder
 
+    @override
     def run(self) -> None:
-        """See Binding."""
         self._recorder.record(self._spec, self._tensors)
         self._binding.run()
 
+    @override
     def release(self) -> None:
-        """See Binding."""
         self._tensors.clear()
         self._binding.release()
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording that was read; arrays are read when they are asked for."""
+    """An opened recording; arrays are read on demand."""
 
     directory: Path
     index: RecordingIndex
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Read the index. Raises UsageError, saying what lies there instead."""
+        """Read the index. Raises UsageError, saying what is there instead."""
         path = directory / RECORDING_NAME
         remedy = "make one with 'skipdec generate --record DIR'"
         document = read_json(path, UsageError, remedy=remedy)
         try:
             return cls(directory, RecordingIndex.model_validate(document))
         except ValidationError as error:
-            raise UsageError(str(path), f"is no recording ({error}); {remedy}") from error
+            raise UsageError(str(path), f"is not a recording ({error}); {remedy}") from error
 
     def calls(self, engine: str) -> Iterator[tuple[int, dict[TensorRole, Array]]]:
-        """Step and inputs of each call of ``engine``, in order. Raises UsageError if damaged."""
+        """Yield step and inputs of each call of ``engine``. Raises UsageError if damaged."""
         for call in self.index.calls:
             if call.engine == engine:
                 yield call.step, self._read(call)
@@ -213,7 +214,7 @@ class Recording:
         path = self.directory / call.file
         try:
             if file_record(self.directory, call.file).sha256 != call.sha256:
-                raise ValueError("it is damaged: its hash is not that of the index")
+                raise ValueError("it is damaged: its hash differs from the index")
             with np.load(path, allow_pickle=False) as arrays:
                 return {TensorRole(name): arrays[name] for name in arrays.files}
         except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""A device made of host memory: everything that runs on a GPU, run on a machine without one.
+"""A device made of host memory that runs the GPU code paths on a machine without a GPU.
 
-As on a GPU, enqueued work waits, here until ``synchronize``, and addresses outlive nothing: what
-forgets to wait, or reads what was freed, goes wrong here too. Speed says nothing.
+As on a GPU, enqueued work is deferred, here until ``synchronize``, and addresses become invalid
+when freed: missing waits and use after free go wrong here, too. Its speed is meaningless.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ..errors import CapacityError, DeviceError
 from ..memory import Array, HostMemory
@@ -22,66 +23,66 @@ from .device import Device, DeviceGraph
 Work = Callable[[], None]
 
 _ALIGNMENT = 256
-_streams: Iterator[int] = count(1)  # CUDA takes 0 for the default stream
+_streams: Iterator[int] = count(1)  # 0 is CUDA's default stream
 
 
 class RehearsalDevice(Device):
     """Host memory whose copies, fills and engines run in order at ``synchronize``.
 
-    Addresses are the host's own, so a library that runs on the CPU can be given them.
+    Addresses are host addresses, so CPU libraries can use them.
     """
 
     def __init__(self, *, compute_capability: str = "8.9", limit: int | None = None) -> None:
         self._compute_capability = compute_capability
         self._limit = HostMemory().available_bytes() if limit is None else limit
         self._stream = next(_streams)
-        self._addresses: list[int] = []  # of what is allocated, ascending
+        self._addresses: list[int] = []  # of allocated blocks, ascending
         self._blocks: dict[int, NDArray[np.uint8]] = {}
         self._queue: deque[Work] = deque()
-        self._recorded: list[Work] | None = None  # by the capture that is going on
+        self._recorded: list[Work] | None = None  # by the current capture
 
     @property
+    @override
     def name(self) -> str:
-        """See Device."""
         return "rehearsal on the host"
 
     @property
+    @override
     def index(self) -> int:
-        """See Device."""
         return 0
 
     @property
+    @override
     def compute_capability(self) -> str:
-        """See Device."""
         return self._compute_capability
 
     @property
     def stream(self) -> int:
-        """See Device: a number that no other rehearsal device of this process has."""
+        """Return a number that is unique among this process's rehearsal devices."""
         return self._stream
 
     def enqueue(self, work: Work) -> None:
-        """Put ``work`` on the stream, to run at ``synchronize``, or into a graph being captured."""
+        """Add ``work`` to the stream, to run at ``synchronize``, or to a graph being captured."""
         if self._recorded is not None:
             self._recorded.append(work)
         else:
             self._queue.append(work)
 
     def bytes_at(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        """The ``nbytes`` from ``address`` on, not copied; DeviceError unless they are allocated."""
+        """Return ``nbytes`` from ``address`` without a copy; DeviceError unless allocated."""
         place = bisect_right(self._addresses, address) - 1
         if place >= 0:
             block = self._blocks[self._addresses[place]]
             start = address - self._addresses[place]
             if start + nbytes <= block.nbytes:
                 return block[start : start + nbytes]
-        raise DeviceError(self.name, f"nothing of {nbytes} bytes is allocated at {address:#x}")
+        raise DeviceError(self.name, f"{nbytes} bytes at {address:#x} are not allocated")
 
+    @override
     def allocate(self, nbytes: int) -> int:
-        """See Device."""
         self._refuse_during_capture("allocate")
         if nbytes > self.memory_info()[0]:
-            self._drain()  # some of it may be waiting to be freed
+            self._drain()  # some memory may be waiting to be freed
         free, total = self.memory_info()
         if nbytes > free:
             raise CapacityError(
@@ -97,27 +98,28 @@ class RehearsalDevice(Device):
         insort(self._addresses, address)
         return address
 
+    @override
     def free(self, address: int) -> None:
-        """See Device."""
         self._queue.append(_Free(self, address))  # never part of a capture
 
+    @override
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """See Device."""
         self._refuse_during_capture("allocate page-locked memory")
         return np.zeros(nbytes, np.uint8)
 
+    @override
     def copy_to_device(self, address: int, source: Array) -> None:
-        """See Device."""
         assert source.flags.c_contiguous
         flat = source.reshape(-1).view(np.uint8)
         self.enqueue(lambda: np.copyto(self.bytes_at(address, flat.nbytes), flat))
 
+    @override
     def copy_to_host(self, target: Array, address: int) -> None:
-        """See Device."""
         assert target.flags.c_contiguous
         flat = target.reshape(-1).view(np.uint8)
         self.enqueue(lambda: np.copyto(flat, self.bytes_at(address, flat.nbytes)))
 
+    @override
     def copy_strided(
         self,
         target: int,
@@ -128,7 +130,6 @@ class RehearsalDevice(Device):
         height: int,
         source_pitch: int | None = None,
     ) -> None:
-        """See Device."""
         read_pitch = pitch if source_pitch is None else source_pitch
 
         def copy() -> None:
@@ -137,8 +138,8 @@ class RehearsalDevice(Device):
 
         self.enqueue(copy)
 
+    @override
     def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
-        """See Device."""
 
         def copy() -> None:
             for row, place in enumerate(self.bytes_at(index, 8 * rows).view(np.int64)):
@@ -146,39 +147,39 @@ class RehearsalDevice(Device):
 
         self.enqueue(copy)
 
+    @override
     def fill(self, address: int, nbytes: int, value: int) -> None:
-        """See Device."""
         self.enqueue(lambda: self.bytes_at(address, nbytes).fill(value))
 
+    @override
     def synchronize(self) -> None:
-        """See Device."""
         self._refuse_during_capture("synchronize")
         self._drain()
 
+    @override
     def begin_capture(self) -> None:
-        """See Device."""
         self._refuse_during_capture("begin another capture")
         self._recorded = []
 
+    @override
     def end_capture(self) -> DeviceGraph:
-        """See Device."""
         if self._recorded is None:
-            raise DeviceError(self.name, "no capture is going on; call begin_capture first")
+            raise DeviceError(self.name, "there is no capture to end; call begin_capture first")
         work, self._recorded = self._recorded, None
         return _RecordedGraph(self, work)
 
+    @override
     def memory_info(self) -> tuple[int, int]:
-        """See Device."""
         used = sum(block.nbytes for block in self._blocks.values())
         return max(0, self._limit - used), self._limit
 
+    @override
     def close(self) -> None:
-        """See Device."""
         self._recorded = None
         self._drain()
 
     def _drain(self) -> None:
-        """Do all that waits; behind work that fails, only free what was to be freed."""
+        """Run all queued work; after a failure, only free memory."""
         try:
             while self._queue:
                 self._queue.popleft()()
@@ -202,7 +203,7 @@ class RehearsalDevice(Device):
 
 @dataclass(frozen=True)
 class _Free:
-    """Gives back what was allocated at ``address``."""
+    """Frees the block at ``address``."""
 
     device: RehearsalDevice
     address: int
@@ -212,19 +213,19 @@ class _Free:
 
 
 class _RecordedGraph(DeviceGraph):
-    """The work that was enqueued during a capture."""
+    """Work that was enqueued during a capture."""
 
     def __init__(self, device: RehearsalDevice, work: list[Work]) -> None:
         self._device = device
         self._work: list[Work] | None = work
 
+    @override
     def launch(self) -> None:
-        """See DeviceGraph."""
         if self._work is None:
             raise DeviceError(self._device.name, "the graph was destroyed; capture it again")
         for work in self._work:
             self._device.enqueue(work)
 
+    @override
     def destroy(self) -> None:
-        """See DeviceGraph."""
         self._work = None

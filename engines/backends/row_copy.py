@@ -1,8 +1,8 @@
-"""Rows of device memory brought together by CUDA, by an index that lies on the device itself.
+"""A CUDA kernel that gathers rows of device memory by an index in device memory.
 
-CUDA's own copies take addresses when they are enqueued, so that a captured one would always copy
-the same rows. This is the one kernel of ours, as PTX, which the driver compiles for its GPU. It was
-made by NVRTC 13.5 for compute capability 7.5 from:
+CUDA's own copies take addresses when they are enqueued, so a captured copy would always read the
+same rows. This is skipdec's only CUDA kernel, as PTX, which the driver compiles for its GPU. NVRTC
+13.5 generated it for compute capability 7.5 from:
 
     extern "C" __global__ void copy_rows(
         char *target, const char *source, const long long *index, long long row_bytes) {
@@ -27,7 +27,7 @@ from cuda.bindings import driver
 
 from ..errors import DeviceError
 
-_THREADS = 256  # of a block, which copies a row
+_THREADS = 256  # per block; a block copies one row
 
 PTX = b"""
 .version 6.3
@@ -112,9 +112,9 @@ $L__BB0_7:
 
 
 class RowCopy:
-    """The kernel, loaded for the GPU that is the calling thread's current one.
+    """The kernel, loaded for the calling thread's current GPU.
 
-    Not during a capture. Raises DeviceError if the driver refuses it.
+    Not allowed during a capture. Raises DeviceError if the driver rejects it.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class RowCopy:
     def launch(
         self, stream: int, target: int, source: int, index: int, *, rows: int, row_bytes: int
     ) -> None:
-        """Enqueue it on ``stream``; see `Device.copy_rows`."""
+        """Enqueue the kernel on ``stream``; see `Device.copy_rows`."""
         arguments = (
             (target, source, index, row_bytes),
             (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong),
@@ -134,7 +134,7 @@ class RowCopy:
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-    """Call a function of the CUDA driver; return its value, if it has one."""
+    """Call a function of the CUDA driver and return its value, if any."""
     error, *values = function(*arguments)
     if error != driver.CUresult.CUDA_SUCCESS:
         _, name = driver.cuGetErrorName(error)

@@ -1,4 +1,4 @@
-"""How one engine runs: the session protocol that every backend implements; a target's backend.
+"""The session protocol that every backend implements, and the choice of a target's backend.
 
 An engine is loaded once and bound often: ``session.bind({role: array, ...})`` fixes the memory of
 every input and output, ``Binding.run()`` executes. Binding the same array as input and output
@@ -34,7 +34,7 @@ class Binding(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Execute the engine on the bound memory, as it is now; on a device, enqueue that."""
+        """Execute the engine on the bound memory; on a device, enqueue the execution."""
 
     @abstractmethod
     def release(self) -> None:
@@ -50,8 +50,8 @@ class EngineSession(ABC):
     def bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
         """Bind one C-contiguous tensor of the backend's memory to each role of the engine.
 
-        Raises UsageError, all problems at once, for a role that is missing or unknown, an array of
-        another dtype, rank or fixed dimension, or that is not contiguous, and for two sizes of one
+        Raises UsageError, listing all problems, for missing or unknown roles, arrays that are not
+        contiguous or have the wrong dtype, rank or fixed dimension, and conflicting sizes of one
         symbol, such as the batch's ``B``.
         """
         problems = [*self._role_problems(tensors), *self._array_problems(tensors)]
@@ -73,7 +73,7 @@ class EngineSession(ABC):
 
     def _array_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
         problems = []
-        sizes: dict[str, tuple[int, TensorRole]] = {}  # of each symbol, and who had it first
+        sizes: dict[str, tuple[int, TensorRole]] = {}  # by symbol, with the first role that has it
         for tensor in (*self.spec.inputs, *self.spec.outputs):
             if tensor.role not in tensors:
                 continue
@@ -102,10 +102,10 @@ class EngineSession(ABC):
 
 
 class EngineBackend(ABC):
-    """Loads the engines of one bundle, and the memory that they can be bound to.
+    """Loads the engines of one bundle, and allocates memory that they can be bound to.
 
-    ``device`` is None where engines run at once, on the host; else ``Binding.run`` enqueues on
-    the device's stream, and memory is the device's.
+    ``device`` is None if engines run synchronously on the host; otherwise ``Binding.run`` enqueues
+    on the device's stream, and memory is the device's.
     """
 
     memory: Memory
@@ -118,16 +118,16 @@ class EngineBackend(ABC):
         """Load one engine of ``bundle``; ``bucket`` is one of ``spec.buckets``, if it has any."""
 
     def hashes_weights(self, spec: EngineSpec) -> bool:
-        """Whether ``load`` hashes the weights of ``spec`` itself, where the bundle asks for it."""
+        """Return True if ``load`` itself hashes the weights of ``spec`` on the bundle's request."""
         return False
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the backend itself holds; sessions are dropped by their owner."""
+        """Free the backend's own resources; owners drop their sessions."""
 
 
 def default_device(target: str) -> str:
-    """Where bundles of ``target`` run unless the user says otherwise."""
+    """Return the device on which bundles of ``target`` run by default."""
     return next(iter(target_of(target).backends))
 
 
@@ -138,12 +138,11 @@ def open_backend(
     threads: int | None = None,
     weights: WeightsPlace = "mapped",
 ) -> EngineBackend:
-    """Make the backend that runs bundles of ``target`` on ``device``.
+    """Create the backend that runs bundles of ``target`` on ``device``.
 
-    ``device``: ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, which runs everything that a
-    GPU would on host memory; None is the target's default. ``threads`` and ``weights`` belong to
-    the CPU. Raises UsageError for a combination that does not exist, EnvironmentMismatchError if
-    the device is not there.
+    ``device``: ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, which runs the GPU code path on
+    host memory; None is the target's default. ``threads`` and ``weights`` only apply to the CPU.
+    Raises UsageError for an invalid combination and EnvironmentMismatchError for a missing device.
     """
     wanted = device or default_device(target)
     match = _DEVICE.fullmatch(wanted) if isinstance(wanted, str) else None

@@ -1,4 +1,4 @@
-"""Whether a graph has the inputs and outputs that the manifest says of it."""
+"""Comparison of a graph's inputs and outputs with the manifest."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import onnxruntime
 
 from ..manifest import DType, EngineSpec
 
-_ELEMENT_TYPES: Mapping[DType, str] = {  # where ONNX Runtime has other words for them
+_ELEMENT_TYPES: Mapping[DType, str] = {  # where ONNX Runtime's name differs
     "float32": "float",
 }
 
 
 def signature_problems(session: onnxruntime.InferenceSession, spec: EngineSpec) -> Iterator[str]:
-    """Say what the inputs and outputs of a loaded graph have other than ``spec`` says of them."""
+    """Yield the differences between a loaded graph's inputs and outputs and ``spec``."""
     for kind, nodes, tensors in (
         ("inputs", session.get_inputs(), spec.inputs),
         ("outputs", session.get_outputs(), spec.outputs),
@@ -34,7 +34,7 @@ def signature_problems(session: onnxruntime.InferenceSession, spec: EngineSpec) 
 
 
 def _can_be(wanted: Sequence[int | str], seen: Sequence[int | str | None]) -> bool:
-    """Whether two shapes agree where both have numbers; symbols take any size."""
+    """Return True if two shapes agree in every dimension that is a number in both."""
     return len(wanted) == len(seen) and all(
         first == second or not (isinstance(first, int) and isinstance(second, int))
         for first, second in zip(wanted, seen, strict=True)

@@ -1,8 +1,8 @@
-"""Weights of a graph in memory of our own, in huge pages where the system gives them.
+"""Copies of a graph's weights in this process's memory, in huge pages if available.
 
 ONNX Runtime maps weights files: opening copies nothing, processes share the pages, and the system
-may take them back. A copy belongs to one process and takes as long as reading; its pages are huge,
-so that fewer page tables are walked while a step streams gigabytes.
+can reclaim them. A copy belongs to one process and takes as long as reading, but its huge pages
+need fewer page-table walks while a step streams gigabytes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .initializers import external_tensors
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
-_CHUNK = 1 << 20  # bytes: what is hashed is in a cache still
+_CHUNK = 1 << 20  # bytes; small enough to be hashed from the cache
 
 
 def copy_weights(
     bundle: EngineBundle, spec: EngineSpec, options: onnxruntime.SessionOptions
 ) -> tuple[onnxruntime.OrtValue, ...]:
-    """Read the weights of an engine and have a session of ``options`` use them in place of files.
+    """Read an engine's weights and make a session of ``options`` use them instead of the files.
 
-    They are hashed as they were read where ``bundle.hashes_weights`` asks for it. The session's
-    owner keeps what is returned as long as the session.
+    They are hashed while they are read if ``bundle.hashes_weights``. The caller must keep the
+    returned values as long as the session.
 
-    Raises BundleError for a file that is not as the manifest says, and for a graph that asks for
-    bytes that it has not; CapacityError where there is no such memory.
+    Raises BundleError for a file that differs from the manifest or is too short for the graph, and
+    CapacityError if memory is short.
     """
     folder = PurePosixPath(spec.graph).parent
     files = {path: _read(bundle, path) for path in spec.weights}
@@ -56,7 +56,7 @@ def copy_weights(
 
 
 def _read(bundle: EngineBundle, path: str) -> Array:
-    """The content of a weights file, uint8 [size]."""
+    """Return the content of a weights file as uint8 [size]."""
     record = next(record for record in bundle.manifest.files if record.path == path)
     content = HostMemory().allocate(record.size)
     view, filled, digest = content.data, 0, hashlib.sha256()

@@ -1,4 +1,4 @@
-"""A bundle on disk: read, written, and put in its place."""
+"""Bundles on disk: reading, writing, copying and replacing them."""
 
 from .bundle import EngineBundle, Verify, WeightsPlace
 from .files import file_record, replace_file, write_schedule

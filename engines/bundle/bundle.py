@@ -1,4 +1,4 @@
-"""A bundle on disk: opened only if whole, changed only by replacing files."""
+"""EngineBundle: an open bundle, checked when it is opened and never modified in place."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from .place import (
     bundle_place,
 )
 
-_ATTEMPTS = 10  # to read a bundle that is replaced again and again
-_MOST_HASHERS = 8  # a disk's or the memory's speed, not the processor's, beyond
+_ATTEMPTS = 10  # at reading a bundle that keeps being replaced
+_MAX_HASHERS = 8  # threads; more are limited by the disk or memory, not by the processor
 
 Verify = Literal["graphs", "full"]
-WeightsPlace = Literal["mapped", "copied"]  # in files, or in memory of the process that opens them
+WeightsPlace = Literal["mapped", "copied"]  # from the files, or into this process's memory
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class EngineBundle:
-    """A directory of engines, as ``manifest.json`` describes it.
+    """A directory of engines described by ``manifest.json``.
 
-    The directory is held open: what ``locate`` leads to is of the one that was checked, whatever
-    takes its name. ``schedule_file`` is what schedule.json holds, its digest checked, and
-    ``runtime.schedule.resolved`` reads. ``hashes_weights``: whoever loads the engines hashes their
-    weights meanwhile (``weights_checked``).
+    The directory is held open: ``locate`` keeps finding the files that were checked even after
+    another directory takes the name. ``schedule_file`` is the content of schedule.json, its digest
+    checked, which ``runtime.schedule.resolved`` parses. ``hashes_weights``: the loader of the
+    engines hashes their weights meanwhile (``weights_checked``).
     """
 
     directory: HeldDirectory = field(repr=False, compare=False)
@@ -57,12 +57,12 @@ class EngineBundle:
 
     @property
     def path(self) -> Path:
-        """The directory's absolute path when it was opened, symbolic links resolved."""
+        """Return the directory's absolute path when it was opened, symbolic links resolved."""
         return self.directory.path
 
     @property
     def schedule_document(self) -> dict[str, Any]:
-        """The JSON object of the bundle's ExitSchedule."""
+        """Return the JSON object of the bundle's ExitSchedule."""
         document: dict[str, Any] = self.schedule_file["schedule"]
         return document
 
@@ -75,18 +75,18 @@ class EngineBundle:
 
     @classmethod
     def open(cls, path: str | Path, *, verify: Verify = "graphs") -> Self:
-        """Open the bundle at ``path`` after checking that it is whole.
+        """Open the bundle at ``path`` after checking that it is complete and undamaged.
 
-        Checked: both digests, all sizes, the hashes of graphs and tokenizer, and with
-        ``verify="full"`` those of the weights. A swap of ``export --force`` that was interrupted
-        is repaired first. Raises BundleError naming every file that is wrong.
+        Checks both digests, all sizes, the hashes of graphs and tokenizer and, with
+        ``verify="full"``, those of the weights. A swap interrupted during ``export --force`` is
+        repaired first. Raises BundleError naming every bad file.
         """
         hash_weights = _hashes_weights(verify)
         return cls._while_replaced(Path(path), lambda root: cls._read(root, hash_weights))
 
     @classmethod
     def read_manifest(cls, path: str | Path) -> Manifest:
-        """Read the manifest of the bundle at ``path``, nothing else: no other file need be whole.
+        """Read only the manifest of the bundle at ``path``; other files may be damaged.
 
         Raises BundleError as ``open`` does.
         """
@@ -96,9 +96,9 @@ class EngineBundle:
     def load(cls, path: str | Path, use: Callable[[Self], T], *, verify: Verify = "full") -> T:
         """Open the bundle at ``path`` and return ``use(bundle)``, which loads its engines.
 
-        ``verify="full"`` leaves the hashing of weights to ``use``: see ``hashes_weights``. If the
-        bundle is replaced meanwhile, so that engines are missing, the new one is taken. Raises
-        what ``open`` and ``use`` do, and ClosedError while the interpreter exits.
+        ``verify="full"`` leaves hashing the weights to ``use``: see ``hashes_weights``. If the
+        bundle is replaced meanwhile and engines go missing, the new one is loaded. Raises what
+        ``open`` and ``use`` raise, and ClosedError while the interpreter exits.
         """
         hashes_weights = _hashes_weights(verify)
 
@@ -111,7 +111,7 @@ class EngineBundle:
 
     @staticmethod
     def _while_replaced(path: Path, use: Callable[[HeldDirectory], T]) -> T:
-        """Return ``use`` of the bundle's directory, anew if that failed because it was replaced."""
+        """Call ``use`` on the bundle's directory; retry if it failed because of a replacement."""
         for _ in range(_ATTEMPTS):
             try:
                 place = bundle_place(path)
@@ -119,7 +119,7 @@ class EngineBundle:
                     with WriterLock(place.target):
                         place.repair()
                 require_bundle(place.target)
-            except (OSError, ValueError) as error:  # no permission; no name: too long, a null
+            except (OSError, ValueError) as error:  # no permission, invalid path
                 reason = getattr(error, "strerror", None) or error
                 raise BundleError(f"{str(path)!r:.200}", f"can't be opened ({reason})") from error
             directory = HeldDirectory(place.target)
@@ -130,7 +130,7 @@ class EngineBundle:
                     raise
         raise BundleError(
             str(place.target),
-            f"was replaced {_ATTEMPTS} times while it was opened; try again once its writer rests",
+            f"was replaced {_ATTEMPTS} times while it was opened; try again later",
         )
 
     @classmethod
@@ -143,9 +143,9 @@ class EngineBundle:
 
     @contextmanager
     def weights_checked(self, engines: Iterable[EngineSpec]) -> Iterator[None]:
-        """Hash the weights of ``engines`` on threads beside the block, if ``hashes_weights``.
+        """Hash the weights of ``engines`` on threads during the block, if ``hashes_weights``.
 
-        At the block's end, raises BundleError naming every file that is wrong.
+        When the block ends, raises BundleError naming every bad file.
         """
         if not self.hashes_weights:
             yield
@@ -153,7 +153,7 @@ class EngineBundle:
         loaded = weights_files(engines)
         weights = [record for record in self.manifest.files if record.path in loaded]
         weights.sort(key=lambda record: -record.size)
-        with ThreadPoolExecutor(min(available_cores(), _MOST_HASHERS)) as pool:
+        with ThreadPoolExecutor(min(available_cores(), _MAX_HASHERS)) as pool:
             problems = [pool.submit(self._problems, [record], True) for record in weights]
             try:
                 yield
@@ -165,10 +165,10 @@ class EngineBundle:
             raise BundleError(str(self.path), *found, f"the bundle is damaged; {EXPORT_AGAIN}")
 
     def check(self, *, full: bool) -> list[str]:
-        """Return one text per file that is not as the manifest says, the file's name first.
+        """Return one text per file that differs from the manifest, starting with its name.
 
-        ``full`` hashes the weights too. Reads manifest and schedule again: empty means that the
-        directory still is what was opened, or that only its schedule was replaced.
+        ``full`` also hashes the weights. Manifest and schedule are read again: an empty list means
+        that the directory is unchanged, except perhaps for a new schedule.
         """
         problems = []
         try:
@@ -183,12 +183,12 @@ class EngineBundle:
         return problems + self._problems(self.manifest.files, full)
 
     def check_same(self, other: EngineBundle) -> None:
-        """Raise BundleError unless ``other``, opened later at the same place, is this bundle."""
+        """Raise BundleError unless ``other``, opened later at the same path, is this bundle."""
         if other.manifest.digest != self.manifest.digest:
             raise BundleError(
                 str(self.path),
                 f"was replaced since the work began: it had digest {self.manifest.digest[:12]}…, "
-                f"now {other.manifest.digest[:12]}…; begin again",
+                f"now {other.manifest.digest[:12]}…; start again",
             )
 
     def file(self, relative: str) -> Path:
@@ -196,17 +196,16 @@ class EngineBundle:
         return self.path / self._listed(relative)
 
     def locate(self, relative: str) -> Path:
-        """Return where this process reads a listed file of the very directory that was opened.
+        """Return a path through which this process reads a listed file of the opened directory.
 
-        Good while this bundle is referenced. Where the directory was deleted since, nothing is
-        there.
+        Valid while this bundle is referenced. If the directory was deleted, the file is missing.
         """
         return self.directory.locate(self._listed(relative))
 
     def read(self, relative: str) -> bytes:
-        """Return the content of a listed file of the directory that was opened.
+        """Return the content of a listed file of the opened directory.
 
-        Raises BundleError where it is gone, as after ``export --force`` took the bundle's place.
+        Raises BundleError if it is gone, e.g. after ``export --force`` replaced the bundle.
         """
         remedy = "if the bundle was replaced since it was opened, open it again"
         path, subject = self.locate(relative), str(self.file(relative))
@@ -214,7 +213,7 @@ class EngineBundle:
         return read_file(path, BundleError, subject=subject, remedy=remedy, limit=size)
 
     def named(self, text: object) -> str:
-        """Return ``text``, an error's say, with the directory's name in place of ``locate``'s."""
+        """Return an error's text with the bundle's path in place of that of ``locate``."""
         return str(text).replace(f"{self.directory.locate('')}/", f"{self.path}/")
 
     def _listed(self, relative: str) -> str:
@@ -223,10 +222,10 @@ class EngineBundle:
         return relative
 
     def save(self, directory: str | Path, *, force: bool = False) -> Self:
-        """Copy the bundle, its schedule and its card to ``directory``, in one step; open the copy.
+        """Copy the bundle with its schedule and card to ``directory`` atomically; open the copy.
 
-        Raises BundleError if a byte of it is not as the manifest says, and UsageError if no bundle
-        may be put there: ``force`` replaces another.
+        Raises BundleError if the bundle differs from its manifest, and UsageError if ``directory``
+        can't take a bundle; ``force`` replaces an existing one.
         """
         self._require_whole()
         copy_files(self.path, self._names(), bundle_place(Path(directory)), force=force)
@@ -243,9 +242,8 @@ class EngineBundle:
     ) -> str:
         """Upload the bundle to the Hugging Face hub in one commit and return its URL.
 
-        As huggingface_hub's users know it; what is None is that library's choice. Raises
-        BundleError before anything is sent if a byte is not as the manifest says, and what
-        ``push_files`` raises.
+        Arguments are those of huggingface_hub; None selects its default. Raises BundleError before
+        anything is sent if the bundle differs from its manifest, and what ``push_files`` raises.
         """
         self._require_whole()
         return push_files(
@@ -263,7 +261,7 @@ class EngineBundle:
             raise BundleError(str(self.path), *problems, f"the bundle is damaged; {EXPORT_AGAIN}")
 
     def _names(self) -> list[str]:
-        """Its files: what the manifest lists, the manifest, the schedule, and the card if any."""
+        """Return the bundle's files: those listed, the manifest, the schedule and any card."""
         names = [MANIFEST_NAME, SCHEDULE_NAME, *(record.path for record in self.manifest.files)]
         return [*names, *([CARD_NAME] if (self.path / CARD_NAME).is_file() else [])]
 

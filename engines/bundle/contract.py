@@ -1,4 +1,4 @@
-"""What each engine of a bundle takes and gives, whatever the manifest says of it."""
+"""Inputs and outputs that each kind of engine must have, checked against the manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INPUTS: Mapping[EngineKind, frozenset[TensorRole]] = {
     EngineKind.HEAD: frozenset({_Role.HIDDEN_STATES, _Role.ROW_POSITIONS}),
     EngineKind.CANDIDATES: frozenset({_Role.LOGITS}),
 }
-_ALSO: Mapping[EngineKind, frozenset[TensorRole]] = {  # inputs that a target or family may need
+_ALSO: Mapping[EngineKind, frozenset[TensorRole]] = {  # inputs that a target or family may add
     EngineKind.EMBED: frozenset({_Role.POSITION_IDS}),
     EngineKind.LAYER: frozenset(
         {
@@ -40,7 +40,7 @@ _OUTPUTS: Mapping[EngineKind, frozenset[TensorRole]] = {
     EngineKind.HEAD: frozenset({_Role.LOGITS}),
     EngineKind.CANDIDATES: frozenset({_Role.TOP_LOGITS, _Role.TOP_TOKEN_IDS}),
 }
-_TENSORS: Mapping[TensorRole, tuple[DType | None, str]] = {  # None: the bundle's own
+_TENSORS: Mapping[TensorRole, tuple[DType | None, str]] = {  # None: the bundle's own dtype
     _Role.INPUT_IDS: ("int64", "BS"),
     _Role.POSITION_IDS: ("int64", "BS"),
     _Role.HIDDEN_STATES: (None, "BSE"),
@@ -61,10 +61,10 @@ _TENSORS: Mapping[TensorRole, tuple[DType | None, str]] = {  # None: the bundle'
 
 
 def check_contract(manifest: Manifest) -> None:
-    """Raise BundleError, all problems at once, unless the runtime can run engines so described.
+    """Raise BundleError, listing all problems, unless the runtime can run the engines described.
 
-    Each kind of engine has its roles, each role its dtype and shape, with the model's own sizes;
-    all hidden states are of one type, as are all keys and values, and all layers have the same
+    Each kind of engine has fixed roles, and each role a dtype and a shape with the model's sizes.
+    All hidden states share one dtype, as do all keys and values, and all layers have the same
     static KV capacities.
     """
     problems = [text for spec in manifest.all_engines for text in _engine_problems(spec, manifest)]

@@ -1,4 +1,4 @@
-"""Copies of a directory's files: in another directory, or on the Hugging Face hub."""
+"""Functions that copy a directory's files to another directory or to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .place import Place
 
 
 def copy_files(directory: Path, files: Sequence[str], place: Place, *, force: bool) -> None:
-    """Copy ``files`` of ``directory``, relative paths, to ``place``, in one step.
+    """Copy ``files`` of ``directory``, relative paths, to ``place`` atomically.
 
-    Raises UsageError as ``Place.check`` does, and for a place that is ``directory`` itself.
+    Raises UsageError as ``Place.check`` does, and if ``place`` is ``directory`` itself.
     """
     if place.target == directory:
-        raise UsageError(str(directory), "is what is to be copied; choose another directory")
+        raise UsageError(str(directory), "can't be copied to itself; choose another directory")
     with place.replaced(force=force) as partial:
         for name in files:
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
@@ -36,12 +36,12 @@ def push_files(
 ) -> str:
     """Upload ``files`` of ``directory``, relative paths, in one commit, and return its URL.
 
-    The repository is made if it isn't there, as is the branch ``revision``. ``token``, the
-    endpoint and all else that is None are huggingface_hub's own: ``HF_TOKEN``, ``hf auth login``,
-    ``HF_ENDPOINT``. Files of the repository that are not among ``files`` stay.
+    A missing repository or branch ``revision`` is created. Files of the repository that are not in
+    ``files`` stay. Anything that is None, and the endpoint, is huggingface_hub's default:
+    ``HF_TOKEN``, ``hf auth login``, ``HF_ENDPOINT``.
 
-    Raises MissingExtraError without huggingface_hub, UsageError for an id that can't be one, and
-    SkipDecError for what the hub or the network refuses.
+    Raises MissingExtraError without huggingface_hub, UsageError for an invalid id, and SkipDecError
+    if the hub or the network fails.
     """
     if find_spec("huggingface_hub") is None:
         raise MissingExtraError(
@@ -64,12 +64,14 @@ def push_files(
             allow_patterns=list(files),
         )
     except HFValidationError as error:
-        raise UsageError(repo_id, f"is no hub id; allowed: e.g. me/my-model ({error})") from error
+        raise UsageError(
+            repo_id, f"is not a hub id; allowed: e.g. me/my-model ({error})"
+        ) from error
     except (httpx.HTTPError, OSError) as error:
         raise SkipDecError(
             repo_id,
             f"could not be pushed ({_first_line(error)}); log in with: hf auth login, or set "
-            "HF_TOKEN, and look whether the hub can be reached",
+            "HF_TOKEN, and check that the hub can be reached",
         ) from error
     return str(commit.commit_url)
 

@@ -1,4 +1,4 @@
-"""A directory that is held open, so that all that is read from it is one directory's."""
+"""A directory that is held open, so that every file read comes from the same directory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class HeldDirectory:
-    """The directory that lay at ``path`` when this was made, whatever takes its name later.
+    """The directory at ``path`` when this object was made, even if the path is replaced later.
 
-    ``locate`` gives paths that lead into it by its descriptor, good in this process and while this
-    object lives: of a directory that was renamed or exchanged they find the files as before, of one
-    that was deleted none. Raises BundleError if there is no directory that can be read.
+    ``locate`` returns paths through a file descriptor, valid in this process while this object
+    lives. They find the files of a renamed or exchanged directory; those of a deleted one are gone.
+    Raises BundleError if there is no readable directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,19 +30,19 @@ class HeldDirectory:
         self._opened = os.fstat(descriptor)
         self._descriptor = descriptor
         held = _DESCRIPTORS / str(descriptor)
-        self._root = held if held.exists() else path  # no /proc, no hold
+        self._root = held if held.exists() else path  # without /proc the path itself must do
 
     def locate(self, relative: str) -> Path:
-        """Where this process finds the file ``relative``."""
+        """Return the path by which this process reads the file ``relative``."""
         return self._root / relative
 
     def leaves(self, relative: str) -> Path | None:
-        """Where ``relative`` leads if symbolic links take it out of the directory, else None."""
+        """Return the target of ``relative`` if symbolic links lead out of the directory."""
         root, path = (Path(os.path.realpath(self._root / part)) for part in ("", relative))
         return None if path.is_relative_to(root) else path
 
     def was_touched(self) -> bool:
-        """Whether the directory was renamed, replaced, deleted or changed since it was opened."""
+        """Return True if the directory was renamed, replaced, deleted or changed since."""
         now = os.fstat(self._descriptor)
         try:
             in_place = os.path.samestat(now, self.path.stat())

@@ -1,4 +1,4 @@
-"""The files of a bundle: their records, the two documents, and how one is replaced."""
+"""The files of a bundle: their records, manifest and schedule, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def file_record(directory: Path, relative: str) -> FileRecord:
 
 
 def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the schedule of the bundle directory ``path`` by ``document``, in one step.
+    """Replace the schedule of the bundle directory ``path`` by ``document`` atomically.
 
-    ``document`` is that of ``runtime.schedule.resolved``; the caller has checked that it fits the
-    model. A reader sees the old file or the new one, never a part, and no engine is touched.
+    ``document`` is built by ``runtime.schedule.resolved``; the caller has checked that it fits the
+    model. No engine changes.
     """
     replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write ``content`` to a new file and rename it to ``path``: what is mapped stays intact.
+    """Write ``content`` to a new file and rename it to ``path``: existing mappings stay intact.
 
-    The new file is ``.<name>.new`` each time, so that the next write takes what a kill leaves of
-    it. One process writes at a time, others wait. Raises BundleError as ``open_own`` does.
+    The temporary file is always ``.<name>.new``, so the next write reuses one left by a killed
+    writer. Other writers wait. Raises BundleError as ``open_own`` does.
     """
     temporary = path.with_name(f".{path.name}.new")
     with naming_file(path), _locked(temporary) as file:
@@ -60,7 +60,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def _locked(path: Path) -> BinaryIO:
-    """Open the file ``path``, made if need be, as the only process that does."""
+    """Open the file ``path``, creating it if necessary, under an exclusive lock."""
     while True:
         file = os.fdopen(open_own(path), "r+b")
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -70,7 +70,7 @@ def _locked(path: Path) -> BinaryIO:
 
 
 def require_bundle(root: Path) -> None:
-    """Raise BundleError, saying what lies there instead, unless ``root`` holds a manifest."""
+    """Raise BundleError, saying what is there instead, unless ``root`` contains a manifest."""
     if (root / MANIFEST_NAME).is_file():
         return
     unfinished = root if root.name.endswith(".partial") else partial_path(root)
@@ -86,7 +86,7 @@ def require_bundle(root: Path) -> None:
 
 
 def read_manifest(root: HeldDirectory) -> Manifest:
-    """Read ``root``'s manifest.json; BundleError unless it is, byte for byte, what was written."""
+    """Read ``root``'s manifest.json. Raises BundleError unless it is unchanged, byte for byte."""
     subject = str(root.path / MANIFEST_NAME)
     path = root.locate(MANIFEST_NAME)
     content = read_file(path, BundleError, subject=subject, remedy=EXPORT_AGAIN)
@@ -97,10 +97,10 @@ def read_manifest(root: HeldDirectory) -> Manifest:
 
 
 def read_schedule(root: HeldDirectory) -> dict[str, Any]:
-    """Read ``root``'s schedule.json, digest checked: its plan, its presets and its schedule.
+    """Read ``root``'s schedule.json and check its digest: its plan, presets and schedule.
 
-    Raises BundleError. Whether the plan and the presets are those of the schedule is the runtime's
-    to say (``runtime.schedule.resolved``).
+    Raises BundleError. ``runtime.schedule.resolved`` checks that plan and presets match the
+    schedule.
     """
     path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)
     remedy = "write it with 'skipdec schedule set'"
@@ -112,7 +112,7 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
         raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
     if document.keys() == {"digest", "schedule"}:
         raise BundleError(
-            subject, f"is of format 2, the manifest of 3; run: skipdec upgrade {root.path}"
+            subject, f"is in format 2, the manifest in format 3; run: skipdec upgrade {root.path}"
         )
     if document.keys() != _SCHEDULE_KEYS or content != sealed_text(document).encode():
         raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
@@ -123,7 +123,7 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
 def file_problems(
     root: HeldDirectory, manifest: Manifest, records: Iterable[FileRecord], *, hash_weights: bool
 ) -> list[str]:
-    """Say of each file that is not as its record says how it differs, its name first."""
+    """Return one text, starting with the file's name, per file that differs from its record."""
     engines = () if hash_weights else (*manifest.all_engines, *manifest.canonical)
     unhashed = weights_files(engines)
     return [
@@ -134,12 +134,12 @@ def file_problems(
 
 
 def weights_files(engines: Iterable[EngineSpec]) -> frozenset[str]:
-    """The weights files of ``engines``, as the manifest names them."""
+    """Return the paths of the weights files of ``engines``, as the manifest lists them."""
     return frozenset(path for engine in engines for path in engine.weights)
 
 
 def _record_problem(root: HeldDirectory, record: FileRecord, hashed: bool) -> str | None:
-    """Say how the file differs from its record, or None."""
+    """Return how the file differs from its record, or None."""
     if outside := root.leaves(record.path):
         return f"is a link to {outside}, outside the bundle; copy the file into the bundle"
     try:

@@ -1,8 +1,8 @@
-"""What lies at a name that we write to was put there by us, and is no link to somewhere else.
+"""Protection against files and links planted at predictable names.
 
-A result's names are known beforehand (``.NAME.partial``, ``.NAME.lock``, …), and in a directory
-that others may write to, such as /tmp, anybody can put a link there: to a directory that would be
-emptied, to a file that would be overwritten.
+Names beside a result are predictable (``.NAME.partial``, ``.NAME.lock``, …). In a directory that
+others may write to, such as /tmp, anybody can put a link there, to a directory that would be
+emptied or to a file that would be overwritten.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from ..errors import BundleError
 
 _REFUSALS = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM}
-_FILE_MODE = 0o666  # both less the umask
+_FILE_MODE = 0o666  # both reduced by the umask
 _DIRECTORY_MODE = 0o775
 
 
 def open_own(path: Path) -> int:
-    """Open the file ``path`` for reading and writing, make it if need be; return its descriptor.
+    """Open the file ``path`` for reading and writing, creating it if needed; return a descriptor.
 
-    Raises BundleError unless it is a regular file, no link, and of this user or of the
-    directory's owner.
+    Raises BundleError unless it is a regular file, not a link, owned by this user or by the owner
+    of the directory.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
@@ -34,7 +34,7 @@ def open_own(path: Path) -> int:
         try:
             descriptor = os.open(path, flags)
         except FileNotFoundError:
-            continue  # its owner has removed it in between
+            continue  # its owner removed it in between
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise
@@ -47,7 +47,7 @@ def open_own(path: Path) -> int:
 
 
 def is_at(path: Path, descriptor: int) -> bool:
-    """Whether ``path`` still names the open file, not a successor of it."""
+    """Return True if ``path`` still names the open file and not a successor."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def is_at(path: Path, descriptor: int) -> bool:
 
 
 def make_own_directory(path: Path) -> None:
-    """Make the directory ``path``, unless it is there. Raises as ``require_own_directory``."""
+    """Make the directory ``path`` unless it exists. Raises as ``require_own_directory``."""
     try:
         path.mkdir(_DIRECTORY_MODE)
     except FileExistsError:
@@ -63,16 +63,16 @@ def make_own_directory(path: Path) -> None:
 
 
 def require_own_directory(path: Path) -> None:
-    """Raise BundleError with its ``foreign_directory``, if there is any."""
+    """Raise BundleError with the result of ``foreign_directory``, if any."""
     if (problem := foreign_directory(path)) is not None:
         raise BundleError(str(path), problem)
 
 
 def foreign_directory(path: Path) -> str | None:
-    """What is wrong with ``path``, where a directory of ours or nothing should be; None if nothing.
+    """Return the problem with an existing ``path`` that is not a directory of ours, or None.
 
-    Ours: no link, of this user or of the owner of the directory around it, and not everybody's to
-    write.
+    A directory is ours if it is not a link, belongs to this user or to the owner of its parent,
+    and is not world-writable.
     """
     try:
         found = path.lstat()
@@ -89,7 +89,7 @@ def _foreign(found: os.stat_result, path: Path, kind: int) -> str | None:
 
 
 def _problem(found: os.stat_result, path: Path, kind: int) -> str:
-    """What is there instead, and what to do."""
+    """Return what is there instead, and what to do."""
     wanted = "a directory" if kind == stat.S_IFDIR else "a file"
     if stat.S_ISLNK(found.st_mode):
         what = f"is a link to {path.readlink()}"
@@ -100,5 +100,5 @@ def _problem(found: os.stat_result, path: Path, kind: int) -> str:
     elif kind == stat.S_IFDIR:
         what = "can be written by everybody"
     else:
-        what = "has other names, too" if found.st_nlink > 1 else "can't be written"
-    return f"{what}; skipdec makes {wanted} of its own there: remove it, or choose another name"
+        what = "has other hard links" if found.st_nlink > 1 else "can't be written"
+    return f"{what}; skipdec creates {wanted} there: remove it, or choose another name"

@@ -1,12 +1,12 @@
-"""How a finished result takes its place: one rename, an exchange, or two renames and a repair.
+"""Atomic publication of a finished result directory, with locking and crash recovery.
 
-A result is a directory that holds a certain file, its mark: a bundle its manifest, a tuned or
+A result is a directory that contains a certain file, its mark: a bundle its manifest, a tuned or
 rounded checkpoint its report. Three names lie beside a result ``NAME`` while it is written:
-``.NAME.partial`` (being built), ``.NAME.lock`` (one writer) and ``.NAME.old`` (on its way out). At
-every moment a crash leaves one of two states, and ``Place.repair`` knows what to do from the names:
+``.NAME.partial`` (being built), ``.NAME.lock`` (the writer's lock) and ``.NAME.old`` (being
+replaced). A crash leaves one of two states, which ``Place.repair`` recognises:
 
-- ``NAME`` exists: it is whole, old or new; what lies at ``.NAME.old`` is rubbish.
-- ``NAME`` is missing and ``.NAME.old`` has its mark: the swap stopped half way; put it back.
+- ``NAME`` exists: it is complete, old or new; ``.NAME.old`` can be deleted.
+- ``NAME`` is missing and ``.NAME.old`` has its mark: the swap was interrupted; put it back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .ownership import (
 MANIFEST_NAME = "manifest.json"
 SCHEDULE_NAME = "schedule.json"
 TOKENIZER_NAME = "tokenizer.json"
-CARD_NAME = "README.md"  # beside what the manifest lists: its owner may edit it
+CARD_NAME = "README.md"  # not in the manifest: its owner may edit it
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -42,7 +42,7 @@ _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 
 def partial_path(target: Path) -> Path:
-    """Where the result ``target`` is built: beside it, hence on the same file system."""
+    """Return the build directory of the result ``target``: beside it, on the same file system."""
     return target.with_name(f".{target.name}.partial")
 
 
@@ -73,7 +73,7 @@ def sync_tree(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a result of some ``kind``, e.g. "a bundle", lies: a directory that holds ``mark``."""
+    """The location of a result of some ``kind``, e.g. "a bundle", a directory with ``mark``."""
 
     target: Path  # absolute
     mark: str
@@ -81,22 +81,22 @@ class Place:
 
     @property
     def partial(self) -> Path:
-        """Where the result is built."""
+        """Return the directory in which the result is built."""
         return partial_path(self.target)
 
     @property
     def old(self) -> Path:
-        """Where the result that is replaced lies until it is deleted."""
+        """Return the directory to which a replaced result is moved before it is deleted."""
         return self.target.with_name(f".{self.target.name}.old")
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a swap stopped between its two renames."""
+        """Return True if a swap stopped between its two renames."""
         return not self.target.exists() and (self.old / self.mark).is_file()
 
     @contextmanager
     def locked(self, *, force: bool) -> Iterator[None]:
-        """Hold the lock of one writer; what an interrupted swap left is finished or undone.
+        """Hold the writer's lock; an interrupted swap is repaired first.
 
         Raises UsageError as ``check`` does, before anything is changed and again under the lock,
         and BundleError while another process writes here.
@@ -110,9 +110,9 @@ class Place:
 
     @contextmanager
     def replaced(self, *, force: bool) -> Iterator[Path]:
-        """A new directory, ``partial``, that is put here when the block ends; locks as ``locked``.
+        """Yield a new directory, ``partial``, published here when the block ends; locks.
 
-        What is here stays until then. After an error nothing is left of the new one.
+        The existing result stays until then. After an error the new directory is deleted.
         """
         with self.locked(force=force):
             self.delete(self.partial)
@@ -134,12 +134,11 @@ class Place:
         self.delete(self.old)
 
     def take(self, directory: Path) -> None:
-        """Make ``directory`` durable and put it here, over what is here: an empty one is nothing.
+        """Make ``directory`` durable and publish it here, replacing any existing result.
 
-        The caller holds the lock and has called ``repair``. What is replaced is deleted last. Where
-        the kernel and the file system exchange two names in one step, ``target`` is there at every
-        moment; elsewhere it is missing between two renames, and ``repair`` puts the replaced one
-        back after a crash.
+        The caller holds the lock and has called ``repair``. The replaced result is deleted last. If
+        the kernel and the file system can exchange two names, ``target`` exists throughout;
+        otherwise it is missing between two renames, and ``repair`` restores it after a crash.
         """
         sync_tree(directory)
         if not self.target.exists() or is_empty_directory(self.target):
@@ -155,9 +154,9 @@ class Place:
         self.delete(self.old)
 
     def delete(self, directory: Path) -> None:
-        """Delete ``directory``, if it is there, its mark first: the rest is no result any more.
+        """Delete ``directory`` if it exists, its mark first, so the rest can't pass for a result.
 
-        Raises BundleError for a link and for what somebody else has put there.
+        Raises BundleError for a link and for a directory that is not ours.
         """
         require_own_directory(directory)
         if directory.exists():
@@ -167,14 +166,14 @@ class Place:
     def check(self, *, force: bool) -> None:
         """Raise UsageError if no result may be written here; see ``problems``.
 
-        What a writer that was killed after it had published left beside its result is deleted.
+        Deletes what a writer killed after publication left beside its result.
         """
         if problems := self.problems(force=force):
             self.sweep()
             raise UsageError(str(self.target), *problems)
 
     def sweep(self) -> None:
-        """Delete a lock that nobody holds, and what was replaced, beside a whole result."""
+        """Delete an unheld lock and a replaced result beside a complete one."""
         lock = WriterLock(self.target)
         is_left = lock.path.is_file() or self.old.is_dir()
         if is_left and (self.target / self.mark).is_file():
@@ -182,16 +181,15 @@ class Place:
                 self.repair()
 
     def problems(self, *, force: bool) -> list[str]:
-        """Why no result may be written here; changes nothing.
+        """Return the reasons why no result may be written here; changes nothing.
 
-        Allowed: a name that is free, an empty directory, and with ``force`` another result, which
-        has the mark. Never anything else, so that a slip of the keyboard can't replace a directory
-        of other files.
+        Allowed are a free name, an empty directory and, with ``force``, another result, which has
+        the mark. A directory of other files is never replaced.
         """
         target = self.target
         problems = []
         if not target.name:
-            problems.append("is the root of the file system; name a directory in it")
+            problems.append("is the root of the file system; name a directory below it")
         if target.exists() and not is_empty_directory(target):
             if not (target / self.mark).is_file():
                 problems.append(
@@ -211,7 +209,7 @@ class Place:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two names in one step; False where the system or the file system can't."""
+    """Exchange two names atomically; return False if the system or file system can't."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -225,16 +223,15 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def bundle_place(target: Path) -> Place:
-    """Return where the bundle ``target`` lies, symbolic links resolved."""
+    """Return the place of the bundle ``target``, symbolic links resolved."""
     return Place(Path(os.path.realpath(target)), MANIFEST_NAME, "a bundle")
 
 
 class WriterLock:
     """An exclusive ``flock`` on ``.<name>.lock`` beside the result ``target``; never waits.
 
-    The kernel drops the lock when its process ends, however it ends, so a killed writer blocks
-    nobody. The file holds the writer's process id, for the error of the second one, and is removed
-    on release.
+    The kernel drops the lock when its process ends, so a killed writer blocks nobody. The file
+    contains the writer's process id, for the error message, and is removed on release.
     """
 
     def __init__(self, target: Path) -> None:
@@ -243,7 +240,7 @@ class WriterLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> WriterLock:
-        """Take the lock; BundleError, naming the holder's process id, if another writer has it."""
+        """Take the lock. Raises BundleError, naming the holder's process id, if it is taken."""
         while self._descriptor is None:
             self._descriptor = self._try_lock()
         try:
@@ -256,14 +253,14 @@ class WriterLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the file and release the lock, in this order, so that nobody else's is removed."""
+        """Remove the file, then release the lock: another writer's file is never removed."""
         assert self._descriptor is not None
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = None
 
     def _try_lock(self) -> int | None:
-        """Return a locked descriptor, or None if the file was removed by its last holder."""
+        """Return a locked descriptor, or None if the last holder removed the file."""
         descriptor = open_own(self.path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -281,15 +278,15 @@ class WriterLock:
 
 
 def is_empty_directory(path: Path) -> bool:
-    """Whether ``path`` is a directory without entries."""
+    """Return True if ``path`` is a directory without entries."""
     return path.is_dir() and not any(path.iterdir())
 
 
 def share_weights(checkpoint: Path) -> None:
-    """Give the files of weights in ``checkpoint`` the permissions that its config.json has.
+    """Give the weights files in ``checkpoint`` the permissions of its config.json.
 
-    safetensors 0.8 lets their owner alone read them, whatever the umask allows, and who exports a
-    model or serves it is often another user than who tuned it.
+    safetensors 0.8 makes them readable by their owner alone, whatever the umask, but a model is
+    often exported or served by another user than the one who tuned it.
     """
     for path in checkpoint.glob("*.safetensors"):
         shutil.copymode(checkpoint / "config.json", path)

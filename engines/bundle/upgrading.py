@@ -1,7 +1,7 @@
-"""Bundles of format 2, written anew in the present format: two files, no engine.
+"""Conversion of a bundle's manifest and schedule from format 2 to the current format.
 
-A manifest of format 2 had the digest of its own JSON without spaces and no word on the KV cache,
-which follows from the target; schedule.json had neither plan nor presets.
+In format 2 the manifest's digest was that of its JSON without spaces, the KV cache was not
+described (it follows from the target), and schedule.json had neither plan nor presets.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from .files import (
 )
 from .place import MANIFEST_NAME, SCHEDULE_NAME, WriterLock, bundle_place
 
-_DROPPED_FIELD = "int8_weight_bits"  # of the precision once: what the weights hold says it too
+_DROPPED_FIELD = "int8_weight_bits"  # once in the precision; redundant with the weights
 _OLD_SCHEDULE_KEYS = {"digest", "schedule"}
 
 Resolve = Callable[[dict[str, Any]], Mapping[str, Any]]
-"""Makes what schedule.json holds, see ``write_schedule``, of an ExitSchedule's JSON object."""
+"""Builds the content of schedule.json (see ``write_schedule``) from an ExitSchedule's JSON."""
 
 
 def upgrade(path: Path, resolve: Resolve) -> bool:
-    """Write the manifest and the schedule of the bundle at ``path`` in the present format.
+    """Convert manifest and schedule of the bundle at ``path`` to the current format.
 
-    Each is replaced in one step, the manifest first: where it was killed in between, the next call
-    finishes. Returns False if both had that format. Graphs are hashed before, weights are not.
+    Each is replaced atomically, the manifest first; if killed in between, the next call finishes.
+    Returns False if both were current. Graphs are hashed first, weights are not.
 
-    Raises BundleError for a bundle that is not whole, of another format, or being written. One
-    whose schedule alone is damaged is upgraded but for that.
+    Raises BundleError for a bundle that is damaged, of another format, or being written. If only
+    the schedule is damaged, the manifest is upgraded all the same.
     """
     place = bundle_place(path)
     require_bundle(place.old if place.is_interrupted else place.target)
@@ -66,11 +66,11 @@ def upgrade(path: Path, resolve: Resolve) -> bool:
 
 
 def _old_manifest(root: HeldDirectory) -> Manifest | None:
-    """The manifest as the present format has it; None if it is in that."""
+    """Return the manifest in the current format, or None if it already has it."""
     subject = str(root.path / MANIFEST_NAME)
     content, document = _read(root, MANIFEST_NAME)
     if document.get("format_version") != UPGRADED_VERSION:
-        read_manifest(root)  # of the present format, or refused
+        read_manifest(root)  # raises unless it has the current format
         return None
     _check_digest(content, document, document, subject)
     form = document.get("kernels") or document.get("target")
@@ -90,14 +90,14 @@ def _old_manifest(root: HeldDirectory) -> Manifest | None:
 
 
 def _old_schedule(root: HeldDirectory) -> dict[str, Any] | None:
-    """The ExitSchedule's JSON object; None if the file has the present format, or is damaged."""
+    """Return the ExitSchedule's JSON object; None if the file is current or damaged."""
     try:
         content, document = _read(root, SCHEDULE_NAME)
     except BundleError:
         document = {}
     schedule = document.get("schedule")
     if document.keys() != _OLD_SCHEDULE_KEYS or not isinstance(schedule, dict):
-        read_schedule(root)  # which says what is wrong with it, if something is
+        read_schedule(root)  # raises if it is damaged
         return None
     subject = str(root.path / SCHEDULE_NAME)
     _check_digest(content, document, schedule, subject, "write it with 'skipdec schedule set'")
@@ -120,9 +120,9 @@ def _check_digest(
     subject: str,
     remedy: str = EXPORT_AGAIN,
 ) -> None:
-    """Raise BundleError unless ``document`` is, byte for byte, what was written in format 2.
+    """Raise BundleError unless ``document`` is byte-identical to what format 2 wrote.
 
-    ``sealed`` is the part of it that had a digest.
+    ``sealed`` is the part covered by the digest.
     """
     digest = json_digest({key: sealed[key] for key in sealed if key != "digest"})
     if document.get("digest") != digest or content != canonical_text(document).encode():

@@ -1,4 +1,4 @@
-"""Writes a bundle where nobody sees it, and publishes it in one step."""
+"""A writer that builds a bundle out of sight and publishes it atomically."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ def check_target(target: Path, *, force: bool) -> None:
 class BundleWriter:
     """Builds a bundle in ``.<name>.partial`` beside ``target`` and publishes it by rename.
 
-    A context manager. Entering it takes the lock (BundleError if another process writes the same
-    bundle), repairs an interrupted swap, and makes ``directory``, empty unless ``resume`` finds one
-    from an interrupted run. Leaving it without ``publish`` keeps ``directory`` for the next run.
-
+    A context manager. Entering takes the lock (BundleError if another process writes the same
+    bundle), repairs an interrupted swap, and makes ``directory``, which is empty unless ``resume``
+    finds one from an interrupted run. Leaving without ``publish`` keeps it for the next run.
         with BundleWriter(target, force=False, resume=True) as writer:
             ...                                     # write engines below writer.directory
-            writer.stage(manifest, schedule, tokenizer)     # whole, but not visible yet
+            writer.stage(manifest, schedule, tokenizer)     # complete, but not visible yet
             ...                                     # verify writer.directory
             writer.publish(manifest, schedule, tokenizer)
     """
@@ -57,7 +56,7 @@ class BundleWriter:
             if not self._resume:
                 self._place.delete(self.directory)
             make_own_directory(self.directory)
-            # Without its manifest an interrupted run's directory can't be taken for a whole bundle.
+            # Without a manifest, an interrupted run's directory can't pass for a complete bundle.
             (self.directory / MANIFEST_NAME).unlink(missing_ok=True)
             undo.pop_all()
         return self
@@ -71,10 +70,9 @@ class BundleWriter:
     ) -> EngineBundle:
         """Write manifest, schedule and tokenizer, so that ``directory`` opens as a bundle.
 
-        ``schedule_file``: see ``write_schedule``. The manifest lists every other file, the
-        tokenizer's record included; its digest is computed here. Returns the opened, still
-        unpublished bundle; BundleError if a file is missing or is not what the manifest says
-        (weights by size only).
+        ``schedule_file``: see ``write_schedule``. The manifest lists every other file, including
+        the tokenizer; its digest is computed here. Returns the opened, still unpublished bundle.
+        Raises BundleError if a file is missing or differs from the manifest (weights by size only).
         """
         if (manifest.tokenizer is None) != (tokenizer is None):
             raise BundleError(str(self.target), "the manifest and the writer differ on a tokenizer")
@@ -87,9 +85,9 @@ class BundleWriter:
     def publish(
         self, manifest: Manifest, schedule_file: Mapping[str, Any], tokenizer: bytes | None
     ) -> EngineBundle:
-        """Stage, delete what the manifest does not list, make all durable, take the target's place.
+        """Stage, delete unlisted files, make everything durable, and replace the target.
 
-        Returns the published bundle. Nothing is visible at ``target`` before the last step.
+        Returns the published bundle. ``target`` changes only in the last step.
         """
         self.stage(manifest, schedule_file, tokenizer)
         self._remove_strays({record.path for record in manifest.files})
@@ -98,7 +96,7 @@ class BundleWriter:
         return EngineBundle.open(self.target)
 
     def _remove_strays(self, listed: set[str]) -> None:
-        """Delete journals, temporary files and whatever else is not part of the bundle."""
+        """Delete journals, temporary files and everything else that is not part of the bundle."""
         keep = listed | {MANIFEST_NAME, SCHEDULE_NAME, CARD_NAME}
         for path in sorted(self.directory.rglob("*"), reverse=True):  # children before parents
             if path.is_dir() and not path.is_symlink():

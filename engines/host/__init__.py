@@ -1,1 +1,1 @@
-"""This machine and this process: processor, GPUs, installed extras, console, workers."""
+"""This machine and process: processor, GPUs, installed extras, console and workers."""

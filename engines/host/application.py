@@ -1,4 +1,4 @@
-"""A typer application in whose help the examples stand as they are to be typed."""
+"""A typer application whose help shows command examples exactly as they are typed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from .help import WIDEST, flags, print_help
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-_WIDTH = 79  # of a line with a command: a terminal of 80 columns shows it whole
+_WIDTH = 79  # of a line with a command; fits a terminal of 80 columns
 _COMMAND = re.compile(r" *(skipdec|torchrun|head|pip) ")
 _BREAK = re.compile(r" (?=--?[a-z]|\| )")  # before an option or a pipe
 
 
 class Application(typer.Typer):
-    """As typer's own, but for its help.
+    """A typer.Typer with its own help layout.
 
-    Options are shown as `print_help` does. Below them, lines that are commands are never wrapped
-    where a shell would not go on: a long one has backslashes. Other lines are paragraphs, or as far
-    indented as the first of them.
+    `print_help` shows the options. In the epilog below, commands are never soft-wrapped: long ones
+    are continued with backslashes. Other lines form paragraphs, indented like their first line.
     """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  (typer's)
@@ -33,12 +32,12 @@ class Application(typer.Typer):
         super().__init__(rich_markup_mode="rich", **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[C], C]:  # noqa: ANN401
-        """As typer's."""
+        """Return typer's decorator, with this application's help."""
         return super().command(name, cls=_Command, **settings)
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands, with help as `print_help` prints it."""
+    """A group of commands whose help is printed by `print_help`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  (typer's own)
         """Print the group's commands and options."""
@@ -52,7 +51,7 @@ class _Command(TyperCommand):
             _print_epilog(self.epilog)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Read ``args`` as typer does, but refuse a truth value after a flag."""
+        """Parse ``args`` as typer does, but reject a truth value after a flag."""
         switches = flags(self)
         options = args[: args.index("--")] if "--" in args else args
         for option, value in pairwise(options):
@@ -78,7 +77,7 @@ def _print_epilog(text: str) -> None:
 
 
 def _paragraphs(block: str) -> Iterator[str]:
-    """Commands, each with its continuations, and what stands between them, each on one line."""
+    """Yield commands with their continuation lines, and the prose in between, a line each."""
     prose: list[str] = []
     for line in block.splitlines():
         if _COMMAND.match(line):
@@ -97,7 +96,7 @@ def _joined(lines: list[str]) -> Iterator[str]:
 
 
 def continued(command: str) -> str:
-    """``command`` over several lines where it is longer than 79 columns, broken at options.
+    """Return ``command`` broken at options into lines of at most 79 columns.
 
     >>> tune = "skipdec tune opt-125m --data train.csv --preset e2e --schedule 2x --mixture 4x"
     >>> print(continued(f"{tune} -o opt-e2e-2x"))

@@ -1,4 +1,4 @@
-"""What every command shares: results on stdout, all else on stderr, exit codes, tables as text."""
+"""Console conventions of all commands: results on stdout, messages on stderr, exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-TRACEBACKS = "SKIPDEC_TRACEBACKS"  # in the environment: the system's errors with their traceback
+TRACEBACKS = "SKIPDEC_TRACEBACKS"  # environment variable: system errors keep their traceback
 
 _ADVICE = {
     errno.EBADF: "stdin or stdout may be closed: open it",
@@ -39,20 +39,20 @@ _ADVICE = {
 }
 
 _PIPE_WIDTH = 10_000
-_NUMBER = re.compile(r"[-+–\d]")  # what a cell with a number begins with
+_NUMBER = re.compile(r"[-+–\d]")  # start of a numeric cell
 _GAP = 2  # columns of the console between those of a table
-_LEAST_TEXT = 12  # columns of the console that a text keeps beside numbers
+_MIN_TEXT = 12  # minimum width of a text column
 
 
 def stderr_console() -> Console:
-    """A rich console on stderr: progress, tables, warnings. Never results."""
+    """Return a rich console on stderr for progress, tables and warnings, never results."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def result_console() -> Console:
-    """A rich console on stdout for results; in a pipe as wide as they need, so nothing wraps."""
+    """Return a rich console on stdout for results; in a pipe, lines are never wrapped."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
@@ -68,23 +68,23 @@ def print_table(
     title: str = "",
     bold: Collection[int] = (),
 ) -> None:
-    """Print a table whose numbers are never cut.
+    """Print a table whose numbers are never truncated.
 
-    ``texts``: the places of columns that wrap where the console is narrow. Where not even the
-    other columns fit, the table is turned: rows become columns. ``bold``: places of rows.
+    ``texts``: indices of columns that wrap on a narrow console. If even the other columns don't
+    fit, rows and columns are swapped. ``bold``: indices of rows.
     """
     from rich.table import Table
 
     cells = [list(row) for row in rows]
     widths = [max(map(_width, column)) for column in zip(headings, *cells, strict=True)]
-    least = [
-        min(width, _LEAST_TEXT) if place in texts else width for place, width in enumerate(widths)
+    minimums = [
+        min(width, _MIN_TEXT) if place in texts else width for place, width in enumerate(widths)
     ]
-    if sum(least) + _GAP * (len(least) - 1) > console.width:
+    if sum(minimums) + _GAP * (len(minimums) - 1) > console.width:
         _print_sideways(console, headings, cells, texts=texts, title=title, bold=bold)
         return
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
-    for place, (heading, width) in enumerate(zip(headings, least, strict=True)):
+    for place, (heading, width) in enumerate(zip(headings, minimums, strict=True)):
         if place in texts:
             table.add_column(heading, overflow="fold", min_width=width)
         else:
@@ -95,7 +95,7 @@ def print_table(
 
 
 def print_facts(console: Console, facts: Sequence[tuple[str, str, str]]) -> None:
-    """Print (name, text, style) one below the other; texts wrap, in a pipe no line is broken."""
+    """Print (name, text, style) rows; texts wrap on a terminal, but not in a pipe."""
     from rich.table import Table
 
     if console.width >= _PIPE_WIDTH:
@@ -105,7 +105,7 @@ def print_facts(console: Console, facts: Sequence[tuple[str, str, str]]) -> None
             console.print(f"{name:<{longest}}  {lines}")
         return
     table = Table(show_header=False, box=None, padding=(0, 1), pad_edge=False)
-    table.add_column(overflow="fold", min_width=_LEAST_TEXT)
+    table.add_column(overflow="fold", min_width=_MIN_TEXT)
     table.add_column(overflow="fold")
     for name, text, style in facts:
         table.add_row(name, text, style=style)
@@ -121,11 +121,11 @@ def _print_sideways(
     title: str,
     bold: Collection[int],
 ) -> None:
-    """Print a line a heading and a column a row, as many columns beside each other as fit."""
+    """Print one line per heading and one column per row, in blocks that fit the console."""
     from rich.table import Table
 
     names = [" ".join(heading.replace("-\n", "").split()) for heading in headings]
-    widths = [_least_width(row, texts) for row in rows]
+    widths = [_min_width(row, texts) for row in rows]
     name_width = max(map(_width, names))
     for place, shown in enumerate(_fitting(widths, console.width - name_width)):
         table = Table(
@@ -149,10 +149,10 @@ def _print_sideways(
 
 
 def _fitting(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Cut the places of columns into groups of which each fits ``width``, or is of one."""
+    """Group the indices of columns so that each group fits ``width`` or has one column."""
     group: list[int] = []
-    for place, least in enumerate(widths):
-        if group and sum(widths[other] + _GAP for other in group) + least + _GAP > width:
+    for place, minimum in enumerate(widths):
+        if group and sum(widths[other] + _GAP for other in group) + minimum + _GAP > width:
             yield group
             group = []
         group.append(place)
@@ -160,10 +160,10 @@ def _fitting(widths: Sequence[int], width: int) -> Iterator[list[int]]:
         yield group
 
 
-def _least_width(cells: Sequence[str], texts: Collection[int]) -> int:
-    """Return the columns that ``cells`` need one below the other."""
+def _min_width(cells: Sequence[str], texts: Collection[int]) -> int:
+    """Return the minimum width of a column with ``cells``."""
     return max(
-        min(_width(cell), _LEAST_TEXT) if place in texts else _width(cell)
+        min(_width(cell), _MIN_TEXT) if place in texts else _width(cell)
         for place, cell in enumerate(cells)
     )
 
@@ -183,9 +183,9 @@ def print_json(document: Any) -> None:  # noqa: ANN401  (any JSON value)
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     """Turn a command's SkipDecError or OSError into ``error: …`` on stderr and its exit code.
 
-    0 ok, 1 failed (parity and what the system refuses too), 2 usage, 3 environment mismatch; after
-    a signal 128 and its number: 130 after Ctrl-C, 143 after SIGTERM. An OSError that the system
-    gave no number, or that came from a closed pipe, goes on, as do all others.
+    Codes: 0 ok, 1 failure (including parity and system errors), 2 usage, 3 environment mismatch,
+    128 + signal number after a signal: 130 after Ctrl-C, 143 after SIGTERM. Other exceptions
+    propagate, as does an OSError without a number or from a closed pipe.
     """
 
     @wraps(command)
@@ -208,20 +208,20 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Which file, what the system says of it, and what to do."""
+    """Return the file, the system's message, and what to do."""
     text = (error.strerror or str(error)).lower()
     advice = _ADVICE.get(error.errno or 0, f"{TRACEBACKS}=1 shows where this happened")
     return f"{error.filename or 'input or output'} | {text}; {advice}"
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table in Markdown; cells are Markdown already."""
+    """Return a Markdown table of ``headings`` and ``rows``; the cells are Markdown already."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def print_markdown(console: Console, text: str) -> None:
-    """Print what `markdown_table` made a part of: in a pipe as it is, else as tables that fit."""
+    """Print `markdown_table` output: unchanged in a pipe, as fitted tables on a terminal."""
     if not console.is_terminal:
         sys.stdout.write(text)
         return
@@ -245,19 +245,19 @@ def _cells(line: str) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """One line that Markdown shows as it is: a ``<sep>`` stays visible, a | ends no cell."""
+    """Return ``text`` as one Markdown line that renders literally: ``<sep>``, | and all."""
     return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:
-    """``value`` rounded, never to −0; a dash where it is not finite."""
+    """Return ``value`` rounded, without a negative zero; a dash if it is not finite."""
     if not math.isfinite(value):
         return "–"
     return f"{value:{'+' if signed else ''}z.{digits}f}"
 
 
 def interval(value: float, low: float, high: float, digits: int, *, signed: bool = False) -> str:
-    """``69.1 [66.8, 71.2]``."""
+    """Return ``value`` with its bounds, e.g. ``69.1 [66.8, 71.2]``."""
     bounds = ", ".join(number(bound, digits, signed=signed) for bound in (low, high))
     return f"{number(value, digits, signed=signed)} [{bounds}]"
 

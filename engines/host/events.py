@@ -1,4 +1,4 @@
-"""Events: what a long call tells whoever waits for it."""
+"""Events: the progress interface of long calls."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from collections.abc import Sequence
 
 
 class Events:
-    """Is told how far a call is, and ignores it; derive from it and override what you want to show.
+    """Receives the progress of a call and ignores it; override the methods that you need.
 
     One object serves ``export``, ``build_bundle``, ``tune``, ``calibrate``, ``round_weights``,
-    ``evaluate``, ``fit`` and ``run_benchmark``. All but ``part`` is called from the thread that
-    made the call. What a method raises, KeyboardInterrupt included, ends the work.
+    ``evaluate``, ``fit`` and ``run_benchmark``. All methods but ``part`` are called from the
+    calling thread. An exception from a method, KeyboardInterrupt included, ends the work.
     """
 
     def planned(self, summary: str, warnings: Sequence[str] = ()) -> None:
-        """Everything is checked and work begins: what will be done, and what deserves attention."""
+        """Announce that all checks passed and work begins; ``summary`` says what will be done."""
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """A stage of ``total`` steps begins, e.g. ``("building", 26)``; the one before is over.
+        """Begin a stage of ``total`` steps, e.g. ``("building", 26)``, and end the previous one.
 
-        None: nobody knows how many. The same name again: now it is known.
+        A ``total`` of None is unknown; a second call with the same name supplies it.
         """
 
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
-        """Steps of the stage are done; ``item`` names what, ``detail`` says how it went.
+        """Report finished steps of the stage; ``item`` names the work, ``detail`` its outcome.
 
-        Of an export: ``("layer_007", detail="50.4 MB    1.23 s")``.
+        In an export: ``("layer_007", detail="50.4 MB    1.23 s")``.
         """
 
     def part(self, name: str, phase: str, step: int, total: int) -> None:
-        """Part of an item is at ``step`` of ``total`` of a phase; parts go on side by side.
+        """Report step ``step`` of ``total`` of a phase of one part of an item; parts run at once.
 
-        Of an export, one TensorRT plan: ``("layer_007.t256", "Tactic selection", 3, 10)``. The
-        item's name comes first in the part's, and ``advance`` with that item ends it. Called by
-        the threads that wait for the builders, several at once.
+        In an export, a TensorRT plan: ``("layer_007.t256", "Tactic selection", 3, 10)``. The
+        part's name begins with the item's, and ``advance`` with that item ends it. Called
+        concurrently by the threads that wait for the builders.
         """
 
     def status(self, text: str) -> None:
-        """A figure of the moment, e.g. ``step 40: loss 2.310``."""
+        """Show a current figure, e.g. ``step 40: loss 2.310``."""
 
     def warn(self, text: str) -> None:
-        """Something that was found on the way deserves attention, though the work goes on."""
+        """Warn of something that deserves attention; the work continues."""
 
     def note(self, text: str) -> None:
-        """A line that is worth keeping."""
+        """Print a line that is worth keeping."""

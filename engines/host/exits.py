@@ -1,7 +1,7 @@
-"""The interpreter's exit: it waits for native work of daemon threads, and lets none begin.
+"""Interpreter exit in the presence of native work in daemon threads.
 
-Python ends a daemon thread at exit where that next takes the GIL. Within the bindings of ONNX
-Runtime or TensorRT this unwinds frames of C++ that don't allow it, and the process aborts.
+At exit, Python ends a daemon thread when it next takes the GIL. Inside the bindings of ONNX
+Runtime or TensorRT this unwinds C++ frames that don't allow it, and the process aborts.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from types import TracebackType
 
 from ..errors import ClosedError
 
-_PATIENCE = 10.0  # seconds that an exit waits for work that has begun: a step, or a loading
-_LAST_SECONDS = 0.2  # for a thread to be refused its next work, and to end in order
+_PATIENCE = 10.0  # seconds that an exit waits for work in progress: a step, or loading
+_LAST_SECONDS = 0.2  # for refused threads to end cleanly
 
 
 class NativeWork:
-    """Counts blocks of native work; `end` waits for those that run and refuses others.
+    """Counts blocks of native work; `end` waits for those in progress and refuses others.
 
     >>> with NATIVE_WORK:
     ...     session.run(...)
 
-    ``patience``: seconds that `end` waits at most, so that a call that hangs holds up no exit.
+    ``patience``: maximum seconds that `end` waits, so a call that hangs can't block the exit.
     """
 
     def __init__(self, patience: float = _PATIENCE) -> None:
@@ -32,14 +32,14 @@ class NativeWork:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all work, as a forked child must: the threads that did it are its parent's."""
+        """Forget all work, as a forked child must: it lacks its parent's threads."""
         self._changed = Condition(Lock())
         self._running = 0
         self._exiting: int | None = None  # the thread in which the interpreter exits
         self._refused: set[Thread] = set()
 
     def __enter__(self) -> None:
-        """Begin work. Raises ClosedError if the interpreter exits, in another thread than this."""
+        """Begin work. Raises ClosedError while the interpreter exits in another thread."""
         with self._changed:
             if self._exiting not in (None, get_ident()):
                 self._refused.add(current_thread())
@@ -59,9 +59,9 @@ class NativeWork:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Let no other thread begin work, wait for what runs, and a moment for its threads to end.
+        """Refuse work of other threads, wait for work in progress, then briefly for its threads.
 
-        A thread that has that moment prints its traceback whole.
+        The last wait lets a refused thread print its traceback.
         """
         with self._changed:
             self._exiting, running = get_ident(), self._running

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs this machine has, as the CUDA runtime answers; works without any."""
+"""A survey of this machine's NVIDIA GPUs by the CUDA runtime; works without any."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 from .installation import missing_modules
 
-# What the runtime says where there is nothing to be found, as opposed to something being broken.
+# Errors that mean that there is nothing to find, rather than that something is broken.
 _NO_DRIVER, _NO_DEVICE = "cudaErrorInsufficientDriver", "cudaErrorNoDevice"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU."""
+    """One NVIDIA GPU."""
 
     index: int
     name: str  # as the driver calls it, e.g. NVIDIA H200
     compute_capability: str  # e.g. 9.0
-    memory: int  # bytes in all
+    memory: int  # total bytes
 
 
 @dataclass(frozen=True)
 class GpuSurvey:
     """All GPUs of this machine; ``note`` says why there are none.
 
-    ``is_known``: False where there may be some, which can't be seen without cuda-bindings.
+    ``is_known``: False if there may be GPUs that can't be detected without cuda-bindings.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -37,7 +37,7 @@ class GpuSurvey:
 
 
 def survey_gpus() -> GpuSurvey:
-    """Ask the CUDA runtime; a machine without driver or GPU, or without cuda-bindings, has none.
+    """Ask the CUDA runtime for GPUs; none are found without a driver or cuda-bindings.
 
     >>> survey_gpus()
     GpuSurvey(gpus=(Gpu(index=0, name='NVIDIA H200', compute_capability='9.0', ...),), cuda='13.0')
@@ -57,7 +57,7 @@ def survey_gpus() -> GpuSurvey:
 
 
 def _has_no_driver() -> bool:
-    """On Linux, the WSL among it, a driver has a device file."""
+    """Return True if no device file of a driver exists (Linux, including WSL)."""
     files = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
     return sys.platform == "linux" and not any(file.exists() for file in files)
 

@@ -1,4 +1,4 @@
-"""A command's help: two columns, in which names are whole however narrow the terminal is."""
+"""Two-column help of a command, in which names are never broken, however narrow the terminal."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typer.core import TyperArgument, TyperGroup
 if TYPE_CHECKING:
     from rich.console import Console
 
-Rows = list[tuple[str, str]]  # a name and what it is for
+Rows = list[tuple[str, str]]  # name and description
 
 _INDENT, _GAP = 1, 2
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_MOST, _SHARE = 34, 0.42  # columns, and part of the width, of names; a longer one has its own line
-WIDEST = 110  # columns: longer lines are hard to read
+_MAX_NAME, _SHARE = 34, 0.42  # maximum columns, and part of the width, of names; longer get a line
+WIDEST = 110  # columns; longer lines are hard to read
 _TYPES = {"str": "TEXT", "int": "N", "float": "X", "path": "PATH"}  # typer's → ours
 
 
 def print_help(command: Any, context: Any) -> None:  # noqa: ANN401  (typer's own types)
-    """Print on stdout how ``command`` is used, what it is for, and its options by panel."""
+    """Print on stdout the usage of ``command``, its description, and its options by panel."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -68,13 +68,13 @@ def _argument(parameter: Any) -> str:  # noqa: ANN401
 
 
 def _option(name: str) -> str:
-    """Return ``-q, --quiet`` or ``--host TEXT`` of what typer has."""
+    """Return typer's ``name`` as ``-q, --quiet`` or ``--host TEXT``."""
     name = re.sub(r"<(str|int|float|path)(?: range)?>", lambda match: _TYPES[match[1]], name)
-    return name.strip(" /")  # of a flag that has a name for off alone
+    return name.strip(" /")  # of a flag that only has a name for off
 
 
 def _panels(command: Any, context: Any) -> dict[str, Rows]:  # noqa: ANN401
-    """Return the rows of each panel: arguments, options, others, and a group's commands."""
+    """Return the rows of each panel: arguments, options, other panels, a group's commands."""
     found: dict[str, Rows] = defaultdict(list, Arguments=[], Options=[])
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
@@ -93,9 +93,9 @@ def _panels(command: Any, context: Any) -> dict[str, Rows]:  # noqa: ANN401
 
 
 def _names_width(names: Sequence[str], width: int) -> int:
-    """Return the columns of the names that do not have lines of their own."""
-    most = min(_MOST, int(_SHARE * width))
-    return max((len(name) for name in names if len(name) <= most), default=most)
+    """Return the width of the name column; longer names get lines of their own."""
+    widest = min(_MAX_NAME, int(_SHARE * width))
+    return max((len(name) for name in names if len(name) <= widest), default=widest)
 
 
 def _print_row(console: Console, name: str, purpose: str, width: int) -> None:
@@ -114,7 +114,7 @@ def _print_row(console: Console, name: str, purpose: str, width: int) -> None:
 
 
 def _lines(purpose: str, width: int) -> list[str]:
-    """Wrap ``purpose``; what typer adds in brackets, default and range, stays on one line."""
+    """Wrap ``purpose``, keeping the bracketed default and range that typer adds on one line."""
     text, bracket, facts = purpose.rpartition(" [")
     if bracket and facts.endswith("]"):
         purpose = f"{text}{bracket}{facts.replace(' ', _NO_BREAK)}"
@@ -131,6 +131,6 @@ def _print_wrapped(console: Console, text: str) -> None:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Return the paragraphs, each on one line: the width wraps it, not its source's lines."""
+    """Return the paragraphs, each on one line, to be wrapped by width."""
     paragraphs = text.split("\f")[0].strip().split("\n\n")
     return [" ".join(paragraph.split()) for paragraph in paragraphs]

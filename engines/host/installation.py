@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[2]  # the package; in a checkout, the r
 
 
 def own_version() -> str:
-    """The version that pyproject.toml has; of a checkout that is not installed, too."""
+    """Return the version in pyproject.toml, also for a checkout that is not installed."""
     try:
         return distribution("skipdec").version
     except PackageNotFoundError:
@@ -26,7 +26,7 @@ def own_version() -> str:
 
 
 def install_command(extra: str, *options: str) -> str:
-    """The pip command that adds ``extra`` to this installation, from where it came.
+    """Return the pip command that adds ``extra`` to this installation from its source.
 
     >>> install_command("plot")
     "pip install -e '/home/me/skipdec[plot]'"
@@ -52,7 +52,7 @@ def _requirement(extra: str) -> list[str]:
 
 
 def _origin(installed: Distribution) -> dict[str, Any]:
-    """What pip noted of where it took a distribution from; nothing, if from an index."""
+    """Return pip's record of where a distribution came from; {} if from an index."""
     text = installed.read_text("direct_url.json")
     found: dict[str, Any] = json.loads(text) if text else {}
     return found

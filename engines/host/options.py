@@ -1,4 +1,4 @@
-"""A command's options, made of the fields of its configuration that have an `Option`."""
+"""Command-line options built from the fields of a configuration that have an `Option`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ C = TypeVar("C", bound=ValidatedConfig)
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON, no tables")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="on stderr only warnings and errors")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="print only warnings and errors on stderr")
+]
 
 
 @dataclass(frozen=True)
 class Given(Generic[C]):
-    """What was given of a configuration's options: for a command that adds fields of its own."""
+    """The options given for a configuration, for a command that adds fields of its own."""
 
     config: type[C]
     command: str
-    values: Mapping[str, Any]  # as typed; those of a configuration inside it are a mapping too
-    names: Mapping[str, str]  # a field's path to what its user calls it: its option
+    values: Mapping[str, Any]  # as typed; a nested configuration's are a mapping, too
+    names: Mapping[str, str]  # from a field's path to its option
     problems: tuple[str, ...] = ()
 
     def build(self, **others: Any) -> C:  # noqa: ANN401  (checked by the configuration)
-        """The configuration. Raises UsageError, in which fields have the names of options."""
+        """Build the configuration. Raises UsageError that names options instead of fields."""
         problems = self.problems
         try:
             config = self.config(**{**self.values, **others})
@@ -54,8 +56,8 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
     >>> @from_options
     ... def export(config: ExportConfig, *, as_json: AsJson = False) -> None: ...
 
-    Other parameters are typer's, as ever. Values reach the configuration as they were typed, so
-    that it refuses what it refuses in Python, in the same words. Errors become exit codes.
+    Other parameters are typer's. The configuration receives values as typed, so its errors are the
+    same as in Python. Errors become exit codes.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters = [inspect.Parameter("context", _KEYWORD, annotation=typer.Context)]
@@ -81,9 +83,9 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
     return reports_errors(run)
 
 
-@dataclass(frozen=True, eq=False)  # to be a key
+@dataclass(frozen=True, eq=False)  # hashable by identity
 class _Field:
-    """One field of a configuration, or of one inside it, as an option."""
+    """One field of a configuration, or of a nested one, as an option."""
 
     path: tuple[str, ...]
     info: FieldInfo
@@ -104,7 +106,7 @@ class _Field:
 
     @property
     def flags(self) -> list[str]:
-        """As typer has them, e.g. ``-o``, ``--output`` or ``--resume/--no-resume``."""
+        """Return the names for typer, e.g. ``-o``, ``--output`` or ``--resume/--no-resume``."""
         flag, name = self.option.flag, self.path[-1].replace("_", "-")
         if "--" in flag:
             return [flag] if flag.startswith(" ") else flag.split()
@@ -113,17 +115,17 @@ class _Field:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Return the name used in messages."""
         if self.option.is_argument:
             return (self.option.metavar or self.path[-1]).strip("[]")
         own = self.flags[0 if "--" in self.option.flag else -1]
         return own.strip(" /").partition("/")[0]
 
     def parameter(self) -> inspect.Parameter:
-        """The option, or argument, for typer."""
+        """Return the option or argument as a parameter for typer."""
         kind = _without_none(self.info.annotation)
         if self.is_repeated:
-            kind = get_args(kind)[0]  # of each entry, without what bounds it
+            kind = get_args(kind)[0]  # type of each entry, without its bounds
             kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         shown: Any
         shown, settings = _shown_as(kind)
@@ -153,13 +155,13 @@ class _Field:
         return inspect.Parameter(
             self.parameter_name,
             _KEYWORD,
-            # typer would say that a choice is missing, the configuration says what is allowed.
+            # The configuration's error for a missing choice lists the values; typer's doesn't.
             default=inspect.Parameter.empty if self.is_required and not self.is_choice else default,
             annotation=Annotated[shown, declared],
         )
 
     def _bounds(self) -> dict[str, float]:
-        """The range that help shows; the configuration is what checks it."""
+        """Return the range that help shows; the configuration checks it."""
         found = {"min": "ge", "max": "le"}
         return {
             name: getattr(bound, attribute)
@@ -176,7 +178,7 @@ def _fields_of(
     *,
     is_required: bool = True,
 ) -> Iterator[_Field]:
-    """The options of a configuration and of those inside it; ``panel`` is for those without one."""
+    """Yield the options of a configuration and of nested ones; ``panel`` is the default panel."""
     for name, info in config.model_fields.items():
         for option in (entry for entry in info.metadata if isinstance(entry, Option)):
             place, needed = (*path, name), is_required and info.is_required()
@@ -189,7 +191,7 @@ def _fields_of(
 
 
 def _given(config: type[C], typed: Mapping[_Field, Any], context: typer.Context) -> Given[C]:
-    """What the command line has, as ``config`` takes it, and what is missing in it."""
+    """Return the command line's values in the form ``config`` takes, and what is missing."""
     values: dict[str, Any] = {}
     given = [field for field in typed if _was_given(field, context)]
     for field in given:
@@ -218,14 +220,14 @@ def _without_none(annotation: Any) -> Any:  # noqa: ANN401  (any annotation)
 
 
 def _configuration(annotation: Any) -> type[ValidatedConfig] | None:  # noqa: ANN401
-    """The configuration that an annotation names, if it does."""
+    """Return the configuration class that an annotation names, if any."""
     kind = _without_none(annotation)
     is_one = inspect.isclass(kind) and issubclass(kind, ValidatedConfig)
     return kind if is_one else None
 
 
 def _shown_as(kind: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401  (any annotation)
-    """The type that help shows for a field's, and what else typer is told of it."""
+    """Return the type that typer shows for a field's type, and further settings."""
     if kind in (int, float):
         return kind, {"parser": _number_or_text(kind), "metavar": "N" if kind is int else "X"}
     if get_origin(kind) is Literal:
@@ -244,7 +246,7 @@ def _shown_as(kind: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401  (any an
 
 
 def _number_or_text(kind: type) -> Callable[[str], Any]:
-    """Reads a number; what is none stays a text, for the configuration to refuse."""
+    """Return a parser that leaves invalid numbers as text, for the configuration to reject."""
 
     def read(text: str) -> Any:  # noqa: ANN401
         try:

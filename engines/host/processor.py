@@ -1,4 +1,4 @@
-"""This machine's processor: instruction sets, cores that we may use, huge pages for weights."""
+"""This machine's processor: instruction sets, available cores, huge pages for weights."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _HUGE_PAGES = "glibc.malloc.hugetlb"
 
 
 def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Instruction-set flags of the first processor; empty where the system has no cpuinfo."""
+    """Return the instruction-set flags of the first processor; empty without a cpuinfo."""
     return frozenset(_cpuinfo_value(cpuinfo, ("flags", "Features")).split())
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name for people; empty where the system does not tell."""
+    """Return the processor's marketing name; empty if unknown."""
     return _cpuinfo_value(cpuinfo, ("model name",))
 
 
 def integer_products_may_saturate(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this processor adds pairs of u8 x s8 products in 16 bits, as x86 without VNNI does.
+    """Return True if this processor adds pairs of u8 x s8 products in 16 bits (x86 without VNNI).
 
-    2 * 255 * 127 = 64770 > 32767 (``vpmaddubsw``). ARM adds in 32 bits.
+    ``vpmaddubsw`` saturates: 2 * 255 * 127 = 64770 > 32767. ARM adds in 32 bits.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
@@ -37,7 +37,7 @@ def integer_products_may_saturate(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool
 
 
 def available_cores() -> int:
-    """Processors that this process may keep busy: those of its affinity, within its quota."""
+    """Return the number of processors in this process's affinity, capped by its CPU quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -46,20 +46,20 @@ def available_cores() -> int:
 
 
 def quota_cores() -> int | None:
-    """The quota of this process's control groups, 1.5 processors as 2; None without one."""
+    """Return the CPU quota of this process's control groups rounded up; None without one."""
     quota = processor_quota()
     return None if quota is None else max(1, math.ceil(quota))
 
 
 def thread_problems(threads: int | None) -> Iterator[str]:
-    """Say what is wrong with a number of threads; None is left to the machine.
+    """Yield the problem with a number of threads; None lets the machine decide.
 
-    More threads than processors wait for each other, spinning, at every product of every layer.
+    Threads in excess of processors spin, waiting for each other, at every product of every layer.
     """
-    most = available_cores()
+    cores = available_cores()
     is_number = isinstance(threads, Integral) and not isinstance(threads, bool)
-    if threads is not None and not (is_number and 1 <= threads <= most):
-        yield f"is {threads!r}; allowed: 1 to {most}, the processors that this process may use"
+    if threads is not None and not (is_number and 1 <= threads <= cores):
+        yield f"is {threads!r}; allowed: 1 to {cores}, the processors that this process may use"
 
 
 def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:
@@ -73,22 +73,22 @@ def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:
 
 
 def restart_with_huge_pages() -> None:
-    """Replace this process by itself with glibc's tunable set; returns only where that is no use.
+    """Replace this process by itself with glibc's tunable set; return if that would not help.
 
-    Weights in huge pages take fewer page-table walks while a step streams gigabytes. Most systems
-    give such pages only to memory that asks (``madvise``); glibc's malloc asks for all that it maps
-    if the process was started with ``GLIBC_TUNABLES=glibc.malloc.hugetlb=1``, and afterwards can't
-    be told. Measured on opt-1.3b int8, batch 1: steps 5-10 % shorter, loading 0.8 s instead of 1.3.
+    Weights in huge pages need fewer page-table walks while a step streams gigabytes. Most systems
+    give such pages only to memory that asks for them (``madvise``). glibc's malloc asks for all
+    its mappings, but only if the process starts with ``GLIBC_TUNABLES=glibc.malloc.hugetlb=1``.
+    Measured on opt-1.3b int8, batch 1: steps 5-10 % shorter, loading 0.8 s instead of 1.3.
 
-    For the first line of a program: nothing may have been read from stdin. Does nothing without
-    glibc, or where ``GLIBC_TUNABLES`` already names the tunable (with 0 to keep it off).
+    Call it first in a program, before anything is read from stdin. Does nothing without glibc, or
+    if ``GLIBC_TUNABLES`` already sets the tunable (0 turns it off).
     """
     if added := huge_pages_environment():
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | added)
 
 
 def huge_pages_environment() -> dict[str, str]:
-    """What starts a process with glibc's tunable set (`restart_with_huge_pages`); {} if no use."""
+    """Return the environment that sets the tunable of `restart_with_huge_pages`; {} if useless."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if _HUGE_PAGES in tunables or not _has_glibc():
         return {}

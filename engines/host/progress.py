@@ -1,4 +1,4 @@
-"""ConsoleProgress: how far a command is, on stderr."""
+"""ConsoleProgress: a command's progress on stderr."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from .events import Events
 
 
 class ConsoleProgress(Events):
-    """A bar for the stage and one for each part where stderr is a terminal, else a line at times.
+    """Progress bars for the stage and each part on a terminal, else occasional lines.
 
-    ``quiet`` leaves warnings, and after Ctrl-C what ``advice`` returns: how to go on. ``verbose``
-    adds a line for each item. Without a terminal a line follows the one before by
-    ``seconds_between_lines`` or a little more, whether or not anything happens, but for those that
-    are kept anyway; with 0, each event has its own. A context manager, which takes the bars away
-    at its end.
+    ``quiet`` leaves only warnings and, after Ctrl-C, the result of ``advice``: how to continue.
+    ``verbose`` adds a line for each item. Without a terminal, a line appears about every
+    ``seconds_between_lines`` even if nothing happens (with 0, for each event); notes are printed
+    at once. A context manager, which removes the bars at its end.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class ConsoleProgress(Events):
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Take the bars away; after Ctrl-C, say how to go on."""
+        """Remove the bars; after Ctrl-C, print how to continue."""
         self._bars.stop()
         if self._clock is not None:
             self._ended.set()
@@ -83,18 +82,18 @@ class ConsoleProgress(Events):
             self._print(Text(self._advice()))
 
     def planned(self, summary: str, warnings: Sequence[str] = ()) -> None:
-        """Warnings in any case, then what will be done, if anything is said of it."""
+        """Print the warnings, then the summary, if any."""
         for warning in warnings:
             self.warn(warning)
         if summary:
             self.note(summary)
 
     def warn(self, text: str) -> None:
-        """Print a warning, however quiet the command is."""
+        """Print a warning, even if quiet."""
         self._print(Text.assemble(("warning:", "yellow"), " ", text))
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """A new bar."""
+        """Replace the bar by a new one."""
         with self._lock:
             for task in (self._stage, *self._parts.values()):
                 self._bars.remove_task(task)
@@ -103,7 +102,7 @@ class ConsoleProgress(Events):
         self._say_at_times()
 
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
-        """Advance the bar, take away those of the item's parts, and leave a line if need be."""
+        """Advance the bar, remove those of the item's parts, and print a line if due."""
         with self._lock:
             self._bars.advance(self._stage, steps)
             if item:
@@ -118,7 +117,7 @@ class ConsoleProgress(Events):
             self._say_at_times(item)
 
     def part(self, name: str, phase: str, step: int, total: int) -> None:
-        """A bar of its own."""
+        """Show a bar of its own for the part."""
         with self._lock:
             if name not in self._parts:
                 self._parts[name] = self._bars.add_task(name, item=phase)
@@ -126,25 +125,25 @@ class ConsoleProgress(Events):
         self._say_at_times(f"{name} {phase} {step}/{total}")
 
     def status(self, text: str) -> None:
-        """Beside the bar, or a line where there is none."""
+        """Show the text beside the bar, or as a line where there is no bar."""
         self._bars.update(self._stage, item=text)
         if not self._console.is_terminal:
             self.note(text)
 
     def note(self, text: str) -> None:
-        """A line, unless quiet."""
+        """Print a line unless quiet."""
         if not self._quiet:
             self._print(Text(text))
 
     def _tick(self) -> None:
-        """Break a silence that no event breaks; in a thread of its own."""
+        """Print a line during long silences; runs in its own thread."""
         while not self._ended.wait(self._seconds_between_lines / 2):
             with self._lock:
                 stage = self._bars.tasks[0]  # parts come after it
                 self._say_at_times(f"{stage.fields['item']} {stage.elapsed or 0:.0f} s".strip())
 
     def _say_at_times(self, what: str = "") -> None:
-        """Where there is no bar, a line with the stage's count, if the last one is long ago."""
+        """Print a line with the stage's count if there is no bar and the last line is old."""
         is_due = monotonic() - self._last_line >= self._seconds_between_lines
         if self._console.is_terminal or not is_due:
             return

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: one end for every command, never in the middle of what can't bear it."""
+"""Handling of SIGINT and SIGTERM: commands end alike, and critical sections are not cut short."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """One of ``SIGNALS``, by its ``number``: wherever Ctrl-C ends work, so does SIGTERM."""
+    """One of ``SIGNALS``, by ``number``; a KeyboardInterrupt, so SIGTERM ends work like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -20,23 +20,23 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A command's handler of ``SIGNALS``: raises Interrupted, and knows what it ``received``.
+    """A command's handler of ``SIGNALS``: raises Interrupted and records the signal ``received``.
 
-    Other code may swallow what is raised (Python does in a finaliser) or make an error of its own
-    of it (tracing does): whoever is about to publish asks ``raise_if_interrupted``.
+    Other code may swallow the exception (Python does in a finaliser) or replace it by its own
+    (tracing does), so call ``raise_if_interrupted`` before publishing results.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
 
     def install(self) -> None:
-        """Take the signals, but for those that whoever started this process has switched off."""
+        """Handle the signals, except those that the parent process has set to be ignored."""
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self)
 
     def uninstall(self) -> None:
-        """Leave the signals to the system: nothing is left that has to end in order."""
+        """Restore the system's handling: nothing is left that has to end cleanly."""
         for number in SIGNALS:
             if signal.getsignal(number) is self:
                 signal.signal(number, signal.SIG_DFL)
@@ -48,17 +48,17 @@ class Interrupts:
 
 
 def raise_if_interrupted() -> None:
-    """Raise Interrupted again, if the command got a signal; nothing outside of commands."""
+    """Raise Interrupted again if the command received a signal; no effect outside commands."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, Interrupts) and handler.received is not None:
         raise Interrupted(handler.received)
 
 
 class Interruption:
-    """A context in which the first of ``SIGNALS`` only sets ``requested``; a second one interrupts.
+    """A context in which the first of ``SIGNALS`` only sets ``requested``; a second interrupts.
 
-    ``tell`` is called when it comes. Signals that end the process without Python's help still do.
-    In threads other than the main one, which no signal reaches, it does nothing.
+    ``tell`` is called on the first signal. Signals that end the process without Python's help still
+    do. Does nothing in threads other than the main one, which receive no signals.
     """
 
     def __init__(self, tell: Callable[[], object] | None = None) -> None:
@@ -81,15 +81,15 @@ class Interruption:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal came."""
+        """Return True if a signal was received."""
         return self._number is not None
 
     def is_requested(self) -> bool:
-        """``requested``, as the ``cancelled`` callback of a generator."""
+        """Return ``requested``; the ``cancelled`` callback of a generator."""
         return self.requested
 
     def raise_again(self) -> None:
-        """Hand the signal that came, if any, to who would have had it. For after the context."""
+        """Deliver the received signal, if any, to the previous handler; call after the context."""
         if self._number is not None:
             signal.raise_signal(self._number)
 
@@ -106,9 +106,9 @@ class Interruption:
 
 @contextmanager
 def interrupts_deferred(tell: Callable[[], object] | None = None) -> Iterator[None]:
-    """Let the first of ``SIGNALS`` wait for the end of the ``with`` block; a second does not.
+    """Defer the first of ``SIGNALS`` to the end of the ``with`` block, but not a second one.
 
-    ``tell`` is called when the first one comes.
+    ``tell`` is called on the first signal.
     """
     with Interruption(tell) as interruption:
         yield

@@ -1,8 +1,8 @@
-"""Work in a process of its own: a request as JSON on stdin, JSON lines on stdout.
+"""Work in a separate process: a JSON request on stdin, JSON lines on stdout.
 
-    {"progress": …} …   then one of   {"report": …}   {"error": {"kind", "subject", "problems"}}
+    {"progress": …} …   then   {"report": …}   or   {"error": {"kind", "subject", "problems"}}
 
-The parent stays small and survives whatever the worker does.
+The parent stays small and survives a crash of the worker.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .. import errors
 from ..errors import SkipDecError
 
 _TIED = f"{__package__}.tied"
-_STDERR_SHOWN = 2000  # characters at the end
+_STDERR_SHOWN = 2000  # characters, from the end
 
 
 class WorkerCrashError(Exception):
     """The worker ended without a report or an error.
 
-    ``code`` is its exit code, below 0 the signal that killed it; ``output`` the end of its stderr.
+    ``code`` is its exit code, or minus the signal that killed it; ``output`` the end of its stderr.
     """
 
     def __init__(self, code: int, output: str) -> None:
@@ -35,7 +35,7 @@ class WorkerCrashError(Exception):
         self.output = output
 
     def describe(self, problem: str) -> str:
-        """``problem``, and what the worker wrote last."""
+        """Return ``problem`` with the worker's last output."""
         return f"{problem}\n{self.output}" if self.output else problem
 
 
@@ -44,18 +44,18 @@ def run_worker(
 ) -> Any:  # noqa: ANN401  (any JSON value)
     """Run ``python -m module`` on ``request`` and return the content of its report.
 
-    ``on_progress`` gets the content of each progress line. Raises the SkipDecError that the worker
-    wrote, or WorkerCrashError. An exception here, KeyboardInterrupt too, kills the worker.
+    ``on_progress`` receives the content of each progress line. Raises the worker's SkipDecError, or
+    WorkerCrashError. An exception in the parent, including KeyboardInterrupt, kills the worker.
     """
     with Worker(module, arguments) as worker:
         return worker.run(request, on_progress)
 
 
 class Worker:
-    """``python -m module``, started: it imports what it needs while nobody has asked it anything.
+    """A started ``python -m module``, which imports its dependencies before it gets a request.
 
-    ``environment`` is added to this process's. A context manager: leaving it without a report
-    kills the process, as does the end of the thread that made it, however it comes.
+    ``environment`` is added to this process's. A context manager: leaving it without a report kills
+    the process, as does the end of the thread that made it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Worker:
             pass
 
     def run(self, request: str, on_progress: Callable[[Any], None]) -> Any:  # noqa: ANN401
-        """Hand over the one request and return the content of its report; see ``run_worker``."""
+        """Send the one request and return the content of its report; see ``run_worker``."""
         report = _follow(self._process, request, on_progress)
         if report is None:
             code = self._process.wait()
@@ -93,9 +93,9 @@ class Worker:
 
 
 class WorkerLines:
-    """The worker's side: takes stdout for its lines alone; what libraries print goes to stderr.
+    """The worker's output: reserves stdout for JSON lines; other prints go to stderr.
 
-    May be written to from several threads. ``is_read`` is False once nobody reads any more.
+    Thread-safe. ``is_read`` is False once the parent has stopped reading.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class WorkerLines:
 def _follow(
     process: subprocess.Popen[str], request: str, on_progress: Callable[[Any], None]
 ) -> Any:  # noqa: ANN401
-    """Hand over the request, pass progress on, return the report; None if there was none."""
+    """Send the request, pass progress on, and return the report; None without one."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

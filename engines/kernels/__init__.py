@@ -1,1 +1,1 @@
-"""Kernels of our own for the CPU: ONNX Runtime custom operators, written in C++ under native/."""
+"""skipdec's own CPU kernels: ONNX Runtime custom operators, written in C++ under native/."""

@@ -1,4 +1,4 @@
-"""Drawing a token from a row of logits, compiled."""
+"""Sampling of a token from a row of logits, in compiled code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..memory import Array
 from .library import KernelLibrary
 
 _NOT_FINITE, _FAILED = -1, -2
-_MOST = 2**63 - 1  # of a c_int64, which takes larger integers modulo 2**64
+_MAX_INT64 = 2**63 - 1  # ctypes wraps larger integers around
 
 
 class _Draw(ctypes.Structure):
-    """``skipdec::Draw`` of native/sampling/draw.h."""
+    """``skipdec::Draw`` in native/sampling/draw.h."""
 
     _fields_ = (
         ("inverse_temperature", ctypes.c_float),
@@ -25,7 +25,7 @@ class _Draw(ctypes.Structure):
 
 
 class KernelDraw:
-    """One request's parameters; see native/sampling/draw.h for what they say."""
+    """Sampler with one request's parameters; native/sampling/draw.h describes them."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class KernelDraw:
     ) -> None:
         self._library = library
         self._draw_token = library.draw_token
-        self._draw = _Draw(inverse_temperature, margin, min(max(0, top_k), _MOST), top_p, 0.0)
+        self._draw = _Draw(inverse_temperature, margin, min(max(0, top_k), _MAX_INT64), top_p, 0.0)
         self._reference = ctypes.byref(self._draw)
 
     def draw(self, logits: Array, uniform: float) -> int | None:
-        """The place that ``uniform`` draws from contiguous float32 [V]; None if one is not valid.
+        """Return the index that ``uniform`` selects in contiguous float32 [V]; None if not finite.
 
-        Not from two threads at once. Raises EnvironmentMismatchError if SKIPDEC_INSTRUCTION_SET
-        names what can't run here, MemoryError.
+        Not thread-safe. Raises EnvironmentMismatchError if SKIPDEC_INSTRUCTION_SET names a set that
+        can't run here, and MemoryError.
         """
         if logits.dtype.char != "f" or not logits.flags.c_contiguous:
             raise UsageError("logits", f"are {logits.dtype}, strides {logits.strides}")

@@ -1,7 +1,7 @@
-"""The compiled library of kernels: where it is, whether it can be used, and for what processor.
+"""The compiled library of kernels: its location and the instruction sets it can use.
 
-``pip install`` compiles it where there is a C++ compiler; without one everything else works, on
-ONNX Runtime's own operators.
+``pip install`` compiles it if there is a C++ compiler. Without it everything else works, on ONNX
+Runtime's own operators.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KernelLibrary:
 
     @property
     def instruction_set(self) -> str:
-        """What its kernels run on here: portable, neon, avx2, avxvnni, avx512vnni or amx.
+        """Return the set in use: portable, neon, avx2, avxvnni, avx512vnni or amx.
 
         Raises EnvironmentMismatchError if SKIPDEC_INSTRUCTION_SET names one that can't run here.
         """
@@ -47,19 +47,19 @@ class KernelLibrary:
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
-        """Those that can run here, the best first."""
+        """Return the sets that can run here, best first."""
         names: bytes = self._library.skipdec_instruction_sets()
         return tuple(names.decode().split())
 
     @property
     def draw_token(self) -> Callable[[object, int, int], int]:
-        """The function that `KernelDraw` calls."""
+        """Return the C function that `KernelDraw` calls."""
         function: Callable[[object, int, int], int] = self._library.skipdec_draw_token
         return function
 
 
 def find_library() -> KernelLibrary | None:
-    """The library that was compiled with this installation; None if there is none.
+    """Return the library compiled with this installation, or None.
 
     Raises EnvironmentMismatchError if there is one that can't be loaded here.
     """
@@ -67,12 +67,12 @@ def find_library() -> KernelLibrary | None:
 
 
 def require_library(subject: str) -> KernelLibrary:
-    """``find_library()``; EnvironmentMismatchError about ``subject`` if there is none."""
+    """Return ``find_library()``; raise EnvironmentMismatchError about ``subject`` without it."""
     library = find_library()
     if library is None:
         raise EnvironmentMismatchError(
             subject,
-            "runs on skipdec's kernels, which were not compiled with this installation; install "
+            "needs skipdec's kernels, which were not compiled with this installation; install "
             "again where there is a C++ compiler, or rewrite the bundle, in seconds, for ONNX "
             "Runtime's: skipdec build BUNDLE --target onnxruntime --kernels onnxruntime",
         )
@@ -80,10 +80,10 @@ def require_library(subject: str) -> KernelLibrary:
 
 
 def kernels_in_use(manifest: Manifest) -> str:
-    """Whose kernels run the graphs of a bundle here: ``skipdec avx512vnni``, or the target's name.
+    """Return the kernels that run a bundle here, e.g. ``skipdec avx512vnni``, or the target's name.
 
-    ``skipdec, not compiled here`` where there is no library. Raises EnvironmentMismatchError for
-    one that can't be loaded, or can't run as SKIPDEC_INSTRUCTION_SET says.
+    Without the library: ``skipdec, not compiled here``. Raises EnvironmentMismatchError if it can't
+    be loaded, or can't run as SKIPDEC_INSTRUCTION_SET says.
     """
     if manifest.kernels is None:
         return manifest.target
@@ -105,7 +105,7 @@ def _load(directory: Path) -> KernelLibrary | None:
         draw = library.skipdec_draw_token
         draw.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         draw.restype = ctypes.c_int64
-    except (OSError, AttributeError) as error:  # of another system, processor or version
+    except (OSError, AttributeError) as error:  # built for another system, processor or version
         raise EnvironmentMismatchError(
             str(found[0]), f"can't be loaded ({error}); install skipdec again on this machine"
         ) from error

@@ -1,4 +1,4 @@
-"""Weights in the order in which the kernels read them. numpy only."""
+"""Packing of weights into the layout that the kernels read; numpy only."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from numpy.typing import NDArray
 
 Element = TypeVar("Element", bound=np.generic)
 
-BLOCK_COLUMNS = 16  # lie together, so that a vector's lanes are columns
-INT8_DEPTH_MULTIPLE = 64  # to which the depth is padded: what a tile of AMX holds of a column
-INT8_DEPTH_STEP = 4  # codes of a column that lie together, as dot products take them
-INT8_ZERO_POINT = 128  # of the activations that meet the weights
+BLOCK_COLUMNS = 16  # columns per block; the lanes of a vector are columns
+INT8_DEPTH_MULTIPLE = 64  # the depth is padded to it: an AMX tile's share of a column
+INT8_DEPTH_STEP = 4  # adjacent codes of a column, the operands of one dot product
+INT8_ZERO_POINT = 128  # of the activations
 
 
 def pack_int8(codes: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
-    """``weight`` and ``offset`` of the operator QuantizedLinear, from codes [K, N].
+    """Return ``weight`` and ``offset`` of the operator QuantizedLinear for codes [K, N], as copies.
 
-    ``weight`` is [Np/16, Kp/4, 16, 4] with K and N rounded up to multiples of 64 and 16 and zeros
-    beyond them; ``offset`` [N] is 128 · Σ_k codes, what a zero point of 128 adds to the sums. Both
-    are copies.
+    ``weight`` is [Np/16, Kp/4, 16, 4], where K and N are zero-padded to multiples of 64 and 16.
+    ``offset`` [N] is 128 · Σ_k codes, the sums' share of a zero point of 128.
 
     >>> weight, offset = pack_int8(np.array([[1, 2], [3, -4]], np.int8))
     >>> weight.shape, weight[0, 0, :2].tolist(), offset.tolist()
@@ -35,7 +34,7 @@ def pack_int8(codes: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int
 
 
 def unpack_int8(weight: NDArray[np.int8], shape: tuple[int, int]) -> NDArray[np.int8]:
-    """The codes [K, N] that ``pack_int8`` made ``weight`` of; a copy.
+    """Return the codes [K, N] from which ``pack_int8`` made ``weight``, as a copy.
 
     >>> unpack_int8(pack_int8(np.array([[1, 2], [3, -4]], np.int8))[0], (2, 2)).tolist()
     [[1, 2], [3, -4]]
@@ -46,9 +45,9 @@ def unpack_int8(weight: NDArray[np.int8], shape: tuple[int, int]) -> NDArray[np.
 
 
 def pack_half(weight: NDArray[Element]) -> NDArray[Element]:
-    """``weight`` of the operator HalfLinear, from weights [K, N] of 16 bits; a copy.
+    """Return ``weight`` of the operator HalfLinear for 16-bit weights [K, N], as a copy.
 
-    It is [Np/16, K, 16] with N rounded up to a multiple of 16 and zeros beyond it.
+    It is [Np/16, K, 16], where N is zero-padded to a multiple of 16.
 
     >>> pack_half(np.ones((3, 20), np.float16)).shape
     (2, 3, 16)
@@ -59,7 +58,7 @@ def pack_half(weight: NDArray[Element]) -> NDArray[Element]:
 
 
 def unpack_half(weight: NDArray[Element], columns: int) -> NDArray[Element]:
-    """The weights [K, columns] that ``pack_half`` made ``weight`` of; a copy."""
+    """Return the weights [K, columns] from which ``pack_half`` made ``weight``, as a copy."""
     blocks, depth, together = weight.shape
     return weight.transpose(1, 0, 2).reshape(depth, blocks * together)[:, :columns].copy()
 
@@ -67,13 +66,14 @@ def unpack_half(weight: NDArray[Element], columns: int) -> NDArray[Element]:
 def pack_int4(
     codes: NDArray[np.uint8], scale: NDArray[Element]
 ) -> tuple[NDArray[np.uint8], NDArray[Element]]:
-    """``weight`` and ``scale`` of the operator BlockLinear4, from those of MatMulNBits.
+    """Return ``weight`` and ``scale`` of the operator BlockLinear4 from those of MatMulNBits.
 
-    ``codes`` uint8 [N, blocks, block_size / 2] holds two codes a byte, the first in the low bits;
-    ``scale`` is [N, blocks], of any dtype. ``weight`` is uint8 [Np/16, Kp/8, 16, 4] with
-    Kp = blocks · block_size and Np = N rounded up to a multiple of 16: a byte holds input k in its
-    low bits and k + 4 in the high ones, so that a mask and a shift give the operands of two dot
-    products. ``scale`` is [Np/16, blocks, 16]. Beyond N, codes are 8 and scales 0. Both are copies.
+    ``codes`` uint8 [N, blocks, block_size / 2] has two codes per byte, the first in the low bits;
+    ``scale`` is [N, blocks], of any dtype. The new ``weight`` is uint8 [Np/16, Kp/8, 16, 4] with
+    Kp = blocks · block_size and Np = N rounded up to a multiple of 16: a byte has input k in its
+    low bits and k + 4 in the high ones, so a mask and a shift yield the operands of two dot
+    products. The new ``scale`` is [Np/16, blocks, 16]. Beyond N, codes are 8 and scales 0. Both are
+    copies.
 
     >>> codes = np.arange(16, dtype=np.uint8).reshape(1, 1, 16) * 17  # 0 0 1 1 … 15 15
     >>> weight, scale = pack_int4(codes, np.array([[0.5]], np.float32))
@@ -83,7 +83,7 @@ def pack_int4(
     columns, blocks, _ = codes.shape
     padding = (0, -columns % BLOCK_COLUMNS)
     pairs = np.pad(codes.reshape(columns, -1, 4), (padding, (0, 0), (0, 0)), constant_values=0x88)
-    ordered = np.empty_like(pairs)  # of 8 inputs: 0 4, 1 5, 2 6, 3 7
+    ordered = np.empty_like(pairs)  # inputs in the order 0 4, 1 5, 2 6, 3 7
     ordered[..., 0::2] = pairs[..., :2] & 15 | pairs[..., 2:] << 4
     ordered[..., 1::2] = pairs[..., :2] >> 4 | pairs[..., 2:] & 0xF0
     weight = ordered.reshape(-1, BLOCK_COLUMNS, *pairs.shape[1:]).transpose(0, 2, 1, 3)
@@ -94,7 +94,7 @@ def pack_int4(
 def unpack_int4(
     weight: NDArray[np.uint8], scale: NDArray[Element], columns: int
 ) -> tuple[NDArray[np.uint8], NDArray[Element]]:
-    """The codes and scales of ``columns`` columns that ``pack_int4`` was given; copies.
+    """Return the codes and scales of ``columns`` columns given to ``pack_int4``, as copies.
 
     >>> packed = pack_int4(np.full((1, 1, 16), 0x5B, np.uint8), np.array([[0.5]], np.float32))
     >>> codes, scale = unpack_int4(*packed, columns=1)

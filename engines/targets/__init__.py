@@ -1,4 +1,4 @@
-"""What engines are made for: one file and one line of the registry a target."""
+"""Targets that engines are made for: one file and one registry line per target."""
 
 from .target import TARGETS, Target, compiled_targets, exported_targets, target_of
 

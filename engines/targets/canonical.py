@@ -1,4 +1,4 @@
-"""The target canonical: standard operators, kept beside a bundle's engines and compiled later."""
+"""The target canonical: standard operators, stored in the bundle and compiled later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target skipdec: what bundles for onnxruntime hold where kernels of our own run them."""
+"""The target skipdec: onnxruntime bundles that run on skipdec's own kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every target is, and their registry."""
+"""The definition of a target, and the registry of all targets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TARGETS = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """How engines are made for something that runs them, and what loads them there.
+    """Functions that make engines for a platform, and the backends that load them there.
 
-    What does it is named, ``folder.module:Attribute``, for ``engines.registry.load``: a machine
-    that runs bundles has no exporter's packages, and one that exports has no GPU's.
+    Each is named as ``folder.module:Attribute`` for ``engines.registry.load``: a machine that runs
+    bundles lacks the exporter's packages, and one that exports may lack the GPU's.
     """
 
     lowering: str
@@ -35,27 +35,27 @@ class Target:
     """A function ``(kind, precision) -> WeightQuantizer | None``."""
 
     backends: Mapping[str, str] = field(default_factory=dict)
-    """By device, cpu, cuda or rehearsal, the default one first: classes of EngineBackend.
+    """EngineBackend classes by device (cpu, cuda or rehearsal), the default first.
 
-    Made with a number of threads and the place of weights on the CPU, with a device's index
+    Constructed with a number of threads and the place of weights on the CPU, with a device index
     elsewhere.
     """
 
     is_compiled: bool = False
-    """Whether TensorRT compiles the lowered graphs to plans; else the graphs are the engines."""
+    """True if TensorRT compiles the lowered graphs to plans; else the graphs are the engines."""
 
     has_float32_activations: bool = False
-    """Whether activations, and all parameters that are vectors, are float32 in any bundle."""
+    """True if activations and all parameters that are vectors are always float32."""
 
     unused_cache: UnusedCache = "any"
-    """What unused positions of a KV cache may hold; see ``KVCacheSpec``."""
+    """Allowed content of the unused positions of a KV cache; see ``KVCacheSpec``."""
 
     widens_float16: bool = False
-    """Whether float16 weights become float32 when a CPU loads them."""
+    """True if float16 weights become float32 when a CPU loads them."""
 
 
 def target_of(name: str) -> Target:
-    """Return the target called ``name``. Raises UsageError, naming those that there are."""
+    """Return the target called ``name``. Raises UsageError, listing the targets, if unknown."""
     target: Target = TARGETS.load(name)
     return target
 
@@ -66,5 +66,5 @@ def exported_targets() -> tuple[str, ...]:
 
 
 def compiled_targets() -> tuple[str, ...]:
-    """Return the targets whose engines are TensorRT's plans."""
+    """Return the targets whose engines are TensorRT plans."""
     return tuple(name for name in TARGETS if target_of(name).is_compiled)

@@ -1,1 +1,1 @@
-"""TensorRT: building plans, and running them."""
+"""Building and running TensorRT plans."""

@@ -1,7 +1,7 @@
-"""TensorRT: one plan an engine, all on one stream, in memory that was given addresses before.
+"""The TensorRT backend: one plan per engine, all on one stream, in preallocated memory.
 
-One scratch buffer serves all engines: they run one after the other, so each may use it whole.
-Execution contexts are kept: a released binding's context serves the next one.
+The engines share one scratch buffer because they run one after another. Execution contexts are
+reused: a released binding's context serves the next one.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _DECODE_PROFILE = 0
 
 
 class ScratchBuffer:
-    """Device memory for activations, as large as the most demanding engine loaded so far.
+    """Device memory for activations, sized for the most demanding engine loaded so far.
 
-    When it grows, what was bound before keeps the old memory, so that captured graphs stay valid;
-    that is freed with the last binding to it. All runs are on one stream: nothing overlaps.
+    When it grows, existing bindings keep the old memory, so captured graphs stay valid; it is freed
+    with the last such binding. All runs are on one stream and never overlap.
     """
 
     def __init__(self, memory: DeviceMemory) -> None:
@@ -41,31 +41,31 @@ class ScratchBuffer:
         self._buffer: DeviceBuffer | None = None
 
     def reserve(self, nbytes: int) -> None:
-        """Make room for an engine that needs ``nbytes``; CapacityError if there is none."""
+        """Make room for ``nbytes`` of an engine. Raises CapacityError if memory is short."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
-            self._buffer = None  # freed first, unless bindings hold it
+            self._buffer = None  # freed now unless bindings hold it
             self._buffer = self._memory.allocate(nbytes)
 
     def free(self) -> None:
-        """Let the memory go; nothing may be bound afterwards."""
+        """Drop the memory; nothing may be bound afterwards."""
         self._buffer = None
 
     @property
     def buffer(self) -> DeviceBuffer:
-        """The memory to bind, aligned to 256 bytes; holding it keeps it allocated."""
+        """Return the memory to bind, aligned to 256 bytes; a reference keeps it allocated."""
         assert self._buffer is not None, "no engine is loaded"
         return self._buffer
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The shapes that one optimisation profile of an engine takes."""
+    """The range of shapes that one optimisation profile of an engine accepts."""
 
     index: int
     bounds: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # input -> smallest, largest
 
     def problems(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-        """Say which inputs it does not take."""
+        """Return one text per input whose shape is out of range."""
         return [
             f"{name} is {shape}; profile {self.index} takes {smallest} to {largest}"
             for name, shape in shapes.items()
@@ -79,7 +79,7 @@ class Profile:
 
 
 class TensorRtBinding(Binding):
-    """An execution context with its profile, shapes, addresses and scratch memory set for good.
+    """An execution context with fixed profile, shapes, addresses and scratch memory.
 
     Graphs captured from its runs must be destroyed before it is released.
     """
@@ -104,22 +104,22 @@ class TensorRtBinding(Binding):
         errors.check(not unknown, f"infer shapes from {', '.join(unknown)}")
 
     def output_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
-        """Say which outputs have other shapes than the inputs lead to."""
+        """Return one text per output whose shape differs from what TensorRT infers."""
         return [
-            f"{spec.role} is {tensors[spec.role].shape}; the inputs lead to {shape}"
+            f"{spec.role} is {tensors[spec.role].shape}; the inputs imply {shape}"
             for spec in self._session.spec.outputs
             if (shape := tuple(self._context.get_tensor_shape(spec.name)))
             != tensors[spec.role].shape
         ]
 
     def run(self) -> None:
-        """Enqueue the engine; SkipDecError, with TensorRT's words, if it is refused."""
+        """Enqueue the engine. Raises SkipDecError, with TensorRT's message, if that fails."""
         assert self._context is not None, "the binding was released"
         stream = self._session.device.stream
         self._session.errors.check(self._context.execute_async_v3(stream), "enqueue it")
 
     def release(self) -> None:
-        """Hand the context back and let the tensors go; enqueued work is not disturbed."""
+        """Return the context and drop the tensors; enqueued work is not affected."""
         if self._context is not None:
             self._session.give_back_context(self._profile, self._context)
         self._context = self._scratch = None
@@ -127,7 +127,7 @@ class TensorRtBinding(Binding):
 
 
 class TensorRtSession(EngineSession):
-    """One deserialised plan, its profiles and the execution contexts that wait for a binding."""
+    """One deserialised plan with its profiles and idle execution contexts."""
 
     def __init__(self, spec: EngineSpec, engine: Any, backend: TensorRtBackend) -> None:  # noqa: ANN401
         super().__init__(spec)
@@ -144,7 +144,7 @@ class TensorRtSession(EngineSession):
         )
 
     def take_context(self, profile: Profile) -> Any:  # noqa: ANN401  (trt.IExecutionContext)
-        """An execution context set to ``profile``; the caller gives it back."""
+        """Return an execution context set to ``profile``, to be given back by the caller."""
         index = profile.index
         if self._idle_contexts[index]:
             return self._idle_contexts[index].pop()
@@ -157,7 +157,7 @@ class TensorRtSession(EngineSession):
         return context
 
     def give_back_context(self, profile: Profile, context: Any) -> None:  # noqa: ANN401
-        """Keep a context of ``take_context`` for later bindings."""
+        """Keep a context from ``take_context`` for later bindings."""
         self._idle_contexts[profile.index].append(context)
 
     def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
@@ -169,7 +169,7 @@ class TensorRtSession(EngineSession):
         return binding
 
     def _choose_profile(self, tensors: Mapping[TensorRole, Tensor]) -> Profile:
-        """The first that takes the inputs' shapes: decode (S = 1) before prefill."""
+        """Return the first profile that accepts the inputs: decode (S = 1) comes before prefill."""
         shapes = {spec.name: tensors[spec.role].shape for spec in self.spec.inputs}
         problems = []
         for profile in self.profiles:
@@ -199,11 +199,10 @@ class TensorRtSession(EngineSession):
 
 
 class TensorRtBackend(EngineBackend):
-    """Plans of NVIDIA's full TensorRT on one GPU.
+    """Plans of the full TensorRT on one GPU.
 
-    ``device`` and ``library`` take the place of the GPU ``device_index`` and the installed
-    library; a device that is given is not closed here. Raises EnvironmentMismatchError if the
-    library or the GPU is missing.
+    ``device`` and ``library`` replace the GPU ``device_index`` and the installed library; a given
+    device is not closed here. Raises EnvironmentMismatchError if library or GPU is missing.
     """
 
     target: ClassVar[TensorRtTarget] = "tensorrt"
@@ -228,15 +227,15 @@ class TensorRtBackend(EngineBackend):
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> TensorRtSession:
-        """Deserialise one plan, with the scratch memory that it needs.
+        """Deserialise one plan and reserve its scratch memory.
 
         Raises EnvironmentMismatchError if it was built for another TensorRT or GPU, BundleError
-        if it is broken or not what the manifest says, CapacityError if memory is short.
+        if it is broken or differs from the manifest, and CapacityError if memory is short.
         """
         check_environment(bundle, self.library, self.device.compute_capability)
         build = bundle.manifest.build
         assert build is not None
-        # Such plans bring the code of their own version's runtime along.
+        # Version-compatible plans contain host code of their own version's runtime.
         self._runtime.engine_host_code_allowed = build.version_compatible
         plan = spec.graph if bucket is None else bucket.graph
         path = bundle.file(plan)
@@ -250,11 +249,11 @@ class TensorRtBackend(EngineBackend):
         return TensorRtSession(spec, engine, self)
 
     def context_settings(self, engine: Any, profile: int) -> Any:  # noqa: ANN401
-        """What ``create_execution_context`` of ``engine`` is given for ``profile``."""
+        """Return the argument of ``create_execution_context`` of ``engine`` for ``profile``."""
         return self.library.module.ExecutionContextAllocationStrategy.USER_MANAGED
 
     def close(self) -> None:
-        """Wait for the device, and let it go if it was made here."""
+        """Wait for the device, and close it if it was created here."""
         self.scratch.free()
         self.device.synchronize()
         if self._owns_device:
@@ -262,15 +261,15 @@ class TensorRtBackend(EngineBackend):
 
 
 class TensorRtRtxBackend(TensorRtBackend):
-    """Plans of TensorRT for RTX, which makes the kernels for this GPU when it first runs them."""
+    """Plans of TensorRT-RTX, which compiles kernels for this GPU when a plan first runs."""
 
     target: ClassVar[TensorRtTarget] = "tensorrt-rtx"
 
     def context_settings(self, engine: Any, profile: int) -> Any:  # noqa: ANN401
-        """See TensorRtBackend.
+        """Compile decode kernels eagerly and prompt kernels lazily.
 
-        Decode steps are captured, so their kernels must be the final ones from the start;
-        prompts have ever new lengths and take the general kernels until theirs are ready.
+        Decode steps are captured, so they need their final kernels from the start. Prompts vary in
+        length and use generic kernels until specialised ones are ready.
         """
         trt = self.library.module
         settings = engine.create_runtime_config()
@@ -284,7 +283,7 @@ class TensorRtRtxBackend(TensorRtBackend):
 
 
 def _cuda_device(index: int) -> Device:
-    from ..backends.cuda import CudaDevice  # only where there is one
+    from ..backends.cuda import CudaDevice  # imported only if needed: requires cuda-bindings
 
     return CudaDevice(index)
 

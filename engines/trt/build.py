@@ -1,7 +1,7 @@
-"""Compiles one graph to a TensorRT plan, in a child process, and checks what was built.
+"""Compilation and checking of a TensorRT plan in a child process.
 
-The builder may crash on a graph that it does not like. In a process of its own that is the failure
-of one engine, with its name, and the builder's memory is given back after each.
+The builder may crash on a graph. In a process of its own, a crash fails one engine, by name, and
+the builder's memory is released after each engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .library import TensorRtTarget, load_library
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
-"""The smallest, the usual and the largest shape of each input, by name."""
+"""The minimum, optimum and maximum shape of each input, by name."""
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -37,7 +37,7 @@ class _Model(BaseModel):
 
 
 class BuildOptions(_Model):
-    """What is the same for all engines of a bundle."""
+    """Options that all engines of a bundle share."""
 
     target: TensorRtTarget
     compute_capability: str | None = Field(
@@ -53,9 +53,9 @@ class BuildOptions(_Model):
 class PlanRequest(_Model):
     """One engine to build.
 
-    ``graph`` is a serialised ONNX model whose weights lie in files beside ``weights_path`` (the
-    path itself need not exist). ``inputs`` and ``outputs`` are what the network must have, a symbol
-    for each dynamic dimension; ``expected_layers`` how many layers of some types, e.g.
+    ``graph`` is a serialised ONNX model whose weights are in files beside ``weights_path`` (which
+    need not exist). ``inputs`` and ``outputs`` describe the required network, with a symbol for
+    each dynamic dimension; ``expected_layers`` has required numbers of layers by type, e.g.
     ``{"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1}``.
     """
 
@@ -70,19 +70,19 @@ class PlanRequest(_Model):
 
 
 class PlanReport(_Model):
-    """What became of a request."""
+    """The result of a request."""
 
     engine: str
     plan_size: int  # bytes
     seconds: float
-    layer_counts: dict[str, int]  # of the parsed network, by TensorRT's names of layer types
+    layer_counts: dict[str, int]  # of the parsed network, by TensorRT's layer type
     version: str  # of TensorRT
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class BuilderFacts:
-    """What this machine can build for ``target``, and with what."""
+    """Capabilities of this machine as a builder for ``target``."""
 
     version: str  # of TensorRT
     gpu: str | None  # None: there is none
@@ -92,7 +92,7 @@ class BuilderFacts:
 
 
 def builder_facts(target: TensorRtTarget) -> BuilderFacts:
-    """Ask library and driver; the GPU is the first one. Raises as ``load_library``."""
+    """Query the library, the driver and the first GPU. Raises as ``load_library``."""
     library = load_library(target)
     survey = survey_gpus()
     gpu = survey.gpus[0] if survey.gpus else None
@@ -106,9 +106,9 @@ def builder_facts(target: TensorRtTarget) -> BuilderFacts:
 
 
 def check_options(options: BuildOptions) -> BuilderFacts:
-    """Check that this machine can build what ``options`` ask for, before anything is built.
+    """Check that this machine can build with ``options``, before anything is built.
 
-    Raises EnvironmentMismatchError with everything that it can't do, and as ``load_library``.
+    Raises EnvironmentMismatchError listing everything unsupported, and as ``load_library``.
     """
     facts = builder_facts(options.target)
     if problems := [*_gpu_problems(options, facts), *_compatibility_problems(options)]:
@@ -119,13 +119,13 @@ def check_options(options: BuildOptions) -> BuilderFacts:
 def build_plan(
     request: PlanRequest, output: Path, on_progress: OnProgress | None = None
 ) -> PlanReport:
-    """Build ``request`` in a child process and write the plan to ``output``, once it is checked.
+    """Build ``request`` in a child process and write the checked plan to ``output``.
 
-    ``on_progress(phase, step, steps)`` is called as the builder goes on; an exception that it
-    raises, KeyboardInterrupt or any other end of this call kills the child and leaves no file.
-    ``output`` is replaced, never written into. Raises EngineBuildError, naming the engine, if
-    parser or builder refuse the graph, if the network is not the one asked for, or if the child
-    dies of a signal, and EnvironmentMismatchError as ``check_options``.
+    ``on_progress(phase, step, steps)`` is called during the build; if it raises, or the call is
+    interrupted, the child is killed and no file is left. ``output`` is replaced atomically. Raises
+    EngineBuildError, naming the engine, if parser or builder reject the graph, the network differs
+    from the request, or the child dies of a signal, and EnvironmentMismatchError as
+    ``check_options``.
     """
     check_options(request.options)
 

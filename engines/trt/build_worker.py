@@ -1,7 +1,7 @@
 """The process that builds one plan: reads a request on stdin, writes JSON lines on stdout.
 
-Lines as in ``host/worker.py``; progress is [phase, step, steps]. Its argument is the file to
-write. SIGINT and SIGTERM make the builder stop at its next step.
+The line format is that of ``host/worker.py``; progress is [phase, step, steps]. The argument is
+the output file. SIGINT and SIGTERM stop the builder at its next step.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .library import load_library
 
 
 class Progress:
-    """Writes the builder's steps and tells whether it may go on; called from its threads."""
+    """Reports the builder's steps and cancels it on request; called from the builder's threads."""
 
     def __init__(self, lines: WorkerLines) -> None:
         self._is_cancelled = False
         self._lines = lines
-        self._steps: dict[str, int] = {}  # of each phase under way
+        self._steps: dict[str, int] = {}  # of each phase in progress
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether to stop: asked to, or nobody is left who wants the plan."""
+        """Return True if a signal arrived or the parent no longer reads."""
         return self._is_cancelled or not self._lines.is_read
 
     def cancel(self, *_: object) -> None:
@@ -35,21 +35,21 @@ class Progress:
         self._is_cancelled = True
 
     def start(self, phase: str, steps: int) -> None:
-        """See BuildProgress."""
+        """Begin a phase of ``steps`` steps."""
         self._steps[phase] = steps
 
     def step(self, phase: str, step: int) -> bool:
-        """See BuildProgress."""
+        """Report a step; return False to stop the build."""
         self._lines.write("progress", [phase, step + 1, self._steps.get(phase, step + 1)])
         return not self.is_cancelled
 
     def finish(self, phase: str) -> None:
-        """See BuildProgress."""
+        """End a phase."""
         self._steps.pop(phase, None)
 
 
 def main() -> None:
-    """Build what stdin asks for."""
+    """Build the plan requested on stdin."""
     lines = WorkerLines()
     progress = Progress(lines)
     for number in (signal.SIGINT, signal.SIGTERM):

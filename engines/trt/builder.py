@@ -1,4 +1,4 @@
-"""Parses, checks and compiles one graph with TensorRT, in this process, which it may crash."""
+"""In-process parsing, checking and compilation of one graph with TensorRT, which may crash."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
+
+from typing_extensions import override
 
 from ..bundle import replace_file
 from ..bundle.ownership import open_own
@@ -27,35 +29,35 @@ from .library import LOGGER_NAME, TensorRtLibrary, logger
 
 
 class BuildProgress(Protocol):
-    """Who hears of the builder's steps; called from its threads."""
+    """A listener for the builder's steps; called from the builder's threads."""
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the build is to stop."""
+        """Return True if the build should stop."""
 
     def start(self, phase: str, steps: int) -> None:
-        """A phase of ``steps`` steps begins."""
+        """Begin a phase of ``steps`` steps."""
 
     def step(self, phase: str, step: int) -> bool:
-        """Step ``step`` of ``phase``, from 0 on, is done; False stops the build."""
+        """Report that step ``step`` of ``phase``, from 0, has finished; return False to stop."""
 
     def finish(self, phase: str) -> None:
-        """A phase has ended, early perhaps."""
+        """End a phase, possibly early."""
 
 
 class Messages(logging.Handler):
-    """Keeps what TensorRT logs from warnings on."""
+    """Collects TensorRT's log messages of level warning and above."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._records: list[logging.LogRecord] = []
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
         self._records.append(record)
 
     def of(self, *levels: int) -> tuple[str, ...]:
-        """The messages of ``levels``, each once, in order."""
+        """Return the distinct messages of ``levels`` in order."""
         return tuple(
             dict.fromkeys(
                 record.getMessage() for record in self._records if record.levelno in levels
@@ -64,12 +66,12 @@ class Messages(logging.Handler):
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """What went wrong, in TensorRT's words."""
+        """Return TensorRT's error messages."""
         return self.of(logging.ERROR, logging.CRITICAL)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What TensorRT warns of."""
+        """Return TensorRT's warnings that are worth reporting."""
         return tuple(filter(worth_reporting, self.of(logging.WARNING)))
 
 
@@ -88,10 +90,10 @@ class PlanBuilder:
         log.propagate = False
 
     def build(self, output: Path) -> PlanReport:
-        """Build, check, and write ``output``, on disk on return."""
+        """Build and check the plan, and write it durably to ``output``."""
         start, trt = perf_counter(), self._library.module
         builder = trt.Builder(logger(self._library))
-        # Version 11 knows no other networks; 10 makes them only if asked to.
+        # Version 11 only has strongly typed networks; version 10 needs the flag.
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         network = builder.create_network(flags)
         self._parse(network)
@@ -118,7 +120,7 @@ class PlanBuilder:
             return
         found = [parser.get_error(index) for index in range(parser.num_errors)]
         described = [
-            f"the parser refuses node {error.node_name() or error.node()}: {error.desc()}"
+            f"the parser rejects node {error.node_name() or error.node()}: {error.desc()}"
             for error in found
         ]
         raise self._error(*(described or self._messages.errors))
@@ -148,7 +150,7 @@ class PlanBuilder:
         return config
 
     def _choose_gpu(self, config: Any, options: BuildOptions) -> None:  # noqa: ANN401
-        """Without a choice TensorRT-RTX would build for all GPUs; the full library has none."""
+        """Select the GPU: TensorRT-RTX would build for all; the full library has no choice."""
         if not self._library.compute_capabilities:
             return
         wanted = options.compute_capability
@@ -163,7 +165,7 @@ class PlanBuilder:
         for index, shapes in enumerate(self._request.profiles):
             if shapes.keys() != names:
                 raise self._error(
-                    f"profile {index} gives shapes of {sorted(shapes)}; inputs: {sorted(names)}"
+                    f"profile {index} has shapes for {sorted(shapes)}; inputs: {sorted(names)}"
                 )
             profile = builder.create_optimization_profile()
             try:
@@ -171,13 +173,13 @@ class PlanBuilder:
                     profile.set_shape(name, smallest, usual, largest)
                 is_accepted = config.add_optimization_profile(profile) == index
             except (RuntimeError, ValueError) as error:
-                raise self._error(f"profile {index} is refused: {error}; {shapes}") from error
+                raise self._error(f"profile {index} is rejected: {error}; {shapes}") from error
             if not is_accepted:
-                raise self._error(f"profile {index} is refused: {shapes}", *self._messages.errors)
+                raise self._error(f"profile {index} is rejected: {shapes}", *self._messages.errors)
 
     def _build(self, builder: Any, network: Any, config: Any) -> memoryview:  # noqa: ANN401
         path, cache = self._request.options.timing_cache, None
-        if path is not None and self._library.target == "tensorrt":  # in RTX it has no effect
+        if path is not None and self._library.target == "tensorrt":  # RTX ignores it
             cache = attach_timing_cache(path, config)
         plan = builder.build_serialized_network(network, config)
         if self._progress.is_cancelled:
@@ -185,7 +187,9 @@ class PlanBuilder:
         errors = self._messages.errors
         if plan is None or plan.nbytes == 0:
             hint = failure_hint(errors)
-            raise self._error(*(errors or ("the builder made no plan",)), *([hint] if hint else []))
+            raise self._error(
+                *(errors or ("the builder returned no plan",)), *([hint] if hint else [])
+            )
         if problems := warning_problems(self._messages.warnings):
             raise self._error(*problems)
         if path is not None and cache is not None:
@@ -197,33 +201,33 @@ class PlanBuilder:
 
 
 def _progress_monitor(trt: Any, progress: BuildProgress) -> Any:  # noqa: ANN401
-    """An ``IProgressMonitor`` in front of ``progress``."""
+    """Return an ``IProgressMonitor`` that forwards to ``progress``."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        """Forwards to ``progress``."""
+        """Forwards TensorRT's calls to ``progress``."""
 
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            """Called by TensorRT."""
+            """Forward to ``start``."""
             progress.start(phase_name, num_steps)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            """Called by TensorRT; False cancels the build."""
+            """Forward to ``step``; False cancels the build."""
             return progress.step(phase_name, step)
 
         def phase_finish(self, phase_name: str) -> None:
-            """Called by TensorRT."""
+            """Forward to ``finish``."""
             progress.finish(phase_name)
 
     return Monitor()
 
 
 def attach_timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401  (trt.IBuilderConfig)
-    """Give ``config`` a timing cache with what is in ``path``; return it, to be kept until merged.
+    """Give ``config`` a timing cache with the content of ``path``; return it for merging later.
 
-    Raises EnvironmentMismatchError if the file is of another TensorRT or GPU.
+    Raises EnvironmentMismatchError if the file is from another TensorRT or GPU.
     """
     cache = _timing_cache(path, config)
     if not config.set_timing_cache(cache, ignore_mismatch=False):
@@ -232,10 +236,10 @@ def attach_timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401  (trt.I
 
 
 def merge_timing_cache(path: Path, config: Any, cache: Any) -> None:  # noqa: ANN401
-    """Add what this build has measured to ``path``; others see the old file or the new one.
+    """Merge this build's measurements into ``path``, which is replaced atomically.
 
-    Builds run at the same time in processes of their own, each with its copy of the file: the
-    entries join what the others have put on disk in the meantime.
+    Concurrent builds in other processes have copies of their own: the entries are merged with what
+    those have written in the meantime.
     """
     with _locked(path):
         merged = _timing_cache(path, config)
@@ -262,7 +266,7 @@ def _mismatch(path: Path) -> EnvironmentMismatchError:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file beside ``path``, which stays: others may wait for it."""
+    """Hold an exclusive lock on a file beside ``path``, which is kept for waiting processes."""
     with os.fdopen(open_own(path.with_name(f".{path.name}.lock")), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Whether a plan fits this machine and its manifest, and what TensorRT says of a failure."""
+"""Checks of a plan against this machine and its manifest, and TensorRT's error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALIASES = {
     TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
     TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
 }
-_MOST_RECORDS = 32  # the first ones tell the cause
+_MAX_RECORDS = 32  # the first ones reveal the cause
 
 
 def check_environment(
@@ -25,9 +25,9 @@ def check_environment(
 ) -> None:
     """Raise EnvironmentMismatchError unless this library and GPU run the bundle's plans.
 
-    A plan runs on the TensorRT version and the compute capability that it was built with; a
-    version-compatible one on later versions of the same major version, too, and a
-    hardware-compatible one on any GPU of compute capability 8.0 and up.
+    A plan runs on the TensorRT version and compute capability that it was built with. A
+    version-compatible plan also runs on later versions with the same major version, and a
+    hardware-compatible plan on any GPU of compute capability 8.0 and above.
     """
     build = bundle.manifest.build
     if build is None:
@@ -55,10 +55,10 @@ def check_engine(
     bucket: KVBucket | None,
     library: TensorRtLibrary,
 ) -> None:
-    """Raise BundleError, all problems at once, unless the engine's IO is what ``spec`` says.
+    """Raise BundleError, listing all problems, unless the engine's IO matches ``spec``.
 
-    Names, directions, dtypes, fixed dimensions (T is the bucket's), and that present_key and
-    present_value are the same memory as past_key and past_value.
+    Compares names, directions, dtypes and fixed dimensions (T is the bucket's), and checks that
+    present_key and present_value share the memory of past_key and past_value.
     """
     names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
     expected = {tensor.name for tensor in (*spec.inputs, *spec.outputs)}
@@ -84,13 +84,13 @@ def _tensor_problems(
 ) -> list[str]:
     problems = []
     if engine.get_tensor_mode(tensor.name) != mode:
-        problems.append(f"{tensor.name} is no {mode.name.lower()}")
+        problems.append(f"{tensor.name} is not an {mode.name.lower()}")
     dtype = engine.get_tensor_dtype(tensor.name)
     if dtype != data_types(library)[tensor.dtype]:
         problems.append(f"{tensor.name} is {dtype.name}; the manifest says {tensor.dtype}")
     sizes = {} if bucket is None else {"T": bucket.capacity}
     expected = [sizes.get(str(size), size) for size in tensor.shape]
-    seen = tuple(engine.get_tensor_shape(tensor.name))  # -1: known when bound
+    seen = tuple(engine.get_tensor_shape(tensor.name))  # -1: set when bound
     matches = len(seen) == len(expected) and all(
         actual == -1 if isinstance(size, str) else actual == size
         for size, actual in zip(expected, seen, strict=True)
@@ -101,7 +101,7 @@ def _tensor_problems(
 
 
 def _alias_problems(engine: Any, spec: EngineSpec) -> list[str]:  # noqa: ANN401
-    """The KV cache must be updated in place: another buffer would hold one token only."""
+    """Return cache outputs that are not updated in place: a separate buffer holds one token."""
     problems = []
     for output in spec.outputs:
         if output.role in _ALIASES:
@@ -113,7 +113,7 @@ def _alias_problems(engine: Any, spec: EngineSpec) -> list[str]:  # noqa: ANN401
 
 
 def data_types(library: TensorRtLibrary) -> Mapping[str, Any]:
-    """TensorRT's data types by their names in manifests."""
+    """Return TensorRT's data types by their names in manifests."""
     types = library.module.DataType
     return {
         "float32": types.FLOAT,
@@ -146,19 +146,19 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class ErrorRecorder(Protocol):
-    """A ``trt.IErrorRecorder`` whose records we can take."""
+    """A ``trt.IErrorRecorder`` whose records can be taken."""
 
     def take(self) -> str:
-        """All records since the last call, as one text; they are forgotten."""
+        """Return all records since the last call as one text, and clear them."""
         ...
 
 
 def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
-    """Make a recorder that TensorRT's objects may be given; every error lands in it."""
+    """Create a recorder for TensorRT's objects, which collects every error."""
     trt = library.module
 
     class Recorder(trt.IErrorRecorder):  # type: ignore[misc, name-defined]
-        """Called by TensorRT, from any of its threads."""
+        """A recorder that TensorRT calls from any of its threads."""
 
         def __init__(self) -> None:
             trt.IErrorRecorder.__init__(self)
@@ -166,26 +166,26 @@ def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
             self._has_overflowed = False
 
         def report_error(self, code: Any, description: str) -> bool:  # noqa: ANN401
-            """Keep one error; False: TensorRT may go on if it can."""
-            self._has_overflowed |= len(self._records) >= _MOST_RECORDS
+            """Keep one error; the result False lets TensorRT continue if it can."""
+            self._has_overflowed |= len(self._records) >= _MAX_RECORDS
             if not self._has_overflowed:
                 self._records.append((code, description))
             return False
 
         def num_errors(self) -> int:
-            """How many are kept."""
+            """Return the number of errors kept."""
             return len(self._records)
 
         def get_error_code(self, index: int) -> Any:  # noqa: ANN401  (trt.ErrorCodeTRT)
-            """Of the error number ``index``."""
+            """Return the code of error ``index``."""
             return self._records[index][0]
 
         def get_error_desc(self, index: int) -> str:
-            """Of the error number ``index``."""
+            """Return the message of error ``index``."""
             return self._records[index][1]
 
         def has_overflowed(self) -> bool:
-            """Whether errors were dropped."""
+            """Return True if errors were dropped."""
             return self._has_overflowed
 
         def clear(self) -> None:
@@ -194,7 +194,7 @@ def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
             self._has_overflowed = False
 
         def take(self) -> str:
-            """See ErrorRecorder."""
+            """Return all errors as one text, and clear them."""
             texts = [f"{code.name}: {description}" for code, description in self._records]
             if self._has_overflowed:
                 texts.append("and more")
@@ -205,7 +205,7 @@ def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
 
 
 class EngineErrors:
-    """Turns the failures of one engine's calls into errors with its name and TensorRT's words."""
+    """Turns failed calls of one engine into errors with its name and TensorRT's message."""
 
     def __init__(self, engine: str, recorder: ErrorRecorder) -> None:
         self._engine = engine

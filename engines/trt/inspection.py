@@ -1,4 +1,4 @@
-"""Holds a parsed network, and what was logged about it, against what was asked for."""
+"""Comparison of a parsed network and its log messages with the request."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from ..manifest import DType, TensorSpec
 
-# The parser drops inputs that it does not know, such as Attention's nonpad_kv_seqlen, and only
-# warns; the engine would compute something else than the graph.
+# The parser drops unknown inputs, such as Attention's nonpad_kv_seqlen, with only a warning; the
+# engine would compute something else than the graph.
 _UNUSED = re.compile(r"\bunused\b", re.IGNORECASE)
-# Said of every int64 input and output; those are what was asked for, and are checked.
+# Logged for every int64 input and output, which are intended and checked.
 _INT64_BINDING = re.compile(r"Make sure (input|output) \S+ has Int64 binding")
 _HINTS: Mapping[str, str] = {
     "not supported by a dedicated kernel": (
@@ -23,7 +23,7 @@ _HINTS: Mapping[str, str] = {
     "FP32 GEMM is not supported": "this GPU has no float32 products here; use --fp16",
     "no tactics to implement the operation within workspace": "allow more with --workspace",
 }
-"""Parts of the builder's messages and what can be done about them."""
+"""Remedies by a part of the builder's message."""
 
 _DTYPES: Mapping[str, DType] = {
     "FLOAT": "float32",
@@ -38,7 +38,7 @@ _DTYPES: Mapping[str, DType] = {
 
 
 def layer_counts(network: Any) -> dict[str, int]:  # noqa: ANN401  (trt.INetworkDefinition)
-    """How many layers of each type ``network`` has, by the names of ``trt.LayerType``."""
+    """Return the number of layers by type, with the names of ``trt.LayerType``."""
     types = (network.get_layer(index).type.name for index in range(network.num_layers))
     return dict(sorted(Counter(types).items()))
 
@@ -49,7 +49,7 @@ def network_problems(
     outputs: Iterable[TensorSpec],
     expected_layers: Mapping[str, int],
 ) -> Iterator[str]:
-    """What of ``network`` differs from what was asked for; nothing if all is as it should be."""
+    """Yield the differences between ``network`` and the request."""
     seen_inputs = [network.get_input(index) for index in range(network.num_inputs)]
     seen_outputs = [network.get_output(index) for index in range(network.num_outputs)]
     yield from _tensor_problems("input", seen_inputs, inputs)
@@ -58,18 +58,18 @@ def network_problems(
     for layer_type, expected in expected_layers.items():
         if (seen := counts.get(layer_type, 0)) != expected:
             yield (
-                f"has {seen} {layer_type} layers; expected: {expected}; the parser took the graph "
-                "apart in another way, which would run slower or need copies of the KV cache"
+                f"has {seen} {layer_type} layers; expected: {expected}; the parser split the graph "
+                "in another way, which would run slower or need copies of the KV cache"
             )
 
 
 def worth_reporting(warning: str) -> bool:
-    """Whether a warning of the library says something that is not known already."""
+    """Return False for warnings that are expected."""
     return _INT64_BINDING.search(warning) is None
 
 
 def warning_problems(warnings: Iterable[str]) -> list[str]:
-    """Those of the library's ``warnings`` that mean that the graph was not taken as it is."""
+    """Return problems for those ``warnings`` that say that part of the graph was ignored."""
     return [
         f"TensorRT ignores part of the graph ({warning}); an engine without it would compute "
         "something else"
@@ -79,7 +79,7 @@ def warning_problems(warnings: Iterable[str]) -> list[str]:
 
 
 def failure_hint(messages: Iterable[str]) -> str | None:
-    """What can be done about the builder's error ``messages``, where that is known."""
+    """Return a remedy for the builder's error ``messages``, if one is known."""
     text = "\n".join(messages)
     return next((hint for part, hint in _HINTS.items() if part in text), None)
 
@@ -95,7 +95,7 @@ def _tensor_problems(
         if name not in seen:
             yield f"{direction} {name} is missing from the network"
         elif name not in wanted:
-            yield f"{direction} {name} was not asked for"
+            yield f"{direction} {name} was not requested"
         else:
             yield from _differences(f"{direction} {name}", seen[name], wanted[name])
 
@@ -103,10 +103,10 @@ def _tensor_problems(
 def _differences(subject: str, tensor: Any, spec: TensorSpec) -> Iterator[str]:  # noqa: ANN401
     dtype = _DTYPES.get(tensor.dtype.name, tensor.dtype.name)
     if dtype != spec.dtype:
-        yield f"{subject} is {dtype}; asked for: {spec.dtype}"
+        yield f"{subject} is {dtype}; requested: {spec.dtype}"
     shape = tuple(tensor.shape)  # -1 for a dynamic dimension
     if len(shape) != len(spec.shape) or any(
         isinstance(wanted, int) and wanted != size
         for wanted, size in zip(spec.shape, shape, strict=True)
     ):
-        yield f"{subject} has shape {shape}; asked for: {spec.shape}"
+        yield f"{subject} has shape {shape}; requested: {spec.shape}"

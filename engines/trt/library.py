@@ -1,7 +1,7 @@
-"""The TensorRT library behind a target: which one, of which version, and what it logs.
+"""The TensorRT library of a target: import, version check and logging.
 
-``tensorrt`` is the full library, ``tensorrt_rtx`` the one for workstation GPUs; their Python APIs
-have the same names, and every name that is used is checked against both (tests/engines).
+``tensorrt`` is the full library, ``tensorrt_rtx`` the one for workstation GPUs. Their Python APIs
+have the same names; tests/engines checks every name that is used against both.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TensorRtTarget = Literal["tensorrt", "tensorrt-rtx"]
 LOGGER_NAME = "skipdec.tensorrt"
 
 _MODULES: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-# The first version with KV-cache updates in place and get_aliased_input_tensor.
+# First version with in-place KV-cache updates and get_aliased_input_tensor.
 _OLDEST: Mapping[str, tuple[int, ...]] = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
 
 
 @dataclass(frozen=True)
 class TensorRtLibrary:
-    """One imported TensorRT."""
+    """An imported TensorRT library."""
 
     target: TensorRtTarget
     module: ModuleType = field(repr=False)  # tensorrt or tensorrt_rtx
@@ -36,14 +36,14 @@ class TensorRtLibrary:
 
     @property
     def compute_capabilities(self) -> tuple[str, ...]:
-        """What plans can be built for without a GPU of that kind, e.g. ``("7.5", ..., "12.1")``.
+        """Return what plans can be built for without such a GPU, e.g. ``("7.5", ..., "12.1")``.
 
-        Empty for the full library, which only builds for the GPU that it times kernels on.
+        Empty for the full library, which only builds for the GPU on which it times kernels.
         """
         return tuple(sorted(self._compute_capabilities(), key=lambda name: float(name)))
 
     def compute_capability(self, name: str) -> Any:  # noqa: ANN401  (trt.ComputeCapability)
-        """The library's own value for ``"8.9"``; KeyError for one that it can't build for."""
+        """Return the library's value for e.g. ``"8.9"``; KeyError if it can't build for it."""
         return self._compute_capabilities()[name]
 
     def _compute_capabilities(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ def load_library(target: TensorRtTarget) -> TensorRtLibrary:
     """Import the library of ``target``.
 
     Raises MissingExtraError, with the pip command, if it is not installed, and
-    EnvironmentMismatchError if it can't be loaded or is too old for KV caches in place.
+    EnvironmentMismatchError if it can't be loaded or is too old for in-place KV caches.
     """
     require_extra(target, f"target {target}")
     name = _MODULES[target]
     try:
         module = importlib.import_module(name)
-    except (ImportError, OSError) as error:  # the bindings are there, the library is not
+    except (ImportError, OSError) as error:  # bindings without their library
         raise EnvironmentMismatchError(
             f"target {target}",
             f"{name} is installed but can't be loaded ({error}); install it again: "
@@ -87,9 +87,9 @@ def load_library(target: TensorRtTarget) -> TensorRtLibrary:
 
 @cache
 def logger(library: TensorRtLibrary) -> Any:  # noqa: ANN401  (trt.ILogger)
-    """The ``ILogger`` of this process, which TensorRT wants to be one and the same everywhere.
+    """Return the process-wide ``ILogger``, since TensorRT requires a single one.
 
-    It hands everything to Python's logger ``skipdec.tensorrt``, at the same severity.
+    It forwards to Python's logger ``skipdec.tensorrt`` at the same severity.
     """
     trt = library.module
     severity = trt.ILogger.Severity
@@ -109,7 +109,7 @@ def logger(library: TensorRtLibrary) -> Any:  # noqa: ANN401  (trt.ILogger)
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
-            """Called by TensorRT, from any of its threads."""
+            """Forward a message; TensorRT calls this from any of its threads."""
             target.log(levels[severity], "%s", message)
 
     return PythonLogger()

@@ -86,5 +86,5 @@ def test_caches_may_take_half_of_what_is_left_of_the_limit(monkeypatch: pytest.M
 
 
 def test_memory_that_cannot_be_had_is_a_capacity_error() -> None:
-    with pytest.raises(CapacityError, match=f"{1 << 60:,} bytes needed at once"):
+    with pytest.raises(CapacityError, match=f"{1 << 60:,} bytes could not be allocated"):
         HostMemory().allocate(1 << 60)

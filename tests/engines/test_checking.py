@@ -43,13 +43,13 @@ def test_a_size_of_memory_is_a_number_of_bytes(text: object, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "3 parsecs", "1e9", "nan", -1])
 def test_anything_else_is_no_size(text: object) -> None:
-    with pytest.raises(UsageError, match=r"memory is .*, no size; allowed: e\.g\. 512MiB"):
+    with pytest.raises(UsageError, match=r"memory is .*, not a size; allowed: e\.g\. 512MiB"):
         Limits(memory=text)
 
 
 def test_numbers_with_commas_are_a_tuple() -> None:
     assert Limits(sizes="1, 8").sizes == Limits(sizes=[1, 8]).sizes == (1, 8)
-    with pytest.raises(UsageError, match="sizes is 'one'; allowed: whole numbers with commas"):
+    with pytest.raises(UsageError, match="sizes is 'one'; allowed: comma-separated whole numbers"):
         Limits(sizes="one")
     with pytest.raises(UsageError, match="sizes is 0; allowed: 1 or more"):
         Limits(sizes="8,0")

@@ -332,7 +332,10 @@ def test_a_closed_generator_raises(exported: Callable[..., Path]) -> None:
         ({"max_batch_size": 0}, "max_batch_size is 0; allowed: 1 or more"),
         ({"max_batch_size": 10**12}, "max_batch_size is 1000000000000; allowed: 65536 or less"),
         ({"kv_memory": 0}, "kv_memory is 0; allowed: 1 or more"),
-        ({"kv_memory": "2 giraffes"}, "kv_memory is '2 giraffes', no size; allowed: e.g. 512MiB"),
+        (
+            {"kv_memory": "2 giraffes"},
+            "kv_memory is '2 giraffes', not a size; allowed: e.g. 512MiB",
+        ),
         ({"kv_memory": []}, "kv_memory is"),
         ({"threads": 0}, r"threads \| is 0"),
         ({"schedule": "9x"}, "does not fit 6 layers"),

@@ -103,5 +103,5 @@ def test_damage_is_named(opened: Callable[[int], Opened], tmp_path: Path) -> Non
     index = json.loads((calls / "recording.json").read_text())
     index["calls"][0]["file"] = "../../secret.npz"
     (calls / "recording.json").write_text(json.dumps(index))
-    with pytest.raises(UsageError, match="is no recording"):
+    with pytest.raises(UsageError, match="is not a recording"):
         Recording.open(calls)

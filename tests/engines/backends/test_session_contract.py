@@ -138,7 +138,7 @@ def test_all_wrong_tensors_are_named_at_once(loaded: Loaded) -> None:
     if isinstance(hidden_states, DeviceTensor):
         tensors[TensorRole.HIDDEN_STATES] = replace(hidden_states, dtype=cast(Any, "float64"))
         tensors[TensorRole.HIDDEN_STATES_OUT] = np.zeros((2, 1), np.float32)
-        misplaced = "hidden_states_out lies on the host"
+        misplaced = "hidden_states_out is on the host"
     else:
         tensors[TensorRole.HIDDEN_STATES] = hidden_states.astype(np.float64)
         tensors[TensorRole.HIDDEN_STATES_OUT] = hidden_states[..., :-1]

@@ -75,7 +75,7 @@ def test_a_file_that_ends_early_is_an_error(bundle: EngineBundle) -> None:
 
 def test_onnx_runtimes_operators_would_copy_twice(bundle: EngineBundle) -> None:
     bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"kernels": None}))
-    with pytest.raises(UsageError, match="copy weights into an order of their own"):
+    with pytest.raises(UsageError, match="copy weights into their own layout"):
         Generator(bundle, OrtBackend(weights="copied"))
 
 

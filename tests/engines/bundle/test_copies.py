@@ -50,7 +50,7 @@ def test_a_bundle_survives_the_hub_unchanged(
 def test_damaged_or_refused_files_are_named_and_nothing_is_sent(
     bundle: EngineBundle, hub: FakeHub
 ) -> None:
-    with pytest.raises(UsageError, match="is no hub id"):
+    with pytest.raises(UsageError, match="is not a hub id"):
         bundle.push_to_hub("no/hub/id")
     hub.refuses = True
     with pytest.raises(SkipDecError, match=r"could not be pushed \(.*401.*hf auth login"):
@@ -72,5 +72,5 @@ def test_a_copy_is_saved_in_one_step(bundle: EngineBundle, tmp_path: Path) -> No
     with pytest.raises(UsageError, match="pass --force"):
         bundle.save(tmp_path / "copy")
     bundle.save(tmp_path / "copy", force=True)
-    with pytest.raises(UsageError, match="is what is to be copied"):
+    with pytest.raises(UsageError, match="can't be copied to itself"):
         bundle.save(bundle.path, force=True)

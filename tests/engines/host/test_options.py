@@ -110,8 +110,16 @@ def test_every_kind_of_option_reaches_its_field() -> None:
         (["-j", "9"], {"jobs": 9}, "{jobs} is 9; allowed: 8 or less"),
         (["-j", "many"], {"jobs": "many"}, "{jobs} is 'many'; input should be a valid integer"),
         (["--dtype", "int8"], {"dtype": "int8"}, "{dtype} is 'int8'; allowed: 'float32' or"),
-        (["--kv-memory", "much"], {"memory": "much"}, "{memory} is 'much', no size; allowed: e.g."),
-        (["--sizes", "a"], {"sizes": "a"}, "{sizes} is 'a'; allowed: whole numbers with commas"),
+        (
+            ["--kv-memory", "much"],
+            {"memory": "much"},
+            "{memory} is 'much', not a size; allowed: e.g.",
+        ),
+        (
+            ["--sizes", "a"],
+            {"sizes": "a"},
+            "{sizes} is 'a'; allowed: comma-separated whole numbers",
+        ),
         (["--force", "--no-verify"], {"force": True, "verify": False}, "{force} needs {verify}"),
         (
             ["--grid", "1", "--grid-columns", "0"],

@@ -92,10 +92,10 @@ def test_all_differences_from_the_request_are_named(
     assert raised.value.subject == "engine layer_000"
     text = str(raised.value)
     for problem in (
-        "input hidden_states is float16; asked for: float32",
-        "input hidden_states has shape (-1, -1, 64); asked for: ('B', 'S', 65)",
-        "input attention_mask was not asked for",
-        "output present_key was not asked for",
+        "input hidden_states is float16; requested: float32",
+        "input hidden_states has shape (-1, -1, 64); requested: ('B', 'S', 65)",
+        "input attention_mask was not requested",
+        "output present_key was not requested",
         "has 1 ATTENTION_INPUT layers; expected: 2",
     ):
         assert problem in text

@@ -178,7 +178,7 @@ def test_interruption_says_how_to_resume(model: str, monkeypatch: pytest.MonkeyP
         (["-v", "-q"], "contradicts"),
         (["--block-size", "64"], "nothing is quantised in blocks"),
         (["--accuracy-level", "3"], "--accuracy-level is 3; allowed: 0 or 4"),
-        (["--verify-memory", "much"], "no size"),
+        (["--verify-memory", "much"], "not a size"),
         (["--target", "npu"], "unknown; allowed: onnxruntime, tensorrt, tensorrt-rtx"),
         (["--fp16", "--dtype", "bfloat16"], "contradicts"),
         (["--gpu-arch", "8.9"], "leave it out for target onnxruntime"),

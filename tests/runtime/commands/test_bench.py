@@ -36,7 +36,7 @@ def test_bench_measures_every_schedule_at_every_batch_size(exported: Callable[..
 def test_bad_values_end_with_usage_errors(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm")
     for arguments, message in (
-        (["-b", "one"], "--batch-sizes is 'one'; allowed: whole numbers with commas, e.g. 1,8"),
+        (["-b", "one"], "--batch-sizes is 'one'; allowed: comma-separated whole numbers, e.g. 1,8"),
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--gen-len", "1000"], "prompt"),
     ):

@@ -236,7 +236,7 @@ def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path:
         (("--input", "-", "--stream"), "--stream needs -p"),
         (("-p", "a", "-p", "b", "--stream"), "add --json for more"),
         (("-p", "a", "--temperature", "-1", "--top-p", "2"), "2 problems"),
-        (("-p", "a", "--kv-memory", "much"), "--kv-memory is 'much', no size"),
+        (("-p", "a", "--kv-memory", "much"), "--kv-memory is 'much', not a size"),
         (("-p", "a", "--schedule", "9x"), "does not fit 6 layers"),
         (("-p", "a", "--max-tokens", "99"), "64 positions"),
         (("--input", "missing.jsonl"), "missing.jsonl can't be read (No such file"),

@@ -46,7 +46,7 @@ def test_the_command_runs_an_installed_decay(tmp_path: Path) -> None:
     ("point", "message"),
     [
         ("hold = holding:Nothing", r"skipdec.decays:hold of holding \| can't be imported"),
-        ("hold = holding_not_there", "can't be imported .*mend or uninstall that package"),
+        ("hold = holding_not_there", "can't be imported .*fix or uninstall that package"),
         ("hold = holding:dataclass", r"expected a subclass of skipdec\..*\.Decay"),
     ],
 )

@@ -153,7 +153,7 @@ std::shared_ptr<const Bundle> Bundle::open(const std::string& path, Verify verif
   }
   throw Error(Status::kBundle, path,
               "was replaced " + std::to_string(kAttempts) +
-                  " times while it was opened; try again once its writer rests");
+                  " times while it was opened; try again later");
 }
 
 }  // namespace skipdec::runtime

@@ -64,7 +64,7 @@ std::string read_file(const std::string& path, std::size_t limit, const Document
     content.resize(held + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     if (count == 0) return content;
     if (content.size() > limit)
-      document.refuse("", "is larger than " + grouped(limit) + " bytes, the most that is read");
+      document.refuse("", "is larger than " + grouped(limit) + " bytes, the limit");
   }
 }
 

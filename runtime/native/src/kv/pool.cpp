@@ -23,7 +23,7 @@ Buffer::Buffer(std::int64_t nbytes) : nbytes_(nbytes) {
   if (memory_ == nullptr) {
     throw Error(Status::kMemory, "memory of this machine",
                 std::to_string(nbytes) +
-                    " bytes needed at once can't be had; use a smaller batch or shorter sequences");
+                    " bytes could not be allocated; use a smaller batch or shorter sequences");
   }
 }
 

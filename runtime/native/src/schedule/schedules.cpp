@@ -89,7 +89,7 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   Fields fields(value, "", document);
   if (fields.find("plan") == nullptr && fields.find("schedule") != nullptr)
     throw Error(Status::kBundle, subject,
-                "is of format 2, the manifest of 3; run: skipdec upgrade " +
+                "is in format 2, the manifest in format 3; run: skipdec upgrade " +
                     subject.substr(0, subject.find_last_of('/')));
   if (fields.text("digest") != checked_digest(text, document))
     fields.refuse("digest", "is not the file's own");

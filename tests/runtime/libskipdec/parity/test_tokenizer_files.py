@@ -187,4 +187,4 @@ def test_file_above_the_limit_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(b" " * ((64 << 20) + 1))
     said = subprocess.run([built_program("tokenize"), path], capture_output=True, text=True).stdout
-    assert "is larger than 67108864 bytes, the most that is read" in said
+    assert "is larger than 67108864 bytes, the limit" in said

@@ -119,7 +119,7 @@ TEST_F(BundleOnDisk, HasADirectoryForASchedule) {
 
 TEST_F(BundleOnDisk, HasAManifestLargerThanAny) {
   fs::resize_file(path() / "manifest.json", (16 << 20) + 1);
-  expect_refused("manifest.json | is larger than 16,777,216 bytes, the most that is read");
+  expect_refused("manifest.json | is larger than 16,777,216 bytes, the limit");
 }
 
 TEST_F(BundleOnDisk, IsReadAgainOnlyAsItWas) {

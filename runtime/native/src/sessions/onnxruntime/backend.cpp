@@ -211,7 +211,7 @@ std::shared_ptr<Backend> open_backend(const std::shared_ptr<const Bundle>& bundl
   if (options.weights == WeightsPlace::kCopied && !manifest.uses_skipdec_kernels)
     throw Error(Status::kUsage, "weights",
                 "are to be copied, but the bundle runs on ONNX Runtime's operators, which copy "
-                "weights into an order of their own; leave it out");
+                "weights into their own layout; leave it out");
   if (manifest.uses_skipdec_kernels) check_instruction_set();
   const Library& library = load_library(options.onnxruntime);
   return std::make_shared<OrtBackend>(bundle, SharedProcess::get(library, options.threads),
