@@ -1,1 +1,1 @@
-"""From a checkpoint to a verified bundle of one engine per decoder layer."""
+"""Export of a checkpoint to a verified bundle with one engine per decoder layer."""

@@ -1,4 +1,4 @@
-"""What an export or a build is asked to do: frozen values with a JSON round trip."""
+"""Configurations of exports and builds: frozen values with a JSON round trip."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHECKPOINT, _BUNDLE, _RUNNING = (
 
 
 class QuantizationConfig(ValidatedConfig):
-    """For which target engines are built, and what becomes of their weights.
+    """The target of the engines and the quantisation of their weights.
 
     >>> QuantizationConfig(quantize="int8").precision_for("float16").head_quantize
     'int8'
@@ -40,28 +40,28 @@ class QuantizationConfig(ValidatedConfig):
 
     target: Annotated[str, _BUNDLE] = Field(
         default=DEFAULT_TARGET,
-        description=f"what runs the engines: {', '.join(exported_targets())}",
+        description=f"platform that runs the engines: {', '.join(exported_targets())}",
     )
     kernels: Annotated[KernelChoice, _BUNDLE] = Field(
         default="auto",
-        description="of target onnxruntime: skipdec's own, for CPUs, or onnxruntime's (skipdec's "
-        "where they were compiled)",
+        description="for target onnxruntime: skipdec's own, for CPUs, or onnxruntime's (skipdec's "
+        "if compiled)",
     )
     quantize: Annotated[Quantization, _BUNDLE] = Field(
-        default="none", description="weights: int8 per channel, fp8 whole, others in blocks"
+        default="none", description="weights: int8 per channel, fp8 per tensor, others in blocks"
     )
     head_quantize: Annotated[Quantization | None, _BUNDLE] = Field(
         default=None, description="the head's weights (as --quantize)"
     )
     block_size: Annotated[int | None, _BUNDLE] = Field(
-        default=None, description="weights a scale, int8-block and int4 (128)"
+        default=None, description="weights per scale, int8-block and int4 (128)"
     )
     accuracy_level: Literal[0, 4] | None = Field(
         default=None, description="in blocks: 0 exact, 4 int8 products (4)"
     )
     ranges: Annotated[Path | None, Option(panel=_TENSORRT, metavar="FILE")] = Field(
         default=None,
-        description="of skipdec calibrate: int8 products and fp8; factors, int8 of any target",
+        description="file of skipdec calibrate: for int8 products, fp8, int8 factors (any target)",
     )
     tensorrt: Annotated[TensorRtConfig | None, Option(panel=_TENSORRT)] = Field(
         default=None, description="targets of TensorRT only; None: its defaults"
@@ -73,33 +73,33 @@ class QuantizationConfig(ValidatedConfig):
         default=False, description="replace an existing bundle"
     )
     resume: Annotated[bool, _RUNNING] = Field(
-        default=True, description="use what an interrupted run built"
+        default=True, description="reuse engines built by an interrupted run"
     )
     jobs: Annotated[int, Option("-j", panel="Running")] = Field(
-        default=1, ge=1, description="engines built at once; memory grows too"
+        default=1, ge=1, description="engines built at once; memory use grows, too"
     )
 
     @property
     def quantizations(self) -> tuple[Quantization, Quantization]:
-        """Of the layers and of the head."""
+        """Return the quantisations of the layers and of the head."""
         head = self.quantize if self.head_quantize is None else self.head_quantize
         return self.quantize, head
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the target's engines are TensorRT's plans."""
+        """Return True if the target's engines are TensorRT plans."""
         return self.target in compiled_targets()
 
     @property
     def own_kernels(self) -> Kernels | None:
-        """Whose operators the graphs have; None: those of the target."""
+        """Return the kernels whose operators the graphs use; None: the target's own."""
         if self.target != DEFAULT_TARGET or self.kernels == "onnxruntime":
             return None
         return "skipdec" if self.kernels == "skipdec" or find_library() is not None else None
 
     @property
     def tensorrt_options(self) -> TensorRtConfig:
-        """``tensorrt``, or its defaults."""
+        """Return ``tensorrt`` or its defaults."""
         return self.tensorrt or TensorRtConfig()
 
     def precision_for(
@@ -108,7 +108,7 @@ class QuantizationConfig(ValidatedConfig):
         activation_ranges: str | None = None,
         kv_dtype: KVType | None = None,
     ) -> PrecisionSpec:
-        """The number formats asked for, with every default resolved.
+        """Return the requested number formats, with every default resolved.
 
         ``activation_ranges`` is the digest of the ranges' content, None without ranges.
         """
@@ -137,10 +137,10 @@ class QuantizationConfig(ValidatedConfig):
         yield from self._tensorrt_problems() if self.is_compiled else self._other_problems()
 
     def _tensorrt_problems(self) -> Iterator[str]:
-        """What does not go with TensorRT."""
+        """Yield the options that contradict a TensorRT target."""
         if self.kernels != "auto":
             yield (
-                f"`kernels` is {self.kernels}, of CPUs; leave it out for target {self.target}, or "
+                f"`kernels` is {self.kernels}, for CPUs; leave it out for target {self.target}, or "
                 f"set `target` to {DEFAULT_TARGET}"
             )
         if self.accuracy_level is not None:
@@ -155,7 +155,7 @@ class QuantizationConfig(ValidatedConfig):
                 "kernels; leave it out for target tensorrt-rtx"
             )
         if "fp8" in self.quantizations and self.ranges is None:
-            yield "`quantize` is fp8, which needs the ranges of activations; give `ranges`"
+            yield "`quantize` is fp8, which needs the ranges of activations; set `ranges`"
         if self.ranges is not None and set(self.quantizations).isdisjoint(RANGED_QUANTIZATIONS):
             yield (
                 f"`ranges` is {self.ranges} but no activation is quantised; "
@@ -163,9 +163,9 @@ class QuantizationConfig(ValidatedConfig):
             )
 
     def _other_problems(self) -> Iterator[str]:
-        """What goes with TensorRT only."""
+        """Yield the options that contradict a target other than TensorRT."""
         if self.kernels == "skipdec" and self.target != DEFAULT_TARGET:
-            yield f"`kernels` is skipdec, which target {self.target} has not; leave it out"
+            yield f"`kernels` is skipdec, which target {self.target} does not support; leave it out"
         if self.tensorrt is not None:
             given = [f"`tensorrt.{name}`" for name in sorted(self.tensorrt.model_fields_set)]
             yield (
@@ -181,13 +181,13 @@ class QuantizationConfig(ValidatedConfig):
 
 
 def block_size_problems(size: int) -> Iterator[str]:
-    """What is wrong with a ``block_size``, if anything is."""
+    """Yield the problem with a ``block_size``, if any."""
     if size < 16 or size & (size - 1):
         yield f"`block_size` is {size}; allowed: 16, 32, 64, 128, 256, ..."
 
 
 class CheckpointSource(ValidatedConfig):
-    """Which checkpoint to open, and how; ``seed`` is that of dummy weights.
+    """A checkpoint and the way to open it; ``seed`` is that of dummy weights.
 
     Raises UsageError, with every problem at once, as all configurations do.
 
@@ -207,7 +207,7 @@ class CheckpointSource(ValidatedConfig):
         default=None, description="branch, tag or commit on the hub"
     )
     local_files_only: Annotated[bool, _CHECKPOINT] = Field(
-        default=False, description="use the cache, never the network"
+        default=False, description="use the cache only, no network"
     )
     seed: Annotated[int, _CHECKPOINT] = Field(
         default=0, ge=0, lt=1 << 63, description="of dummy weights and verification"
@@ -218,7 +218,7 @@ class CheckpointSource(ValidatedConfig):
 
 
 class ExportConfig(QuantizationConfig, CheckpointSource):
-    """All that decides what `export` reads, builds, checks and writes.
+    """Everything that determines what `export` reads, builds, checks and writes.
 
     Raises UsageError, with every problem at once, for an unknown field or a value that is not
     allowed. ``ExportConfig.from_json(config.to_json()) == config`` holds for every config.
@@ -247,10 +247,10 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         default=False, description="keep the standard ONNX graphs too"
     )
     verify: Annotated[bool, _RUNNING] = Field(
-        default=True, description="hold the bundle against the checkpoint"
+        default=True, description="compare the bundle with the checkpoint"
     )
     verify_memory: Annotated[MemorySize, _RUNNING] = Field(
-        default=8 * GIB, description="for the whole reference model"
+        default=8 * GIB, description="limit for a reference model held in memory as a whole"
     )
     atol: Annotated[float | None, _RUNNING] = Field(
         default=None, gt=0, description="tolerance of verification (by precision)"
@@ -258,12 +258,12 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     max_divergence: Annotated[float | None, _RUNNING] = Field(
         default=None,
         gt=0,
-        description="nats a token that quantising may cost in verification (by precision)",
+        description="nats per token that quantisation may cost in verification (by precision)",
     )
 
     @property
     def source(self) -> CheckpointSource:
-        """The checkpoint alone."""
+        """Return the fields of the checkpoint alone."""
         return CheckpointSource(
             **{name: getattr(self, name) for name in CheckpointSource.model_fields}
         )
@@ -274,7 +274,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
             yield from self._problems_without_own_kernels()
 
     def _problems_without_own_kernels(self) -> Iterator[str]:
-        """What only skipdec's kernels can do on a CPU."""
+        """Yield the options that need skipdec's kernels on a CPU."""
         compile_them = (
             "the kernels skipdec, which were not compiled with this installation"
             if self.kernels == "auto" and self.target == DEFAULT_TARGET
@@ -288,8 +288,8 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
             )
         if self.kv_dtype is not None:
             yield (
-                f"`kv_dtype` is {self.kv_dtype}, but caches are of the type of the activations "
-                f"elsewhere than with {compile_them}; leave it out"
+                f"`kv_dtype` is {self.kv_dtype}, but caches have the type of the activations "
+                f"except with {compile_them}; leave it out"
             )
 
     def _other_problems(self) -> Iterator[str]:
@@ -301,10 +301,10 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
             )
 
     def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:
-        """``precision_for`` the ``dtype`` asked for, and for the KV cache that goes with it.
+        """Return ``precision_for`` the requested ``dtype``, with the default type of the KV cache.
 
-        Beside quantised weights a cache of 16 bits costs no quality that can be measured, and
-        halves what a step of many rows reads of it.
+        With quantised weights, a 16-bit cache has no measurable cost in quality and halves the
+        bytes that a step of many rows reads from it.
         """
         kv_dtype = self.kv_dtype
         if kv_dtype is None and self.own_kernels is not None and self.dtype == "float32":
@@ -313,7 +313,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
 
 
 class BuildConfig(QuantizationConfig):
-    """All that decides what `build_bundle` reads and writes.
+    """Everything that determines what `build_bundle` reads and writes.
 
     Raises UsageError, with every problem at once, for an unknown field or a value that is not
     allowed. ``BuildConfig.from_json(config.to_json()) == config`` holds for every config.
@@ -323,26 +323,27 @@ class BuildConfig(QuantizationConfig):
         description="only read; for TensorRT: exported with --keep-canonical"
     )
     target: Annotated[Literal["onnxruntime", "tensorrt", "tensorrt-rtx"], Option()] = Field(
-        description="what runs the engines; onnxruntime: a bundle of skipdec's kernels, rewritten"
+        description="platform that runs the engines; onnxruntime: rewrites a bundle of skipdec's "
+        "kernels"
     )
 
     def _other_problems(self) -> Iterator[str]:
-        """Rewriting keeps codes and scales as they are."""
+        """Yield options that would change weights, since rewriting keeps codes and scales."""
         yield from super()._other_problems()
         if self.kernels == "skipdec":
-            yield "`kernels` is skipdec, which only an export makes; allowed: onnxruntime"
+            yield "`kernels` is skipdec, which only an export supports; allowed: onnxruntime"
         for field in ("quantize", "head_quantize", "block_size", "accuracy_level", "ranges"):
             value = getattr(self, field)
             if value is not None and value != type(self).model_fields[field].default:
                 yield (
-                    f"`{field}` is {value}, but rewriting keeps the weights as they are; leave it "
+                    f"`{field}` is {value}, but rewriting keeps the weights unchanged; leave it "
                     f"out for target {self.target}"
                 )
 
 
 def chosen_dtype(dtype: str | None, *, fp16: bool) -> dict[str, Any]:
-    """``--dtype`` and its short form as a value for a configuration; none of them: no value."""
+    """Return ``--dtype`` or its short form as a value for a configuration; {} if neither is set."""
     if fp16 and dtype not in (None, "float16"):
-        raise UsageError("--fp16", f"contradicts --dtype {dtype}; give one of them")
+        raise UsageError("--fp16", f"contradicts --dtype {dtype}; use one of them")
     chosen = "float16" if fp16 else dtype
     return {} if chosen is None else {"dtype": chosen}

@@ -1,4 +1,4 @@
-"""The options of TensorRT's targets: sizes, kernels and where plans will run."""
+"""Options of TensorRT's targets: sizes, kernels and the GPUs that will run the plans."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..engines.checking import MemorySize, Option, ValidatedConfig, split_at_com
 
 
 class TensorRtConfig(ValidatedConfig):
-    """The options of the targets ``tensorrt`` and ``tensorrt-rtx``.
+    """Options of the targets ``tensorrt`` and ``tensorrt-rtx``.
 
-    Sizes are limits of the compiled engines: what exceeds them needs another build. Raises
+    Sizes are limits of the compiled engines; larger requests need another build. Raises
     UsageError, with every problem at once, as all configurations do.
     """
 
@@ -22,7 +22,7 @@ class TensorRtConfig(ValidatedConfig):
         default=8, ge=1, description="rows of a decode step"
     )
     max_prompt_len: Annotated[int | None, Option()] = Field(
-        default=None, ge=1, description="tokens a row of a prefill call (max_seq_len)"
+        default=None, ge=1, description="tokens per row of a prefill call (max_seq_len)"
     )
     kv_buckets: Annotated[
         tuple[int, ...] | None,
@@ -31,8 +31,8 @@ class TensorRtConfig(ValidatedConfig):
     ] = Field(
         default=None,
         min_length=1,
-        description="KV capacities, ascending, a plan each; a request takes the smallest that "
-        "holds it (256,1024,… and max_seq_len)",
+        description="KV capacities, ascending, a plan for each; a request uses the smallest that "
+        "fits (256,1024,… and max_seq_len)",
     )
     gpu_arch: Annotated[str | None, Option(metavar="8.9")] = Field(
         default=None,
@@ -60,7 +60,7 @@ class TensorRtConfig(ValidatedConfig):
             yield f"`kv_buckets` is {_listed(buckets)}; allowed: numbers of at least 1"
         if sorted(set(buckets)) != list(buckets):
             yield (
-                f"`kv_buckets` is {_listed(buckets)}; give each capacity once and in ascending "
+                f"`kv_buckets` is {_listed(buckets)}; list each capacity once and in ascending "
                 f"order: {_listed(sorted(set(buckets)))}"
             )
 

@@ -19,7 +19,7 @@ import onnxruntime
 from ..errors import BundleError, EnvironmentMismatchError
 from ..host.gpus import survey_gpus
 from ..host.installation import install_command
-from ..manifest import DType, EngineSpec, KVBucket, TensorRole, TensorSpec
+from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceTensor, Tensor
 from .device import Device, DeviceMemory, misplaced
 from .ort import (
@@ -81,7 +81,8 @@ class OrtDeviceBinding(Binding):
         """Return the arguments of ``bind_input`` and ``bind_output``."""
         place = cast(DeviceTensor, tensor)
         index = self._session.device.index
-        element_type = _element_type(place.dtype)
+        dtype = place.dtype
+        element_type = ONNX_BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype).type
         return spec.name, self._memory_kind, index, element_type, place.shape, place.address
 
 
@@ -243,7 +244,3 @@ def _open_cuda_device(index: int) -> Device:
     from .cuda import CudaDevice  # imported only if needed: requires cuda-bindings
 
     return CudaDevice(index)
-
-
-def _element_type(dtype: DType) -> Any:  # noqa: ANN401  (numpy's type or ONNX's number)
-    return ONNX_BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype).type

@@ -90,10 +90,6 @@ def restart_with_huge_pages() -> None:
 def huge_pages_environment() -> dict[str, str]:
     """Return the environment that sets the tunable of `restart_with_huge_pages`; {} if useless."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
-    if _HUGE_PAGES in tunables or not _has_glibc():
+    if _HUGE_PAGES in tunables or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
         return {}
     return {"GLIBC_TUNABLES": ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))}
-
-
-def _has_glibc() -> bool:
-    return "CS_GNU_LIBC_VERSION" in os.confstr_names

@@ -244,7 +244,8 @@ class TensorRtBackend(EngineBackend):
             raise BundleError(
                 f"engine {spec.name} ({path})", f"TensorRT can't load it: {self.recorder.take()}"
             )
-        check_engine(engine, spec, bucket or _only_bucket(spec), self.library)
+        first = spec.buckets[0] if spec.buckets else None
+        check_engine(engine, spec, bucket or first, self.library)
         self.scratch.reserve(engine.device_memory_size_v2)
         return TensorRtSession(spec, engine, self)
 
@@ -286,10 +287,6 @@ def _cuda_device(index: int) -> Device:
     from ..backends.cuda import CudaDevice  # imported only if needed: requires cuda-bindings
 
     return CudaDevice(index)
-
-
-def _only_bucket(spec: EngineSpec) -> KVBucket | None:
-    return spec.buckets[0] if spec.buckets else None
 
 
 def _read_profile(engine: Any, index: int, inputs: tuple[TensorSpec, ...]) -> Profile:  # noqa: ANN401

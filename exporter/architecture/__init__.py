@@ -1,1 +1,1 @@
-"""Model families: what all of them share, and a folder for each."""
+"""Model families: their common interface, and a folder for each."""

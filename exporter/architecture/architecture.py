@@ -1,8 +1,8 @@
-"""A model family as the exporter sees it, and the registry of families.
+"""The exporter's interface to a model family, and the registry of families.
 
-Adding a family is a folder here with an ``Architecture``, and its line in ``ARCHITECTURES``. What
-it must keep: engines by kind as in ``engines.manifest``, hidden states [B, S, E] between them, a
-KV cache [B, N, T, D] a layer, and a head whose vocabulary product is named ``HEAD_WEIGHT``.
+A new family is a folder here with an ``Architecture``, and its line in ``ARCHITECTURES``. It must
+keep to engines by kind as in ``engines.manifest``, hidden states [B, S, E] between them, a KV
+cache [B, N, T, D] per layer, and a head whose vocabulary product is named ``HEAD_WEIGHT``.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ARCHITECTURES = Registry("model_type", {"opt": "exporter.architecture.opt.archit
 """``Architecture`` objects by the ``model_type`` of Hugging Face's config.json."""
 
 CachedAttention = Callable[..., "tuple[Tensor, Tensor, Tensor]"]
-"""``modules.cached_attention`` or what stands in for it: a layer's module calls it."""
+"""``modules.cached_attention`` or a replacement, called by a layer's module."""
 
 
 @dataclass(frozen=True)
 class MigrationSite:
-    """Where factors of one product's inputs go (``quantization.migration``).
+    """The tensors that absorb factors of one product's inputs (``quantization.migration``).
 
-    ``producers``: the checkpoint tensors whose first axis makes the inputs; they are divided.
-    ``fixed``: the reason why no factor can be divided out; None if ``producers`` are.
+    ``producers``: checkpoint tensors that are divided; the inputs run along their first axis.
+    ``fixed``: the reason why no factor can be divided out, or None.
     """
 
     producers: tuple[str, ...] = ()
@@ -43,62 +43,62 @@ class MigrationSite:
 
 
 class Architecture(Protocol):
-    """One model family. Nothing here imports torch but inside ``module`` and ``reference_model``.
+    """One model family. Only ``module`` and ``reference_model`` import torch.
 
-    ``kind`` is embed, layer or head; ``layer_index`` is given for a layer, None elsewhere.
+    ``kind`` is embed, layer or head; ``layer_index`` is given for a layer, None otherwise.
     """
 
     @property
     def published(self) -> Mapping[str, Mapping[str, Any]]:
-        """config.json of published checkpoints by hub id; the id's last part is a short name."""
+        """Return config.json of published checkpoints by hub id; its last part is a short name."""
         ...
 
     def spec_from_config(
         self, config: Mapping[str, Any], name: str, max_seq_len: int | None
     ) -> ModelSpec:
-        """The structure that config.json describes; see ``model_config.model_spec``."""
+        """Return the structure that config.json describes; see ``model_config.model_spec``."""
         ...
 
     def parameters(
         self, kind: EngineKind, model: ModelSpec, layer_index: int | None
     ) -> tuple[Parameter, ...]:
-        """All parameters of one engine, quantised products in the order in which they run."""
+        """Return all parameters of one engine, quantised products in execution order."""
         ...
 
     def spare_tensors(self, model: ModelSpec) -> Mapping[str, str | None]:
-        """Tensors that a checkpoint may hold beside those that ``parameters`` read.
+        """Return tensors that a checkpoint may have in addition to those of ``parameters``.
 
-        Each maps to the tensor that it must equal, as a tied head's, or to None: it is ignored.
+        Each maps to the tensor that it must equal, as for a tied head, or to None if ignored.
         """
         ...
 
     def signature(self, kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
-        """Inputs and outputs of the canonical graph, mostly ``signature.decoder_signature``."""
+        """Return inputs and outputs of the canonical graph; see ``decoder_signature``."""
         ...
 
     def module(
         self, kind: EngineKind, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention
     ) -> nn.Module:
-        """The module of one engine, its weights uninitialised; see ``modules.engine_module``."""
+        """Return the module of one engine with uninitialised weights; see ``engine_module``."""
         ...
 
     def migration_sites(
         self, kind: EngineKind, model: ModelSpec, layer_index: int | None
     ) -> Mapping[str, MigrationSite]:
-        """The site of each quantised product of an engine, by the name of its weight."""
+        """Return the site of each quantised product of an engine, by the name of its weight."""
         ...
 
     def reference_model(self, model: ModelSpec) -> Any:  # noqa: ANN401  (transformers is untyped)
-        """Hugging Face's own causal language model, its parameters on the meta device.
+        """Return Hugging Face's causal language model with parameters on the meta device.
 
-        Called with input_ids int64 [B, S] it returns an object with ``logits`` [B, S, V]. Its
-        state_dict has a checkpoint's names, with a leading ``model.`` where there is one.
+        Called with input_ids int64 [B, S], it returns an object with ``logits`` [B, S, V]. Its
+        state_dict has a checkpoint's names, possibly prefixed by ``model.``.
         """
         ...
 
 
 def architecture_of(model: ModelSpec) -> Architecture:
-    """The family of ``model``. Raises UsageError for one that this exporter does not know."""
+    """Return the family of ``model``. Raises UsageError if the exporter does not know it."""
     architecture: Architecture = ARCHITECTURES.load(model.family)
     return architecture
 
@@ -106,7 +106,7 @@ def architecture_of(model: ModelSpec) -> Architecture:
 def engine_parameters(
     kind: EngineKind, model: ModelSpec, layer_index: int | None = None
 ) -> tuple[Parameter, ...]:
-    """All parameters of one engine; ``layer_index`` is required for a layer, refused elsewhere."""
+    """Return all parameters of one engine; ``layer_index`` must be set exactly for a layer."""
     assert (layer_index is not None) == (kind is EngineKind.LAYER), (kind, layer_index)
     if kind is EngineKind.CANDIDATES:
         return ()
@@ -114,9 +114,9 @@ def engine_parameters(
 
 
 def quantized_parameters(kind: EngineKind, model: ModelSpec) -> tuple[str, ...]:
-    """The weights of an engine's products that may be quantised, in the order of running.
+    """Return the weights of an engine's products that may be quantised, in execution order.
 
-    They are named alike in all layers.
+    All layers use the same names.
     """
     layer_index = 0 if kind is EngineKind.LAYER else None
     parameters = engine_parameters(kind, model, layer_index)
@@ -124,7 +124,7 @@ def quantized_parameters(kind: EngineKind, model: ModelSpec) -> tuple[str, ...]:
 
 
 def expected_tensors(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a checkpoint of ``model`` must hold, with its shape, by canonical name."""
+    """Return the shape of every tensor that a checkpoint of ``model`` must have, by name."""
     engines: list[tuple[EngineKind, int | None]] = [
         (EngineKind.EMBED, None),
         *((EngineKind.LAYER, index) for index in range(model.num_layers)),
@@ -139,12 +139,12 @@ def expected_tensors(model: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 
 def canonical_signature(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
-    """The signature of a canonical graph; ``dtype`` is that of hidden states and KV cache."""
+    """Return a canonical graph's signature; ``dtype`` is that of hidden states and KV cache."""
     return architecture_of(model).signature(kind, model, dtype)
 
 
 def short_names() -> tuple[str, ...]:
-    """``opt-125m`` ...: the last parts of all hub ids."""
+    """Return the last parts of all hub ids: ``opt-125m`` ..."""
     return tuple(hub_id.rpartition("/")[2] for hub_id in _published())
 
 

@@ -1,4 +1,4 @@
-"""From a Hugging Face ``config.json`` to the ModelSpec that decides which graphs are built."""
+"""Conversion of a Hugging Face ``config.json`` to the ModelSpec that determines the graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def model_spec(config: Mapping[str, Any], name: str, max_seq_len: int | None = N
     """Return the structure that ``config`` (the content of config.json) describes.
 
     ``max_seq_len`` defaults to ``max_position_embeddings``. Raises UnsupportedModelError, with all
-    reasons at once, for a family that is not known and for what a family does not take.
+    reasons at once, for an unknown family or features that the family does not support.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
@@ -27,27 +27,27 @@ def model_spec(config: Mapping[str, Any], name: str, max_seq_len: int | None = N
 
 
 class ConfigReader:
-    """Reads the fields of a config.json one by one and collects what is wrong with them.
+    """Reads the fields of a config.json one by one and collects their problems.
 
-    A field that is wrong is read as its default; ``problems`` has a sentence on each.
+    A bad field is read as its default; ``problems`` has a sentence on each.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.problems: list[str] = []
 
-    def size(self, key: str, default: int, most: int) -> int:
-        """An integer from 1 to ``most``; ``default`` where it is absent or null."""
+    def size(self, key: str, default: int, maximum: int) -> int:
+        """Return an integer from 1 to ``maximum``; ``default`` if it is missing or null."""
         value = self.config.get(key)
         if value is None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            self.problems.append(f"{key} is {value!r}; allowed: an integer from 1 to {most}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
+            self.problems.append(f"{key} is {value!r}; allowed: an integer from 1 to {maximum}")
             return default
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false; ``default`` where it is absent."""
+        """Return true or false; ``default`` if it is missing."""
         value = self.config.get(key, default)
         if not isinstance(value, bool):
             self.problems.append(f"{key} is {value!r}; allowed: true or false")
@@ -55,7 +55,7 @@ class ConfigReader:
         return value
 
     def token_id(self, key: str, default: int, vocab_size: int) -> int | None:
-        """One id of the vocabulary, None for null; ``default``, if there is one, where absent."""
+        """Return a vocabulary id; None for null; if missing, ``default`` when it is valid."""
         value = self.config.get(key, _MISSING)
         if value is _MISSING:
             value = default if default < vocab_size else None
@@ -65,7 +65,7 @@ class ConfigReader:
             return None
         if isinstance(value, list):
             self.problems.append(
-                f"{key} is {value}; one id is supported; keep one in config.json and give the "
+                f"{key} is {value}; only one id is supported; keep one in config.json and pass the "
                 "others as stop_token_ids when generating"
             )
             return None
@@ -77,7 +77,7 @@ class ConfigReader:
         return value
 
     def choice(self, key: str, allowed: Sequence[str]) -> str:
-        """One of the texts ``allowed``; the first of them where it is absent."""
+        """Return one of the texts ``allowed``; the first of them if the field is missing."""
         value = self.config.get(key, allowed[0])
         if value not in allowed:
             self.problems.append(f"{key} is {value!r}; allowed: {', '.join(allowed)}")
@@ -85,7 +85,7 @@ class ConfigReader:
         return str(value)
 
     def check_kind(self, allowed: Sequence[str]) -> None:
-        """Check that ``architectures`` has only those allowed, and weights are not quantised."""
+        """Check that ``architectures`` lists only ``allowed`` and weights are not quantised."""
         architectures = self.config.get("architectures") or []
         if not isinstance(architectures, list):
             architectures = [architectures]
@@ -103,14 +103,14 @@ class ConfigReader:
             )
 
     def check_heads(self, hidden_size: int, num_heads: int) -> None:
-        """Check that heads share the hidden size evenly."""
+        """Check that the number of heads divides the hidden size."""
         if hidden_size % num_heads:
             self.problems.append(
                 f"num_attention_heads is {num_heads}; it must divide hidden_size {hidden_size}"
             )
 
     def check_max_seq_len(self, max_seq_len: int | None, positions: int) -> None:
-        """Check that the length asked for is one that the model was made for."""
+        """Check that the model supports the requested length."""
         if max_seq_len is not None and max_seq_len > positions:
             self.problems.append(
                 f"max_seq_len is {max_seq_len}; allowed: 1 to {positions}, the model's "

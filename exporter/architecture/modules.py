@@ -1,9 +1,9 @@
-"""What the torch modules of all families are made of, and how one is made and called.
+"""Torch modules shared by all families, and functions that create and call engine modules.
 
-The modules are what is traced (graphs/trace.py) and what engines are verified against. Weights are
-``torch.empty`` parameters of shape [in, out]: never touched while tracing, so not resident.
-The arguments of a module's ``forward`` are named as their roles (``engines.manifest.TensorRole``,
-which gives their shapes) and in the order of the family's signature.
+The modules are traced (graphs/trace.py), and engines are verified against them. Weights are
+``torch.empty`` parameters of shape [in, out], which tracing never touches, so they take no memory.
+The arguments of a module's ``forward`` are named after their roles (``engines.manifest.TensorRole``
+has their shapes) and ordered as in the family's signature.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def cached_attention(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write key and value into copies of the caches, then attend over them; eager torch.
 
-    Query, key and value are [B, N, S, D]; row b is written at ``write_indices[b]`` and on
-    (operator TensorScatter, axis 2). Returns attention [B, N, S, D], present_key, present_value.
-    Key and value may have fewer heads, each for as many of the query's. Unused cache positions
-    must be finite: their weight is 0, and 0 times NaN is NaN.
+    Query, key and value are [B, N, S, D]; row b is written from ``write_indices[b]`` on (operator
+    TensorScatter, axis 2). Returns attention [B, N, S, D], present_key, present_value. Key and
+    value may have fewer heads (grouped-query attention). Unused cache positions must be finite:
+    their weight is 0, and 0 times NaN is NaN.
     """
     rows = torch.arange(key.shape[0])[:, None]  # [B, 1]
     positions = write_indices[:, None] + torch.arange(key.shape[2])  # [B, S]
@@ -59,32 +59,32 @@ class Projection(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_size, dtype=dtype)) if bias else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[..., in] → [..., out]."""
+        """Map [..., in] to [..., out]."""
         product = torch.matmul(inputs, self.weight)
         return product if self.bias is None else product + self.bias
 
 
 class Table(nn.Module):
-    """A table of embeddings [rows, size], looked up by row."""
+    """An embedding table [rows, size], looked up by row."""
 
     def __init__(self, rows: int, size: int, *, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(rows, size, dtype=dtype))
 
     def forward(self, indices: Tensor) -> Tensor:
-        """[B, S] → [B, S, size]."""
+        """Map indices [B, S] to [B, S, size]."""
         return F.embedding(indices, self.weight)
 
 
 class Candidates(nn.Module):
-    """The most probable tokens of each row, so that a device need not hand out all logits."""
+    """The most probable tokens of each row, so that a device need not copy out all logits."""
 
     def __init__(self, model: ModelSpec) -> None:
         super().__init__()
         self.count = min(NUM_CANDIDATES, model.vocab_size)
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [R, V] → the K largest of each row [R, K], largest first, and their ids."""
+        """Return the K largest logits of each row of [R, V], descending, and their ids, [R, K]."""
         values, indices = torch.topk(logits, self.count, dim=-1)
         return values, indices
 
@@ -95,10 +95,10 @@ def engine_module(
     dtype: torch.dtype = torch.float32,
     attention: CachedAttention = cached_attention,
 ) -> nn.Module:
-    """The module of one engine, weights uninitialised, in evaluation mode without gradients.
+    """Return an engine's module, weights uninitialised, in evaluation mode without gradients.
 
-    Its parameter names and shapes are those of ``engine_parameters``; inputs and outputs are the
-    canonical graph's, in order.
+    Its parameter names and shapes are those of ``engine_parameters``; inputs and outputs are those
+    of the canonical graph, in order.
     """
     if kind is EngineKind.CANDIDATES:
         module: nn.Module = Candidates(model)
@@ -109,7 +109,7 @@ def engine_module(
 
 
 def call_by_role(module: nn.Module, tensors: Mapping[TensorRole, Tensor]) -> tuple[Tensor, ...]:
-    """Give ``module`` those of ``tensors`` that it asks for; its outputs, in order."""
+    """Call ``module`` with the ``tensors`` that it takes; return its outputs in order."""
     wanted = inspect.signature(module.forward).parameters
     outputs = module(*(tensors[TensorRole(name)] for name in wanted))
     return outputs if isinstance(outputs, tuple) else (outputs,)

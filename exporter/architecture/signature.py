@@ -17,24 +17,24 @@ from ...engines.manifest import (
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs of one engine's graph, in order; every tensor is named as its role."""
+    """Inputs and outputs of one engine's graph, in order; each tensor is named after its role."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
 
 def tensor_spec(role: TensorRole, dtype: DType, *shape: int | str) -> TensorSpec:
-    """A tensor named as its role."""
+    """Return the spec of a tensor named after its role."""
     return TensorSpec(name=role.value, role=role, dtype=dtype, shape=shape)
 
 
 def decoder_signature(
     kind: EngineKind, model: ModelSpec, dtype: FloatType, *, positions_in_layers: bool = False
 ) -> Signature:
-    """The signature that a family of the usual form has.
+    """Return the signature of a conventional decoder family.
 
-    ``dtype`` is that of hidden states and KV cache. ``positions_in_layers``: layers ask for
-    position_ids too, as rotary embeddings do.
+    ``dtype`` is that of hidden states and KV cache. ``positions_in_layers``: layers also take
+    position_ids, as rotary embeddings require.
     """
     role = TensorRole
     hidden_states = tensor_spec(role.HIDDEN_STATES, dtype, "B", "S", model.hidden_size)

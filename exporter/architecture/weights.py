@@ -1,4 +1,4 @@
-"""An engine's parameters, and the checkpoint tensors that each is made of."""
+"""An engine's parameters, and the checkpoint tensors that each consists of."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ...engines.memory import Array
 
 
 class TensorReader(Protocol):
-    """What a parameter needs of a checkpoint."""
+    """The part of a checkpoint reader that parameters use."""
 
     def read(self, name: str) -> Array:
-        """The tensor ``name`` as stored: float16 or float32, memory-mapped or a fresh array."""
+        """Return the tensor ``name`` as stored: float16 or float32, memory-mapped or new."""
         ...
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an engine's graph and the checkpoint tensors it is made of.
+    """One parameter of an engine's graph and the checkpoint tensors that it consists of.
 
-    A projection is stored as [out, in] in the checkpoint and as [in, out] in the graph; several
-    sources are packed side by side along ``out``, each ``out_sizes`` wide (empty: all alike). No
-    sources: a weight of ones. A norm's parameters stay float32 in a float16 engine
+    A projection is stored as [out, in] in the checkpoint and as [in, out] in the graph. Several
+    sources are packed along ``out``, each ``out_sizes`` wide (empty: equal sizes). Without sources,
+    the parameter is a weight of ones. A norm's parameters stay float32 in a float16 engine
     (``keeps_float32``). ``is_product``: the weight of a product that may be quantised.
-    ``is_table``: a token reads one row of it.
+    ``is_table``: each token reads one row.
     """
 
     name: str
@@ -40,9 +40,9 @@ class Parameter:
     out_sizes: tuple[int, ...] = ()
 
     def float_dtype(self, dtype: FloatType, float32_activations: bool) -> FloatType:
-        """The type in which an engine of ``dtype`` stores the parameter if nothing quantises it.
+        """Return the type of the unquantised parameter in an engine of ``dtype``.
 
-        ``float32_activations``: vectors are added to those, so that they are float32 too.
+        ``float32_activations``: vectors are float32 like the activations they are added to.
         """
         is_vector = len(self.shape) == 1
         wide = self.keeps_float32 or (is_vector and float32_activations)
@@ -50,20 +50,20 @@ class Parameter:
 
     @property
     def source_sizes(self) -> tuple[int, ...]:
-        """Size along ``out`` of each source."""
+        """Return the size along ``out`` of each source."""
         count = len(self.sources)
         return self.out_sizes or (self.shape[-1] // max(1, count),) * count
 
     def source_shape(self, position: int) -> tuple[int, ...]:
-        """Shape of one of the sources in the checkpoint."""
+        """Return the shape of one of the sources in the checkpoint."""
         in_sizes, out_size = self.shape[:-1], self.source_sizes[position]
         return (out_size, *in_sizes) if self.transposed else (*in_sizes, out_size)
 
     def load(self, reader: TensorReader) -> Array:
         """Read the parameter, of shape ``shape`` and the checkpoint's dtype.
 
-        The result may be a transposed view, and may be memory-mapped: read it, don't write it.
-        Only one source is read at a time.
+        The result may be a transposed view and memory-mapped; don't write to it. Only one source is
+        read at a time.
         """
         if not self.sources:
             return np.ones(self.shape, np.float32)
@@ -83,5 +83,5 @@ class Parameter:
 
 
 def engine_name(kind: EngineKind, layer_index: int | None = None) -> str:
-    """The name of an engine: ``embed``, ``layer_007``, ``head``, ``candidates``."""
+    """Return the name of an engine: ``embed``, ``layer_007``, ``head``, ``candidates``."""
     return f"layer_{layer_index:03d}" if kind is EngineKind.LAYER else str(kind)

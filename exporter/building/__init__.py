@@ -1,1 +1,1 @@
-"""Engine files: built, compiled, and remembered by their content."""
+"""Engine files: building, compiling, and reuse by content."""

@@ -1,4 +1,4 @@
-"""Canonical engines on disk, read: what TensorRT's engines are compiled from, without torch."""
+"""Reader for canonical engines, from which TensorRT's engines are compiled; needs no torch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .engine import BuiltEngine
 
 @dataclass(frozen=True)
 class CanonicalGraph:
-    """Graph and weights of a canonical engine, or another of ONNX, whose files are only read."""
+    """Graph and weights of an ONNX engine on disk, canonical or not; files are only read."""
 
     engine: BuiltEngine
 
     @property
     def weights_path(self) -> Path | None:
-        """The file with the weights; None for an engine without."""
+        """Return the path of the weights file; None for an engine without weights."""
         weights = self.engine.spec.weights
         return self.engine.directory / weights[0] if weights else None
 
     def graph(self) -> ir.Model:
-        """A fresh copy of the graph; its weights' initialisers carry no data."""
+        """Return a copy of the graph whose weight initialisers have no data."""
         copy = self._stored.clone()
         for name in self.tensors:
             copy.graph.initializers[name].const_value = None
@@ -38,7 +38,7 @@ class CanonicalGraph:
 
     @cached_property
     def tensors(self) -> Mapping[str, ir.ExternalTensor]:
-        """Where each weight lies: offset and length in ``weights_path``, dtype and shape."""
+        """Return each weight's offset and length in ``weights_path``, dtype and shape."""
         return {
             name: value.const_value
             for name, value in self._stored.graph.initializers.items()
@@ -46,7 +46,7 @@ class CanonicalGraph:
         }
 
     def read(self, name: str) -> Array:
-        """The weight ``name`` as stored, mapped into memory: read it, don't write it."""
+        """Return the weight ``name`` as stored, memory-mapped and read-only."""
         tensor = self.tensors[name]
         path = self.weights_path
         assert path is not None
@@ -59,7 +59,7 @@ class CanonicalGraph:
 
 
 def canonical_engines(bundle: EngineBundle) -> tuple[BuiltEngine, ...]:
-    """The canonical engines that ``bundle`` keeps, in the manifest's order.
+    """Return the canonical engines in ``bundle``, in the manifest's order.
 
     Raises BundleError for a bundle that was exported without ``--keep-canonical``.
     """
@@ -67,7 +67,7 @@ def canonical_engines(bundle: EngineBundle) -> tuple[BuiltEngine, ...]:
     if not manifest.canonical:
         raise BundleError(
             str(bundle.path),
-            "keeps no canonical engines, which others are compiled from; export the model again "
+            "has no canonical engines to compile from; export the model again "
             "with --keep-canonical",
         )
     missing = [
@@ -78,14 +78,14 @@ def canonical_engines(bundle: EngineBundle) -> tuple[BuiltEngine, ...]:
     if missing:
         raise BundleError(
             str(bundle.path),
-            f"keeps no canonical form of {', '.join(missing)}; export the model again with "
+            f"has no canonical form of {', '.join(missing)}; export the model again with "
             "--keep-canonical",
         )
     return tuple(built_engine(bundle, spec) for spec in manifest.canonical)
 
 
 def built_engine(bundle: EngineBundle, spec: EngineSpec) -> BuiltEngine:
-    """The engine ``spec`` of ``bundle``, an ONNX graph that is there."""
+    """Return the existing ONNX engine ``spec`` of ``bundle``."""
     records = {record.path: record for record in bundle.manifest.files}
     return BuiltEngine(
         spec=spec,

@@ -1,4 +1,4 @@
-"""How TensorRT will compile engines: every default resolved, everything checked, nothing built.
+"""Resolution and checking of all options with which TensorRT compiles engines.
 
 opt-1.3b (max_seq_len 2048), --max-batch-size 64 --max-prompt-len 256
 kv_buckets 256, 1024, 2048; max_prefill_rows 2048 // 256 = 8
@@ -28,33 +28,33 @@ from ..config import QuantizationConfig
 from ..graphs.tensorrt import check_model
 from ..quantization.ranges import ActivationRanges, read_ranges
 
-_SMALLEST_BUCKET = 256
+_SMALLEST_BUCKET = 256  # positions
 _BUCKET_STEP = 4
-_PREFILL_TOKENS = 2048  # B * S of a prefill call, unless one row alone is longer
-_SCORED_ROWS = 64  # logits rows that the head gives at once, beside one for each row
+_PREFILL_TOKENS = 2048  # B * S of a prefill call, unless a single row is longer
+_SCORED_ROWS = 64  # logits rows that the head returns at once, unless there are more rows
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What becomes of canonical engines; ``build`` is what the manifest will say about it."""
+    """Resolved options for compiling canonical engines; ``build`` goes into the manifest."""
 
     target: TensorRtTarget
     precision: PrecisionSpec
     ranges: ActivationRanges | None
     build: BuildSpec
     options: BuildOptions
-    gpu: str | None  # this machine's, None if the plans can't run here
+    gpu: str | None  # this machine's; None if it can't run the plans
 
     def capacities(self, kind: EngineKind) -> tuple[int, ...]:
-        """The KV capacities that an engine of ``kind`` is compiled for, none without a cache."""
+        """Return the KV capacities that an engine of ``kind`` is compiled for; () without cache."""
         return self.build.kv_buckets if kind is EngineKind.LAYER else ()
 
     def profiles(
         self, kind: EngineKind, inputs: tuple[TensorSpec, ...], capacity: int | None
     ) -> tuple[Profile, ...]:
-        """The optimisation profiles of one plan: decode and prefill, one for candidates.
+        """Return the optimisation profiles of one plan: decode and prefill; one for candidates.
 
-        The usual size of every dimension is the largest: kernels are chosen for full batches and
+        The optimum of every dimension is its maximum: kernels are chosen for full batches and
         whole prompts.
         """
         build = self.build
@@ -71,25 +71,26 @@ class Compilation:
 def _profile(
     inputs: tuple[TensorSpec, ...], largest: dict[str, int], fixed: dict[str, int] | None = None
 ) -> Profile:
-    """Each input's smallest, usual and largest shape; symbols go from 1 to ``largest``."""
+    """Return each input's minimum, optimum and maximum; symbols range from 1 to ``largest``."""
 
     def shape(spec: TensorSpec, sizes: dict[str, int]) -> Shape:
         return tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
 
     smallest = dict.fromkeys(largest, 1) | (fixed or {})
-    most = largest | (fixed or {})
+    maximum = largest | (fixed or {})
     return {
-        spec.name: (shape(spec, smallest), shape(spec, most), shape(spec, most)) for spec in inputs
+        spec.name: (shape(spec, smallest), shape(spec, maximum), shape(spec, maximum))
+        for spec in inputs
     }
 
 
 def plan_compilation(config: QuantizationConfig, dtype: FloatType, model: ModelSpec) -> Compilation:
-    """Resolve what ``config`` asks for engines of ``model`` and this machine.
+    """Resolve the options in ``config`` for engines of ``model`` and this machine.
 
     Raises one error with every problem: sizes that do not fit the model (UsageError), a model that
-    TensorRT has no kernels for, ranges that can't be read or do not fit, a library that is not
-    installed (MissingExtraError), and, with what can be done instead, a machine that can't build
-    what is asked for (EnvironmentMismatchError).
+    TensorRT has no kernels for, ranges that can't be read or do not fit, a missing library
+    (MissingExtraError), and a machine that can't build with these options
+    (EnvironmentMismatchError, with alternatives).
     """
     tensorrt = config.tensorrt_options
     max_prompt_len = tensorrt.max_prompt_len or model.max_seq_len
@@ -135,9 +136,9 @@ def plan_compilation(config: QuantizationConfig, dtype: FloatType, model: ModelS
 
 
 def default_kv_buckets(max_seq_len: int) -> tuple[int, ...]:
-    """256, 1024, 4096 ... below ``max_seq_len``, then ``max_seq_len``.
+    """Return 256, 1024, 4096 ... below ``max_seq_len``, then ``max_seq_len``.
 
-    Each bucket is a plan of its own, so they are few; attention reads at most four times the
+    Each bucket needs its own plan, so there are few; attention reads at most four times the
     positions that a request needs.
 
     >>> default_kv_buckets(2048), default_kv_buckets(100)
@@ -174,7 +175,7 @@ def _size_problems(
 
 
 def _check_machine(options: BuildOptions) -> BuilderFacts:
-    """``check_options``, with what can be done instead where there is no GPU."""
+    """Call ``check_options``; without a GPU, add alternatives to its error."""
     try:
         return check_options(options)
     except EnvironmentMismatchError as error:

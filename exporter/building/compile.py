@@ -1,7 +1,7 @@
-"""Compiles canonical engines to TensorRT plans, one a KV capacity; the same for export and build.
+"""Compilation of canonical engines to TensorRT plans, one per KV capacity.
 
-Lower the graph, quantise what is to be quantised, hand graph and weights to the builder's child
-process, note in the journal what it has built. The canonical engine's files are only read.
+Steps: lower the graph, quantise weights, pass both to the builder's child process, and record the
+result in the journal. The canonical engine's files are only read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .engine import BuiltEngine, WeightsFile, step_bytes, store_parameter
 from .journal import Journal, plan_key
 
 OnPlanProgress = Callable[[str, str, int, int], None]
-"""Takes a plan's name (``layer_007.t256``), the builder's phase, its step, and the steps in all."""
+"""Called with a plan's name (``layer_007.t256``), the builder's phase, the step and the total."""
 
 _QUANTIZED_WEIGHTS = "quantized.weights"
 
 
 class Compiler:
-    """Compiles the engines of one bundle into ``directory``, several threads at once if need be.
+    """Compiles the engines of one bundle into ``directory``; thread-safe.
 
-    ``on_progress`` may be called from any of them; what it raises ends that engine's build.
+    ``on_progress`` may be called from any thread; an exception from it ends that engine's build.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Compiler:
         (directory / self._folder).mkdir(parents=True, exist_ok=True)
 
     def compile(self, canonical: BuiltEngine) -> BuiltEngine:
-        """Build every plan of one engine that the journal does not know.
+        """Build every plan of one engine that is not in the journal.
 
-        Raises EngineBuildError, naming the engine, if the builder refuses the graph, crashes, or
-        makes something else of it; plans that are finished by then stay in the journal.
+        Raises EngineBuildError, naming the engine, if the builder rejects the graph, crashes, or
+        builds a different network; finished plans stay in the journal.
         """
         source, precision = CanonicalGraph(canonical), self._compilation.precision
         lowered = lowering_of(self._compilation.target)(
@@ -87,7 +87,7 @@ class Compiler:
         )
 
     def _spec(self, canonical: EngineSpec, lowered: LoweredEngine) -> EngineSpec:
-        """The manifest's description: plans hold their weights, so they are graph and weights."""
+        """Return the manifest's description; a plan file is both graph and weights."""
         capacities = self._compilation.capacities(canonical.kind)
         stem = self._folder / canonical.name
         buckets = tuple(
@@ -110,10 +110,10 @@ class Compiler:
     def _bound(
         self, source: CanonicalGraph, lowered: LoweredEngine, spec: EngineSpec
     ) -> Iterator[Path]:
-        """Give the lowered graph its weights; yields a path beside the files that hold them.
+        """Give the lowered graph its weights; yield a path beside the weights files.
 
-        Float weights stay where they are, behind a link; quantised ones are written to a file that
-        goes when the engine is done.
+        Float weights are linked; quantised ones are written to a temporary file, deleted once the
+        engine is built.
         """
         with TemporaryDirectory(prefix=f".{spec.name}.", dir=self._directory) as name:
             directory = Path(name)
@@ -148,7 +148,7 @@ class Compiler:
         )
 
     def _build(self, request: PlanRequest, spec: EngineSpec, path: str) -> BuiltEngine:
-        """The engine, as yet with the one plan at ``path``."""
+        """Return the engine with only the plan at ``path``."""
 
         def on_progress(phase: str, step: int, steps: int) -> None:
             self._on_progress(request.engine, phase, step, steps)
@@ -158,7 +158,7 @@ class Compiler:
         return BuiltEngine(spec=spec, files=files, plans=(report,), directory=self._directory)
 
     def _step_bytes(self, canonical: EngineSpec, lowered: LoweredEngine) -> int:
-        """Bytes of weights and scales that a token reads, by the lowered graph's tensors."""
+        """Return the bytes of weights and scales that a token reads, from the lowered graph."""
         sizes = {}
         initializers = lowered.graph.graph.initializers
         parameters = engine_parameters(canonical.kind, self._model, canonical.layer_index)
@@ -173,14 +173,14 @@ class Compiler:
 
 
 def _plans(spec: EngineSpec) -> tuple[tuple[str, int | None], ...]:
-    """Path and KV capacity of each plan of an engine."""
+    """Return path and KV capacity of each plan of an engine."""
     return tuple((bucket.graph, bucket.capacity) for bucket in spec.buckets) or (
         (spec.graph, None),
     )
 
 
 def _tensor_bytes(value: ir.Value) -> int:
-    """Bytes of an initialiser, with or without data; int4 takes half a byte an element."""
+    """Return the bytes of an initialiser, with or without data; int4 takes half a byte each."""
     assert value.dtype is not None, value.name
     assert value.shape is not None, value.name
     bits = math.prod(int(size) for size in value.shape.numpy()) * value.dtype.bitwidth

@@ -1,4 +1,4 @@
-"""Binds weights to a lowered graph and writes an engine and its external data by tensor."""
+"""Writing of an engine: binds weights to a lowered graph, as external data per tensor."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
 
-_BLOCK_BYTES = 1 << 24  # a tensor is converted and written this many bytes at a time
+_BLOCK_BYTES = 1 << 24  # converted and written at a time
 
 
 class BuiltEngine(FrozenModel):
     """One engine on disk, ONNX or plans; paths are relative to ``directory``.
 
-    Its JSON is what does not depend on the run that looks at it.
+    Its JSON contains only what is independent of the current run.
     """
 
     spec: EngineSpec
     files: tuple[FileRecord, ...]
-    plans: tuple[PlanReport, ...] = Field(default=(), description="TensorRT's, a KV capacity each")
+    plans: tuple[PlanReport, ...] = Field(default=(), description="TensorRT's, one per KV capacity")
     directory: Path = Field(exclude=True)
     resumed: bool = Field(default=False, exclude=True, description="built by an earlier run")
     canonical: BuiltEngine | None = Field(
@@ -57,12 +57,12 @@ def build_engine(
 ) -> BuiltEngine:
     """Write ``engines/<target>/<engine>.onnx`` and ``.weights`` under ``directory``.
 
-    ``graph`` is the canonical graph of ``trace_engine``; it is not changed. Files of the same name
-    are replaced, never overwritten. Both are on disk (fsync) on return. The peak of memory is
-    about one weight and, where it is quantised, its quantised copy.
+    ``graph`` is the canonical graph of ``trace_engine``, which is not changed. Files of the same
+    name are replaced, never overwritten. Both are on disk (fsync) on return. Peak memory is about
+    one weight and, if it is quantised, its quantised copy.
 
-    Raises CheckpointError for weights that can't be quantised and VerificationError if the graph
-    that was written does not have the inputs, outputs and dtypes that were asked for.
+    Raises CheckpointError for weights that can't be quantised, and VerificationError if the written
+    graph's inputs, outputs or dtypes differ from the request.
     """
     lowered = lowering_of(target)(graph, kind, model, precision)
 
@@ -81,7 +81,7 @@ def write_engine(
     tensors: Callable[[Parameter], dict[str, Array]],
     directory: Path,
 ) -> BuiltEngine:
-    """Write a lowered graph and ``tensors`` of each parameter, by name; see ``build_engine``."""
+    """Write a lowered graph and each parameter's ``tensors``, by name; see ``build_engine``."""
     name = engine_name(kind, layer_index)
     folder = Path("engines") / target
     (directory / folder).mkdir(parents=True, exist_ok=True)
@@ -114,12 +114,12 @@ def write_engine(
 
 
 def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:
-    """Write one parameter's tensors, point the graph's initialisers at them; return the bytes."""
+    """Write one parameter's tensors and bind the graph's initialisers; return the bytes."""
     return store_tensors(_encoded(name, array, lowered), lowered, weights)
 
 
 def _encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]:
-    """The tensors that the graph holds for one parameter."""
+    """Return the tensors that the graph has for one parameter."""
     if name not in lowered.quantizers:
         return {name: array}
     encoded = lowered.quantizers[name].encode(array)
@@ -129,7 +129,7 @@ def _encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array
 def store_tensors(
     tensors: Mapping[str, Array], lowered: LoweredEngine, weights: WeightsFile
 ) -> int:
-    """Write tensors, point the initialisers of their names at them; return the bytes."""
+    """Write tensors and bind the initialisers of their names to them; return the bytes."""
     stored_bytes = 0
     for tensor_name, tensor in tensors.items():
         value = lowered.graph.graph.initializers[tensor_name]
@@ -151,16 +151,16 @@ def store_tensors(
 
 
 def step_bytes(stored_bytes: Mapping[str, int], parameters: Sequence[Parameter]) -> int:
-    """Bytes read to run one token: everything, but only one row of each embedding table.
+    """Return the bytes read to run one token: all weights, but one row of each embedding table.
 
-    ``stored_bytes`` maps each parameter to the size of all that is stored for it.
+    ``stored_bytes`` maps each parameter to the bytes stored for it.
     """
     table_rows = {each.name: each.shape[0] for each in parameters if each.is_table}
     return sum(size // table_rows.get(name, 1) for name, size in stored_bytes.items())
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Write a new file, on disk on return, in place of an older one of that name."""
+    """Write a new file durably, replacing an older one of that name."""
     path.unlink(missing_ok=True)
     with naming_file(path), path.open("xb") as file:
         file.write(data)
@@ -170,7 +170,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a tensor lies in its file, in bytes."""
+    """The place of a tensor in its file, in bytes."""
 
     offset: int
     length: int
@@ -178,11 +178,11 @@ class Extent:
 
 @dataclass
 class WeightsFile:
-    """Writes tensors to aligned offsets of a new file and hashes them on the way.
+    """Writes tensors to aligned offsets of a new file and hashes them meanwhile.
 
-    A context manager; on a normal exit the file is on disk (fsync) and ``size`` and ``sha256``
-    are final. An older file of that name is unlinked, not overwritten: a process may have it
-    mapped.
+    A context manager; on a normal exit the file is on disk (fsync), and ``size`` and ``sha256``
+    are final. An older file of that name is unlinked, not overwritten, since a process may have
+    mapped it.
     """
 
     path: Path
@@ -202,13 +202,13 @@ class WeightsFile:
 
     @property
     def sha256(self) -> str:
-        """SHA-256, in hexadecimal, of what was written so far."""
+        """Return the SHA-256, in hexadecimal, of the bytes written so far."""
         return str(self._hash.hexdigest())
 
     def append(self, array: Array, dtype: DTypeLike) -> Extent:
-        """Write ``array`` as ``dtype`` in C order; it may be a view of any strides.
+        """Write ``array``, of any strides, as ``dtype`` in C order.
 
-        int4 is packed as ONNX wants it: two elements a byte, the first in the low nibble.
+        int4 is packed as ONNX requires: two elements per byte, the first in the low nibble.
         """
         self._write(bytes(-self.size % WEIGHTS_ALIGNMENT))
         offset = self.size
@@ -216,7 +216,7 @@ class WeightsFile:
             array, dtype = _packed(array), np.uint8
         for block in _row_blocks(np.atleast_1d(array)):
             stored = np.ascontiguousarray(block, dtype)
-            self._write(stored.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer itself
+            self._write(stored.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer interface
         return Extent(offset, self.size - offset)
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -227,7 +227,7 @@ class WeightsFile:
 
 
 def _packed(array: Array) -> Array:
-    """int4 of any shape → uint8 [ceil(elements / 2)]."""
+    """Pack int4 of any shape to uint8 [ceil(elements / 2)]."""
     codes = np.ascontiguousarray(array, np.int8).reshape(-1).view(np.uint8)
     packed = codes[::2] & 15
     packed[: len(codes) // 2] |= codes[1::2] << 4

@@ -1,4 +1,4 @@
-"""What an interrupted run had finished, found by a hash of all that its bytes follow from."""
+"""A journal of finished engines for resuming an interrupted run, keyed by content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 JOURNAL_NAME = "journal.jsonl"
-# What an engine's bytes follow from; reports, commands and the proof may change in between.
+# Code that determines an engine's bytes; reports, commands and verification may change freely.
 _CODE = (
     "engines/memory.py",
     "engines/targets/**/*.py",
@@ -46,12 +46,12 @@ _TOOLS = (*_COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
 
 
 class Journal:
-    """One line per ONNX engine, or plan of an engine, that was built in ``directory``.
+    """One line per ONNX engine, or plan of an engine, built in ``directory``.
 
-    A line holds its content key (a hash of all that its bytes follow from), its description, its
-    files' sizes and hashes, and a digest of all that. It is on disk before ``record`` returns; a
-    line that a kill cut short or that was damaged counts as absent. Publishing the bundle deletes
-    the journal. Several threads may record at once.
+    A line has the engine's content key (a hash of everything that determines its bytes), its
+    description, its files' sizes and hashes, and a digest. It is on disk before ``record`` returns;
+    truncated or damaged lines are ignored. Publishing the bundle deletes the journal. ``record`` is
+    thread-safe.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -61,14 +61,14 @@ class Journal:
         self._lock = threading.Lock()
 
     def built(self, key: str) -> BuiltEngine | None:
-        """What is recorded under ``key``, if its files still have the recorded content."""
+        """Return the entry of ``key`` if its files still have the recorded content."""
         built = self._entries.get(key)
         if built is None or not all(map(self._is_intact, built.files)):
             return None
         return built.model_copy(update={"resumed": True})
 
     def record(self, key: str, built: BuiltEngine) -> None:
-        """Note that ``built``, an engine or one of its plans, is on disk."""
+        """Record that ``built``, an engine or one of its plans, is on disk."""
         document = {"key": key, "engine": built.model_dump(mode="json")}
         with self._lock, naming_file(self._path), self._path.open("a") as file:
             file.write(json.dumps(document | {"digest": json_digest(document)}) + "\n")
@@ -87,7 +87,7 @@ class Journal:
                 found = document["engine"] | {"directory": self._directory}
                 yield str(document["key"]), BuiltEngine.model_validate(found)
             except (CheckpointError, ValueError, LookupError, TypeError, AttributeError):
-                continue  # the work is done again
+                continue  # the engine is built again
 
     def _is_intact(self, record: FileRecord) -> bool:
         path = self._directory / record.path
@@ -100,19 +100,19 @@ class Journal:
 
 @cache
 def tool_versions() -> dict[str, str]:
-    """The versions of everything that has a say in an ONNX engine's bytes."""
+    """Return the versions of all tools that affect an ONNX engine's bytes."""
     return {tool: version(tool) for tool in _TOOLS}
 
 
 @cache
 def compiling_tool_versions() -> dict[str, str]:
-    """The versions of what turns ONNX engines into plans, beside TensorRT."""
+    """Return the versions of the tools, besides TensorRT, that turn ONNX engines into plans."""
     return {tool: version(tool) for tool in _COMPILING_TOOLS}
 
 
 @cache
 def _code_digest() -> str:
-    """SHA-256 of the source: engines that other code has built are not reused."""
+    """Return the SHA-256 of the source: engines built by other code are not reused."""
     root = Path(__file__).resolve().parents[2]  # the package; in a checkout, the repository
     digest = hashlib.sha256()
     for path in sorted(path for pattern in _CODE for path in root.glob(pattern)):
@@ -122,7 +122,7 @@ def _code_digest() -> str:
 
 
 def graph_digest(graph: ir.Model) -> str:
-    """SHA-256 of a graph without data, in its serialised form."""
+    """Return the SHA-256 of a graph without data, in serialised form."""
     proto = ir.to_proto(parameters_as_inputs(graph))
     return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
 
@@ -139,7 +139,7 @@ def content_key(
 ) -> str:
     """Return a hash that changes whenever the engine's files would.
 
-    Reads each of the engine's tensors once to hash it; ``canonical_digest`` is that of the traced
+    Reads each of the engine's tensors once to hash it. ``canonical_digest`` is that of the traced
     graph, which all layers share; ``factors`` migrate the engine's weights.
     """
     sources = {source for parameter in parameters for source in parameter.sources}
@@ -163,8 +163,8 @@ def plan_key(
 ) -> str:
     """Return a hash that changes whenever the plan at ``path``, for one KV capacity, would.
 
-    ``source`` are the files of its canonical engine. Timings of kernels, which may differ
-    from one build to the next, don't count.
+    ``source`` are the files of its canonical engine. Kernel timings, which may vary between builds,
+    are not included.
     """
     return json_digest(
         {

@@ -1,10 +1,10 @@
-"""Rewrites the engines of a bundle with skipdec's operators for ONNX Runtime's, without torch."""
+"""Rewriting of a bundle's engines from skipdec's operators to ONNX Runtime's; needs no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import ml_dtypes  # noqa: F401  (numpy learns of bfloat16)
+import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
 
 from ...engines.bundle import EngineBundle
@@ -21,8 +21,8 @@ from .engine import BuiltEngine, write_engine
 def rewrite_engine(bundle: EngineBundle, spec: EngineSpec, directory: Path) -> BuiltEngine:
     """Write the engine ``spec`` of ``bundle`` for ONNX Runtime's operators under ``directory``.
 
-    Codes and scales are the same, in another order; what has 16 bits becomes float32. In memory at
-    a time: one weight.
+    Codes and scales stay the same, in another layout; 16-bit values become float32. One weight is
+    in memory at a time.
     """
     manifest = bundle.manifest
     source = CanonicalGraph(built_engine(bundle, spec))
@@ -50,5 +50,5 @@ def rewrite_engine(bundle: EngineBundle, spec: EngineSpec, directory: Path) -> B
 
 
 def _belongs(name: str, parameter: Parameter) -> bool:
-    """Whether a tensor is the parameter or one of those that a quantiser makes of it."""
+    """Return True if a tensor is the parameter or one of its quantiser's tensors."""
     return name == parameter.name or name.rpartition(".")[0] == parameter.name

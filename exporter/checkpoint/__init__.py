@@ -1,1 +1,1 @@
-"""A checkpoint: found, opened, read."""
+"""Finding, opening and reading checkpoints."""

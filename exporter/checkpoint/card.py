@@ -1,4 +1,4 @@
-"""Model cards: README.md with the block that the hub reads, as huggingface_hub writes it."""
+"""Model cards: README.md with the metadata block of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ...engines.host.console import markdown_table
 from ...engines.manifest import ModelSpec
 
 _LICENCE = (
-    "<!-- The licence is yours to choose: add `license: …` to the block above. Weights that were "
-    "tuned carry on what the licences of their base model and of their data ask for. -->"
+    "<!-- Choose a licence: add `license: …` to the block above. Tuned weights are subject to the "
+    "licences of their base model and of their data. -->"
 )
 
 
 def model_card(
     model: ModelSpec, title: str, sections: Iterable[str], *, tags: Sequence[str] = ()
 ) -> bytes:
-    """Return the README.md of ``model``: equal arguments give equal bytes, there is no date in it.
+    """Return the README.md of ``model``; deterministic, since it contains no date.
 
-    The block names the library, the task, tags and, where the model has a hub's id, its base; no
-    licence, which only its owner can give. ``sections`` are Markdown.
+    The metadata block has the library, the task, tags and, if the model has a hub id, its base, but
+    no licence, which only the owner can choose. ``sections`` are Markdown.
     """
     from huggingface_hub.repocard_data import ModelCardData
 
@@ -34,12 +34,12 @@ def model_card(
 
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> str:
-    """A Markdown table of names and values, without a heading."""
+    """Return a Markdown table of names and values, without a heading."""
     return markdown_table(("", ""), ((name, value.replace("|", "\\|")) for name, value in facts))
 
 
 def code(text: str) -> str:
-    r"""Inline code on one line, a line break as ``\n``: text of the user's in a card.
+    r"""Return user text as inline code on one line, with line breaks as ``\n``.
 
     >>> code("{prompt}\nTL;DR:")
     '`{prompt}\\nTL;DR:`'
@@ -51,7 +51,7 @@ def code(text: str) -> str:
 
 
 def structure(model: ModelSpec) -> str:
-    """What the model is, in a line: ``OPT, 12 layers of width 768, 12 heads, …``."""
+    """Describe the model in one line: ``OPT, 12 layers of width 768, 12 heads, …``."""
     return (
         f"{model.family.upper()}, {model.num_layers} layers of width {model.hidden_size}, "
         f"{model.num_heads} heads, {model.vocab_size:,} tokens, {model.max_seq_len:,} positions"

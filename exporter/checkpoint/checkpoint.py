@@ -31,9 +31,9 @@ _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. ``warnings`` are for people, one sentence each.
+    """An opened checkpoint; each of ``warnings`` is a sentence for the user.
 
-    ``directory``: where it lies; None for a published architecture with random weights.
+    ``directory``: None for a published architecture with random weights.
     """
 
     model: ModelSpec
@@ -48,16 +48,16 @@ class Checkpoint:
 
     @property
     def tuned_schedule(self) -> ExitSchedule | None:
-        """The reduced schedule that the weights were tuned with; None for any other weights."""
+        """Return the reduced schedule that the weights were tuned with, if any."""
         if self.schedule_document is None or self.load_format == "dummy":
             return None
         schedule = ExitSchedule.from_document(self.schedule_document)
         return schedule if schedule.is_reduced else None
 
     def source(self) -> dict[str, str]:
-        """Where the weights come from, for the manifest; reads every tensor once to hash it.
+        """Return the origin of the weights for the manifest; hashes every tensor once.
 
-        ``content`` is the same for the same tensors in every format and sharding.
+        ``content`` is independent of file format and sharding.
         """
         content = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
         source = {"load_format": str(self.load_format), "content": json_digest(content)}
@@ -67,10 +67,10 @@ class Checkpoint:
 
 
 def open_checkpoint(source: CheckpointSource) -> Checkpoint:
-    """Find and open ``source.model``, downloading it if need be; no tensor is read.
+    """Find and open ``source.model``, downloading it if needed; no tensor is read.
 
     Raises UnsupportedModelError for a model that can't be compiled, and CheckpointError with all
-    tensors that are missing, unexpected, or of another shape.
+    tensors that are missing, unexpected, or of the wrong shape.
     """
     if source.load_format == "dummy":
         return _open_dummy(source)
@@ -98,9 +98,9 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
 def resolve_schedule(
     text: str | None, checkpoint: Checkpoint, horizon: int | None = None
 ) -> ExitSchedule:
-    """The schedule ``text``, else the checkpoint's own, else full depth.
+    """Return the schedule ``text``, else the checkpoint's own, else full depth.
 
-    A preset without a horizon takes ``horizon``, else the checkpoint's. Raises ScheduleError if it
+    A preset without a horizon uses ``horizon``, else the checkpoint's. Raises ScheduleError if it
     doesn't fit.
     """
     own = checkpoint.schedule_document
@@ -122,7 +122,7 @@ def resolve_schedule(
 
 
 def _open_dummy(source: CheckpointSource) -> Checkpoint:
-    """Random weights in a published architecture, or in that of a directory's config.json."""
+    """Use random weights in a published architecture or that of a directory's config.json."""
     family = None if Path(source.model).is_dir() else family_config(source.model)
     if family is None:
         directory = locate(source)
@@ -157,7 +157,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _read_schedule(directory: Path) -> dict[str, Any] | None:
-    """The ExitSchedule's JSON object, plain or as a bundle wraps it; None if there is none."""
+    """Return the ExitSchedule's JSON object, plain or as a bundle wraps it, if there is one."""
     for name in _SCHEDULE_FILES:
         if (path := directory / name).is_file():
             document = _read_object(path)
@@ -174,7 +174,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _weight_files(directory: Path, load_format: LoadFormat) -> tuple[LoadFormat, list[Path]]:
-    """The format found and its files: a single one, or all that an index names."""
+    """Return the format found and its files: a single one, or all in an index."""
     formats = tuple(_FORMATS) if load_format == "auto" else (load_format,)
     looked_for = []
     for candidate in formats:
@@ -211,7 +211,7 @@ def _shards(index: Path) -> list[Path]:
 def _canonical(
     files: list[Path], map_file: Callable[[Path], dict[str, StoredTensor]]
 ) -> dict[str, StoredTensor]:
-    """All files' tensors by canonical name; problems of all files are raised at once."""
+    """Return all files' tensors by canonical name; raise the problems of all files at once."""
     tensors: dict[str, StoredTensor] = {}
     problems = []
     for path in files:
@@ -223,7 +223,7 @@ def _canonical(
         for stored_name, tensor in mapped.items():
             name = stored_name.removeprefix("model.")
             if name in tensors:
-                problems.append(f"{path.name}: {stored_name} is there twice, as {name}")
+                problems.append(f"{path.name}: {stored_name} is a duplicate of {name}")
             tensors[name] = tensor
     if problems:
         raise CheckpointError(str(files[0].parent), *problems)

@@ -1,4 +1,4 @@
-"""Random weights in place of a checkpoint, so that the whole pipeline runs with no hub."""
+"""Random weights in place of a checkpoint, so that the whole pipeline runs without a hub."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ...engines.memory import Array
 from .reader import CheckpointReader
 
-STANDARD_DEVIATION = 0.02  # as models are initialised: activations stay sane at every depth
+STANDARD_DEVIATION = 0.02  # as in model initialisation: activations stay sane at every depth
 _LEVELS = 1 << 16
-_PER_DRAW = 4  # a 64-bit draw makes four values
+_PER_DRAW = 4  # values from one 64-bit draw
 _BLOCK = 1 << 16
 
 
 class DummyReader(CheckpointReader):
-    """Normal weights of standard deviation 0.02 in float16, around 1 for the norms' weights.
+    """Normal float16 weights with a standard deviation of 0.02, around 1 for norm weights.
 
-    A tensor depends on (seed, name) alone, never on what was read before, and any rows of it can
-    be made without the rest. The bits come from PCG64's raw stream, which numpy guarantees not to
-    change (its ``normal`` it does not), through a table of 65,536 quantiles: 2.4 ns a value.
+    A tensor depends only on (seed, name), not on earlier reads, and any rows can be generated
+    without the rest. The bits come from PCG64's raw stream, which numpy guarantees to be stable
+    (unlike ``normal``), through a table of 65,536 quantiles: 2.4 ns per value.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], seed: int) -> None:
@@ -33,23 +34,23 @@ class DummyReader(CheckpointReader):
         self._shapes = dict(shapes)
         self._seed = seed
 
+    @override
     def names(self) -> frozenset[str]:
-        """The canonical names of all tensors."""
         return frozenset(self._shapes)
 
+    @override
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
         return self._shapes[name]
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
-        """Rows ``start`` to ``stop`` of a tensor: a new float16 array."""
+        """Return rows ``start`` to ``stop`` of a tensor as a new float16 array."""
         _, *rest = self._shapes[name]
         width = math.prod(rest)
         first, last = start * width, stop * width
         draws = np.random.PCG64(self._tensor_seed(name))
         draws.advance(first // _PER_DRAW)
         values = np.empty(_round_up(last) - first // _PER_DRAW * _PER_DRAW, np.float16)
-        table = _quantiles(_is_norm_weight(name))
+        table = _quantiles(around_one=name.endswith("norm.weight"))
         for begin in range(0, values.size, _BLOCK):
             block = values[begin : begin + _BLOCK]
             levels = draws.random_raw(block.size // _PER_DRAW).view(np.uint16)
@@ -65,17 +66,13 @@ class DummyReader(CheckpointReader):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _is_norm_weight(name: str) -> bool:
-    return name.endswith("norm.weight")
-
-
 def _round_up(count: int) -> int:
     return -(-count // _PER_DRAW) * _PER_DRAW
 
 
 @cache
 def _quantiles(around_one: bool) -> NDArray[np.float16]:
-    """float16 [65536]: the normal distribution's quantiles at the middle of equal steps."""
+    """Return float16 [65536]: the normal distribution's quantiles at midpoints of equal steps."""
     normal = NormalDist(float(around_one), STANDARD_DEVIATION)
     steps = ((level + 0.5) / _LEVELS for level in range(_LEVELS))
     return np.fromiter(map(normal.inv_cdf, steps), np.float64, _LEVELS).astype(np.float16)

@@ -1,9 +1,9 @@
-"""A file of weights, ``.safetensors`` or ``.bin`` (``torch.save``), mapped into memory.
+"""Memory-mapped weights files: ``.safetensors`` and ``.bin`` (``torch.save``).
 
 safetensors (https://github.com/huggingface/safetensors): eight bytes with the little-endian length
-of a JSON header, the header (``name -> {dtype, shape, data_offsets}``), the tensors. It is read
+of a JSON header, the header (``name -> {dtype, shape, data_offsets}``), the tensors. It is parsed
 here rather than by the safetensors package because numpy has no bfloat16 and because a view of the
-map costs no memory, however large the tensor.
+map takes no memory, however large the tensor.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _STORED_TYPES: dict[str, tuple[StoredType, str]] = {
     "BF16": ("bfloat16", "<u2"),
 }
 _PREFIX_BYTES = 8
-_LARGEST_HEADER = 100_000_000  # bytes, as safetensors has it
-_MOST_DIMENSIONS = 8
-# What unpickling damaged bytes raises, beside UnpicklingError.
+_MAX_HEADER = 100_000_000  # bytes, the limit of safetensors
+_MAX_DIMENSIONS = 8
+# Exceptions from unpickling damaged bytes, besides UnpicklingError.
 _BROKEN_PICKLES = (
     ArithmeticError,
     AssertionError,
@@ -49,7 +49,7 @@ _BROKEN_PICKLES = (
 
 
 def map_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Return the file's tensors by the names that stand in it.
+    """Return the file's tensors by their names in the file.
 
     Raises CheckpointError, all problems at once, if the file is truncated, its header is broken,
     or a tensor is not float32, float16 or bfloat16.
@@ -63,9 +63,9 @@ def map_safetensors(path: Path) -> dict[str, StoredTensor]:
     start = _PREFIX_BYTES + header_size
     if start > size:
         raise CheckpointError(
-            str(path), f"is truncated: header of {header_size} bytes, {size} in all"
+            str(path), f"is truncated: header of {header_size} bytes, {size} in total"
         )
-    if header_size > _LARGEST_HEADER:
+    if header_size > _MAX_HEADER:
         raise CheckpointError(str(path), f"has a header of {header_size} bytes; not safetensors")
     entries = parse_json(data[_PREFIX_BYTES:start], CheckpointError, subject=f"header of {path}")
     if not isinstance(entries, dict):
@@ -82,14 +82,14 @@ def map_safetensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored_tensor(entry: dict[str, Any], data: mmap.mmap, start: int) -> StoredTensor:
-    """A view of ``data``, where the tensors' bytes begin at ``start``."""
+    """Return a view of ``data``, in which the tensors' bytes begin at ``start``."""
     dtype, numpy_dtype = _STORED_TYPES[entry["dtype"]]
     offset = start + entry["data_offsets"][0]
     return StoredTensor(dtype, np.ndarray(tuple(entry["shape"]), numpy_dtype, data, offset))
 
 
 def _gaps(entries: dict[str, dict[str, Any]], data_size: int) -> Iterator[str]:
-    """Bytes that belong to two tensors or to none, which the format does not allow."""
+    """Yield gaps and overlaps of tensors, which the format does not allow."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         begin = entry["data_offsets"][0]
@@ -101,14 +101,14 @@ def _gaps(entries: dict[str, dict[str, Any]], data_size: int) -> Iterator[str]:
 
 
 def _entry_problem(entry: Any, data_size: int) -> str | None:  # noqa: ANN401  (any JSON value)
-    """What is wrong with one tensor's header entry; None if nothing is."""
+    """Return the problem with one tensor's header entry, or None."""
     broken = "has a header entry without dtype, shape and data_offsets; download the file again"
     if not isinstance(entry, dict):
         return broken
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not (isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(offsets)):
         return broken
-    if len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
+    if len(offsets) != 2 or len(shape) > _MAX_DIMENSIONS:
         return broken
     begin, end = offsets
     if dtype not in _STORED_TYPES:
@@ -116,7 +116,7 @@ def _entry_problem(entry: Any, data_size: int) -> str | None:  # noqa: ANN401  (
     count = math.prod(shape)
     expected = count * np.dtype(_STORED_TYPES[dtype][1]).itemsize
     if end - begin != expected:
-        return f"lies at bytes {begin} to {end}; its shape {shape} needs {expected} bytes"
+        return f"is at bytes {begin} to {end}; its shape {shape} needs {expected} bytes"
     if end > data_size:
         return f"ends at byte {end} of {data_size}: the file is truncated; download it again"
     return None
@@ -127,11 +127,11 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:  # noqa: ANN401
 
 
 def map_bin(path: Path) -> dict[str, StoredTensor]:
-    """Return the file's tensors by the names that stand in it.
+    """Return the file's tensors by their names in the file.
 
-    Only weights are unpickled, no code is run. Files from before PyTorch 1.6 are not zip archives
-    and can't be mapped: they are refused with the way to convert them. Raises CheckpointError,
-    all problems at once, also for tensors that are not float32, float16 or bfloat16.
+    Only weights are unpickled; no code runs. Files written before PyTorch 1.6 are not zip archives
+    and can't be mapped; the error says how to convert them. Raises CheckpointError, all problems
+    at once, also for tensors that are not float32, float16 or bfloat16.
     """
     require_extra("export", "reading .bin files")
     import torch
@@ -148,13 +148,15 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             str(path),
-            "holds more than tensors, and pickled code is never run here; save the state dict "
-            "alone, best as safetensors",
+            "contains more than tensors, and pickled code is never run here; save the state dict "
+            "alone, preferably as safetensors",
         ) from error
     except _BROKEN_PICKLES as error:
         raise CheckpointError(str(path), f"can't be read ({error}); download it again") from error
     if not isinstance(state, dict):
-        raise CheckpointError(str(path), f"holds a {type(state).__name__}; expected a state dict")
+        raise CheckpointError(
+            str(path), f"contains a {type(state).__name__}; expected a state dict"
+        )
     tensors, problems = {}, []
     for name, tensor in state.items():
         if not isinstance(tensor, torch.Tensor):
@@ -178,5 +180,5 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
 def _is_archive(path: Path) -> bool:
     try:
         return zipfile.is_zipfile(path)
-    except (OSError, zipfile.BadZipFile):  # an archive, of a kind that nobody writes
+    except (OSError, zipfile.BadZipFile):  # a zip variant that torch does not write
         return False

@@ -1,4 +1,4 @@
-"""Finds a checkpoint's files: in a local directory, or downloaded from the Hugging Face hub."""
+"""Location of a checkpoint's files: a local directory, or a download from the hub."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WEIGHT_FILES: dict[LoadFormat, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class CheckpointDirectory:
-    """Where a checkpoint lies; ``revision`` is the hub's commit, None for a local directory."""
+    """A checkpoint's directory; ``revision`` is the hub's commit, None for a local one."""
 
     name: str
     path: Path
@@ -43,22 +43,22 @@ class CheckpointDirectory:
 def locate(source: CheckpointSource) -> CheckpointDirectory:
     """Return the directory of ``source.model``, downloading it if it is a hub id.
 
-    An existing directory comes first, then the short names, then the hub. With
-    ``load_format="auto"`` safetensors are preferred, and ``.bin`` files are downloaded only where
-    there are none. Raises CheckpointError with what can be done about it.
+    An existing directory has priority, then the short names, then the hub. With
+    ``load_format="auto"``, ``.bin`` files are downloaded only if there are no safetensors. Raises
+    CheckpointError with a remedy.
     """
     local = expanded(source.model)
     if local.is_dir():
         if (local / MANIFEST_NAME).is_file() and not (local / "config.json").is_file():
             raise CheckpointError(
                 source.model,
-                "is a bundle, not a checkpoint; give the directory that it was exported from",
+                "is a bundle, not a checkpoint; pass the directory that it was exported from",
             )
         return CheckpointDirectory(local.resolve().name, local.resolve(), None)
     if local.exists() or source.model.startswith(("/", "./", "../", "~")):
         raise CheckpointError(
             source.model,
-            "is not a directory; give a directory with config.json, a hub id, "
+            "is not a directory; pass a directory with config.json, a hub id, "
             f"or one of {', '.join(short_names())}",
         )
     formats: list[LoadFormat] = (
@@ -94,7 +94,7 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
         )
     except HFValidationError as error:
         problem = (
-            f"is neither a directory nor a hub id; {meant}give a directory with config.json, a hub "
+            f"is neither a directory nor a hub id; {meant}pass a directory with config.json, a hub "
             f"id like me/my-opt, or one of {', '.join(short_names())}"
         )
         raise CheckpointError(source.model, problem) from error
@@ -112,7 +112,7 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
         raise CheckpointError(model, problem) from error
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         problem = (
-            f"is not in the local cache and the hub can't be reached; {meant}give a local "
+            f"is not in the local cache and the hub can't be reached; {meant}pass a local "
             "directory with config.json and weights, or use --load-format dummy for random weights"
         )
         raise CheckpointError(model, problem) from error

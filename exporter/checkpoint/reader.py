@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors one at a time, whatever file format they lie in."""
+"""Reader interface for a checkpoint's tensors, one at a time, in any file format."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ...engines.memory import Array
 
@@ -23,7 +24,7 @@ class CheckpointReader(ABC):
     """The tensors of a checkpoint by canonical name, i.e. without a leading ``model.``.
 
     Arrays are float32 or float16, as stored; bfloat16 is widened to float32. They may be views of
-    a memory-mapped file: read them, don't write them.
+    a memory-mapped file; don't write to them.
     """
 
     def __init__(self) -> None:
@@ -31,24 +32,24 @@ class CheckpointReader(ABC):
 
     @abstractmethod
     def names(self) -> frozenset[str]:
-        """The canonical names of all tensors."""
+        """Return the canonical names of all tensors."""
 
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, without reading it."""
+        """Return the shape of a tensor, without reading it."""
 
     @abstractmethod
     def read_rows(self, name: str, start: int, stop: int) -> Array:
-        """Rows ``start`` to ``stop`` (exclusive) of a tensor, along its first axis."""
+        """Return rows ``start`` to ``stop`` (exclusive) of a tensor along its first axis."""
 
     def read(self, name: str) -> Array:
-        """A whole tensor."""
+        """Return a whole tensor."""
         return self.read_rows(name, 0, self.shape(name)[0])
 
     def content_id(self, name: str) -> str:
-        """SHA-256 of a tensor's dtype, shape and values, the same in every file format.
+        """Return the SHA-256 of a tensor's dtype, shape and values, equal in every file format.
 
-        Reads the tensor once, in blocks, and remembers the result.
+        Reads the tensor once, in blocks, and caches the result.
         """
         if name not in self._content_ids:
             self._content_ids[name] = self._content_id(name)
@@ -71,7 +72,7 @@ class CheckpointReader(ABC):
 class StoredTensor:
     """A tensor in a checkpoint file.
 
-    ``data`` is a view of the mapped file; bfloat16 appears as its bits, uint16.
+    ``data`` is a view of the mapped file; bfloat16 is stored as its bits, uint16.
     """
 
     dtype: StoredType
@@ -79,22 +80,22 @@ class StoredTensor:
 
 
 class MappedReader(CheckpointReader):
-    """Reads tensors that are mapped into memory; reading copies nothing but bfloat16."""
+    """Reads memory-mapped tensors; only bfloat16 is copied."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
         super().__init__()
         self._tensors = dict(tensors)
 
+    @override
     def names(self) -> frozenset[str]:
-        """The canonical names of all tensors."""
         return frozenset(self._tensors)
 
+    @override
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, without reading it."""
         return self._tensors[name].data.shape
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
-        """Rows ``start`` to ``stop`` of a tensor: a view of the file, a new array for bfloat16."""
+        """Return rows of a tensor: a view of the file, or a new array for bfloat16."""
         tensor = self._tensors[name]
         rows = tensor.data[start:stop]
         return widen_bfloat16(rows) if tensor.dtype == "bfloat16" else rows

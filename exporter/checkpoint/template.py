@@ -1,9 +1,9 @@
-"""The text that a tuned checkpoint's prompts stand in: a small file beside its schedule.
+"""The prompt template of a tuned checkpoint: a small file beside its schedule.
 
     {"prompt_template": "{prompt}\\nTL;DR:"}
 
-A model that learnt to answer there answers worse without, so the template goes from the tuning into
-the checkpoint and from there into the bundle, whose runtime puts text prompts into it.
+A tuned model answers worse without its template, so the template is copied from the tuning run to
+the checkpoint and on to the bundle, and the runtime wraps text prompts in it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _KEY = "prompt_template"
 
 
 def read_template(directory: Path) -> str | None:
-    """Return the template of the checkpoint in ``directory``; None where it has none.
+    """Return the template of the checkpoint in ``directory``; None if it has none.
 
-    Raises CheckpointError for a file that holds no text with ``{prompt}`` in it, once.
+    Raises CheckpointError unless the file has a text with ``{prompt}`` exactly once.
     """
     path = directory / TEMPLATE_NAME
     if not path.exists():
@@ -33,13 +33,13 @@ def read_template(directory: Path) -> str | None:
         raise CheckpointError(
             str(path),
             f"has {template!r:.80} as {_KEY!r}; allowed: a text with {{prompt}} once; delete the "
-            "file if prompts stand alone",
+            "file if prompts need no template",
         )
     return template
 
 
 def template_files(template: str | None) -> dict[str, bytes]:
-    """Return the file, by its name, that `read_template` reads; none for a prompt that is alone."""
+    """Return the file that `read_template` reads, by name; {} for an empty template."""
     if template is None or template == PROMPT_PLACEHOLDER:
         return {}
     content = json.dumps({_KEY: template}, indent=2, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint as one ``tokenizer.json``."""
+"""The tokenizer of a checkpoint as a single ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
 
-_LARGEST = 1 << 28  # bytes
+_MAX_BYTES = 1 << 28  # bytes of a tokenizer.json
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def read_tokenizer(directory: Path) -> bytes | None:
-    """Return the content of tokenizer.json, None if the checkpoint has no tokenizer files.
+    """Return the content of tokenizer.json; None if the checkpoint has no tokenizer files.
 
-    A checkpoint with only ``vocab.json`` and ``merges.txt``, as the original OPT repositories,
-    is converted by transformers, which also adds the ``</s>`` that OPT puts before every text.
+    For a checkpoint with only ``vocab.json`` and ``merges.txt``, such as the original OPT
+    repositories, transformers converts them and adds the ``</s>`` that OPT puts before every text.
     Raises CheckpointError for a file that can't be read.
     """
     path = directory / "tokenizer.json"
     if path.is_file():
-        return _checked(read_file(path, CheckpointError, limit=_LARGEST), path)
+        return _checked(read_file(path, CheckpointError, limit=_MAX_BYTES), path)
     if all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
         return _converted(directory)
     return None
@@ -54,11 +54,11 @@ def _converted(directory: Path) -> bytes:
 
 
 def byte_level_tokenizer(model: ModelSpec) -> bytes | None:
-    """Return a tokenizer.json with one token per byte, made on the spot for dummy weights.
+    """Return a tokenizer.json with one token per byte, generated for dummy weights.
 
-    Ids as OPT's: ``<s>`` 0, ``<pad>`` 1, ``</s>`` 2, ``<unk>`` 3, then the 256 bytes; the model's
-    ``bos_token_id`` goes before every text if it is one of those. None if the vocabulary is
-    smaller than 260.
+    Ids are OPT's: ``<s>`` 0, ``<pad>`` 1, ``</s>`` 2, ``<unk>`` 3, then the 256 bytes. The model's
+    ``bos_token_id`` is put before every text if it is one of those. Returns None if the vocabulary
+    is smaller than 260.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 

@@ -1,4 +1,4 @@
-"""A checkpoint sent to the hub, once it is known to be whole."""
+"""Upload of a checkpoint to the hub after checking that it is complete."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def push_checkpoint(
     revision: str | None = None,
     token: str | None = None,
 ) -> str:
-    """Upload all files of ``directory`` but hidden ones, and return the commit's URL.
+    """Upload all files of ``directory`` except hidden ones, and return the commit's URL.
 
-    Raises what ``open_checkpoint`` raises before anything is sent, and what ``push_files`` does.
+    Raises as ``open_checkpoint`` before anything is sent, and as ``push_files``.
     """
     opened = open_checkpoint(CheckpointSource(model=str(directory)))
     assert opened.directory is not None

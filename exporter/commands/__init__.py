@@ -1,1 +1,1 @@
-"""The exporter's commands, one module a command; `skipdec.cli` mounts them."""
+"""The exporter's commands, one module each; `skipdec.cli` registers them."""

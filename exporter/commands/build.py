@@ -1,4 +1,4 @@
-"""``skipdec build``: a bundle's engines compiled, or rewritten for a machine without a compiler."""
+"""``skipdec build``: compile a bundle's engines, or rewrite them for ONNX Runtime's operators."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ skipdec build opt-1.3b-fp16.skipdec --target tensorrt
 skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9 --kv-buckets 512,2048
 
 skipdec build opt-1.3b-int8.skipdec --target onnxruntime --kernels onnxruntime -o plain.skipdec
-  for where skipdec's kernels were not compiled; in seconds
+  for machines without skipdec's compiled kernels; takes seconds
 
-A build that was interrupted goes on where it stopped when the same command is run again.
+An interrupted build resumes when you run the same command again.
 
 Exit codes: 0 built, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
@@ -47,7 +47,7 @@ def build(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new bundle of BUNDLE's engines, compiled by TensorRT or rewritten; needs no torch."""
+    """Make a bundle from BUNDLE's engines, compiled by TensorRT or rewritten; needs no torch."""
     from ..pipeline.build import build_bundle, plan_build
     from .tables import print_plan, run_and_print
 

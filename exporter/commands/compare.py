@@ -1,4 +1,4 @@
-"""``skipdec compare``: do two ways to run a bundle's engines agree, and if not, from where on?"""
+"""``skipdec compare``: find the first difference between two ways to run a bundle's engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec compare opt-1.3b-int8.skipdec
-  against its canonical graphs, if kept
+  with its canonical graphs, if the bundle has them
 
 skipdec compare opt-1.3b-int8.skipdec --against opt-1.3b.skipdec --stitched
 
@@ -26,12 +26,12 @@ skipdec compare opt-1.3b-trt.skipdec --against opt-1.3b.skipdec --layer 7 --hist
 skipdec generate opt-1.3b.skipdec -p "Once upon a time" --record calls
 
 skipdec compare opt-1.3b.skipdec --inputs calls
-  on what that generation read
+  with the inputs of that generation
 
 Errors are fractions of a tensor's largest value. The first engine that
-departs is compared inside too, where both graphs have tensors in common.
+diverges is also compared inside, if both graphs have tensors in common.
 
-Exit codes: 0 all outputs agree, 1 some depart, 2 usage, 3 environment.
+Exit codes: 0 all outputs agree, 1 some diverge, 2 usage, 3 environment.
 
 Values in round brackets are the defaults.
 """
@@ -47,12 +47,12 @@ def compare(
     config: CompareConfig,
     *,
     histogram: Annotated[
-        bool, typer.Option("--histogram", help="how many elements have which error")
+        bool, typer.Option("--histogram", help="show the distribution of errors")
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the engines of BUNDLE and a reference on the same inputs; say where they part."""
+    """Run the engines of BUNDLE and a reference on the same inputs; show where they diverge."""
     from ...engines.host.progress import ConsoleProgress
     from ..comparison.comparison import compare as run
 
@@ -66,7 +66,7 @@ def compare(
 
 
 def _print(report: ComparisonReport, *, histogram: bool) -> None:
-    """The worst output of each engine, then the inner tensors of the one that departs first."""
+    """Print the worst output of each engine, then inner tensors of the first that diverges."""
     console = result_console()
     console.print(f"{report.subject} against {report.reference}; {report.inputs}")
     worst = [(each.engine, each.worst) for each in report.engines if each.worst is not None]

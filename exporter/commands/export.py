@@ -1,4 +1,4 @@
-"""``skipdec export``: from a checkpoint to a verified bundle."""
+"""``skipdec export``: convert a checkpoint to a verified bundle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ skipdec export opt-1.3b --fp16 --target tensorrt-rtx --gpu-arch 8.9 --max-batch-
 
 skipdec export opt-66b --load-format dummy --dry-run
 
-An export that was interrupted goes on where it stopped when the same command is run again.
+An interrupted export resumes when you run the same command again.
 
 Exit codes: 0 exported and verified, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
@@ -50,14 +50,14 @@ def export(
         bool, typer.Option("--dry-run", help="check everything and print the plan; write nothing")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="also the configuration and every check")
+        bool, typer.Option("-v", "--verbose", help="also print the configuration and every check")
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile an OPT checkpoint layer by layer to a bundle of engines, and verify it."""
     if verbose and quiet:
-        raise UsageError("-v", "contradicts -q; give one of them")
+        raise UsageError("-v", "contradicts -q; use one of them")
     config = given.build(**chosen_dtype(given.values.get("dtype"), fp16=fp16))
     from ..pipeline.exporting import export as run_export
     from ..pipeline.exporting import plan_export

@@ -1,4 +1,4 @@
-"""``skipdec push``: a bundle or a checkpoint goes to the Hugging Face hub."""
+"""``skipdec push``: upload a bundle or a checkpoint to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ skipdec push ./opt-e2e-2x me/opt-e2e-2x --revision two-times
 Then, anywhere: hf download me/opt-e2e-int8 --local-dir opt-e2e.skipdec
 
 README.md is the model card; name a licence in its first block before you make it public. The hub's
-own settings hold: HF_TOKEN or `hf auth login`, HF_ENDPOINT.
+own settings apply: HF_TOKEN or `hf auth login`, HF_ENDPOINT.
 
 Exit codes: 0 pushed, 1 failed, 2 usage, 3 environment, 130 interrupted.
 """
@@ -41,16 +41,16 @@ def push(
     *,
     private: Annotated[
         bool | None,
-        typer.Option("--private/--public", help="of a new repository (the hub's default)"),
+        typer.Option("--private/--public", help="for a new repository (the hub's default)"),
     ] = None,
     revision: Annotated[
-        str | None, typer.Option(metavar="BRANCH", help="made if it isn't there (main)")
+        str | None, typer.Option(metavar="BRANCH", help="created if missing (main)")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Upload a bundle or a checkpoint in one commit, after checking every byte it should have."""
+    """Upload a bundle or a checkpoint in one commit, after checking that it is complete."""
     if not path.is_dir():
-        raise UsageError(str(path), "is no directory; give a bundle or a checkpoint")
+        raise UsageError(str(path), "is not a directory; pass a bundle or a checkpoint")
     from ...engines.bundle import EngineBundle
     from ...engines.bundle.place import MANIFEST_NAME
     from ..checkpoint.upload import push_checkpoint
@@ -61,7 +61,7 @@ def push(
     else:
         url = push_checkpoint(path, repo_id, private=private, revision=revision)
     if not _names_a_licence(path):
-        stderr_console().print("README.md names no licence: who may use it is left open")
+        stderr_console().print("README.md names no licence, so its terms of use are unclear")
     if as_json:
         print_json({"url": url})
     else:

@@ -1,4 +1,4 @@
-"""An export's or a build's plan and report as tables and JSON, and how both commands show them."""
+"""Tables and JSON for an export's or a build's plan and report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..config import DEFAULT_TARGET
 from ..pipeline.plan import BundlePlan, PlannedEngine
 from ..pipeline.report import EngineReport, ExportReport
 
-_CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # of TensorRT, in each decoder layer
+_CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # TensorRT's, in each decoder layer
 
 
 def print_plan(plan: BundlePlan, *, as_json: bool) -> None:
-    """Print what would be done on stdout, its warnings on stderr."""
+    """Print the plan on stdout and its warnings on stderr."""
     if as_json:
         print_json(describe_plan(plan))
         return
@@ -32,11 +32,11 @@ def print_plan(plan: BundlePlan, *, as_json: bool) -> None:
 def run_and_print(
     run: Callable[[Events], ExportReport], *, quiet: bool, as_json: bool, verbose: bool = False
 ) -> None:
-    """Run an export or a build, show on stderr how far it is, print its report on stdout."""
+    """Run an export or a build with progress on stderr, and print its report on stdout."""
     with ConsoleProgress(
         quiet=quiet,
         verbose=verbose,
-        advice=lambda: "run the same command again to go on from here",
+        advice=lambda: "run the same command again to resume",
     ) as progress:
         report = run(progress)
     with reporting(f"{report.output} is published"):
@@ -53,7 +53,7 @@ def _print(engines: Table, facts: dict[str, str]) -> None:
 
 
 def describe_plan(plan: BundlePlan) -> dict[str, Any]:
-    """The plan as a JSON object; sizes in bytes."""
+    """Return the plan as a JSON object; sizes in bytes."""
     build = None if plan.compilation is None else plan.compilation.build
     return {
         "output": str(plan.output),
@@ -81,7 +81,7 @@ def _describe_engine(engine: PlannedEngine) -> dict[str, Any]:
 
 
 def plan_tables(plan: BundlePlan) -> tuple[Table, dict[str, str]]:
-    """What ``--dry-run`` prints: engines, and facts by their names."""
+    """Return the output of ``--dry-run``: a table of engines, and facts by name."""
     facts: dict[str, str] = {}
     facts["model"] = plan.model.name
     facts["precision"] = describe_precision(plan.precision)
@@ -115,7 +115,7 @@ def _planned_engines(engines: tuple[PlannedEngine, ...]) -> Table:
 
 
 def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
-    """What a finished export or build prints: engines, and facts by their names."""
+    """Return the output of a finished export or build: a table of engines, and facts by name."""
     engines = _engine_table("size", "time")
     for label, members in _grouped(report.engines):
         size, seconds = (
@@ -146,9 +146,9 @@ def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
 
 
 def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
-    """What the builder was found to have made of the graphs, a line for each fact."""
+    """Yield the builder's verified results, one fact per line."""
     plans = [plan for engine in engines for plan in engine.plans]
-    yield f"{len(plans)} built: inputs, outputs and dtypes as asked, no input ignored"
+    yield f"{len(plans)} built: inputs, outputs and dtypes as requested, no input ignored"
     found = Counter(
         tuple(plan.layer_counts.get(name, 0) for name in _CHECKED_LAYERS) for plan in plans
     )
@@ -175,14 +175,14 @@ def _add_build_rows(facts: dict[str, str], target: str, build: BuildSpec) -> Non
 
 
 def kernel_facts(target: str, kernels: Kernels | None) -> dict[str, str]:
-    """Whose kernels run the engines, where there is a choice."""
+    """Return the kernels that run the engines, if there is a choice."""
     if target != DEFAULT_TARGET:
         return {}
     return {"kernels": "ONNX Runtime's" if kernels is None else f"{kernels}'s own, on the CPU"}
 
 
 def describe_precision(precision: PrecisionSpec) -> str:
-    """Number formats in a line.
+    """Return the number formats in one line.
 
     E.g. ``float32, weights int4 in blocks of 128, head int8, KV cache float16``.
     """
@@ -197,7 +197,7 @@ def describe_precision(precision: PrecisionSpec) -> str:
 
 
 def describe_verification(report: ExportReport) -> str:
-    """What verification found, a line for each kind of check."""
+    """Return the result of verification, one line per kind of check."""
     if report.verification is not None:
         verification = report.verification
         return "\n".join((verification.verdict, *verification.summary()))
@@ -206,16 +206,16 @@ def describe_verification(report: ExportReport) -> str:
     if report.build is None:
         return (
             "none: engines were rewritten, not run; 'skipdec generate' runs them, 'skipdec verify "
-            "BUNDLE --reference MODEL' where torch is"
+            "BUNDLE --reference MODEL' compares them where torch is installed"
         )
     return (
         "none: plans were built, not run; 'skipdec verify BUNDLE --reference MODEL' runs them "
-        "where torch and the GPU are"
+        "on a machine with torch and the GPU"
     )
 
 
 def _grouped(engines: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """Embed, all layers, head, candidates: with one label each."""
+    """Return embed, all layers, head and candidates as labelled groups."""
     embed, *layers, head, candidates = engines
     ends = [("head", [head]), ("candidates", [candidates])]
     return [("embed", [embed]), (f"{len(layers)} layers", layers), *ends]

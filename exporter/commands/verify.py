@@ -1,4 +1,4 @@
-"""``skipdec verify``: is a bundle whole, and does it compute what its model does?"""
+"""``skipdec verify``: check a bundle's files and, against its model, its results."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class ReferenceOptions(ValidatedConfig):
-    """The checkpoint that a bundle is held against."""
+    """The checkpoint that a bundle is compared with."""
 
     model: Annotated[str | None, Option("--reference", metavar="MODEL")] = Field(
-        default=None, description="the checkpoint it was made of (hashes only)"
+        default=None,
+        description="the checkpoint it was exported from (else only hashes are checked)",
     )
     load_format: Annotated[LoadFormat, Option()] = Field(
         default="auto", description="of the reference"
@@ -44,17 +45,17 @@ class ReferenceOptions(ValidatedConfig):
     max_divergence: Annotated[float | None, Option()] = Field(
         default=None,
         gt=0,
-        description="nats a token that quantising may cost (by precision)",
+        description="nats per token that quantisation may cost (by precision)",
     )
     seed: Annotated[int, Option()] = Field(
         default=0, ge=0, description="of dummy weights and test prompts"
     )
     verify_memory: Annotated[MemorySize, Option()] = Field(
-        default=8 * GIB, description="for a whole reference model"
+        default=8 * GIB, description="limit for a reference model held in memory as a whole"
     )
 
     def source(self) -> CheckpointSource | None:
-        """The checkpoint, if one was named."""
+        """Return the checkpoint, if one was named."""
         if self.model is None:
             return None
         return CheckpointSource(
@@ -91,7 +92,7 @@ def verify(
     *,
     ranges: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="its --ranges, if that migrated outliers into weights"),
+        typer.Option(metavar="FILE", help="the export's --ranges, if they migrated outliers"),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -116,7 +117,7 @@ def verify(
             failure = {"subject": error.subject, "problems": list(error.problems)}
             print_json({"bundle": str(bundle), "passed": False, "error": failure})
         raise
-    manifest = EngineBundle.read_manifest(bundle)  # of what was checked just now
+    manifest = EngineBundle.read_manifest(bundle)  # of the bundle that was just checked
     _print(bundle_place(bundle).target, manifest, report, as_json)
 
 
@@ -134,9 +135,11 @@ def _print(
         }
         print_json(document)
         return
-    typer.echo(f"{path}: all {files} files are as manifest.json says")
+    typer.echo(f"{path}: all {files} files match manifest.json")
     if report is None and manifest.build is not None:
-        typer.echo("plans were not run; --reference MODEL compares them where their GPU is")
+        typer.echo(
+            "plans were not run; --reference MODEL compares them on a machine with their GPU"
+        )
     if report is not None:
         for line in report.summary():
             typer.echo(line)

@@ -1,8 +1,8 @@
-"""Puts one operator in the place of a canonical graph's TensorScatter and Attention.
+"""Replacement of a canonical graph's TensorScatter and Attention by one operator.
 
-GroupQueryAttention and skipdec's Attention take the same: query, key and value as one packed
-[B, S, (N + 2M) D] for M heads of keys, or, where more than a split is done to them before attention
-(rotary embeddings), as three tensors; the caches; and then what says where tokens stand.
+GroupQueryAttention and skipdec's Attention take the same inputs: query, key and value as one packed
+[B, S, (N + 2M) D] for M key heads or, if they are transformed before attention (rotary embeddings),
+as three tensors; the caches; and then the positions of tokens.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import onnx_ir as ir
 from ...engines.manifest import ModelSpec
 from .lowering import consumer, producer, replace_value, the_node
 
-_MASKED_INPUTS = slice(3, 5)  # write_indices and attention_mask, of canonical layers
+_MASKED_INPUTS = slice(3, 5)  # write_indices and attention_mask of canonical layers
 
 
 def replace_attention(
     graph: ir.Graph, model: ModelSpec, operator: tuple[str, str], placing: Sequence[ir.Value]
 ) -> None:
-    """Replace everything from the projections of query, key and value to the next one by one node.
+    """Replace everything between the input and output projections of attention by one node.
 
-    ``operator`` is its domain and type; ``placing`` its last inputs, which take the place of the
-    graph's write_indices and attention_mask.
+    ``operator`` is its domain and type. ``placing`` are its last inputs, which replace the graph's
+    write_indices and attention_mask.
     """
     attention = the_node(graph, "Attention")
     query, present_key, present_value, *_ = attention.inputs
@@ -46,7 +46,7 @@ def replace_attention(
 def attention_node(
     op_type: str, domain: str, model: ModelSpec, inputs: Sequence[ir.Value | None]
 ) -> ir.Node:
-    """A node of GroupQueryAttention or of what takes its place."""
+    """Return a node of GroupQueryAttention or of an operator with the same inputs."""
     return ir.node(
         op_type,
         inputs,
@@ -58,7 +58,7 @@ def attention_node(
 
 
 def _packed(parts: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
-    """The operands of a packed projection, if ``parts`` are nothing but its split."""
+    """Return the operands of a packed projection if ``parts`` are exactly its split."""
     sources = []
     for part in parts:
         source = part
@@ -72,7 +72,7 @@ def _packed(parts: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
 
 
 def _merged_heads(graph: ir.Graph, part: ir.Value | None) -> ir.Value:
-    """[B, N, S, D] → [B, S, N D], right behind the node that makes ``part``."""
+    """Reshape [B, N, S, D] to [B, S, N D] after the node that produces ``part``."""
     node = producer(part)
     shape = ir.tensor(np.array([0, 0, -1], np.int64), name="merged_heads")
     if shape.name not in graph.initializers:

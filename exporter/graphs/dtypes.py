@@ -1,4 +1,4 @@
-"""Holds a written graph against what was asked for: what was asked is what was built."""
+"""Check of a written graph's dtypes against the requested precision."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def check_dtypes(
 ) -> None:
     """Check inputs, outputs and weights of a graph that was read back from its file.
 
-    ``precision`` is what was asked; a canonical engine's is without quantisation. ``target``
-    decides what quantised weights look like. Raises VerificationError naming every tensor that is
+    ``precision`` is the requested one; a canonical engine's has no quantisation. ``target``
+    determines the form of quantised weights. Raises VerificationError naming every tensor that is
     missing, unexpected or of another dtype.
     """
     wanted = {
@@ -37,7 +37,7 @@ def check_dtypes(
         **{f"weight {name}": dtype for name, dtype in _external_dtypes(graph.initializer)},
     }
     problems = [
-        f"{name} is {seen.get(name, 'missing')}; asked for: {wanted.get(name, 'nothing')}"
+        f"{name} is {seen.get(name, 'missing')}; requested: {wanted.get(name, 'nothing')}"
         for name in sorted(seen.keys() | wanted.keys())
         if seen.get(name) != wanted.get(name)
     ]
@@ -68,7 +68,7 @@ def _value_dtype(value: onnx.ValueInfoProto) -> str:
 
 
 def _external_dtypes(tensors: Iterable[onnx.TensorProto]) -> Iterable[tuple[str, str]]:
-    """Names and dtypes of the weights; small constants lie in the graph itself."""
+    """Yield names and dtypes of the weights; small constants are in the graph itself."""
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield tensor.name, _dtype_name(tensor.data_type)

@@ -1,4 +1,4 @@
-"""Rewrites skipdec's operators into ONNX Runtime's: what a machine without the library runs.
+"""Rewriting of skipdec's operators to ONNX Runtime's, for machines without the library.
 
     QuantizedLinear → QuantizeLinear, MatMulInteger and scales, then bias, activation, residual
     BlockLinear4    → MatMulNBits, likewise
@@ -6,7 +6,7 @@
     Attention       → GroupQueryAttention
     LayerNorm       → LayerNormalization
 
-Caches and matrices of other types become float32: ONNX Runtime's products on a CPU take no others.
+Caches and 16-bit matrices become float32: ONNX Runtime's CPU products support nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .skipdec import ATTENTION, CACHES
 
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:
-    """The number formats of what ``expand`` makes of a bundle of ``precision``."""
+    """Return the number formats that ``expand`` produces from a bundle of ``precision``."""
     return precision.model_copy(update={"dtype": "float32", "kv_dtype": None})
 
 
@@ -38,7 +38,7 @@ def expand(
 ) -> LoweredEngine:
     """Return a copy of an engine's ``graph``, whose weights have no data, for ONNX Runtime.
 
-    ``precision`` is that of its bundle. Weights are initialisers without data again, of the
+    ``precision`` is that of its bundle. The new weights are initialisers without data, in the
     quantisers' ``plain`` forms.
     """
     expanded = graph.clone()
@@ -57,7 +57,7 @@ def expand(
 
 
 class _Expansion:
-    """Writes ONNX Runtime's nodes in the place of each product."""
+    """Replaces each product by ONNX Runtime's nodes."""
 
     def __init__(
         self, graph: ir.Graph, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
@@ -73,7 +73,7 @@ class _Expansion:
         }
 
     def run(self) -> dict[str, WeightQuantizer]:
-        """Returns the quantiser of each weight that is still quantised."""
+        """Expand all products; return the quantiser of each weight that stays quantised."""
         quantizer = self._quantizer
         if not isinstance(quantizer, PackedQuantizer):
             return {} if quantizer is None else dict.fromkeys(self._shapes, quantizer)
@@ -83,7 +83,7 @@ class _Expansion:
         return {} if quantizer.plain is None else dict.fromkeys(self._shapes, quantizer.plain)
 
     def _expand(self, node: ir.Node, quantizer: PackedQuantizer) -> None:
-        """The product, then what was fused with it."""
+        """Replace a node by the product and the operations that were fused with it."""
         inputs, packed = node.inputs[:2]
         assert inputs is not None
         assert packed is not None
@@ -109,7 +109,7 @@ class _Expansion:
         self._graph.remove(node, safe=True)
         for value in packed_tensors:
             assert value.name is not None
-            if self._graph.initializers[value.name] is value:  # no other has taken its name
+            if self._graph.initializers[value.name] is value:  # the name was not reused
                 del self._graph.initializers[value.name]
 
     def _insert(self, position: ir.Node, op_type: str, *inputs: ir.Value) -> ir.Value:
@@ -121,7 +121,7 @@ class _Expansion:
 def _expand_attention(graph: ir.Graph, model: ModelSpec) -> None:
     (node,) = (each for each in graph if each.domain == DOMAIN and each.op_type == ATTENTION)
     lengths = length_inputs()
-    operands = node.inputs[:-1]  # but for write_indices
+    operands = node.inputs[:-1]  # without write_indices
     replacement = attention_node(
         GROUP_QUERY_ATTENTION, CONTRIB_DOMAIN, model, [*operands, *lengths]
     )
@@ -141,7 +141,7 @@ def _expand_attention(graph: ir.Graph, model: ModelSpec) -> None:
 
 
 def _widen(graph: ir.Graph) -> None:
-    """Make matrices of 16 bits float32, and what was cast for their sake itself."""
+    """Make 16-bit matrices float32, and remove the casts that they needed."""
     narrow = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     for value in graph.initializers.values():
         if value.dtype in narrow and value.shape is not None and len(value.shape) == 2:

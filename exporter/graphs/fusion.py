@@ -1,9 +1,9 @@
-"""Fuses products with what follows them into skipdec's operators (domain skipdec).
+"""Fusion of products with the operations that follow into skipdec's operators (domain skipdec).
 
     MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)  →  QuantizedLinear, HalfLinear, …
 
-which take, in this order: the activations, the tensors of the packed weight, a bias and a residual,
-the last two optional, and ``activation``, an index into ``ACTIVATIONS``.
+Inputs, in this order: the activations, the tensors of the packed weight, and an optional bias and
+residual. The attribute ``activation`` is an index into ``ACTIVATIONS``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACTIVATION = "activation"
 
 @dataclass
 class _Chain:
-    """A product and the nodes behind it that one operator computes."""
+    """A product and the following nodes that one operator can compute."""
 
     nodes: list[ir.Node]
     bias: ir.Value | None = None
@@ -31,12 +31,12 @@ class _Chain:
 
     @property
     def last(self) -> ir.Node:
-        """The node that makes the result."""
+        """Return the node that produces the result."""
         return self.nodes[-1]
 
 
 def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) -> None:
-    """Replace ``product``, a MatMul with the initialiser of a weight [K, N], and what follows."""
+    """Replace ``product``, a MatMul with a weight initialiser [K, N], and what can be fused."""
     inputs, weight = product.inputs
     assert weight is not None
     assert weight.name is not None
@@ -60,7 +60,7 @@ def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) 
 
 
 def _chain(graph: ir.Graph, product: ir.Node) -> _Chain:
-    """What an operator can compute of what follows ``product``, each of one use."""
+    """Return the nodes after ``product`` that can be fused; each must have a single use."""
     chain = _Chain([product])
     following = _only_use(graph, product)
     if (bias := _other_operand(following, chain.last)) is not None and _is_vector(bias):
@@ -77,21 +77,21 @@ def _chain(graph: ir.Graph, product: ir.Node) -> _Chain:
 
 
 def _extend(graph: ir.Graph, chain: _Chain, node: ir.Node | None) -> ir.Node | None:
-    """Let ``chain`` end in ``node``; returns what follows that."""
+    """Append ``node`` to ``chain``; return its only user, if any."""
     assert node is not None
     chain.nodes.append(node)
     return _only_use(graph, node)
 
 
 def _only_use(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
-    """The node that reads what ``node`` makes, if nothing else does."""
+    """Return the node that reads the output of ``node``, if there is exactly one use."""
     (value,) = node.outputs
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and value not in graph.outputs else None
 
 
 def _other_operand(node: ir.Node | None, known: ir.Node) -> ir.Value | None:
-    """What an Add adds to the result of ``known``; None if ``node`` is no Add of two values."""
+    """Return the value that an Add adds to the result of ``known``, if ``node`` is such an Add."""
     if node is None or node.op_type != "Add":
         return None
     others = [value for value in node.inputs if value is not known.outputs[0]]
@@ -103,6 +103,6 @@ def _is_vector(value: ir.Value) -> bool:
 
 
 def _is_exact(node: ir.Node) -> bool:
-    """Whether an activation is the exact one: GELU by erf, not by tanh."""
+    """Return True for an exact activation: GELU by erf, not by tanh."""
     approximate = node.attributes.get("approximate")
     return approximate is None or approximate.as_string() == "none"

@@ -1,7 +1,7 @@
-"""Rewrites a canonical graph for one target: what all targets share.
+"""Lowering of canonical graphs: definitions and helpers that all targets share.
 
-A lowering works on graphs without data; ``building/`` binds the weights afterwards. No torch here:
-a machine that only builds engines has none.
+A lowering works on graphs without data; ``building/`` binds the weights afterwards. It does not
+need torch, which machines that only build engines lack.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ..architecture.architecture import canonical_signature
 from ..architecture.signature import Signature
 from ..quantization.quantize import WeightQuantizer
 
-CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's own operators
+CONTRIB_DOMAIN = "com.microsoft"  # ONNX Runtime's own operators
 
 
 @dataclass(frozen=True)
 class LoweredEngine:
-    """A target's graph, without data, its precision, and how its quantised weights are made.
+    """A target's graph without data, its precision, and the quantisers of its weights.
 
-    ``quantizers`` maps a parameter's name to the quantiser of its weight; the graph then holds the
-    quantiser's tensors, named ``<parameter>.<tensor>``, in place of the parameter.
+    ``quantizers`` maps a parameter's name to the quantiser of its weight; instead of the parameter,
+    the graph then has the quantiser's tensors, named ``<parameter>.<tensor>``.
     """
 
     graph: ir.Model
@@ -48,19 +48,19 @@ def lowering_of(target: str) -> Lowering:
 def keep_canonical(
     graph: ir.Model, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
 ) -> LoweredEngine:
-    """The canonical graph itself, with float weights whatever ``precision.quantize`` says."""
+    """Return the canonical graph itself, with float weights whatever ``precision.quantize``."""
     signature = canonical_signature(kind, model, precision.dtype)
     return LoweredEngine(graph.clone(), signature, PrecisionSpec(dtype=precision.dtype))
 
 
 def the_node(graph: ir.Graph, op_type: str) -> ir.Node:
-    """The only node of ``op_type``."""
+    """Return the only node of ``op_type``."""
     (node,) = (node for node in graph if node.op_type == op_type)
     return node
 
 
 def producer(value: ir.Value | None) -> ir.Node:
-    """The node that makes ``value``, which must not be an input or initialiser."""
+    """Return the node that produces ``value``, which must not be an input or initialiser."""
     assert value is not None
     node = value.producer()
     assert node is not None, value.name
@@ -68,19 +68,19 @@ def producer(value: ir.Value | None) -> ir.Node:
 
 
 def consumer(value: ir.Value) -> ir.Node:
-    """The only node that uses ``value``."""
+    """Return the only node that uses ``value``."""
     (use,) = value.uses()
     return use.node
 
 
 def products_by_weight(graph: ir.Graph) -> dict[str | None, ir.Node]:
-    """The MatMul nodes, each by the name of its second operand."""
+    """Return the MatMul nodes by the name of their second operand."""
     products = [node for node in graph if node.op_type == "MatMul"]
     return {weight.name: node for node in products if (weight := node.inputs[1]) is not None}
 
 
 def initializer(graph: ir.Graph, name: str, dtype: str, shape: tuple[int, ...]) -> ir.Value:
-    """Register an initialiser without data; ``dtype`` is numpy's name of it."""
+    """Register an initialiser without data; ``dtype`` is numpy's name."""
     element_type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
     value = ir.Value(name=name, shape=ir.Shape(shape), type=element_type)
     graph.initializers[name] = value
@@ -88,14 +88,14 @@ def initializer(graph: ir.Graph, name: str, dtype: str, shape: tuple[int, ...]) 
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:
-    """Let ``new`` take the place, name, type and shape of ``old``, as a graph output too."""
+    """Replace ``old`` by ``new``, with its name, type and shape, also as a graph output."""
     new.type, new.shape = old.type, old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     new.name, old.name = old.name, None
 
 
 def parameters_as_inputs(model: ir.Model) -> ir.Model:
-    """A copy whose initialisers without data are inputs, so that it can be serialised."""
+    """Return a serialisable copy in which initialisers without data are inputs."""
     copy = model.clone()
     for name, value in list(copy.graph.initializers.items()):
         if value.const_value is None:

@@ -1,6 +1,6 @@
-"""Layer normalisation by skipdec's operator, whose bits are the same on every processor.
+"""Layer normalisation by skipdec's operator, bitwise equal on every processor.
 
-ONNX Runtime's own sums a row in the order of the processor's registers.
+ONNX Runtime's operator sums a row in an order that depends on the processor's registers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LAYER_NORM = "LayerNorm"
 
 
 def replace_norms(graph: ir.Graph) -> None:
-    """Replace every LayerNormalization over the last axis, of float32, in place."""
+    """Replace every float32 LayerNormalization over the last axis in place."""
     for node in [node for node in graph if node.op_type == "LayerNormalization"]:
         axis = node.attributes.get_int("axis", -1)
         assert axis == -1, axis

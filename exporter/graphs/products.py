@@ -1,4 +1,4 @@
-"""Replaces MatMul nodes with quantised products.
+"""Replacement of MatMul nodes by quantised products.
 
 int8 (W8A8), for x [..., K], W int8 [K, N], one scale per row of x and per column of W:
 
@@ -7,10 +7,10 @@ int8 (W8A8), for x [..., K], W int8 [K, N], one scale per row of x and per colum
     y         = float32(q · W) * scale * row_scale  MatMulInteger with zero point 128
 
 Sums are integers, so a row's result does not depend on the other rows. A row of zeros has
-row_scale 0 and q undefined but finite: y is 0. Never DynamicQuantizeMatMul, whose one scale per
-tensor lets rows disturb each other; ONNX Runtime's optimiser does not rewrite this form into it.
+row_scale 0 and q undefined but finite: y is 0. DynamicQuantizeMatMul is avoided because its
+per-tensor scale couples rows; ONNX Runtime's optimiser does not rewrite this form to it.
 
-int4 and int8-block are the operator MatMulNBits, which quantises activations by itself at
+int4 and int8-block use the operator MatMulNBits, which quantises activations itself at
 ``accuracy_level`` 4 and computes in float32 at 0.
 """
 
@@ -34,7 +34,7 @@ from .lowering import CONTRIB_DOMAIN, initializer, products_by_weight, replace_v
 def quantize_products(
     graph: ir.Graph, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
 ) -> dict[str, WeightQuantizer]:
-    """Quantise the products of an engine of ``kind`` in place, as ``precision`` asks.
+    """Quantise the products of an engine of ``kind`` in place, as ``precision`` specifies.
 
     Returns the quantiser of each parameter whose product was replaced. Products compute in
     float32, with casts around them in a float16 engine.
@@ -51,19 +51,19 @@ def quantize_products(
 
 
 class ProductWriter:
-    """Writes one quantised product after another into a graph; constants are made once."""
+    """Writes quantised products into a graph, one after another; constants are shared."""
 
     def __init__(self, graph: ir.Graph, kind: EngineKind, accuracy_level: int | None) -> None:
         self.graph = graph
         self.accuracy_level = accuracy_level
-        # Scaling columns inside the product is faster where [R, V] exceeds the caches, slower for
+        # Scaling columns inside the product is faster if [R, V] exceeds the caches, but slower for
         # one row of a layer; the result is the same.
         self.scales_inside = kind is EngineKind.HEAD
         self._position: ir.Node | None = None
         self._zero_points: ir.Value | None = None
 
     def replace(self, product: ir.Node, quantizer: WeightQuantizer) -> None:
-        """Replace ``product``, a MatMul whose second input is the initialiser of a weight."""
+        """Replace ``product``, a MatMul whose second input is a weight's initialiser."""
         inputs, weight = product.inputs
         assert inputs is not None
         assert weight is not None
@@ -91,7 +91,7 @@ class ProductWriter:
     ) -> ir.Value:
         """Insert the product of float32 ``inputs`` and the ``weight`` [K, N] before ``position``.
 
-        Returns what it makes; the weight's tensors are initialisers without data.
+        Returns its result; the weight's tensors are initialisers without data.
         """
         self._position = position
         tensors = {
@@ -143,17 +143,17 @@ class ProductWriter:
         return self._node("Mul", [scaled, row_scale])
 
     def _row_scale(self, inputs: ir.Value) -> ir.Value:
-        """max|x| / 127 of each row; a Relu's output needs no Abs."""
+        """Return max|x| / 127 of each row; a Relu's output needs no Abs."""
         producer = inputs.producer()
         if producer is None or producer.op_type != "Relu":
             inputs = self._node("Abs", [inputs])
         last_axis = self._constant("last_axis", np.array([-1], np.int64))
         peak = self._node("ReduceMax", [inputs, last_axis], keepdims=1)
-        # A product with 1/127 and a quotient by 127 differ in the last bit; references divide.
+        # Multiplying by 1/127 and dividing by 127 differ in the last bit; references divide.
         return self._node("Div", [peak, self._constant("maximum", np.float32(ACTIVATION_MAXIMUM))])
 
     def _zero_points_like(self, row_scale: ir.Value) -> ir.Value:
-        """The zero point once per row, as QuantizeLinear wants it; all products share the rows."""
+        """Return the zero point once per row, as QuantizeLinear requires; products share it."""
         if self._zero_points is None:
             value = ir.tensor(np.array([ACTIVATION_ZERO_POINT], np.uint8))
             self._zero_points = self._node(
@@ -174,7 +174,7 @@ class ProductWriter:
         domain: str = "",
         **attributes: int | ir.TensorProtocol | None,
     ) -> ir.Value:
-        """Insert a node of one output before the product that is being replaced."""
+        """Insert a node with one output before the product that is being replaced."""
         node = ir.node(op_type, inputs, attributes, domain=domain)
         assert self._position is not None
         self.graph.insert_before(self._position, node)

@@ -1,9 +1,9 @@
-"""Lowers canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
+"""Lowering of canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
 
-TensorScatter + Attention → Attention, told by the canonical write_indices; products whose weights
-are packed → one operator with all that follows them (fusion.py); LayerNormalization → LayerNorm;
-other matrices of 16 bits stay so in the file, with a Cast. Activations are float32, so all else is
-ONNX Runtime's, as it was traced.
+TensorScatter + Attention → Attention, placed by the canonical write_indices; products with packed
+weights → one operator fused with what follows (fusion.py); LayerNormalization → LayerNorm. Other
+16-bit matrices are stored as such, with a Cast. Activations are float32, so everything else runs
+on ONNX Runtime's operators as traced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CACHES = frozenset(
 def lower(
     graph: ir.Model, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
 ) -> LoweredEngine:
-    """Return a lowered copy of the canonical ``graph``, as described in this file's heading."""
+    """Return a lowered copy of the canonical ``graph``, as described at the top of this file."""
     lowered = graph.clone()
     lowered.opset_imports[DOMAIN] = lowered.opset_imports[CONTRIB_DOMAIN] = 1
     signature = canonical_signature(kind, model, "float32")
@@ -78,16 +78,16 @@ def lower(
 
 
 def _with_cache(signature: Signature, dtype: KVType, model: ModelSpec) -> Signature:
-    """``signature`` without a mask and with caches of ``dtype``."""
+    """Return ``signature`` without a mask and with caches of ``dtype``."""
 
-    def told(spec: TensorSpec) -> TensorSpec:
+    def with_dtype(spec: TensorSpec) -> TensorSpec:
         if spec.role not in CACHES:
             return spec
         shape = (*spec.shape[:-1], kv_width(dtype, model))
         return spec.model_copy(update={"dtype": dtype, "shape": shape})
 
     inputs = (spec for spec in signature.inputs if spec.role is not TensorRole.ATTENTION_MASK)
-    return Signature(tuple(map(told, inputs)), tuple(map(told, signature.outputs)))
+    return Signature(tuple(map(with_dtype, inputs)), tuple(map(with_dtype, signature.outputs)))
 
 
 def _declare_caches(graph: ir.Graph, signature: Signature) -> None:
@@ -100,7 +100,7 @@ def _declare_caches(graph: ir.Graph, signature: Signature) -> None:
 
 
 def _narrow_matrices(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
-    """The matrices of 16 bits that no packed product takes: tables, projections."""
+    """Yield the 16-bit matrices that no packed product uses: tables and projections."""
     layer_index = 0 if kind is EngineKind.LAYER else None
     for parameter in engine_parameters(kind, model, layer_index):
         if not parameter.is_product and parameter.float_dtype(precision.dtype, True) != "float32":
@@ -117,7 +117,7 @@ def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> 
             if node.op_type == "Gather" and use.idx == 0:
                 rows = node.outputs[0]
                 cast = ir.node("Cast", [rows], {"to": ir.DataType.FLOAT})
-                replace_value(rows, cast.outputs[0])  # the cast as well, which reads the rows
+                replace_value(rows, cast.outputs[0])  # also replaces the input of the cast
                 cast.replace_input_with(0, rows)
                 rows.name, rows.type = f"{name}.rows", matrix.type
                 graph.insert_after(node, cast)

@@ -1,11 +1,11 @@
-"""Lowers canonical graphs to the ONNX that TensorRT's parser takes: edits, no operators of its own.
+"""Lowering of canonical graphs to ONNX that TensorRT's parser accepts: no own operators.
 
-Weights that are to be quantised become DequantizeLinear nodes in front of their products. Where
-ranges of activations are given, QuantizeLinear and DequantizeLinear go in front of the other
-operand too, and TensorRT runs the product in int8 or fp8; without, only the weights are small.
+Weights to be quantised become DequantizeLinear nodes before their products. With ranges of
+activations, the other operand gets QuantizeLinear and DequantizeLinear, too, and TensorRT runs the
+product in int8 or fp8; without them, only the weights are smaller.
 
-TensorScatter becomes a KV-cache update in place, Attention stays one operator: fused for float16
-and bfloat16; float32 has no fused kernel, so that it is marked as one that may be taken apart.
+TensorScatter becomes an in-place KV-cache update. Attention stays one operator, fused for float16
+and bfloat16; float32 has no fused kernel, so the node is marked as decomposable.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from .lowering import LoweredEngine, initializer, products_by_weight, the_node
 EXPECTED_LAYERS = {
     EngineKind.LAYER: {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1},
 }
-"""What the parser must make of an engine's graph, by TensorRT's names of layer types."""
+"""Layers that the parser must produce from an engine's graph, by TensorRT's type names."""
 
-DECOMPOSABLE = "TRT_decomposable"  # an attribute of Attention that only TensorRT knows
+DECOMPOSABLE = "TRT_decomposable"  # a TensorRT-specific attribute of Attention
 
 _ACTIVATION_SCALE = "activation_scale"
-_ATTENTION_INPUTS = 4  # query, key, value, mask: the parser rejects or silently drops the others
-# TensorRT-RTX 1.7.1 builds fused attention for these and refuses others.
+_ATTENTION_INPUTS = 4  # query, key, value, mask; the parser rejects or silently drops others
+# TensorRT-RTX 1.7.1 builds fused attention for these and rejects others.
 _FUSED_HEAD_SIZES = range(16, 257, 8)
 _FEWEST_FUSED_HEADS = 4
-# The first compute capability whose tensor cores know a format.
+# The first compute capability whose tensor cores support a format.
 _OLDEST_GPUS = {"bfloat16": "8.0", "fp8": "8.9"}
 
 
 def lower(
     graph: ir.Model, kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
 ) -> LoweredEngine:
-    """Return a lowered copy of the canonical ``graph``, as described in this file's heading.
+    """Return a lowered copy of the canonical ``graph``, as described at the top of this file.
 
-    Where activations are quantised their scales have no data yet: ``bind_activation_scales``.
-    The KV capacity T stays a symbol: ``with_capacity``. Raises UnsupportedModelError, with every
-    reason, for a model that TensorRT has no kernels for.
+    Scales of quantised activations have no data yet (``bind_activation_scales``), and the KV
+    capacity T stays a symbol (``with_capacity``). Raises UnsupportedModelError, with every reason,
+    for a model that TensorRT has no kernels for.
     """
     check_model(model, precision)
     lowered = graph.clone()
@@ -74,13 +74,13 @@ def lower(
 def check_model(
     model: ModelSpec, precision: PrecisionSpec, compute_capability: str | None = None
 ) -> None:
-    """Raise UnsupportedModelError, with every reason, for what TensorRT can't build of ``model``.
+    """Raise UnsupportedModelError, with every reason, if TensorRT can't build ``model``.
 
-    ``compute_capability`` is that of the GPU to build for, None if it is not known. UsageError for
+    ``compute_capability`` is that of the GPU to build for, None if unknown. Raises UsageError for
     fp8 without ranges.
     """
     if "fp8" in (precision.quantize, precision.head_quantize) and not precision.activation_ranges:
-        raise UsageError("quantize", "is fp8, which needs the ranges of activations; give a file")
+        raise UsageError("quantize", "is fp8, which needs the ranges of activations; pass a file")
     problems = [
         *_format_problems(precision, compute_capability),
         *_attention_problems(model, precision.dtype),
@@ -91,10 +91,10 @@ def check_model(
 
 
 def bind_activation_scales(lowered: LoweredEngine, kind: EngineKind, ranges: Ranges) -> None:
-    """Give the scales of quantised activations their values, ``max|x| / 127`` or ``/ 448``.
+    """Set the scales of quantised activations to ``max|x| / 127`` or ``/ 448``.
 
-    ``ranges`` are those of one engine, by the names of its weights, checked before; nothing is
-    done in an engine that quantises no activations.
+    ``ranges`` are those of one engine, by weight, already checked. Does nothing for an engine that
+    quantises no activations.
     """
     if not quantizes_activations(kind, lowered.precision):
         return
@@ -109,8 +109,8 @@ def bind_activation_scales(lowered: LoweredEngine, kind: EngineKind, ranges: Ran
 def with_capacity(model: ir.Model, capacity: int) -> ir.Model:
     """Return a copy of a lowered graph for one KV capacity: T is ``capacity`` in its signature.
 
-    TensorRT's parser wants T fixed before it sees the graph. Weights are shared with ``model``,
-    not copied. A graph without T comes back as it is.
+    TensorRT's parser requires a fixed T. Weights are shared with ``model``, not copied. A graph
+    without T is copied unchanged.
     """
     copy = model.clone()
     for value in (*copy.graph.inputs, *copy.graph.outputs):
@@ -126,7 +126,7 @@ def _format_problems(precision: PrecisionSpec, compute_capability: str | None) -
         oldest = _OLDEST_GPUS.get(name)
         if oldest is not None and float(compute_capability) < float(oldest):
             yield (
-                f"{name} is not known to GPUs of compute capability {compute_capability}; "
+                f"{name} is not supported by GPUs of compute capability {compute_capability}; "
                 f"needed: {oldest} or later; choose another --dtype or --quantize"
             )
 
@@ -149,7 +149,7 @@ def _attention_problems(model: ModelSpec, dtype: FloatType) -> Iterator[str]:
 
 
 def _block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
-    """Blocks that do not divide a weight's inputs: TensorRT does not pad them."""
+    """Yield weights whose inputs are not a multiple of the block size; TensorRT can't pad them."""
     for kind, layer_index in ((EngineKind.LAYER, 0), (EngineKind.HEAD, None)):
         quantizer = weight_quantizer(kind, precision)
         if not isinstance(quantizer, LinearBlockQuantizer):
@@ -169,8 +169,8 @@ def _prepare_attention(graph: ir.Graph, dtype: FloatType) -> None:
         names = ", ".join(str(value.name) for value in extra)
         raise UnsupportedModelError(
             "the canonical graph",
-            f"Attention takes {names} beside query, key, value and mask; TensorRT's parser drops "
-            "such inputs without a word; put lengths into the mask",
+            f"Attention takes {names} besides query, key, value and mask; TensorRT's parser "
+            "silently drops such inputs; put lengths into the mask",
         )
     if dtype == "float32":
         attention.attributes[DECOMPOSABLE] = ir.AttrInt64(DECOMPOSABLE, 1)
@@ -182,7 +182,7 @@ def _quantize_products(
     precision: PrecisionSpec,
     quantizers: Mapping[str, WeightQuantizer],
 ) -> None:
-    """Let the products of an engine of ``kind`` read quantised weights, in place."""
+    """Make the products of an engine of ``kind`` read quantised weights, in place."""
     products = products_by_weight(graph)
     for name, quantizer in quantizers.items():
         product = products[name]
@@ -192,7 +192,7 @@ def _quantize_products(
 
 
 def _dequantize_weight(graph: ir.Graph, product: ir.Node, quantizer: WeightQuantizer) -> None:
-    """MatMul(x, w) → MatMul(x, DequantizeLinear(codes of w, scales))."""
+    """Replace MatMul(x, w) by MatMul(x, DequantizeLinear(codes of w, scales))."""
     weight = product.inputs[1]
     assert weight is not None
     assert weight.name is not None
@@ -216,11 +216,11 @@ def _dequantize_weight(graph: ir.Graph, product: ir.Node, quantizer: WeightQuant
 def _quantize_activation(
     graph: ir.Graph, product: ir.Node, weight: str, precision: PrecisionSpec, choice: str
 ) -> None:
-    """MatMul(x, w) → MatMul(DequantizeLinear(QuantizeLinear(x)), w), one scale for all of x."""
+    """Quantise x of MatMul(x, w) with one scale, by QuantizeLinear and DequantizeLinear."""
     scale = initializer(graph, f"{weight}.{_ACTIVATION_SCALE}", precision.dtype, ())
     code = ir.DataType.FLOAT8E4M3FN if choice == "fp8" else ir.DataType.INT8
     zero_name = "activation_zero_point"
-    if zero_name not in graph.initializers:  # it also says what the codes are
+    if zero_name not in graph.initializers:  # its dtype determines that of the codes
         zero = ir.tensor(np.zeros((), code.numpy()), name=zero_name)
         graph.register_initializer(ir.val(zero_name, const_value=zero))
     zero_point = graph.initializers[zero_name]

@@ -1,8 +1,8 @@
-"""Traces an engine's torch module to its canonical graph: opset 24, standard operators only.
+"""Tracing of an engine's torch module to its canonical graph: opset 24, standard operators only.
 
-The canonical graph of a layer holds the ONNX operators TensorScatter and Attention; it is what
-every target is lowered from. Initialisers carry names, dtypes and shapes but no data: one trace
-serves all layers of a model.
+The canonical graph of a layer uses the ONNX operators TensorScatter and Attention; all targets are
+lowered from it. Initialisers have names, dtypes and shapes but no data, so one trace serves all
+layers of a model.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .lowering import parameters_as_inputs
 
 OPSET_VERSION = 24
 
-# Sizes of the traced example: all different and above 1, so that no two symbols are merged.
+# Sizes of the traced example: distinct and above 1, so that no two symbols are merged.
 _EXAMPLE_SIZES = {"B": 2, "S": 3, "T": 5, "R": 4}
 
 
 def trace_engine(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    """Return the canonical graph of an engine of ``kind``, checked, free of paths and doc strings.
+    """Return the checked canonical graph of an engine of ``kind``, without paths and doc strings.
 
-    Tensors are named as their roles, initialisers as the module's parameters. Parameters have no
-    data (``const_value`` is None). The same arguments give the same graph, byte for byte.
+    Tensors are named after their roles, initialisers after the module's parameters, which have no
+    data (``const_value`` is None). Equal arguments give equal graphs, byte for byte.
     """
     signature = canonical_signature(kind, model, dtype)
     module = engine_module(kind, model, getattr(torch, dtype), _symbolic_attention)
@@ -55,7 +55,8 @@ def trace_engine(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Mod
     traced = program.model
     _strip(traced, {name for name, _ in module.named_parameters()})
     _declare(traced.graph, signature)
-    _check(traced)
+    # Parameters have no data; onnx.checker accepts them as inputs.
+    onnx.checker.check_model(ir.to_proto(parameters_as_inputs(traced)), full_check=True)
     return traced
 
 
@@ -68,7 +69,7 @@ def _symbolic_attention(
     write_indices: Tensor,
     attention_mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``modules.cached_attention`` as the ONNX operators TensorScatter (axis 2) and Attention."""
+    """Express ``modules.cached_attention`` by the operators TensorScatter and Attention."""
 
     def scatter(cache: Tensor, update: Tensor) -> Tensor:
         return torch.onnx.ops.symbolic(
@@ -93,9 +94,9 @@ def _symbolic_attention(
 
 
 def _tell_apart(module: torch.nn.Module) -> None:
-    """Give each parameter a first element of its own; the rest stays untouched memory.
+    """Give each parameter a distinct first element; the rest stays untouched memory.
 
-    The exporter's optimiser merges initialisers of equal content, as fresh memory may well be.
+    The exporter's optimiser merges initialisers of equal content, which fresh memory often has.
     """
     for index, parameter in enumerate(module.parameters()):
         parameter.view(-1)[0] = index + 2
@@ -148,8 +149,3 @@ def _declare(graph: ir.Graph, signature: Signature) -> None:
             assert value.name == spec.name, (value.name, spec.name)
             assert value.dtype == dtype, (spec.name, value.dtype)
             value.shape = ir.Shape(spec.shape)
-
-
-def _check(traced: ir.Model) -> None:
-    """Run onnx.checker on the graph with its parameters declared as inputs: they have no data."""
-    onnx.checker.check_model(ir.to_proto(parameters_as_inputs(traced)), full_check=True)

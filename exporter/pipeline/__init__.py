@@ -1,4 +1,4 @@
-"""From a checkpoint, or a bundle with canonical engines, to a published bundle."""
+"""Pipelines from a checkpoint, or a bundle with canonical engines, to a published bundle."""
 
 from .exporting import export
 

@@ -1,4 +1,4 @@
-"""Makes one bundle of another's engines on a machine without torch: compiled, or rewritten."""
+"""Building of a bundle from another's engines, compiled or rewritten, without torch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .report import ExportReport
 
 
 def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportReport:
-    """Compile the canonical engines of ``config.bundle`` for ``config.target``.
+    """Compile the canonical engines of ``config.bundle`` for ``config.target``, or rewrite them.
 
-    The new bundle has the old one's schedule and tokenizer. It is the same as one exported for the
-    target with the same options and TensorRT library, but for a few bytes of plans: some of the
-    builder's tables are in the order in which its threads got there. Nothing is visible at the
-    output before all is built; what an interrupted build has finished is used by the next one.
+    The new bundle has the old one's schedule and tokenizer. It equals one exported for the target
+    with the same options and TensorRT library, except for a few bytes of plans that depend on the
+    order in which the builder's threads finish. The output becomes visible only when complete; an
+    interrupted build is resumed by the next one.
 
     Raises as ``plan_build``, before any work; EngineBuildError, naming the engine, if TensorRT
     can't build it; BundleError if another process is writing the same bundle.
@@ -38,11 +38,11 @@ def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportRep
 
 
 def plan_build(config: BuildConfig) -> BundlePlan:
-    """Open the bundle, hash every byte of it, and check everything; nothing is written.
+    """Open the bundle, hash all its files, and check all options; nothing is written.
 
     Raises MissingExtraError if TensorRT or onnx is not installed, else one SkipDecError with every
-    problem found: bundle, output, what TensorRT can't do with the model or on this machine. What
-    the plan lacks in disk space is its ``shortage``.
+    problem: bundle, output, and what TensorRT can't do with the model or on this machine. Missing
+    disk space is the plan's ``shortage``.
     """
     _require_modules(config)
     if not config.is_compiled:
@@ -85,7 +85,7 @@ def _require_modules(config: BuildConfig) -> None:
 
 
 def _plan_rewriting(config: BuildConfig) -> BundlePlan:
-    """The same weights and schedule for ONNX Runtime's operators; see ``plan_build``."""
+    """Plan the same weights and schedule on ONNX Runtime's operators; see ``plan_build``."""
     from ..graphs.expansion import expanded_precision
     from .engines import RewrittenEngines
 
@@ -120,8 +120,8 @@ def _check_kernels(source: EngineBundle) -> None:
     if source.manifest.kernels is None:
         raise UsageError(
             str(source.path),
-            f"has no operators of skipdec's to rewrite: its engines are for "
-            f"{source.manifest.target} as they are",
+            f"has no skipdec operators to rewrite: its engines already use "
+            f"{source.manifest.target}'s",
         )
 
 
@@ -130,14 +130,14 @@ def _rewriting_warnings(manifest: Manifest) -> Iterator[str]:
     if precision.dtype != "float32":
         yield (
             f"weights and cache of {precision.dtype} become float32, in which ONNX Runtime "
-            "computes on a CPU anyway: twice the file's size"
+            "computes on a CPU anyway; the file doubles in size"
         )
     if precision.kv_dtype not in (None, "float32"):
-        yield f"the KV cache of {precision.kv_dtype} becomes float32, as ONNX Runtime has it"
+        yield f"the KV cache of {precision.kv_dtype} becomes float32, as ONNX Runtime requires"
 
 
 def output_path(config: BuildConfig, source: EngineBundle) -> Path:
-    """``config.output``, else a directory here named after model, precision and target.
+    """Return ``config.output``, else a directory here named after model, precision and target.
 
     A float16 bundle of opt-1.3b, built with ``quantize="int4"`` for ``tensorrt``:
     ``opt-1.3b-fp16-int4-tensorrt.skipdec``. Rewritten, opt-1.3b-int8.skipdec becomes
@@ -151,18 +151,18 @@ def output_path(config: BuildConfig, source: EngineBundle) -> Path:
 
 def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
     if output.resolve() == source.path:
-        raise UsageError(str(output), "is the bundle that is read; choose another --output")
+        raise UsageError(str(output), "is the source bundle; choose another --output")
     check_target(output, force=force)
 
 
 def _check_migration(
     source: EngineBundle, migration: Migration | None, config: BuildConfig
 ) -> None:
-    """Raise UsageError if ranges are of other inputs than the canonical engines' products have."""
+    """Raise UsageError if the ranges migrate other factors than the canonical engines' weights."""
     asked = None if migration is None else migration.digest
     if source.manifest.source.get(MIGRATION) != asked:
         raise UsageError(
             str(config.ranges),
             f"and the weights of {source.path} are not migrated by the same factors; export with "
-            "--keep-canonical and these --ranges, or give the ranges that it was exported with",
+            "--keep-canonical and these --ranges, or pass the ranges that it was exported with",
         )

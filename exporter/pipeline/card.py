@@ -1,4 +1,4 @@
-"""The model card of a bundle: what it is, from what, at which schedule, and what that saves."""
+"""The model card of a bundle: its model, origin and schedule, and the savings from skipping."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
 from ..checkpoint.card import code, facts_table, model_card, structure
 
-_PROMPT_LENGTH, _NUM_TOKENS = 128, 64  # as `skipdec inspect` predicts for, where they fit
+_PROMPT_LENGTH, _NUM_TOKENS = 128, 64  # as in the predictions of `skipdec inspect`, if they fit
 
 
 def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
-    """Return README.md for the bundle of ``manifest``, its own schedule being ``schedule``.
+    """Return README.md for the bundle of ``manifest`` with the default ``schedule``.
 
     All figures follow from the manifest: equal bundles have equal cards.
     """
@@ -24,7 +24,7 @@ def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
         "precision": f"{precision.dtype}, weights {_quantization(manifest)}{_cache(manifest)}",
         "runs on": code(manifest.target) + _kernels(manifest),
         "exit schedule, as exported": code(format_schedule(schedule)),
-        "text prompts stand in": code(manifest.prompt_template or "{prompt}"),
+        "prompt template": code(manifest.prompt_template or "{prompt}"),
         "weights of": ", ".join(f"{key} {code(manifest.source[key])}" for key in manifest.source),
         "size": f"{sum(record.size for record in manifest.files) / 1e6:,.1f} MB",
         "made with": ", ".join(f"{key} {text}" for key, text in manifest.tool_versions.items()),
@@ -33,7 +33,7 @@ def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
         model,
         f"{name}, compiled layer by layer",
         (
-            "Engines for skipdec, one a decoder layer: each generated token runs only the layers "
+            "Engines for skipdec, one per decoder layer: each generated token runs only the layers "
             "that an exit schedule names (SkipDecode, arXiv:2307.02628).",
             facts_table((key, text) for key, text in facts.items() if text),
             _speed(manifest, schedule),
@@ -47,7 +47,7 @@ def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
 def _quantization(manifest: Manifest) -> str:
     precision = manifest.precision
     if precision.quantize == precision.head_quantize == "none":
-        return "as they are"
+        return "unquantised"
     return f"{precision.quantize} (head {precision.head_quantize})"
 
 
@@ -61,7 +61,7 @@ def _kernels(manifest: Manifest) -> str:
 
 
 def _speed(manifest: Manifest, schedule: ExitSchedule) -> str:
-    """Return depth and bytes read, of full depth and of the bundle's own schedule."""
+    """Return depth and bytes read at full depth and with the bundle's own schedule."""
     cost = CostModel(manifest)
     longest = manifest.model.max_seq_len
     tokens = max(2, min(_NUM_TOKENS, longest // 3))
@@ -76,9 +76,9 @@ def _speed(manifest: Manifest, schedule: ExitSchedule) -> str:
         for each in dict.fromkeys((full, schedule))
     )
     return (
-        f"One row, {prompt} + {tokens} tokens. Fewer bytes: what the steps after the prompt read "
-        "at full depth over what they read at the schedule. The speed-up of whole calls is lower; "
-        "`skipdec bench` measures it. What skipping costs in quality depends on how the weights "
-        "were tuned; `skipdec evaluate` shows it on your data.\n\n"
+        f"One row, {prompt} + {tokens} tokens. Fewer bytes: bytes read by the steps after the "
+        "prompt at full depth, divided by those at the schedule. The speed-up of whole calls is "
+        "lower; `skipdec bench` measures it. The loss of quality depends on how the weights were "
+        "tuned; `skipdec evaluate` measures it on your data.\n\n"
         + markdown_table(("schedule", "layers per token", "fewer bytes"), rows)
     )

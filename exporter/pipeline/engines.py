@@ -1,4 +1,4 @@
-"""Where a bundle's ONNX engines come from: built from a checkpoint, or kept by another bundle."""
+"""Sources of a bundle's ONNX engines: built from a checkpoint, or taken from another bundle."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from ..quantization.migration import MIGRATION, Migration, migrated_reader
 from .plan import EngineSource, PlannedEngine
 from .report import Stages
 
-_STOPPING = "interrupted: ends once this graph is traced; the signal again ends it at once"
+_STOPPING = "interrupted: stops once this graph is traced; a second signal stops immediately"
 
 
 class BundleEngines(EngineSource):
-    """The canonical engines that ``bundle`` keeps; they stay where they are.
+    """The canonical engines in ``bundle``, which stay there.
 
     Raises BundleError for a bundle that was exported without ``--keep-canonical``.
     """
@@ -44,16 +44,16 @@ class BundleEngines(EngineSource):
         self._engines = {engine.spec.name: engine for engine in canonical_engines(bundle)}
 
     def provenance(self) -> dict[str, str]:
-        """As the bundle's manifest has it."""
+        """Return the provenance in the bundle's manifest."""
         return self._source
 
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """The canonical engine: there are no others."""
+        """Return the canonical engine, the only form."""
         return self._engines[planned.name]
 
 
 class RewrittenEngines(EngineSource):
-    """The engines of ``bundle``, which have skipdec's operators, written anew in ``directory``."""
+    """The engines of ``bundle``, which use skipdec's operators, rewritten in ``directory``."""
 
     def __init__(self, bundle: EngineBundle, directory: Path) -> None:
         self.tool_versions = bundle.manifest.tool_versions | compiling_tool_versions()
@@ -62,20 +62,20 @@ class RewrittenEngines(EngineSource):
         self._specs = {spec.name: spec for spec in bundle.manifest.all_engines}
 
     def provenance(self) -> dict[str, str]:
-        """As the bundle's manifest has it."""
+        """Return the provenance in the bundle's manifest."""
         return self._bundle.manifest.source
 
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """Rewrite it: that takes less than finding out whether an interrupted run had."""
+        """Rewrite the engine; checking for a finished one would take longer."""
         return rewrite_engine(self._bundle, self._specs[planned.name], self._directory)
 
 
 class CheckpointEngines(EngineSource):
-    """Builds a checkpoint's engines in ``directory``, the weights migrated if there are factors.
+    """Builds a checkpoint's engines in ``directory``, with migrated weights if there are factors.
 
-    Opening it traces the canonical graph of each kind of engine in ``dtypes``, those of activations
-    that are asked for; all layers share one. Engines that ``journal`` knows, with the same content
-    key and intact files, are taken as they are.
+    The constructor traces the canonical graph of each kind of engine for each activation dtype in
+    ``dtypes``; all layers share one. Engines in ``journal`` with the same content key and intact
+    files are reused.
     """
 
     def __init__(
@@ -95,22 +95,22 @@ class CheckpointEngines(EngineSource):
         self._graphs = {}
         wanted = [(kind, dtype) for dtype in sorted(dtypes) for kind in EngineKind]
         with stages.stage("trace", len(wanted)), collection_paused():
-            from ..graphs import trace  # noqa: F401  (takes seconds, and signals need not wait)
+            from ..graphs import trace  # noqa: F401  (imported before signals are deferred: slow)
 
             for kind, dtype in wanted:
-                # Torch makes errors of its own of an interruption.
+                # Torch would replace the exception of an interruption by its own.
                 with interrupts_deferred(partial(stages.events.note, _STOPPING)):
                     self._graphs[kind, dtype] = _canonical_graph(kind, checkpoint.model, dtype)
                 stages.events.advance(str(kind))
         self._digests = {each: graph_digest(graph) for each, graph in self._graphs.items()}
 
     def provenance(self) -> dict[str, str]:
-        """Of the checkpoint, with the digest of the factors; hashes every tensor once."""
+        """Return the checkpoint's, with the digest of the factors; hashes every tensor once."""
         source = self._checkpoint.source()
         return source if self._migration is None else source | {MIGRATION: self._migration.digest}
 
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """Build it, unless an interrupted run had."""
+        """Build the engine unless the journal has it."""
         kind, index = planned.kind, planned.layer_index
         is_wide = target_of(form).has_float32_activations
         traced: tuple[EngineKind, FloatType] = (kind, "float32" if is_wide else precision.dtype)
@@ -144,7 +144,7 @@ class CheckpointEngines(EngineSource):
 
 @lru_cache(maxsize=2 * len(EngineKind))
 def _canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    """``trace_engine``, remembered: a model is often exported in several precisions in a row."""
+    """Return ``trace_engine``'s result, cached: models are often exported in several precisions."""
     from ..graphs.trace import trace_engine
 
     return trace_engine(kind, model, dtype)

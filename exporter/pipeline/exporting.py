@@ -1,4 +1,4 @@
-"""From a checkpoint to a published bundle: check, trace, build, verify, publish."""
+"""Export of a checkpoint to a published bundle: check, trace, build, verify, publish."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ HEAD_SIZE_MULTIPLE = 8
 def export(config: ExportConfig, events: Events | None = None) -> ExportReport:
     """Export ``config.model`` as a bundle, verified unless ``config.verify`` is off.
 
-    Equal configs give equal bundles, byte for byte, on machines alike. Nothing is visible at the
-    output before all has passed; what an interrupted export has built lies in ``.<name>.partial``
-    beside it and is used by the next one.
+    Equal configs give equal bundles, byte for byte, on similar machines. The output becomes visible
+    only when all stages have passed; the next run resumes an interrupted export from
+    ``.<name>.partial`` beside it.
 
     Raises, before any work, one error with every problem of config, model, checkpoint, schedule,
-    output and disk space; VerificationError if an engine does not compute what it should;
-    BundleError if another process is writing the same bundle.
+    output and disk space; VerificationError if an engine's results are wrong; BundleError if
+    another process is writing the same bundle.
     """
     require_extra("export", "skipdec export")
     from .run import run
@@ -55,11 +55,11 @@ def export(config: ExportConfig, events: Events | None = None) -> ExportReport:
 
 
 def plan_export(config: ExportConfig) -> BundlePlan:
-    """Open the checkpoint and check everything; nothing is written but the hub's own cache.
+    """Open the checkpoint and check everything; only the hub's own cache is written.
 
-    Raises one SkipDecError with every problem found: target, output, model, tensors, schedule, and
-    what TensorRT can't do with the model or on this machine. What the plan lacks in disk space is
-    its ``shortage``.
+    Raises one SkipDecError with every problem: target, output, model, tensors, schedule, and what
+    TensorRT can't do with the model or on this machine. Missing disk space is the plan's
+    ``shortage``.
     """
     problems = Problems("export")
     output = output_path(config)
@@ -122,7 +122,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
 
 
 def output_path(config: ExportConfig) -> Path:
-    """``config.output``, else a directory here named after model, precision and target.
+    """Return ``config.output``, else a directory here named after model, precision and target.
 
     >>> output_path(ExportConfig(model="facebook/opt-1.3b", dtype="float16")).name
     'opt-1.3b-fp16.skipdec'
@@ -132,7 +132,7 @@ def output_path(config: ExportConfig) -> Path:
 
 
 def _compilation(config: ExportConfig, model: ModelSpec) -> Compilation:
-    """How TensorRT will compile engines; MissingExtraError without the libraries of graphs."""
+    """Return TensorRT's options. Raises MissingExtraError without the export extra."""
     require_extra("export", f"skipdec export --target {config.target}")
     from ..building.compilation import plan_compilation
 
@@ -142,7 +142,7 @@ def _compilation(config: ExportConfig, model: ModelSpec) -> Compilation:
 def _verification(
     config: ExportConfig, output: Path, precision: PrecisionSpec
 ) -> VerificationRequest:
-    """Of the bundle before it is published."""
+    """Return the request to verify the bundle before it is published."""
     return VerificationRequest(
         kernels=config.own_kernels,
         directory=partial_path(output.resolve()),
@@ -166,8 +166,8 @@ def _check_kernels() -> None:
     if find_library() is None:
         raise EnvironmentMismatchError(
             "kernels",
-            "is skipdec, whose library was not compiled with this installation, so that nothing "
-            "here could verify or run the bundle; install skipdec again where there is a C++ "
+            "is skipdec, whose library was not compiled with this installation, so the bundle "
+            "could not be verified or run here; install skipdec again where there is a C++ "
             "compiler, or choose --kernels onnxruntime",
         )
 
@@ -177,7 +177,7 @@ def _check_head_size(model: ModelSpec) -> None:
         raise UnsupportedModelError(
             model.name,
             f"heads are {model.head_dim} wide; allowed: multiples of {HEAD_SIZE_MULTIPLE}, which "
-            "attention on a CPU asks for",
+            "attention on a CPU requires",
         )
 
 
@@ -185,7 +185,7 @@ def _schedule_warnings(schedule: ExitSchedule, checkpoint: Checkpoint) -> Iterat
     is_random = checkpoint.load_format == "dummy"
     if schedule.is_reduced and checkpoint.tuned_schedule is None and not is_random:
         yield (
-            "the checkpoint says nothing of having been tuned to skip layers: at reduced depth its "
+            "the checkpoint has no record of being tuned to skip layers: at reduced depth its "
             "texts will be poor; tune it first (skipdec tune), or leave out --schedule"
         )
 
@@ -198,5 +198,5 @@ def _precision_warnings(config: ExportConfig) -> Iterator[str]:
     if config.dtype == "float16" and "none" in config.quantizations:
         yield (
             "float16 has no CPU matrix kernels: float weights become float32 when loaded, twice "
-            "the file's size; --kernels skipdec keeps them as they are"
+            "the file's size; --kernels skipdec keeps them in float16"
         )

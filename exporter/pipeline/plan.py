@@ -1,4 +1,4 @@
-"""What an export or a build will do, as far as it can be known before any work starts."""
+"""The plan of an export or a build, as far as it is known before any work starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..building.engine import BuiltEngine
     from ..building.journal import Journal
 
-_GRAPH_BYTES = 1 << 16  # more than any engine's graph without weights
+_GRAPH_BYTES = 1 << 16  # upper bound of any engine's graph without weights
 _FIXED_SECONDS = 10.0  # imports and traces
 _SECONDS_PER_GIGAWEIGHT: dict[Quantization, float] = {  # measured on 2 cores, NVMe, page cache
     "none": 4.0,
@@ -46,16 +46,16 @@ _SECONDS_PER_GIGAWEIGHT: dict[Quantization, float] = {  # measured on 2 cores, N
     "int4": 8.0,
     "fp8": 8.0,
 }
-_PLAN_BYTES = 4 << 20  # of a plan, beside its weights: kernels for two profiles
+_PLAN_BYTES = 4 << 20  # per plan, besides its weights: kernels for two profiles
 _SECONDS_PER_PLAN = 0.5  # TensorRT-RTX; the full library times kernels and takes longer
 _ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | {"int4": 4, "float8_e4m3fn": 8}
 
 
 @dataclass(frozen=True)
 class PlannedEngine:
-    """An engine that will be built; ``size`` in bytes is that of its files, a little over.
+    """An engine to be built; ``size`` is a slight overestimate of its files' bytes.
 
-    TensorRT's engines have one plan for each of ``capacities``, or one in all if there are none.
+    TensorRT's engines have one plan for each of ``capacities``, or a single one if it is empty.
     """
 
     kind: EngineKind
@@ -65,35 +65,35 @@ class PlannedEngine:
 
     @property
     def name(self) -> str:
-        """``embed``, ``layer_000`` ..., ``head`` or ``candidates``."""
+        """Return ``embed``, ``layer_000`` ..., ``head`` or ``candidates``."""
         return engine_name(self.kind, self.layer_index)
 
 
 class EngineSource(ABC):
-    """Gives out ONNX engines, to several threads if need be.
+    """A thread-safe source of ONNX engines.
 
-    ``tool_versions``: of all that has a say in their bytes, or in those of plans made of them.
+    ``tool_versions``: of all tools that affect their bytes, or those of plans made from them.
     """
 
     tool_versions: dict[str, str]
 
     @abstractmethod
     def provenance(self) -> dict[str, str]:
-        """Where the weights come from, for the manifest."""
+        """Return the origin of the weights, for the manifest."""
 
     @abstractmethod
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """One engine, on disk, lowered as the entry ``form`` of ``TARGETS`` says."""
+        """Return one engine, on disk, lowered as the entry ``form`` of ``TARGETS`` says."""
 
 
 @dataclass(frozen=True)
 class BundlePlan:
-    """What an export or a build will do. ``canonical_size`` is 0 unless canonical engines are kept.
+    """The plan of an export or a build. ``canonical_size`` is 0 unless canonical engines are kept.
 
-    ``open_source`` gives the ONNX engines for the directory and journal of a run, ``origin`` says
-    where they come from. ``temporary_size`` is what is written on the way and deleted at the end;
-    ``compilation`` is None unless TensorRT compiles the engines; ``verification`` is what is
-    checked before the bundle is published.
+    ``open_source`` opens the source of ONNX engines for a run's directory and journal; ``origin``
+    describes it. ``temporary_size`` is written during the run and deleted at the end.
+    ``compilation`` is None unless TensorRT compiles the engines. ``verification`` is run before the
+    bundle is published.
     """
 
     output: Path
@@ -115,22 +115,22 @@ class BundlePlan:
 
     @property
     def form(self) -> str:
-        """How graphs are lowered: see ``Manifest.form``."""
+        """Return the lowering of graphs: see ``Manifest.form``."""
         return self.kernels or self.target
 
     @property
     def keeps_canonical(self) -> bool:
-        """Whether the bundle holds canonical engines, too."""
+        """Return True if the bundle also contains canonical engines."""
         return self.canonical_size > 0
 
     @property
     def size(self) -> int:
-        """Bytes of the bundle."""
+        """Return the bytes of the bundle."""
         return self.canonical_size + sum(engine.size for engine in self.engines)
 
     @property
     def shortage(self) -> str | None:
-        """What is lacking beside the output for all that will be written there, if anything is."""
+        """Return a message if the disk of the output lacks space for everything written."""
         unfinished = partial_path(self.output)
         parent = next(parent for parent in self.output.parents if parent.exists())
         written = sum(path.stat().st_size for path in unfinished.rglob("*") if path.is_file())
@@ -149,14 +149,14 @@ class BundlePlan:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values that one position of one row takes at full depth."""
+        """Return the bytes of keys and values per position of one row at full depth."""
         model, dtype = self.model, self.precision.kv_dtype or self.precision.dtype
         heads = 2 * model.num_layers * model.num_kv_heads
         return heads * kv_width(dtype, model) * ITEM_BYTES[dtype]
 
     @property
     def estimated_seconds(self) -> float:
-        """A rough guess, without download and verification."""
+        """Return a rough estimate, without download and verification."""
         rates = {
             EngineKind.EMBED: _SECONDS_PER_GIGAWEIGHT["none"],
             EngineKind.LAYER: _SECONDS_PER_GIGAWEIGHT[self.precision.quantize],
@@ -177,7 +177,7 @@ class BundlePlan:
 
 
 def bundle_path(config: QuantizationConfig, stem: str, dtype: FloatType) -> Path:
-    """``config.output``, else a directory here named after ``stem``, precision and target.
+    """Return ``config.output``, else a directory here named after ``stem``, precision and target.
 
     >>> config = QuantizationConfig(target="tensorrt", quantize="int4")
     >>> bundle_path(config, "opt-1.3b", "float16").name
@@ -197,7 +197,7 @@ def planned_engines(
     form: str,
     compilation: Compilation | None = None,
 ) -> tuple[PlannedEngine, ...]:
-    """The engines of a bundle in the manifest's order, with the size of their files in bytes."""
+    """Return the engines of a bundle in the manifest's order, with the size of their files."""
     sizes = {kind: _planned_size(kind, model, precision, form) for kind in EngineKind}
 
     def planned(kind: EngineKind, index: int | None = None) -> PlannedEngine:

@@ -1,4 +1,4 @@
-"""What an export or a build did, its stages and its memory; never part of a bundle."""
+"""The report of an export or a build, its stages and its peak memory; not part of a bundle."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _INTERVAL_SECONDS = 0.02
 
 
 class EngineReport(FrozenModel):
-    """One engine: its files' size in bytes and how long it took."""
+    """One engine: its files' size in bytes and its build time."""
 
     name: str
     size: int
     seconds: float
     resumed: bool = Field(description="finished by an earlier, interrupted run")
-    plans: tuple[PlanReport, ...] = Field(default=(), description="TensorRT's, a KV capacity each")
+    plans: tuple[PlanReport, ...] = Field(default=(), description="TensorRT's, one per KV capacity")
 
     @property
     def summary(self) -> str:
-        """Megabytes and seconds, e.g. ``12.6 MB    0.31 s``."""
-        how = "as it was left" if self.resumed else f"{self.seconds:7.2f} s"
+        """Return megabytes and seconds, e.g. ``12.6 MB    0.31 s``."""
+        how = "reused" if self.resumed else f"{self.seconds:7.2f} s"
         return f"{self.size / 1e6:10,.1f} MB {how}"
 
 
 class ExportReport(FrozenModel):
-    """A finished export or build. Sizes in bytes, times in seconds."""
+    """A finished export or build; sizes in bytes, times in seconds."""
 
     output: Path
     digest: str = Field(description="of the bundle's manifest")
@@ -68,12 +68,12 @@ class ExportReport(FrozenModel):
 
     @property
     def seconds(self) -> float:
-        """All stages together."""
+        """Return the duration of all stages."""
         return sum(self.stage_seconds.values())
 
 
 class Stages:
-    """Announces the stages of one run and keeps how long each took, in seconds."""
+    """Announces the stages of one run and records their durations in seconds."""
 
     def __init__(self, events: Events) -> None:
         self.events = events
@@ -81,9 +81,9 @@ class Stages:
 
     @contextmanager
     def stage(self, stage: Stage, items: int | None = None) -> Iterator[None]:
-        """Run a ``with`` block as ``stage``, which has ``items`` steps; say how long it took.
+        """Run a ``with`` block as ``stage`` with ``items`` steps, and report its duration.
 
-        Raises Interrupted if a signal came before that nobody has acted on.
+        Raises Interrupted if a signal has been received but not handled.
         """
         raise_if_interrupted()
         title = _TITLES[stage]
@@ -95,9 +95,9 @@ class Stages:
 
 
 class PeakMemory:
-    """Samples RssAnon, i.e. memory without mapped files, while the ``with`` block runs.
+    """Samples RssAnon (memory without mapped files) while the ``with`` block runs.
 
-    ``peak`` is the largest value seen, in bytes; 0 where the system has no /proc.
+    ``peak`` is the largest value seen, in bytes; 0 on a system without /proc.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""From a plan to a published bundle: build every engine, or resume, then verify and publish."""
+"""Execution of a plan: build or resume every engine, verify, and publish the bundle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     config: QuantizationConfig,
     events: Events | None,
 ) -> ExportReport:
-    """Make the plan and do it. Nothing is visible at its output before all has passed."""
+    """Make and execute the plan. The output becomes visible only when all stages have passed."""
     stages = Stages(events or Events())
     with PeakMemory() as memory:
         with stages.stage("check", 1):
@@ -55,15 +55,15 @@ def run(
             reports = building.run(config.jobs)
             verification = None
             if plan.verification is not None:
-                # With its canonical engines, kept or not: the CPU runs those.
+                # With its canonical engines, even if they are not kept: the CPU runs those.
                 writer.stage(building.manifest(canonical=True), schedule, plan.tokenizer)
                 with stages.stage("verify"):
                     verification = process.run_verification(
                         plan.verification, stages.events, verifier
                     )
             manifest = building.manifest(canonical=plan.keeps_canonical)
-            with stages.stage("publish", 1), Interruption():  # begun, it is finished
-                with suppress(ModuleNotFoundError):  # huggingface_hub: building does without
+            with stages.stage("publish", 1), Interruption():  # once begun, it is completed
+                with suppress(ModuleNotFoundError):  # huggingface_hub, which builds may lack
                     replace_file(writer.directory / CARD_NAME, bundle_card(manifest, plan.schedule))
                 bundle = writer.publish(manifest, schedule, plan.tokenizer)
     return ExportReport(
@@ -85,14 +85,14 @@ def run(
 
 
 def _verifier(plan: BundlePlan) -> AbstractContextManager[Worker | None]:
-    """The process that will verify, if any: its imports take as long as tracing, and go beside."""
+    """Start the verifying process, if any, while graphs are traced: its imports take as long."""
     if plan.verification is None:
         return nullcontext()
     return process.start_verifier(plan.model, plan.verification.verify_memory)
 
 
 class _Building:
-    """Builds the engines of ``plan`` in ``directory``; traces graphs first, if there are any to."""
+    """Builds the engines of ``plan`` in ``directory``, after tracing graphs if necessary."""
 
     def __init__(self, plan: BundlePlan, directory: Path, stages: Stages) -> None:
         self._plan = plan
@@ -109,8 +109,8 @@ class _Building:
     def run(self, jobs: int) -> tuple[EngineReport, ...]:
         """Build all engines, ``jobs`` at once; reports are in the manifest's order.
 
-        An error or a KeyboardInterrupt starts no further engine; of those under way, TensorRT's
-        builders are stopped and the rest are finished.
+        After an error or a KeyboardInterrupt no further engine is started. TensorRT's running
+        builders are stopped; other engines in progress are finished.
         """
         plan, reports = self._plan, {}
         with self._stages.stage("build", len(plan.engines)):
@@ -142,7 +142,7 @@ class _Building:
         return engine, report
 
     def manifest(self, *, canonical: bool) -> Manifest:
-        """What the bundle holds, with canonical engines as well where ``canonical`` is true."""
+        """Return the bundle's manifest, including canonical engines if ``canonical`` is true."""
         plan = self._plan
         engines = [self._engines[planned.name] for planned in plan.engines]
         kept = [each.canonical for each in engines if canonical and each.canonical is not None]
@@ -170,12 +170,12 @@ class _Building:
         ).with_digest()
 
 
-class _Cancelled(Exception):  # noqa: N818  (not an error: somebody else's error ends the run)
-    """Ends a build whose result nobody waits for."""
+class _Cancelled(Exception):  # noqa: N818  (not an error: another engine's error ends the run)
+    """Ends a build whose result is no longer needed."""
 
 
 def _unless(cancelled: Event, on_progress: OnPlanProgress) -> OnPlanProgress:
-    """``on_progress``, raising _Cancelled in its place once ``cancelled`` is set."""
+    """Return ``on_progress``, but raise _Cancelled once ``cancelled`` is set."""
 
     def report(plan: str, phase: str, step: int, steps: int) -> None:
         if cancelled.is_set():
@@ -188,10 +188,10 @@ def _unless(cancelled: Event, on_progress: OnPlanProgress) -> OnPlanProgress:
 def _run_jobs(
     work: Callable[[T], R], items: Sequence[T], jobs: int, cancelled: Event
 ) -> Iterator[R]:
-    """Do ``work`` on every item, ``jobs`` at once, and yield the results as they come.
+    """Call ``work`` on every item, ``jobs`` at once, and yield the results as they complete.
 
-    When one fails, or the caller stops, no further item is begun and ``cancelled`` is set for
-    those under way.
+    If one fails, or the caller stops, no further item is started, and ``cancelled`` is set for
+    those in progress.
     """
     if jobs == 1:
         yield from map(work, items)

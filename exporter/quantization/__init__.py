@@ -1,1 +1,1 @@
-"""Weights and activations in few bits."""
+"""Quantisation of weights and activations."""

@@ -1,8 +1,8 @@
-"""Quantised weights for the ONNX operator DequantizeLinear, the form that TensorRT takes.
+"""Quantised weights for the ONNX operator DequantizeLinear, as TensorRT uses it.
 
-All are symmetric, keep the weight's shape [K, N], and have scales in the engine's own float type,
-in which TensorRT multiplies. Scales are rounded to it before codes are made, so that rounding costs
-next to nothing. numpy only.
+All forms are symmetric, keep the weight's shape [K, N], and have scales in the engine's own float
+type, in which TensorRT multiplies. Scales are rounded to it before codes are computed, so this
+rounding costs almost nothing. numpy only.
 """
 
 from __future__ import annotations
@@ -12,32 +12,33 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+from typing_extensions import override
 
 from ...engines.manifest import EngineKind, FloatType, PrecisionSpec
 from ...engines.memory import Array
 from .quantize import FloatArray, WeightQuantizer, column_blocks, finite, quantization
 
-FLOAT8_MAXIMUM = 448.0  # of e4m3fn
+FLOAT8_MAXIMUM = 448.0  # largest e4m3fn value
 INT8_MAXIMUM = 127
 INT4_MAXIMUM = 7
 
 
 @dataclass(frozen=True)
 class LinearChannelQuantizer(WeightQuantizer):
-    """int8, one scale per output channel (column): DequantizeLinear with axis 1.
+    """int8 with one scale per output channel (column): DequantizeLinear with axis 1.
 
-    ``scale[n] = max|w[:, n]| / 127``. Worked: the column (-1.0, 0.5, 0.3) has scale 1/127 and
+    ``scale[n] = max|w[:, n]| / 127``. Example: the column (-1.0, 0.5, 0.3) has scale 1/127 and
     codes (-127, 64, 38).
     """
 
     dtype: FloatType
 
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """``quantized`` int8 [K, N] and ``scale`` [N]."""
+        """Return ``quantized`` int8 [K, N] and ``scale`` [N]."""
         return {"quantized": ("int8", shape), "scale": (self.dtype, shape[1:])}
 
+    @override
     def encode(self, weight: Array) -> dict[str, Array]:
-        """See the class."""
         quantized = np.empty(weight.shape, np.int8)
         scale = np.empty(weight.shape[1], self.dtype)
         for columns, block in column_blocks(weight):
@@ -47,15 +48,15 @@ class LinearChannelQuantizer(WeightQuantizer):
         return {"quantized": quantized, "scale": scale}
 
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
-        """``quantized * scale``."""
+        """Return ``quantized * scale``."""
         return np.multiply(tensors["quantized"], tensors["scale"].astype(np.float32))
 
 
 @dataclass(frozen=True)
 class LinearBlockQuantizer(WeightQuantizer):
-    """int4 or int8, one scale per ``block_size`` inputs of a column: axis 0 and a block size.
+    """int4 or int8 with one scale per ``block_size`` inputs of a column: axis 0, block_size.
 
-    Worked, 4 bits: the block (0.4, -1.0, 0.25) has scale 1/7 and codes (3, -7, 2).
+    Example, 4 bits: the block (0.4, -1.0, 0.25) has scale 1/7 and codes (3, -7, 2).
     ``block_size`` divides K.
     """
 
@@ -65,17 +66,17 @@ class LinearBlockQuantizer(WeightQuantizer):
 
     @property
     def maximum(self) -> int:
-        """Largest quantised magnitude."""
+        """Return the largest quantised magnitude."""
         return INT4_MAXIMUM if self.bits == 4 else INT8_MAXIMUM
 
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """``quantized`` int4 or int8 [K, N] and ``scale`` [K / block_size, N]."""
+        """Return ``quantized`` int4 or int8 [K, N] and ``scale`` [K / block_size, N]."""
         in_size, out_size = shape
         scale_shape = (in_size // self.block_size, out_size)
         return {"quantized": (f"int{self.bits}", shape), "scale": (self.dtype, scale_shape)}
 
     def encode(self, weight: Array) -> dict[str, Array]:
-        """See the class; int4 as ``ml_dtypes.int4``, an element a byte."""
+        """Quantise in blocks; int4 is returned as ``ml_dtypes.int4``, one byte per element."""
         in_size, _ = weight.shape
         assert in_size % self.block_size == 0, (in_size, self.block_size)
         (_, shape), (_, scale_shape) = self.layout(weight.shape).values()
@@ -89,23 +90,23 @@ class LinearBlockQuantizer(WeightQuantizer):
         return {"quantized": quantized, "scale": scale}
 
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
-        """``quantized * scale``."""
+        """Return ``quantized * scale``."""
         scale = np.repeat(tensors["scale"].astype(np.float32), self.block_size, axis=0)  # [K, N]
         return np.multiply(tensors["quantized"].astype(np.float32), scale)
 
 
 @dataclass(frozen=True)
 class Float8Quantizer(WeightQuantizer):
-    """fp8 (e4m3), one scale for the whole weight: max|w| maps to 448, the largest value."""
+    """fp8 (e4m3) with one scale per weight: max|w| maps to 448, the largest value."""
 
     dtype: FloatType
 
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """``quantized`` float8_e4m3fn [K, N] and ``scale``, a scalar."""
+        """Return ``quantized`` float8_e4m3fn [K, N] and ``scale``, a scalar."""
         return {"quantized": ("float8_e4m3fn", shape), "scale": (self.dtype, ())}
 
+    @override
     def encode(self, weight: Array) -> dict[str, Array]:
-        """See the class."""
         peaks = [np.abs(block).max() for _, block in column_blocks(weight)]
         scale = _scales(np.array(peaks, np.float32), 0, FLOAT8_MAXIMUM, self.dtype)  # []
         quantized = np.empty(weight.shape, ml_dtypes.float8_e4m3fn)
@@ -116,12 +117,12 @@ class Float8Quantizer(WeightQuantizer):
         return {"quantized": quantized, "scale": scale}
 
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
-        """``quantized * scale``."""
+        """Return ``quantized * scale``."""
         return np.multiply(tensors["quantized"].astype(np.float32), np.float32(tensors["scale"]))
 
 
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
-    """The quantiser of the products of an engine of ``kind``; None leaves them float."""
+    """Return the quantiser of the products of an engine of ``kind``; None leaves them float."""
     match choice := quantization(kind, precision):
         case "none":
             return None
@@ -136,7 +137,7 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
 
 
 def _scales(weights: FloatArray, axis: int, maximum: float, dtype: FloatType) -> Array:
-    """``max|weights| / maximum`` along ``axis``; 1 where that is nothing in ``dtype``."""
+    """Return ``max|weights| / maximum`` along ``axis``, or 1 where it underflows in ``dtype``."""
     peaks = finite(np.abs(weights).max(axis=axis))
     scales = (peaks / np.float32(maximum)).astype(dtype)
     return np.where(scales == 0, np.ones_like(scales), scales)

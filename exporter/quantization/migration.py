@@ -1,8 +1,8 @@
 """Migration of outliers from activations into weights (SmoothQuant, arXiv 2211.10438, section 4).
 
-For a product x @ W and one factor s per input channel, (x / s) @ (diag(s) W) is the same product.
-The tensors that make x are divided by s in its place, so that nothing is left to be done at run
-time; which they are is the family's to say: ``Architecture.migration_sites``.
+For a product x @ W and a factor s per input channel, (x / s) @ (diag(s) W) is the same product.
+Instead of x, the tensors that produce x are divided by s, so nothing remains to be done at run
+time. The family names these tensors: ``Architecture.migration_sites``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ...engines.memory import Array
 from ..architecture.architecture import architecture_of, engine_parameters
 from ..architecture.weights import TensorReader, engine_name
 
-MIGRATION = "migration"  # among a manifest's ``source``: the digest of the factors
+MIGRATION = "migration"  # key in a manifest's ``source`` of the factors' digest
 
 Factors = Mapping[str, Sequence[float]]
-"""s of the input channels of products, by the names of their weights."""
+"""Factors s of the input channels of products, by the names of their weights."""
 
 _Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -38,15 +38,15 @@ class Migration(FrozenModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content."""
+        """Return the SHA-256 of the content."""
         return json_digest(self.model_dump(mode="json"))
 
     def of(self, engine: str) -> Factors:
-        """The factors of one engine, empty if there are none."""
+        """Return the factors of one engine; empty if it has none."""
         return self.head if engine == engine_name(EngineKind.HEAD) else self.layers.get(engine, {})
 
     def problems(self, model: ModelSpec) -> Iterator[str]:
-        """Factors that ``model`` can't take: of other engines, products or widths."""
+        """Yield the factors that do not fit ``model``: wrong engines, products or widths."""
         engines = [(EngineKind.LAYER, index) for index in range(model.num_layers)]
         names = {engine_name(kind, index) for kind, index in engines}
         if unknown := sorted(self.layers.keys() - names):
@@ -62,9 +62,9 @@ def migrated_reader(
     layer_index: int | None,
     model: ModelSpec,
 ) -> TensorReader:
-    """The tensors of one engine with ``factors`` applied, one at a time as they are read.
+    """Return a reader of one engine's tensors that applies ``factors`` to each tensor it reads.
 
-    For this engine alone: a head that is tied to the embedding has factors, the embedding none.
+    For this engine alone: a head tied to the embedding has factors, the embedding has none.
     """
     if not factors:
         return reader
@@ -80,7 +80,7 @@ def migrated_reader(
 
 
 def fixed_inputs(kind: EngineKind, model: ModelSpec) -> dict[str, str]:
-    """The products of an engine of ``kind`` whose inputs no factor can divide, with the reason."""
+    """Return the products of an engine of ``kind`` that no factor fits, with the reason."""
     layer_index = 0 if kind is EngineKind.LAYER else None
     sites = architecture_of(model).migration_sites(kind, model, layer_index)
     return {product: site.fixed for product, site in sites.items() if site.fixed is not None}
@@ -104,21 +104,21 @@ def _engine_problems(
 
 @dataclass
 class _Scales:
-    """Of a stored tensor [out, in] or [out]: multiply ``columns``, divide ``rows``."""
+    """Factors for a stored tensor [out, in] or [out]: multiply ``columns``, divide ``rows``."""
 
     rows: NDArray[np.float32] | None = field(default=None)
     columns: NDArray[np.float32] | None = field(default=None)
 
 
 class _MigratedReader:
-    """A TensorReader whose tensors are all float32, as factors need, whatever is stored."""
+    """A TensorReader that returns float32 tensors, as factors need, whatever is stored."""
 
     def __init__(self, reader: TensorReader, scales: Mapping[str, _Scales]) -> None:
         self._reader = reader
         self._scales = scales
 
     def read(self, name: str) -> Array:
-        """The tensor, in memory of its own where factors apply."""
+        """Return the tensor, as a copy if factors apply."""
         array = self._reader.read(name)
         if (scales := self._scales.get(name)) is None:
             return array.astype(np.float32, copy=False)

@@ -1,7 +1,7 @@
-"""Weights in the order in which skipdec's kernels read them.
+"""Quantised weights in the layout that skipdec's kernels read.
 
-Codes and scales are those of the quantisers for ONNX Runtime, ``plain``, so that a bundle can be
-rewritten for its operators without the checkpoint. numpy only.
+Codes and scales equal those of ONNX Runtime's quantisers (``plain``), so a bundle can be rewritten
+for its operators without the checkpoint. numpy only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import ml_dtypes  # noqa: F401  (numpy learns of bfloat16)
+import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
+from typing_extensions import override
 
 from ...engines.kernels.packing import (
     BLOCK_COLUMNS,
@@ -37,7 +38,7 @@ from .quantize import (
     finite,
 )
 
-INT4_BLOCK_SIZES = (32, 64, 128)  # that BlockLinear4 takes
+INT4_BLOCK_SIZES = (32, 64, 128)  # supported by BlockLinear4
 HalfType = Literal["float16", "bfloat16"]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
@@ -45,10 +46,10 @@ _WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD)
 
 
 class PackedQuantizer(WeightQuantizer):
-    """Makes the tensors of one of skipdec's operators, in the order of its inputs.
+    """Produces the tensors of one of skipdec's operators, in the order of its inputs.
 
-    The first axis of each goes with the columns of the weight, so that a weight is packed in
-    pieces, whole blocks of columns at a time.
+    The first axis of each tensor follows the columns of the weight, so a weight is packed in
+    pieces of whole blocks of columns.
     """
 
     operator: ClassVar[str]
@@ -59,19 +60,19 @@ class PackedQuantizer(WeightQuantizer):
 
     @abstractmethod
     def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        """The tensors of ``plain``, of a weight [K, N] of ``shape``; "" without one: the weight."""
+        """Return the tensors of ``plain`` for a weight [K, N]; without one, the weight as ""."""
 
     @property
     @abstractmethod
     def plain(self) -> WeightQuantizer | None:
-        """What makes the same codes for ONNX Runtime; None: its product takes the weight itself."""
+        """Return ONNX Runtime's quantiser with the same codes; None if its weight is float."""
 
     def attributes(self, shape: tuple[int, int]) -> dict[str, int]:
-        """What the operator is told beside its tensors."""
+        """Return the operator's attributes."""
         return {}
 
+    @override
     def encode(self, weight: Array) -> dict[str, Array]:
-        """See WeightQuantizer."""
         in_size, out_size = weight.shape
         tensors = {
             name: np.empty(shape, dtype)
@@ -84,8 +85,8 @@ class PackedQuantizer(WeightQuantizer):
                 tensors[name][start : ends[name]] = part
         return tensors
 
+    @override
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
-        """See WeightQuantizer."""
         unpacked = self.unpack(tensors, shape)
         if self.plain is None:
             return unpacked[""].astype(np.float32)
@@ -100,7 +101,7 @@ class PackedChannelQuantizer(PackedQuantizer):
     plain = ChannelQuantizer()
 
     def layout(self, shape: tuple[int, int]) -> Layout:
-        """``quantized`` int8 [Np/16, Kp/4, 16, 4], ``scale`` float32 [N], ``offset`` int32 [N]."""
+        """Return int8 codes [Np/16, Kp/4, 16, 4], float32 ``scale`` and int32 ``offset`` [N]."""
         in_size, out_size = shape
         depth = -(-in_size // INT8_DEPTH_MULTIPLE) * INT8_DEPTH_MULTIPLE // INT8_DEPTH_STEP
         blocks = -(-out_size // BLOCK_COLUMNS)
@@ -110,14 +111,14 @@ class PackedChannelQuantizer(PackedQuantizer):
             "offset": ("int32", (out_size,)),
         }
 
+    @override
     def pack(self, weight: Array) -> dict[str, Array]:
-        """See PackedQuantizer."""
         plain = self.plain.encode(weight)
         packed, offset = pack_int8(plain["quantized"])
         return {"quantized": packed, "scale": plain["scale"], "offset": offset}
 
+    @override
     def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        """See PackedQuantizer."""
         return {
             "quantized": unpack_int8(tensors["quantized"], shape),
             "scale": np.asarray(tensors["scale"]),
@@ -128,8 +129,8 @@ class PackedChannelQuantizer(PackedQuantizer):
 class PackedInt4Quantizer(PackedQuantizer):
     """int4 for the operator BlockLinear4: ``BlockQuantizer``'s codes and scales, packed.
 
-    Scales are bfloat16: as few bytes as float16, and the range of float32, so that weights of any
-    magnitude are represented alike; since codes are made from the rounded scale, its eight bits
+    Scales are bfloat16: as small as float16, with the range of float32, so weights of any magnitude
+    are represented equally well. Because codes are computed from the rounded scale, its eight bits
     cost less than a fiftieth of a step at the largest element of a block and nothing elsewhere.
     ``block_size`` is one of ``INT4_BLOCK_SIZES``.
     """
@@ -140,15 +141,15 @@ class PackedInt4Quantizer(PackedQuantizer):
 
     @property
     def plain(self) -> BlockQuantizer:
-        """See PackedQuantizer: with its tensors MatMulNBits computes the same."""
+        """Return the quantiser with which MatMulNBits computes the same."""
         return BlockQuantizer(4, self.block_size, "bfloat16")
 
+    @override
     def attributes(self, shape: tuple[int, int]) -> dict[str, int]:
-        """See PackedQuantizer."""
         return {"N": shape[1], "block_size": self.block_size}
 
     def layout(self, shape: tuple[int, int]) -> Layout:
-        """``quantized`` uint8 [Np/16, Kp/8, 16, 4] and ``scale`` bfloat16 [Np/16, blocks, 16]."""
+        """Return uint8 codes [Np/16, Kp/8, 16, 4] and bfloat16 ``scale`` [Np/16, blocks, 16]."""
         in_size, out_size = shape
         blocks, panels = -(-in_size // self.block_size), -(-out_size // BLOCK_COLUMNS)
         depth = blocks * self.block_size // 8
@@ -157,53 +158,53 @@ class PackedInt4Quantizer(PackedQuantizer):
             "scale": ("bfloat16", (panels, blocks, BLOCK_COLUMNS)),
         }
 
+    @override
     def pack(self, weight: Array) -> dict[str, Array]:
-        """See PackedQuantizer."""
         plain = self.plain.encode(weight)
         quantized, scale = pack_int4(plain["quantized"], plain["scale"])
         return {"quantized": quantized, "scale": scale}
 
+    @override
     def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        """See PackedQuantizer."""
         quantized, scale = unpack_int4(tensors["quantized"], tensors["scale"], shape[1])
         return {"quantized": quantized, "scale": scale}
 
 
 @dataclass(frozen=True)
 class HalfQuantizer(PackedQuantizer):
-    """Weights of 16 bits, rounded to ``dtype``, for HalfLinear."""
+    """16-bit weights, rounded to ``dtype``, for HalfLinear."""
 
     dtype: HalfType
 
     operator = "HalfLinear"
     plain = None
 
+    @override
     def attributes(self, shape: tuple[int, int]) -> dict[str, int]:
-        """See PackedQuantizer."""
         return {"N": shape[1]}
 
     def layout(self, shape: tuple[int, int]) -> Layout:
-        """``packed`` [Np/16, K, 16]."""
+        """Return ``packed`` [Np/16, K, 16]."""
         in_size, out_size = shape
         blocks = -(-out_size // BLOCK_COLUMNS)
         return {"packed": (self.dtype, (blocks, in_size, BLOCK_COLUMNS))}
 
+    @override
     def pack(self, weight: Array) -> dict[str, Array]:
-        """See PackedQuantizer."""
         rounded = weight.astype(self.dtype)
         finite(np.abs(rounded).max(axis=0).astype(np.float32))
         return {"packed": pack_half(rounded)}
 
+    @override
     def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        """See PackedQuantizer."""
         return {"": unpack_half(tensors["packed"], shape[1])}
 
 
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
-    """The quantiser of the products of an engine of ``kind``; None leaves them float32.
+    """Return the quantiser of the products of an engine of ``kind``; None leaves them float32.
 
-    Blocks of int8, and of int4 in a size or at an accuracy that BlockLinear4 has not, are left to
-    ONNX Runtime.
+    int8 blocks, and int4 blocks with a size or accuracy that BlockLinear4 lacks, run on ONNX
+    Runtime's operators.
     """
     match quantize.weight_quantizer(kind, precision):
         case None if precision.dtype != "float32" and kind in _WITH_PRODUCTS:

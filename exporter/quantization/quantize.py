@@ -1,7 +1,7 @@
-"""Quantised weights: how they are made, what they stand for, and the exact int8 product.
+"""Quantised weights and their dequantisation, and the exact int8 product.
 
-numpy only, no graph: ``graphs/products.py`` builds the nodes that use these tensors, and the
-verification recomputes them with the functions here.
+numpy only, no graph: ``graphs/products.py`` builds the nodes that use these tensors, and
+verification recomputes them with these functions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import EngineKind, FloatType, PrecisionSpec, Quantization
@@ -21,50 +22,50 @@ from ...engines.targets import target_of
 
 FloatArray = NDArray[np.float32]
 
-ACTIVATION_ZERO_POINT = 128  # activations are uint8: int8 ones fall to a kernel 40 times slower
+ACTIVATION_ZERO_POINT = 128  # for uint8 activations; int8 ones use a kernel 40 times slower
 ACTIVATION_MAXIMUM = 127
 WEIGHT_MAXIMUM = 127
 
-_BLOCK_ELEMENTS = 1 << 22  # columns are quantised this many weights at a time: 16 MiB of float32
+_BLOCK_ELEMENTS = 1 << 22  # weights quantised at a time: 16 MiB of float32
 
 
 class WeightQuantizer(ABC):
-    """Turns a weight [K, N] (in, out) into the tensors that a quantised product reads."""
+    """Converts a weight [K, N] (in, out) to the tensors that a quantised product reads."""
 
     @abstractmethod
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Dtype and shape of every tensor made of a weight of ``shape``, by tensor name."""
+        """Return dtype and shape of every tensor for a weight of ``shape``, by tensor name."""
 
     @abstractmethod
     def encode(self, weight: Array) -> dict[str, Array]:
-        """Quantise ``weight`` [K, N], float16 or float32; memory: the result and one block.
+        """Quantise ``weight`` [K, N], float16 or float32; needs memory for the result and a block.
 
         Raises CheckpointError if a weight is not finite.
         """
 
     @abstractmethod
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
-        """The float32 weight [K, N], of ``shape``, that ``tensors`` stand for."""
+        """Return the float32 weight [K, N], of ``shape``, that ``tensors`` represent."""
 
     def dequantized(self, weight: Array) -> FloatArray:
-        """``weight`` [K, N] as its quantised form represents it."""
+        """Return ``weight`` [K, N] as its quantised form represents it."""
         return self.decode(self.encode(weight), weight.shape)
 
 
 @dataclass(frozen=True)
 class ChannelQuantizer(WeightQuantizer):
-    """int8, symmetric, one scale per output channel (column), for int8 (W8A8) products.
+    """Symmetric int8 with one scale per output channel (column), for int8 (W8A8) products.
 
-    ``scale[n] = max|w[:, n]| / 127``. Worked: the column (-1.0, 0.5, 0.3) has scale 1/127 and
-    quantises to (-127, 64, 38).
+    ``scale[n] = max|w[:, n]| / 127``. Example: the column (-1.0, 0.5, 0.3) has scale 1/127 and
+    codes (-127, 64, 38).
     """
 
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """``quantized`` int8 [K, N] and ``scale`` float32 [N]."""
+        """Return ``quantized`` int8 [K, N] and ``scale`` float32 [N]."""
         return {"quantized": ("int8", shape), "scale": ("float32", shape[1:])}
 
+    @override
     def encode(self, weight: Array) -> dict[str, Array]:
-        """See the class."""
         quantized = np.empty(weight.shape, np.int8)
         scale = np.empty(weight.shape[1], np.float32)
         for columns, block in column_blocks(weight):
@@ -75,39 +76,39 @@ class ChannelQuantizer(WeightQuantizer):
         return {"quantized": quantized, "scale": scale}
 
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
-        """``quantized * scale``."""
+        """Return ``quantized * scale``."""
         return np.multiply(tensors["quantized"], tensors["scale"], dtype=np.float32)
 
 
 @dataclass(frozen=True)
 class BlockQuantizer(WeightQuantizer):
-    """int4 or int8, symmetric, one scale per ``block_size`` inputs of a column: MatMulNBits.
+    """Symmetric int4 or int8 with one scale per ``block_size`` inputs of a column: MatMulNBits.
 
-    Layout of the operator: ``quantized`` uint8 [N, blocks, block_size * bits / 8], low nibble
-    first, zero point ``2 ** (bits - 1)``; ``scale`` [N, blocks]. The element of largest magnitude
-    maps to the lowest code, so all codes are used. Scales are rounded to ``scale_type`` before
-    codes are made. Worked, 4 bits: the block (0.5, -1.0, 0.25) has scale -1.0 / -8 = 0.125 and
-    codes (12, 0, 10).
+    The operator's layout: ``quantized`` uint8 [N, blocks, block_size * bits / 8], low nibble first,
+    zero point ``2 ** (bits - 1)``; ``scale`` [N, blocks]. The element of largest magnitude maps to
+    the lowest code, so all codes are used. Scales are rounded to ``scale_type`` before codes are
+    computed. Example, 4 bits: the block (0.5, -1.0, 0.25) has scale -1.0 / -8 = 0.125 and codes
+    (12, 0, 10).
     """
 
     bits: int
     block_size: int
-    scale_type: FloatType = "float32"  # MatMulNBits has that of its activations
+    scale_type: FloatType = "float32"  # MatMulNBits requires that of its activations
 
     @property
     def zero_point(self) -> int:
-        """The code of 0.0."""
+        """Return the code of 0.0."""
         return 1 << (self.bits - 1)
 
+    @override
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """See the class."""
         in_size, out_size = shape
         blocks = -(-in_size // self.block_size)
         codes = (out_size, blocks, self.block_size * self.bits // 8)
         return {"quantized": ("uint8", codes), "scale": (self.scale_type, (out_size, blocks))}
 
     def encode(self, weight: Array) -> dict[str, Array]:
-        """See the class. Inputs beyond K in the last block count as 0."""
+        """Quantise in blocks; inputs beyond K in the last block count as 0."""
         in_size = weight.shape[0]
         (_, codes_shape), (_, scale_shape) = self.layout(weight.shape).values()
         quantized, scale = np.empty(codes_shape, np.uint8), np.empty(scale_shape, self.scale_type)
@@ -132,7 +133,7 @@ class BlockQuantizer(WeightQuantizer):
         return {"quantized": quantized, "scale": scale}
 
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
-        """``(code - zero_point) * scale``."""
+        """Return ``(code - zero_point) * scale``."""
         codes = tensors["quantized"]
         if self.bits == 4:
             codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(*codes.shape[:2], -1)
@@ -143,18 +144,18 @@ class BlockQuantizer(WeightQuantizer):
 
 
 def quantization(kind: EngineKind, precision: PrecisionSpec) -> Quantization:
-    """How the products of an engine of ``kind`` are quantised."""
+    """Return the quantisation of the products of an engine of ``kind``."""
     return precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
 
 
 def quantizer_of(target: str, kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
-    """Return what quantises the weights of engines of ``kind`` for ``target``; None: nothing."""
+    """Return the quantiser of weights in engines of ``kind`` for ``target``, if any."""
     quantizer: WeightQuantizer | None = load(target_of(target).quantizer)(kind, precision)
     return quantizer
 
 
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
-    """The quantiser of the products of an engine of ``kind``; None leaves them float."""
+    """Return the quantiser of the products of an engine of ``kind``; None leaves them float."""
     match choice := quantization(kind, precision):
         case "none":
             return None
@@ -174,7 +175,7 @@ def column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
 
 
 def column_slices(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
-    """The columns of a weight [K, N] in pieces, each of a ``multiple`` of columns but the last."""
+    """Yield slices of a weight's columns; all but the last have a ``multiple`` of columns."""
     in_size, out_size = shape
     step = max(1, _BLOCK_ELEMENTS // in_size // multiple) * multiple
     for start in range(0, out_size, step):
@@ -182,7 +183,7 @@ def column_slices(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
 
 
 def finite(extremes: FloatArray) -> FloatArray:
-    """``extremes`` of some weights; CheckpointError if one is not finite."""
+    """Return ``extremes`` of some weights. Raises CheckpointError if one is not finite."""
     if not np.isfinite(extremes).all():
-        raise CheckpointError("weight", "holds NaN or infinity; export a checkpoint without them")
+        raise CheckpointError("weight", "has NaN or infinity; export a checkpoint without them")
     return extremes

@@ -1,4 +1,4 @@
-"""Ranges of activations: how large the inputs of quantised products become, from calibration."""
+"""Ranges of activations from calibration: the largest inputs of quantised products."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..architecture.weights import engine_name
 from .migration import Migration
 from .quantize import quantization
 
-_LARGEST = 1 << 30  # bytes: with factors, a number for each input of each product
+_MAX_BYTES = 1 << 30  # bytes of a file with a factor for each input of each product
 
 Ranges = Mapping[str, float]
-"""max|x| of the input of each product, by the name of its weight."""
+"""Maximum |x| of the input of each product, by the name of its weight."""
 
 _Range = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ActivationRanges(FrozenModel):
-    """max|x| of the input x of every product that takes quantised activations.
+    """Maximum |x| of the input x of every product with quantised activations.
 
     >>> text = '{"layers": {"layer_000": {"fc1.weight": 4.5}}, "head": {"lm_head.weight": 9.0}}'
     >>> ActivationRanges.from_json(text, "ranges.json").of("layer_000")
@@ -35,23 +35,23 @@ class ActivationRanges(FrozenModel):
 
     layers: dict[str, dict[str, _Range]] = Field(default_factory=dict)
     head: dict[str, _Range] = Field(default_factory=dict)
-    migration: Migration | None = Field(default=None, description="what x was divided by")
+    migration: Migration | None = Field(default=None, description="factors by which x was divided")
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, whatever the spelling of the file."""
+        """Return the SHA-256 of the content, independent of the file's formatting."""
         return json_digest(self.model_dump(mode="json", exclude_none=True))
 
     def of(self, engine: str) -> Ranges:
-        """The ranges of one engine, by the names of its weights; empty if there are none."""
+        """Return the ranges of one engine by the names of its weights; empty if it has none."""
         return self.head if engine == engine_name(EngineKind.HEAD) else self.layers.get(engine, {})
 
     def check(self, model: ModelSpec, precision: PrecisionSpec, subject: str) -> None:
-        """Check that ``precision`` finds the ranges that it needs of ``model``.
+        """Check that the ranges fit ``model`` and contain what ``precision`` needs.
 
         ``subject`` names the file in errors. Raises UsageError naming every engine whose ranges
         are missing or belong to no product, ranges of engines that the model does not have, and
-        factors that it can't take.
+        factors that don't fit.
         """
         if problems := list(self._problems(model, precision)):
             raise UsageError(subject, *problems)
@@ -61,7 +61,7 @@ class ActivationRanges(FrozenModel):
         """Parse a ranges file; ``subject`` names it in errors.
 
         Raises UsageError, with every problem at once, for broken JSON, unknown fields, and ranges
-        that are not finite and above 0.
+        that are not finite and positive.
         """
         document = parse_json(text, UsageError, subject=subject)
         try:
@@ -97,13 +97,13 @@ class ActivationRanges(FrozenModel):
 
 
 def read_ranges(path: Path) -> ActivationRanges:
-    """Read a ranges file. Raises UsageError if it can't be read or is none."""
-    content = read_file(path, UsageError, remedy="give a ranges file", limit=_LARGEST)
+    """Read a ranges file. Raises UsageError if it can't be read or is not a ranges file."""
+    content = read_file(path, UsageError, remedy="pass a ranges file", limit=_MAX_BYTES)
     return ActivationRanges.from_json(content, str(path))
 
 
 def read_migration(path: Path, model: ModelSpec, precision: PrecisionSpec) -> Migration:
-    """The factors alone, for engines whose products take a scale per token and no ranges.
+    """Return only the factors, for engines that scale activations per token and need no ranges.
 
     Raises UsageError if the file can't be read, does not fit ``model``, or has no factors.
     """
@@ -112,14 +112,14 @@ def read_migration(path: Path, model: ModelSpec, precision: PrecisionSpec) -> Mi
     if ranges.migration is None:
         raise UsageError(
             str(path),
-            "has ranges and no factors; ranges alone are for TensorRT: leave --ranges out, or "
+            "has ranges but no factors; ranges alone are for TensorRT: leave --ranges out, or "
             "calibrate with --migrate 0.5",
         )
     return ranges.migration
 
 
 def quantizes_activations(kind: EngineKind, precision: PrecisionSpec) -> bool:
-    """Whether the products of an engine of ``kind`` take quantised activations on TensorRT."""
+    """Return True if TensorRT quantises the inputs of products in an engine of ``kind``."""
     choice = quantization(kind, precision)
     has_ranges = precision.activation_ranges is not None
     return choice == "fp8" or (choice == "int8" and has_ranges)

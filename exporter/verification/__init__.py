@@ -1,1 +1,1 @@
-"""The proof that a bundle computes what its checkpoint does."""
+"""Verification that a bundle computes the same as its checkpoint."""

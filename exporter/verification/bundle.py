@@ -1,4 +1,4 @@
-"""Verifies a whole bundle against its checkpoint, one engine's weights in memory at a time."""
+"""Verification of a whole bundle against its checkpoint, loading one engine at a time."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from .tolerance import Tolerance, engine_tolerance, plan_tolerance
 
 
 def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:
-    """Hold every engine, then the greedy tokens, against the checkpoint; report what was found.
+    """Compare every engine, then the greedy tokens, with the checkpoint; return a report.
 
-    Raises VerificationError if the bundle is not what was asked for (model, precision, dtypes),
-    BundleError if it is damaged, and the checkpoint's own errors. An engine that computes
-    something else is in the report's ``problems``, not an exception; tokens are then left out.
+    Raises VerificationError if the bundle differs from the request (model, precision, dtypes),
+    BundleError if it is damaged, and the checkpoint's own errors. An engine with wrong results is
+    listed in the report's ``problems`` instead, and tokens are then skipped.
     """
     start = perf_counter()
     bundle = EngineBundle.open(request.directory, verify="full")
@@ -80,10 +80,10 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
 
 
 class Verification:
-    """The checks of one bundle that is known to be of the model and precision asked for.
+    """The checks of a bundle whose model and precision have been confirmed.
 
-    ONNX graphs run where the bundle's target runs them, canonical ones too; those of TensorRT's
-    targets on the CPU, and plans where the GPU is that they were built for. A context manager.
+    ONNX graphs, also canonical ones, run on the bundle's own target; for TensorRT's targets they
+    run on the CPU, and plans run if the GPU they were built for is present. A context manager.
     """
 
     def __init__(
@@ -114,29 +114,29 @@ class Verification:
         self._events = events
 
     def __enter__(self) -> Self:
-        """Nothing more is to be opened."""
+        """Return self; everything is open already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let backends go."""
+        """Close the backends."""
         if isinstance(self._plans, PlanRunner):
             self._plans.backend.close()
         self._cpu.close()
 
     def notes(self) -> tuple[str, ...]:
-        """What was not checked, a sentence each."""
+        """Return a sentence for each part that was not checked."""
         if not self._is_compiled:
             return ()
         notes = []
         if not isinstance(self._plans, PlanRunner):
             notes.append(f"plans were built, not run: {self._plans}")
             if not self._is_float:
-                notes.append("quantised weights were not compared: canonical engines hold floats")
+                notes.append("quantised weights were not compared: canonical engines have floats")
             if self._runs_canonical:
                 notes.append("greedy tokens are those of the canonical engines, on the CPU")
         if not self._bundle.manifest.canonical:
             notes.append(
-                "canonical engines were not kept, so that their weights were not compared; export "
+                "canonical engines were not kept, so their weights were not compared; export "
                 "with --keep-canonical to compare them later"
             )
         elif not self._runs_canonical:
@@ -147,7 +147,7 @@ class Verification:
 
     @property
     def _is_float(self) -> bool:
-        """Whether nothing is quantised."""
+        """Return True if nothing is quantised."""
         return divergence_bound(self._precision) is None
 
     @property
@@ -155,7 +155,7 @@ class Verification:
         return bool(self._bundle.manifest.canonical) and self._precision.dtype != "bfloat16"
 
     def check_engines(self) -> tuple[EngineCheck, ...]:
-        """Every engine against its module; canonical ones, which are never quantised, too."""
+        """Check every engine against its module, including canonical (unquantised) ones."""
         manifest = self._bundle.manifest
         jobs: list[tuple[str, Callable[[], EngineCheck]]] = [
             (f"canonical {spec.name}", partial(self._check_graph, spec, self._canonical))
@@ -179,7 +179,7 @@ class Verification:
         return tuple(checks)
 
     def _check_graph(self, spec: EngineSpec, reference: Reference) -> EngineCheck:
-        """An ONNX graph: its weights bit for bit, and what it computes on the CPU if it can."""
+        """Check an ONNX graph: weights bit for bit, and its results if the CPU can run it."""
         stored = graph_tensors(self._bundle, spec)
         builder = ReferenceBuilder(reference, spec.kind, spec.layer_index)
         problems = [weight_problem(name, stored(name), array) for name, array in builder.tensors()]
@@ -207,7 +207,7 @@ class Verification:
     def _check_plan(
         self, runner: PlanRunner, spec: EngineSpec, bucket: KVBucket | None
     ) -> EngineCheck:
-        """A plan on its GPU; its weights can't be read back."""
+        """Check a plan on its GPU; its weights can't be read back."""
         return check_engine(
             spec,
             runner.load(spec, bucket),
@@ -222,12 +222,12 @@ class Verification:
         return default if self._atol is None else Tolerance(self._atol, self._atol)
 
     def check_tokens(self) -> TokenCheck | None:
-        """Greedy tokens at full depth against the model in the bundle's float type.
+        """Compare greedy tokens at full depth with the model in the bundle's float type.
 
-        The bundle generates if it fits in ``verify_memory``; else its engines read random tokens,
-        one loaded at a time. Hugging Face's model is the reference if it fits; else our modules
-        are, one loaded at a time. Plans generate on their GPU; without it canonical engines read.
-        None if there is nothing that runs.
+        The bundle generates if it fits in ``verify_memory``; otherwise its engines read random
+        tokens, loaded one at a time. The reference is Hugging Face's model if it fits, else our
+        modules, loaded one at a time. Plans generate on their GPU; without it, canonical engines
+        read. Returns None if nothing can run.
         """
         runs_plans = isinstance(self._plans, PlanRunner)
         if self._is_compiled and not runs_plans and not self._runs_canonical:
@@ -254,7 +254,7 @@ class Verification:
         )
 
     def _divergence_bound(self, *, is_float: bool) -> DivergenceBound | None:
-        """Return what was asked for, else the precision's own of engines that are quantised."""
+        """Return the requested bound, else the default of a quantised precision."""
         if self._max_divergence is not None:
             return DivergenceBound(self._max_divergence, self._max_divergence)
         return None if is_float else divergence_bound(self._precision)

@@ -1,4 +1,4 @@
-"""Caches that engines are given, and the positions of a call's tokens in them."""
+"""Construction and decoding of key and value caches of any dtype."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...engines.memory import Array, numpy_dtype
 
 
 def unused_cache(past: TensorSpec, rows: int, capacity: int, *, zeroed: bool) -> Array:
-    """A cache [B, N, T, W] of the type of ``past`` that holds nothing.
+    """Return an empty cache [B, N, T, W] of the dtype of ``past``.
 
-    Zeros, or what nobody may read: NaN, in an int8 cache as each row's scale.
+    It contains zeros, or NaN (in an int8 cache: NaN scales), which must not be read.
     """
     _, num_heads, _, width = past.shape
     cache = np.zeros((rows, int(num_heads), capacity, int(width)), numpy_dtype(past.dtype))
@@ -23,7 +23,7 @@ def unused_cache(past: TensorSpec, rows: int, capacity: int, *, zeroed: bool) ->
 
 
 def cache_values(cache: Array, past: TensorSpec) -> NDArray[np.float32]:
-    """float32 [..., D] of a cache [..., W]."""
+    """Return float32 [..., D] values of a cache [..., W]."""
     if past.dtype == "int8":
         scale = np.ascontiguousarray(cache[..., -KV_SCALE_BYTES:]).view(np.float32)  # [..., 1]
         return np.multiply(cache[..., :-KV_SCALE_BYTES], scale, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""One way to call an engine and the torch module that it is held against."""
+"""A common interface for calling an engine and its reference torch module."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import override
 
 from ...engines.backends.session import EngineSession
 from ...engines.manifest import TensorRole
@@ -22,39 +23,39 @@ class EngineCalls(ABC):
 
     @abstractmethod
     def embed(self, input_ids: Array, position_ids: Array) -> Array:
-        """int64 [B, S] twice → hidden states [B, S, E]."""
+        """Map int64 input_ids and position_ids [B, S] to hidden states [B, S, E]."""
 
     @abstractmethod
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
-        """Run a layer on [B, S, E], row b standing at positions ``starts[b]`` and on.
+        """Run a layer on hidden states [B, S, E]; row b starts at position ``starts[b]``.
 
-        ``starts`` is int64 [B]. Key and value [B, N, T, W] hold what was before and are updated in
-        place. With S > 1 all starts are 0, but for engines of skipdec's kernels: a prompt, padded
-        on the right; a padded position's output means nothing. Returns hidden states [B, S, E].
+        ``starts`` is int64 [B]. Key and value [B, N, T, W] contain the past and are updated in
+        place. With S > 1, all starts are 0 except for engines of skipdec's kernels; prompts are
+        padded on the right, and outputs at padding are meaningless. Returns [B, S, E].
         """
 
     @abstractmethod
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
-        """[B, S, E], int64 [R] into B*S → float32 logits [R, V]."""
+        """Map [B, S, E] and int64 [R] into B*S to float32 logits [R, V]."""
 
     @abstractmethod
     def candidates(self, logits: Array) -> tuple[Array, Array]:
-        """float32 [R, V] → the K largest logits of each row, float32 [R, K], and int64 ids."""
+        """Return the K largest of float32 logits [R, V] per row, [R, K], and their int64 ids."""
 
 
 class ModuleCalls(EngineCalls):
-    """A module of ``engine_module`` with its weights; float32 throughout."""
+    """An engine module with its weights; float32 throughout."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
+    @override
     def embed(self, input_ids: Array, position_ids: Array) -> Array:
-        """See EngineCalls."""
         role = TensorRole
         return self._run({role.INPUT_IDS: input_ids, role.POSITION_IDS: position_ids})[0]
 
+    @override
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
-        """See EngineCalls."""
         output, key[...], value[...] = self._run(
             {
                 TensorRole.HIDDEN_STATES: hidden_states,
@@ -65,13 +66,13 @@ class ModuleCalls(EngineCalls):
         )
         return output
 
+    @override
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
-        """See EngineCalls."""
         role = TensorRole
         return self._run({role.HIDDEN_STATES: hidden_states, role.ROW_POSITIONS: row_positions})[0]
 
+    @override
     def candidates(self, logits: Array) -> tuple[Array, Array]:
-        """See EngineCalls."""
         top_logits, top_token_ids = self._run({TensorRole.LOGITS: logits})
         return top_logits, top_token_ids
 
@@ -82,13 +83,13 @@ class ModuleCalls(EngineCalls):
 
 
 class SessionCalls(EngineCalls):
-    """An engine as the runtime binds it: the cache updated in place, tensors given by role."""
+    """An engine bound as in the runtime: cache updated in place, tensors by role."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
 
+    @override
     def embed(self, input_ids: Array, position_ids: Array) -> Array:
-        """See EngineCalls."""
         spec = self._session.spec.tensor(TensorRole.HIDDEN_STATES_OUT)
         output = np.empty((*input_ids.shape, int(spec.shape[-1])), spec.dtype)  # [B, S, E]
         run_once(
@@ -101,8 +102,8 @@ class SessionCalls(EngineCalls):
         )
         return output
 
+    @override
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
-        """See EngineCalls."""
         output = np.empty_like(hidden_states)  # [B, S, E]
         run_once(
             self._session,
@@ -115,8 +116,8 @@ class SessionCalls(EngineCalls):
         )
         return output
 
+    @override
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
-        """See EngineCalls."""
         vocab_size = int(self._session.spec.tensor(TensorRole.LOGITS).shape[-1])
         logits = np.empty((len(row_positions), vocab_size), np.float32)  # [R, V]
         run_once(
@@ -129,8 +130,8 @@ class SessionCalls(EngineCalls):
         )
         return logits
 
+    @override
     def candidates(self, logits: Array) -> tuple[Array, Array]:
-        """See EngineCalls."""
         spec = self._session.spec.tensor(TensorRole.TOP_LOGITS)
         shape = (len(logits), int(spec.shape[-1]))
         top_logits, top_token_ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
@@ -146,5 +147,5 @@ class SessionCalls(EngineCalls):
 
 
 def _float32_tensor(array: Array) -> torch.Tensor:
-    is_float = array.dtype.kind not in "biu"  # bfloat16 is no float of numpy's
+    is_float = array.dtype.kind not in "biu"  # numpy doesn't classify bfloat16 as float
     return torch.from_numpy(array.astype(np.float32, copy=False) if is_float else array)

@@ -1,4 +1,4 @@
-"""Holds one engine against its torch module, on seeded random inputs, and its weights exactly."""
+"""Comparison of one engine with its torch module on seeded random inputs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .independence import dependence
 from .report import EngineCheck
 from .tolerance import Tolerance
 
-# A ragged prompt, padded on the right, then single tokens; room is left unused behind them.
+# A ragged prompt, padded on the right, then single tokens; some positions stay unused.
 _PROMPT_LENGTHS = (7, 1, 4)
 _DECODE_STEPS = 2
 _UNUSED_POSITIONS = 3
 _HEAD_SHAPE = (3, 5)  # [B, S] of the head's hidden states
 _HEAD_ROWS = (14, 0, 7, 7)  # gathered out of order and twice
-_EMBED_TOKENS = 4096  # embedded at once, in two rows
+_EMBED_TOKENS = 4096  # per call, in two rows
 
-# A pair of named tensors to compare: what the engine made and what it should have made.
+# Tensor name, the engine's result and the expected one.
 Comparison = tuple[str, Array, Array]
 
 
@@ -42,10 +42,10 @@ def check_engine(
     *,
     independent: bool = False,
 ) -> EngineCheck:
-    """Run both on the same inputs and report the worst tensor.
+    """Run engine and reference on the same inputs and report the worst tensor.
 
-    Every row of the embedding tables and every column of the head is covered. ``independent``: a
-    layer's tokens must be the same, bit for bit, in any batch and however a prompt is cut.
+    All rows of the embedding tables and all columns of the head are covered. ``independent``:
+    a layer's tokens must be bitwise equal in any batch and for any division of a prompt.
     """
     rng = np.random.default_rng([seed, spec.layer_index or 0])
     compare: dict[EngineKind, Callable[[], Iterator[Comparison]]] = {
@@ -77,21 +77,21 @@ def check_engine(
 
 @dataclass(frozen=True)
 class Measurement:
-    """One error of one tensor and what is allowed."""
+    """One error of one tensor and its tolerance."""
 
     name: str
     error: float
     tolerance: float
 
     def excess(self) -> float:
-        """How many times the tolerance the error is; infinite for NaN."""
+        """Return the error divided by the tolerance; infinite for NaN."""
         return math.inf if math.isnan(self.error) else self.error / self.tolerance
 
 
 def _measure(
     name: str, actual: Array, expected: Array, tolerance: Tolerance
 ) -> tuple[Measurement, Measurement]:
-    """The largest and the median error of the tokens of a tensor [tokens, ...]."""
+    """Return the largest and the median error of the tokens of a tensor [tokens, ...]."""
     differences = np.abs(np.subtract(actual, expected, dtype=np.float32))
     largest = differences.reshape(len(differences), -1).max(axis=1)  # [tokens]
     scale = max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
@@ -102,7 +102,7 @@ def _measure(
 
 
 def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Array | None]:
-    """Return a function that maps an initialiser of the engine's graph; None if it has none."""
+    """Return a function that reads an initialiser of the engine's graph, or None if missing."""
     path = bundle.file(spec.graph)
     graph = onnx.load(path, load_external_data=False).graph
     initializers = {tensor.name: tensor for tensor in graph.initializer}
@@ -113,7 +113,7 @@ def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Arr
         tensor = initializers[name]
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             return onnx.numpy_helper.to_array(tensor)
-        # Not by onnx, which refuses weights that two targets share by hard link.
+        # onnx.load refuses weights that two targets share by hard link.
         extent = {entry.key: entry.value for entry in tensor.external_data}
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         shape, offset = tuple(tensor.dims), int(extent["offset"])
@@ -123,7 +123,7 @@ def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Arr
 
 
 def weight_problem(name: str, stored: Array | None, expected: Array) -> str | None:
-    """Say how a stored tensor differs from what the checkpoint gives, bit for bit; else None."""
+    """Return how a stored tensor differs from the checkpoint's, bit for bit, or None."""
     if stored is None:
         return f"{name} is missing from the graph"
     if stored.shape != expected.shape:
@@ -147,7 +147,7 @@ def _bits(array: Array) -> Array:
 def _compare_embed(
     engine: EngineCalls, reference: EngineCalls, model: ModelSpec
 ) -> Iterator[Comparison]:
-    """Every token and every position at least once."""
+    """Compare the embeddings of every token and every position."""
     total = max(model.vocab_size, model.max_position_embeddings)
     for start in range(0, total, _EMBED_TOKENS):
         count = min(_EMBED_TOKENS, total - start)
@@ -165,7 +165,7 @@ def _compare_layer(
     model: ModelSpec,
     rng: np.random.Generator,
 ) -> Iterator[Comparison]:
-    """A ragged prompt, then single tokens; hidden states ~ N(0, 1); then what the caches hold."""
+    """Compare a ragged prompt, single tokens, with hidden states ~ N(0, 1), and the caches."""
     hidden = spec.tensor(TensorRole.HIDDEN_STATES)
     size, dtype = int(hidden.shape[-1]), np.dtype(hidden.dtype)
     lengths = np.array(_PROMPT_LENGTHS)  # [B]
@@ -209,7 +209,7 @@ def _compare_head(
 def _compare_candidates(
     engine: EngineCalls, reference: EngineCalls, model: ModelSpec, rng: np.random.Generator
 ) -> Iterator[Comparison]:
-    """Random logits, which have no ties."""
+    """Compare candidates of random logits, which have no ties."""
     logits = rng.standard_normal((len(_HEAD_ROWS), model.vocab_size)).astype(np.float32)
     yield from zip(
         ("top_logits", "top_token_ids"),

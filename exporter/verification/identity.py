@@ -1,4 +1,4 @@
-"""Before anything is run: is a bundle what was asked for, and what memory would it take?"""
+"""Checks before anything runs: the bundle's identity, and the memory that it needs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ..quantization.migration import MIGRATION, Migration
 def check_identity(
     bundle: EngineBundle, model: ModelSpec, precision: PrecisionSpec, kernels: Kernels | None
 ) -> None:
-    """Raise VerificationError if the bundle is of another structure or precision than asked."""
+    """Raise VerificationError if the bundle's structure or precision is not the requested one."""
     manifest = bundle.manifest
-    free = {"name", "max_seq_len"}  # a checkpoint may be called otherwise, its use be limited
+    free = {"name", "max_seq_len"}  # a checkpoint may be renamed, and its length limited
     built = dict(manifest.model) | dict(manifest.precision) | {"kernels": manifest.kernels}
     asked = dict(model) | dict(precision) | {"kernels": kernels}
     if problems := [
-        f"{field} is {built.get(field)!r} in the bundle; asked for: {asked.get(field)!r}"
+        f"{field} is {built.get(field)!r} in the bundle; requested: {asked.get(field)!r}"
         for field in built | asked
         if field not in free and built.get(field) != asked.get(field)
     ]:
@@ -42,16 +42,16 @@ def check_migration(bundle: EngineBundle, migration: Migration | None) -> None:
     if built is None:
         problem = "its weights are the checkpoint's own, not migrated ones; leave --ranges out"
     elif asked is None:
-        problem = "outliers were migrated into its weights; give the file as --ranges"
+        problem = "outliers were migrated into its weights; pass the file as --ranges"
     else:
         problem = f"its weights were migrated by factors {built[:12]}…, not these, {asked[:12]}…"
     raise VerificationError(str(bundle.path), problem)
 
 
 def check_graphs(bundle: EngineBundle) -> None:
-    """Raise VerificationError, all engines at once, if dtypes are not what was asked for.
+    """Raise VerificationError, for all engines at once, if dtypes differ from the request.
 
-    Of ONNX graphs: a plan's were checked by its builder.
+    Checks ONNX graphs only: the builder has checked plans.
     """
     manifest = bundle.manifest
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
@@ -71,24 +71,24 @@ def check_graphs(bundle: EngineBundle) -> None:
 
 
 def loaded_bytes(bundle: EngineBundle) -> int:
-    """Estimated memory of all engines loaded: weights as stored, or float16 ones widened."""
+    """Estimate the memory of all loaded engines: weights as stored, or float16 widened."""
     sizes = {record.path: record.size for record in bundle.manifest.files}
     stored = sum(sizes[path] for spec in bundle.manifest.engines for path in spec.weights)
     return stored * 2 if bundle.manifest.hidden_dtype == "float16" else stored
 
 
 def reference_bytes(model: ModelSpec) -> int:
-    """Memory of the whole model in float32."""
+    """Return the memory of the whole model in float32, in bytes."""
     return 4 * sum(math.prod(shape) for shape in expected_tensors(model).values())
 
 
 def fits(model: ModelSpec, verify_memory: int) -> bool:
-    """Whether the whole model fits in ``verify_memory`` bytes, and in what is available."""
+    """Return True if the whole model fits in ``verify_memory`` and in available memory."""
     return reference_bytes(model) <= min(verify_memory, available_memory())
 
 
 def available_memory() -> int:
-    """Bytes that can be had without swapping (MemAvailable)."""
+    """Return the bytes available without swapping (MemAvailable)."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Whether a layer's tokens depend on anything but what stands before them in their row."""
+"""Check that a layer's tokens depend only on the preceding tokens of their own row."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .caches import unused_cache
 from .calls import EngineCalls
 
 _LENGTH = 19  # of each row's prompt
-# How long the pieces are that a row's prompt is cut into: whole, in threes or less, one by one.
+# Ways to divide each row's prompt into pieces, by their lengths.
 _CUTS: tuple[tuple[int, ...], ...] = ((19,), (1, 8, 10), (7, 7, 5), (16, 1, 1, 1))
 _Result = tuple[Array, Array, Array]  # hidden states, keys and values of one row
 
 
 def dependence(engine: EngineCalls, spec: EngineSpec, rng: np.random.Generator) -> str | None:
-    """Say which way of running prompts gives other bits than a row alone at once; None: none.
+    """Return a way of running prompts that changes bits, compared with rows alone, or None.
 
-    All rows of a batch are cut alike; the first piece of each cut begins at position 0, the others
-    behind it, which only engines of skipdec's kernels can run.
+    All rows of a batch are divided alike. Pieces after the first start at later positions, which
+    only engines of skipdec's kernels support.
     """
     size = int(spec.tensor(TensorRole.HIDDEN_STATES).shape[-1])
     rows = rng.standard_normal((len(_CUTS), _LENGTH, size)).astype(np.float32)  # [B, S, E]
@@ -36,8 +36,8 @@ def dependence(engine: EngineCalls, spec: EngineSpec, rng: np.random.Generator) 
                         "whole" if len(cut) == 1 else f"in pieces of {', '.join(map(str, cut))}"
                     )
                     return (
-                        f"{name} of row {row}, its prompt {pieces} in a batch of {len(rows)}, are "
-                        "not those of the row alone"
+                        f"{name} of row {row}, its prompt {pieces} in a batch of {len(rows)}, "
+                        "differ from those of the row alone"
                     )
     return None
 
@@ -45,7 +45,7 @@ def dependence(engine: EngineCalls, spec: EngineSpec, rng: np.random.Generator) 
 def _run(
     engine: EngineCalls, spec: EngineSpec, rows: Array, cut: Sequence[int]
 ) -> Iterator[_Result]:
-    """Run [B, S, E] in pieces, in new caches; yields what each row has at the end."""
+    """Run [B, S, E] in pieces with new caches; yield each row's final result."""
     past = spec.tensor(TensorRole.PAST_KEY)
     key, value = (unused_cache(past, len(rows), _LENGTH, zeroed=False) for _ in range(2))
     pieces, start = [], 0

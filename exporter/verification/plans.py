@@ -1,4 +1,4 @@
-"""Runs TensorRT's plans on their device for verification, in pieces that their profiles take."""
+"""Execution of TensorRT plans for verification, in pieces that fit their profiles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from typing_extensions import override
 
 from ...engines.backends.device import DeviceMemory
 from ...engines.backends.session import EngineBackend, EngineSession, open_backend
@@ -24,8 +25,8 @@ from .calls import EngineCalls
 class DeviceCalls(EngineCalls):
     """One plan, called with host arrays of any size.
 
-    Rows and tokens beyond what ``build`` allows go in one piece after another: long prompts are
-    continued where the last piece ended, which the engines' contract allows.
+    Rows and tokens beyond the limits of ``build`` are run in further pieces: a long prompt
+    continues where the last piece ended, which the engines' contract allows.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class DeviceCalls(EngineCalls):
         self._build = build
         self._capacity = build.max_prompt_len if bucket is None else bucket.capacity
 
+    @override
     def embed(self, input_ids: Array, position_ids: Array) -> Array:
-        """See EngineCalls."""
         size = self._size(TensorRole.HIDDEN_STATES_OUT)
         pieces = []
         ids, positions = input_ids.reshape(1, -1), position_ids.reshape(1, -1)
@@ -57,7 +58,7 @@ class DeviceCalls(EngineCalls):
         return np.concatenate(pieces, axis=1).reshape(*input_ids.shape, size)
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
-        """See EngineCalls. Caches are as long as the plan's while it runs."""
+        """Run a layer; caches are resized to the plan's capacity meanwhile."""
         output = np.empty_like(hidden_states)  # [B, S, E]
         num_tokens = hidden_states.shape[1]
         build = self._build
@@ -80,7 +81,7 @@ class DeviceCalls(EngineCalls):
         return output
 
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
-        """See EngineCalls; every row is gathered from the piece that holds it."""
+        """Run the head; each row is taken from the piece that contains it."""
         vocab_size = self._size(TensorRole.LOGITS)
         states = hidden_states.reshape(1, -1, hidden_states.shape[-1])  # [1, B*S, E]
         logits = np.empty((len(row_positions), vocab_size), np.float32)  # [R, V]
@@ -94,8 +95,8 @@ class DeviceCalls(EngineCalls):
                 (logits[row : row + 1],) = self._run(inputs, {TensorRole.LOGITS: (1, vocab_size)})
         return logits
 
+    @override
     def candidates(self, logits: Array) -> tuple[Array, Array]:
-        """See EngineCalls."""
         count = self._size(TensorRole.TOP_LOGITS)
         pieces = []
         for rows in _pieces(len(logits), self._build.max_batch_size):
@@ -111,7 +112,7 @@ class DeviceCalls(EngineCalls):
         outputs: Mapping[TensorRole, tuple[int, ...]],
         on_device: Mapping[TensorRole, Tensor] | None = None,
     ) -> list[Array]:
-        """Upload ``inputs``, run, return ``outputs``, given by shape; ``on_device`` stays there."""
+        """Upload ``inputs``, run, and return ``outputs`` (given by shape); keep ``on_device``."""
         spec, staging = self._session.spec, self._staging
         inputs = {role: array for role, array in inputs.items() if role in spec.roles}
         fields = {role: _field(array, array.shape) for role, array in inputs.items()}
@@ -128,7 +129,7 @@ class DeviceCalls(EngineCalls):
     def _upload_caches(
         self, caches: Mapping[TensorRole, Array], rows: slice, kept: int
     ) -> dict[TensorRole, Tensor]:
-        """The first ``kept`` positions of caches [B, N, T, D], in ones with the plan's T."""
+        """Upload the first ``kept`` positions of caches [B, N, T, D], padded to the plan's T."""
         num_rows = rows.stop - rows.start
         self._caches.lay_out(
             {
@@ -144,7 +145,7 @@ class DeviceCalls(EngineCalls):
         return cache_tensors(device[TensorRole.PAST_KEY], device[TensorRole.PAST_VALUE])
 
     def _size(self, role: TensorRole) -> int:
-        """The last, fixed dimension of a tensor."""
+        """Return the last dimension of a tensor, which is fixed."""
         return int(self._session.spec.tensor(role).shape[-1])
 
 
@@ -153,19 +154,19 @@ def _field(array: Array, shape: tuple[int, ...]) -> Field:
 
 
 def _pieces(total: int, longest: int) -> list[slice]:
-    """``range(total)`` in slices of at most ``longest``."""
+    """Divide ``range(total)`` into slices of at most ``longest``."""
     return [slice(start, min(start + longest, total)) for start in range(0, total, longest)]
 
 
 @dataclass(frozen=True)
 class PlanRunner:
-    """A GPU with the library that the bundle's plans were built for; the caller closes it."""
+    """A GPU backend with the library that the plans were built for; the caller closes it."""
 
     bundle: EngineBundle
     backend: EngineBackend
 
     def load(self, spec: EngineSpec, bucket: KVBucket | None) -> EngineCalls:
-        """One plan, ready to be called."""
+        """Return one plan, ready to be called."""
         build = self.bundle.manifest.build
         assert build is not None
         session = self.backend.load(self.bundle, spec, bucket)
@@ -173,7 +174,7 @@ class PlanRunner:
 
 
 def plan_runner(bundle: EngineBundle) -> PlanRunner | str:
-    """What runs the plans of ``bundle`` on this machine, else the reason why nothing does."""
+    """Return a runner of the plans of ``bundle`` on this machine, or why there is none."""
     try:
         backend = open_backend(bundle.manifest.target)
     except EnvironmentMismatchError as error:
@@ -187,7 +188,7 @@ def plan_runner(bundle: EngineBundle) -> PlanRunner | str:
 
 
 def plans(bundle: EngineBundle) -> list[tuple[str, EngineSpec, KVBucket | None]]:
-    """Name, engine and KV bucket of every plan."""
+    """Return name, engine and KV bucket of every plan."""
     return [
         (spec.name if bucket is None else f"{spec.name}.t{bucket.capacity}", spec, bucket)
         for spec in bundle.manifest.all_engines

@@ -1,4 +1,4 @@
-"""Starts a verification in a process of its own and hands back what it found."""
+"""Verification in a child process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..config import GIB, CheckpointSource
 from .report import VerificationReport, VerificationRequest
 
 _WORKER = f"{__package__}.worker"
-# The pools of torch and ONNX Runtime take turns. By default an OpenMP thread that waits keeps its
-# core busy: where others want the cores too, each product of a small model then takes 5 ms.
+# The pools of torch and ONNX Runtime alternate. By default a waiting OpenMP thread keeps its core
+# busy: if other work needs the cores, each product of a small model then takes 5 ms.
 _THREADS = {"OMP_WAIT_POLICY": "passive"}
 
 
 def start_verifier(model: ModelSpec | None = None, verify_memory: int = 0) -> Worker:
-    """Start the process that ``run_verification`` takes: its imports take seconds.
+    """Start the process for ``run_verification``, whose imports take seconds.
 
-    Started early, they overlap with other work. ``model``: import what its reference model needs,
-    too, if that fits in ``verify_memory`` bytes. A context manager, to be entered.
+    Started early, they overlap with other work. ``model``: also import what its reference model
+    needs, if that fits in ``verify_memory`` bytes. Returns a context manager to enter.
     """
     environment = {name: value for name, value in _THREADS.items() if name not in os.environ}
     prepared = [] if model is None else [model.model_dump_json(), str(verify_memory)]
@@ -36,12 +36,12 @@ def start_verifier(model: ModelSpec | None = None, verify_memory: int = 0) -> Wo
 def run_verification(
     request: VerificationRequest, events: Events | None = None, verifier: Worker | None = None
 ) -> VerificationReport:
-    """Do what ``request`` asks for; ``events`` is told of the stage ``verifying`` and each engine.
+    """Execute ``request``; ``events`` receives the stage ``verifying`` and each engine.
 
-    ``verifier`` is a process of ``start_verifier`` for this call alone; None starts one.
-    Returns the report of a bundle that passed; raises VerificationError naming the worst tensor
-    and engine of one that did not, and whatever error the checkpoint or bundle gave. This process
-    stays small: torch is loaded in the other one only.
+    ``verifier`` is a process from ``start_verifier`` for this call alone; None starts one.
+    Returns the report of a bundle that passed. Raises VerificationError naming the worst tensor
+    and engine of one that did not, and the errors of checkpoint or bundle. torch is loaded only in
+    the other process.
     """
     require_extra("export", "verification")
 
@@ -72,15 +72,15 @@ def verify_bundle(
     verify_memory: int = 8 * GIB,
     events: Events | None = None,
 ) -> VerificationReport | None:
-    """Check every byte of the bundle at ``path``; with ``source``, what its engines compute, too.
+    """Check all files of the bundle at ``path``; with ``source``, also what its engines compute.
 
-    ``source``: the checkpoint that it was made of. ``ranges``: the export's, if it had some.
+    ``source``: the checkpoint from which it was exported. ``ranges``: the export's, if any.
     ``atol``: the largest difference, as a fraction of the largest value; None: by precision.
-    ``max_divergence``: what next-token distributions may diverge by, in nats a token; None: by
-    precision, of a quantised bundle. ``verify_memory``: bytes for a whole reference model.
-    Returns None without ``source``.
+    ``max_divergence``: bound on the divergence of next-token distributions, in nats per token;
+    None: by precision, for a quantised bundle. ``verify_memory``: limit in bytes for a whole
+    reference model. Returns None without ``source``.
 
-    Raises BundleError for a file that is not as it was, and what ``run_verification`` does.
+    Raises BundleError for a file that differs from the manifest, and as ``run_verification``.
     """
     if source is None:
         EngineBundle.open(path, verify="full")

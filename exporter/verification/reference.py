@@ -1,4 +1,4 @@
-"""The torch modules that engines are held against, with the weights that a bundle must hold."""
+"""Reference torch modules for engines, with the weights that the bundle should contain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..quantization.quantize import (
     quantizer_of,
 )
 
-# Sums of so many products of two numbers of at most 127 are exact in float32 in any order:
+# Sums of so many products of two numbers up to 127 are exact in float32 in any order:
 # 1024 * 127 * 127 < 2 ** 24.
 _EXACT_INPUTS = 1024
 
@@ -33,7 +33,7 @@ class IntegerProjection(nn.Module):
     """The int8 product: one activation scale per token, one weight scale per output channel.
 
     ``weight`` int8 [K, N], ``scale`` float32 [N]. Integer sums are exact, so a token's result does
-    not depend on what else is in the batch.
+    not depend on the rest of the batch.
     """
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
@@ -41,7 +41,7 @@ class IntegerProjection(nn.Module):
         self.weight, self.scale, self.bias = weight, scale, bias
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[..., K] → [..., N]."""
+        """Map [..., K] to [..., N]."""
         peak = inputs.abs().amax(-1, keepdim=True)  # [..., 1]
         token_scale = torch.where(peak > 0, peak, 1) / ACTIVATION_MAXIMUM
         codes = torch.round(inputs / token_scale)  # [..., K]
@@ -54,12 +54,12 @@ class IntegerProjection(nn.Module):
 
 
 class Reference:
-    """Makes the reference of one engine after another: one engine's weights in memory at a time.
+    """Builds the references of engines, with one engine's weights in memory at a time.
 
-    ``form``, of ``TARGETS``, decides how weights are quantised; plans are compiled from weights
-    that were rounded to the engine's float type first. ``migration``, if any, comes before it all.
-    Weights are float32 but have gone through what ``precision`` does to them: rounded to float16,
-    or quantised and, but for int8, turned back. Activations are float32, even for float16 bundles.
+    ``form``, of ``TARGETS``, determines the quantisation of weights; plans are compiled from
+    weights rounded to the engine's float type. ``migration``, if any, is applied first. Weights are
+    float32 with the errors of ``precision``: rounded to float16, or quantised and, except int8,
+    dequantised. Activations are float32, even for float16 bundles.
     """
 
     def __init__(
@@ -78,28 +78,28 @@ class Reference:
 
     @property
     def has_own_kernels(self) -> bool:
-        """Whether the engines have skipdec's operators."""
+        """Return True if the engines use skipdec's operators."""
         return self.form == DOMAIN
 
     def is_exact(self, kind: EngineKind) -> bool:
-        """Whether no product's result depends on other rows than its own."""
+        """Return True if a product's result never depends on other rows."""
         return isinstance(self.quantizer(kind), PackedQuantizer)
 
     def reader(self, kind: EngineKind, layer_index: int | None) -> TensorReader:
-        """The tensors of one engine."""
+        """Return a reader of the tensors of one engine."""
         if self._migration is None:
             return self._reader
         factors = self._migration.of(engine_name(kind, layer_index))
         return migrated_reader(self._reader, factors, kind, layer_index, self.model)
 
     def quantizer(self, kind: EngineKind) -> WeightQuantizer | None:
-        """Of the products of an engine of ``kind``."""
+        """Return the quantiser of products in an engine of ``kind``, if any."""
         return quantizer_of(self.form, kind, self.precision)
 
     def stored_tensors(
         self, parameter: Parameter, kind: EngineKind, reader: TensorReader
     ) -> dict[str, Array]:
-        """The tensors that an engine's graph holds for ``parameter``, by name."""
+        """Return the tensors that an engine's graph stores for ``parameter``, by name."""
         weight = parameter.load(reader)
         quantizer = self.quantizer(kind)
         if quantizer is not None and parameter.is_product:
@@ -112,7 +112,7 @@ class Reference:
 
 
 class ReferenceBuilder:
-    """Fills one engine's module and shows each tensor on the way, so that it is made only once."""
+    """Fills one engine's module and yields each tensor meanwhile, so it is built only once."""
 
     def __init__(self, reference: Reference, kind: EngineKind, layer_index: int | None) -> None:
         self._quantizer = reference.quantizer(kind)
@@ -123,7 +123,7 @@ class ReferenceBuilder:
         self._parameters = engine_parameters(kind, reference.model, layer_index)
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
-        """Yield the name and content of every tensor that the engine's graph must hold.
+        """Yield the name and content of every tensor that the engine's graph must contain.
 
         Once exhausted, ``module`` is ready.
         """
@@ -151,7 +151,7 @@ class ReferenceBuilder:
             self.module.set_submodule(path, IntegerProjection(weight, scale, projection.bias))
 
     def filled(self) -> nn.Module:
-        """``module`` with its weights, nobody looking at the tensors on the way."""
+        """Return ``module`` with its weights, without looking at the tensors."""
         for _ in self.tensors():
             pass
         return self.module

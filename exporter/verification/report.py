@@ -1,4 +1,4 @@
-"""What a verification is asked, and what it finds."""
+"""Request and report of a verification."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ TokenReference = Literal["Hugging Face", "layer by layer"]
 
 
 class MeasuredModel(FrozenModel):
-    """A report with measured numbers: what is infinite or no number stays so in its JSON."""
+    """A report with measured numbers; its JSON keeps infinities and NaN."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
 class VerificationRequest(ValidatedConfig):
-    """Hold the bundle in ``directory``, published or staged, against the checkpoint of ``source``.
+    """A request to compare the bundle in ``directory``, published or staged, with ``source``.
 
-    ``source.seed`` draws the test prompts too.
+    ``source.seed`` also draws the test prompts.
     """
 
     directory: Path
     source: CheckpointSource
-    precision: PrecisionSpec = Field(description="what was asked for: the bundle must be just that")
-    kernels: Kernels | None = Field(default=None, description="likewise")
+    precision: PrecisionSpec = Field(description="requested precision, which the bundle must have")
+    kernels: Kernels | None = Field(default=None, description="requested kernels, likewise")
     ranges: Path | None = Field(
-        default=None, description="with the factors that migrated the weights, if any did"
+        default=None, description="with the factors that migrated the weights, if any"
     )
     atol: float | None = Field(default=None, gt=0, description="None: by precision")
     max_divergence: float | None = Field(
-        default=None, gt=0, description="nats a token; None: by precision, if it is quantised"
+        default=None, gt=0, description="nats per token; None: by precision, if quantised"
     )
     verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
 
 
 class EngineCheck(MeasuredModel):
-    """One engine against its torch module. Errors are fractions of the tensor's max |reference|."""
+    """One engine against its torch module; errors are fractions of a tensor's max |reference|."""
 
     engine: str
     worst_tensor: str
     error: float
     tolerance: float
     weights_differ: tuple[str, ...] = Field(
-        default=(), description="stored tensors that are not the checkpoint's"
+        default=(), description="stored tensors that differ from the checkpoint's"
     )
     failure: str | None = Field(default=None, description="why the engine failed to run")
     ran: bool = Field(default=True, description="False: only its weights were compared")
 
     @property
     def is_inexact(self) -> bool:
-        """Whether the engine ran, with the right weights, and its numbers alone are off."""
+        """Return True if the engine ran with the right weights and only its numbers are off."""
         is_sound = self.failure is None and not self.weights_differ
         return is_sound and self.error > self.tolerance
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the engine, worst first; empty if it passed."""
+        """Return the engine's problems, worst first; empty if it passed."""
         problems = []
         if self.failure is not None:
             problems.append(self.failure)
@@ -83,9 +83,9 @@ class TokenCheck(MeasuredModel):
 
     The reference reads the bundle's own tokens, so one difference does not hide the next. A token
     that differs is a tie if the reference's logits for the two are less than ``tolerance`` apart.
-    ``required``: no token may differ but for ties. It is False for a quantised bundle, whose
-    distributions may diverge from the unquantised model's by ``allowed_divergence`` instead, in
-    the mean over the positions; above ``usual_divergence`` there is a warning.
+    ``required``: no token may differ except for ties. It is False for a quantised bundle, whose
+    distributions may instead diverge from the unquantised model's by ``allowed_divergence``,
+    averaged over positions; above ``usual_divergence`` there is a warning.
     """
 
     reference: TokenReference
@@ -96,18 +96,18 @@ class TokenCheck(MeasuredModel):
     worst_logprob_error: float
     tolerance: float = Field(description="in logits")
     required: bool
-    divergence: float = Field(description="Kullback-Leibler, nats a token")
+    divergence: float = Field(description="Kullback-Leibler, nats per token")
     usual_divergence: float | None = Field(default=None, description="likewise")
     allowed_divergence: float | None = Field(default=None, description="None: no bound")
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong; empty if it passed."""
+        """Return the problems; empty if the check passed."""
         return [*self._token_problems(), *self._divergence_problems()]
 
     @property
     def warnings(self) -> list[str]:
-        """What passed but is unusual."""
+        """Return warnings about unusual but allowed results."""
         if self.usual_divergence is None or self.divergence <= self.usual_divergence:
             return []
         return [
@@ -122,12 +122,12 @@ class TokenCheck(MeasuredModel):
             return []
         return [
             f"next-token distributions {self._divergence()}; allowed in this precision: "
-            f"{allowed:g}, or what --max-divergence says; {self.equal} of {self.compared} greedy "
+            f"{allowed:g}, or set --max-divergence; {self.equal} of {self.compared} greedy "
             f"tokens are equal, log-probabilities are off by up to {self.worst_logprob_error:.2g}"
         ]
 
     def _divergence(self) -> str:
-        return f"diverge by {self.divergence:.2g} nats a token from {self.reference}'s"
+        return f"diverge by {self.divergence:.2g} nats per token from {self.reference}'s"
 
     def _token_problems(self) -> list[str]:
         if not self.required:
@@ -147,7 +147,7 @@ class TokenCheck(MeasuredModel):
         return problems
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         against = self.reference if self.required else f"{self.reference}, not quantised"
         line = (
             f"{self.equal} of {self.compared} greedy tokens equal the model's ({against}), "
@@ -158,15 +158,15 @@ class TokenCheck(MeasuredModel):
             return line
         return (
             f"{line}; distributions diverge by {self.divergence:.1e} of "
-            f"{self.allowed_divergence:g} nats a token allowed"
+            f"{self.allowed_divergence:g} nats per token allowed"
         )
 
 
 class VerificationReport(MeasuredModel):
-    """All that a verification found. Without ``tokens`` it stopped at broken engines.
+    """Result of a verification; without ``tokens`` it stopped at broken engines.
 
-    ``notes`` say what was not checked, and why; ``remedies`` what rounds less than a quantised
-    bundle does.
+    ``notes`` say what was not checked and why; ``remedies`` are options that round less than a
+    quantised bundle.
     """
 
     engines: tuple[EngineCheck, ...]
@@ -177,14 +177,14 @@ class VerificationReport(MeasuredModel):
 
     @property
     def problems(self) -> list[str]:
-        """Everything that failed: engines worst first, then tokens."""
+        """Return everything that failed: engines worst first, then tokens."""
         worst_first = sorted(self.engines, key=_excess, reverse=True)
         problems = [problem for check in worst_first for problem in check.problems]
         return problems + (self.tokens.problems if self.tokens is not None else [])
 
     @property
     def advice(self) -> str | None:
-        """What to try where rounding may have caused the problems; None where it can't have."""
+        """Return what to try if rounding may have caused the problems, else None."""
         has_token_problems = self.tokens is not None and bool(self.tokens.problems)
         is_rounding = has_token_problems or any(check.is_inexact for check in self.engines)
         if not (self.remedies and is_rounding):
@@ -197,17 +197,17 @@ class VerificationReport(MeasuredModel):
 
     @property
     def warnings(self) -> list[str]:
-        """What passed but is unusual."""
+        """Return warnings about unusual but allowed results."""
         warnings = [] if self.tokens is None else self.tokens.warnings
         return [f"{warning}, or try {self._remedies}" for warning in warnings]
 
     @property
     def verdict(self) -> str:
-        """What can be said of a bundle without problems: ``passed``, if all of it was checked."""
+        """Return the result for a bundle without problems: ``passed`` if all of it was checked."""
         return "passed, in part" if self.notes else "passed"
 
     def summary(self) -> list[str]:
-        """Lines for people about a bundle that passed."""
+        """Return lines for people about a bundle that passed."""
         lines = []
         ran = [check for check in self.engines if check.ran]
         if ran:
@@ -217,7 +217,7 @@ class VerificationReport(MeasuredModel):
                 f"{worst.worst_tensor}, off by {worst.error:.1e} of {worst.tolerance:.0e} allowed"
             )
         if still := len(self.engines) - len(ran):
-            lines.append(f"{still} engines hold the checkpoint's weights, bit for bit")
+            lines.append(f"{still} engines have the checkpoint's weights, bit for bit")
         if self.tokens is not None:
             lines.append(self.tokens.summary())
         return [*lines, *self.notes]
@@ -235,7 +235,7 @@ class VerificationReport(MeasuredModel):
 
 
 def _excess(check: EngineCheck) -> float:
-    """How many times the tolerance the error is; infinite if the engine failed or gave NaN."""
+    """Return the error divided by the tolerance; infinite for a failed engine or NaN."""
     if check.failure is not None or math.isnan(check.error):
         return math.inf
     return check.error / check.tolerance

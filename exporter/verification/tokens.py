@@ -1,6 +1,6 @@
-"""End to end: the bundle's greedy tokens at full depth, read by a reference position by position.
+"""End-to-end check: the bundle's greedy tokens at full depth against a reference's logits.
 
-The reference is Hugging Face's own model where it fits in memory, else our torch modules, one
+The reference is Hugging Face's own model if it fits in memory, else our torch modules, one
 engine's weights at a time.
 """
 
@@ -28,16 +28,16 @@ from .report import TokenCheck, TokenReference
 
 _PROMPT_LENGTHS = (1, 12, 5, 8)
 _GENERATED_TOKENS = 8
-_REPORTED_LOGPROBS = 20  # they hold most of what a model that was trained expects
+_REPORTED_LOGPROBS = 20  # they contain most of a trained model's probability
 
 FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class GreedyText:
-    """What the bundle read and which token it chose after each of the last ``len(chosen)`` tokens.
+    """Tokens that the bundle read, and the token chosen after each of the last ``len(chosen)``.
 
-    ``logprobs[i]`` maps the likeliest tokens at that place, and the chosen one, to their
+    ``logprobs[i]`` maps the most probable tokens at that position, and the chosen one, to their
     log-probabilities.
     """
 
@@ -47,7 +47,7 @@ class GreedyText:
 
 
 def token_tolerance(precision: PrecisionSpec) -> float:
-    """Largest difference of logits allowed, as a fraction of the reference's max |logit|."""
+    """Return the largest allowed difference of logits, as a fraction of max |logit|."""
     allowed = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2, "int8": 4e-2}
     return max(allowed[precision.dtype], allowed[precision.kv_dtype or precision.dtype])
 
@@ -55,9 +55,9 @@ def token_tolerance(precision: PrecisionSpec) -> float:
 def random_prompts(
     model: ModelSpec, seed: int, max_prompt_len: int | None = None
 ) -> list[list[int]]:
-    """Ragged prompts of seeded random tokens; shorter where the model's positions are few.
+    """Return ragged prompts of seeded random tokens, shortened to the model's positions.
 
-    ``max_prompt_len``: what the engines were built for.
+    ``max_prompt_len``: the limit of the engines.
     """
     rng = np.random.default_rng(seed)
     longest = max(1, model.max_seq_len - _generated_tokens(model))
@@ -67,9 +67,9 @@ def random_prompts(
 
 
 def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
-    """Continue random prompts, as one ragged batch, the way a user would: with Generator.
+    """Continue random prompts, as one ragged batch, by the user's way: with Generator.
 
-    In smaller batches where the engines were built for fewer rows.
+    Engines built for fewer rows run smaller batches.
     """
     model, build = bundle.manifest.model, bundle.manifest.build
     prompts = random_prompts(model, seed, None if build is None else build.max_prompt_len)
@@ -94,7 +94,7 @@ def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
 
 
 def text_from_logits(tokens: Sequence[int], logits: FloatArray) -> GreedyText:
-    """What a bundle that is too large to generate chooses after each of given ``tokens``.
+    """Return the choices of a bundle too large to generate, after each of given ``tokens``.
 
     ``logits`` is [len(tokens), V].
     """
@@ -113,7 +113,7 @@ def streamed_logits(
     kv_dtype: KVType,
     load: Callable[[EngineKind, int | None], EngineCalls],
 ) -> list[FloatArray]:
-    """Read rows of tokens with all engines, one loaded at a time; logits [len(row), V] of each.
+    """Read rows of tokens with all engines, loaded one at a time; return logits [len(row), V].
 
     ``load(kind, layer_index)`` loads an engine or its reference; ``kv_dtype`` is its KV cache's.
     """
@@ -137,22 +137,22 @@ def streamed_logits(
 def hugging_face_logits(
     rows: Sequence[Sequence[int]], model: ModelSpec, dtype: str, reader: TensorReader
 ) -> list[FloatArray]:
-    """Logits [len(row), V] of each row by Hugging Face's model, weights rounded to ``dtype``."""
+    """Return each row's logits [len(row), V] by Hugging Face's model, rounded to ``dtype``."""
     reference = hugging_face_model(model, dtype, reader)
     with torch.inference_mode():
-        # Causal attention: what pads a row on the right changes nothing before it.
+        # Causal attention: padding on the right changes nothing before it.
         logits = reference(torch.from_numpy(pad_right(rows))).logits.numpy()  # [B, S, V]
     return [each[: len(row)] for row, each in zip(rows, logits, strict=True)]
 
 
 def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Rows of token ids as one array [B, S], padded with 0."""
+    """Return rows of token ids as one array [B, S], padded with 0."""
     padded = max(map(len, rows))
     return np.array([[*row, *[0] * (padded - len(row))] for row in rows])
 
 
 def hugging_face_model(model: ModelSpec, dtype: str, reader: TensorReader) -> Any:  # noqa: ANN401
-    """The family's model of Hugging Face in float32, its weights read one at a time."""
+    """Return the family's Hugging Face model in float32, its weights read one at a time."""
     architecture = architecture_of(model)
     reference: Any = architecture.reference_model(model)
     spare = architecture.spare_tensors(model)
@@ -160,7 +160,7 @@ def hugging_face_model(model: ModelSpec, dtype: str, reader: TensorReader) -> An
     state: dict[str, torch.Tensor] = {}
     for name in reference.state_dict():
         canonical = name.removeprefix("model.")
-        canonical = spare.get(canonical) or canonical  # a tied one's twin
+        canonical = spare.get(canonical) or canonical  # the twin of a tied tensor
         if canonical not in weights:
             rounded = reader.read(canonical).astype(dtype)
             weights[canonical] = torch.from_numpy(rounded.astype(np.float32, copy=False))
@@ -182,7 +182,7 @@ def compare_tokens(
 ) -> TokenCheck:
     """Compare each generated token with the reference's choice at its position.
 
-    ``reference_logits[r]`` is [tokens read of row r, V]. ``bound``: of a quantised bundle.
+    ``reference_logits[r]`` is [tokens read of row r, V]. ``bound``: for a quantised bundle.
     """
     compared = equal = ties = 0
     worst_gap = worst_error = 0.0
@@ -217,7 +217,7 @@ def compare_tokens(
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
-    """Log-probabilities along the last axis."""
+    """Return log-probabilities along the last axis."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     normalised: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return normalised

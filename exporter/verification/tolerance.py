@@ -1,4 +1,4 @@
-"""What engines may differ by, by number format."""
+"""Tolerances of engines by number format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROUNDED: Mapping[str, float] = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2
 class Tolerance:
     """Errors allowed in a tensor, as fractions of its max |reference|.
 
-    ``largest`` holds for every element, ``median`` for the worst element of the median token.
+    ``largest`` applies to every element, ``median`` to the worst element of the median token.
     """
 
     largest: float
@@ -27,15 +27,15 @@ class Tolerance:
 def engine_tolerance(
     precision: PrecisionSpec, kind: EngineKind, form: str = DEFAULT_TARGET
 ) -> Tolerance:
-    """What may differ on a CPU: float32 0.0001, float16 0.005; quantised products as follows.
+    """Return the tolerance on a CPU: float32 0.0001, float16 0.005; quantised as follows.
 
-    With skipdec's kernels (``form``) activations are float32 and the reference has the same
-    weights: what rounds is the cache, which the reference has in float32.
+    With skipdec's kernels (``form``), activations are float32 and the reference has the same
+    weights: only the cache is rounded, which is float32 in the reference.
 
-    MatMulNBits at accuracy level 4 quantises activations, which the reference does not: 0.03.
-    int8 is exact, but where float rounding moves an activation over the edge of its 8-bit code,
-    the token is off by up to 0.03 at the end of the layer. In float32 that hits about one token
-    in thirty (opt-1.3b), so the median token must be right to 0.0001; in float16 it hits all.
+    MatMulNBits at accuracy level 4 quantises activations, unlike the reference: 0.03.
+    int8 is exact, but if float rounding moves an activation across the edge of its 8-bit code,
+    the token is off by up to 0.03 at the end of the layer. In float32 this affects about one token
+    in thirty (opt-1.3b), so the median token must be right to 0.0001; in float16 it affects all.
     """
     rounded: KVType = precision.dtype
     if target_of(form).has_float32_activations:
@@ -50,10 +50,10 @@ def engine_tolerance(
 
 
 def plan_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
-    """What may differ on a GPU: float32 (whose products are TF32) and float16 0.005, bfloat16 0.04.
+    """Return the tolerance on a GPU: float32 (with TF32 products) and float16 0.005, bfloat16 0.04.
 
-    Weights are compared after quantisation, which alone changes nothing more. The reference does
-    not quantise activations, where ranges make plans do so: 0.1.
+    Weights are compared after quantisation. The reference does not quantise activations; plans with
+    ranges do: 0.1.
     """
     is_ranged = precision.activation_ranges is not None
     if is_ranged and quantization_of(precision, kind) in RANGED_QUANTIZATIONS:
@@ -63,5 +63,5 @@ def plan_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
 
 
 def quantization_of(precision: PrecisionSpec, kind: EngineKind) -> Quantization:
-    """How the weights of an engine's products are rounded."""
+    """Return the quantisation of the weights of an engine's products."""
     return quantization(kind, precision) if kind in (EngineKind.LAYER, EngineKind.HEAD) else "none"

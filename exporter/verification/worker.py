@@ -1,7 +1,7 @@
-"""The process that verifies: reads a VerificationRequest on stdin, writes a VerificationReport.
+"""The verifying process: reads a VerificationRequest on stdin, writes a VerificationReport.
 
-A process of its own (engines/host/worker.py) keeps the memory that verification takes out of the
-exporter. It may be started long before the request comes: with a ModelSpec and ``verify_memory`` as
+A separate process (engines/host/worker.py) keeps the memory of verification out of the exporter.
+It may be started long before the request arrives: with a ModelSpec and ``verify_memory`` as
 arguments, it imports what the reference of such a model needs.
 """
 
@@ -27,7 +27,7 @@ with collection_paused():
 class _Forwarded(Events):
     """Writes a line for each event: the method's name and its arguments.
 
-    Ends the process once nobody reads them: the parent was killed.
+    Exits the process when the parent no longer reads them, because it was killed.
     """
 
     def __init__(self, lines: WorkerLines) -> None:
@@ -42,11 +42,11 @@ class _Forwarded(Events):
     def _write(self, method: str, *arguments: object) -> None:
         self._lines.write("progress", [method, *arguments])
         if not self._lines.is_read:
-            sys.exit("nobody waits for this verification")
+            sys.exit("the parent process no longer waits for this verification")
 
 
 def main() -> None:
-    """Verify what stdin asks for; nothing if it ends without a request, as when the parent dies."""
+    """Verify the request on stdin; do nothing if there is none because the parent died."""
     lines = WorkerLines()
     if arguments := sys.argv[1:]:
         _prepare(ModelSpec.model_validate_json(arguments[0]), int(arguments[1]))
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _prepare(model: ModelSpec, verify_memory: int) -> None:
-    """Make the reference once, without memory for its parameters, for the sake of its imports."""
+    """Build the reference once, without memory for parameters, to trigger its imports."""
     if fits(model, verify_memory):
         with collection_paused():
             architecture_of(model).reference_model(model)
@@ -73,4 +73,4 @@ def _prepare(model: ModelSpec, verify_memory: int) -> None:
 if __name__ == "__main__":
     main()
     sys.stderr.flush()
-    os._exit(0)  # taking torch apart, object by object, takes longer than a small verification
+    os._exit(0)  # destroying torch's objects would take longer than a small verification

@@ -70,9 +70,9 @@ def test_every_bad_field_is_reported_at_once() -> None:
             {"dtype": "bfloat16", "kernels": "onnxruntime"},
             "bfloat16, for which ONNX Runtime has no",
         ),
-        ({"kv_dtype": "int8", "kernels": "onnxruntime"}, "kv_dtype is int8, but caches are of"),
-        ({"kv_dtype": "int8", "target": "tensorrt"}, "kv_dtype is int8, but caches are of"),
-        ({"kernels": "skipdec", "target": "tensorrt"}, "kernels is skipdec, of CPUs; leave it"),
+        ({"kv_dtype": "int8", "kernels": "onnxruntime"}, "kv_dtype is int8, but caches have"),
+        ({"kv_dtype": "int8", "target": "tensorrt"}, "kv_dtype is int8, but caches have"),
+        ({"kernels": "skipdec", "target": "tensorrt"}, "kernels is skipdec, for CPUs; leave it"),
         ({"quantize": "fp8"}, "fp8, for which target onnxruntime has no kernels"),
         ({"tensorrt": {"gpu_arch": "8.9"}}, r"tensorrt.gpu_arch belongs to the targets"),
         (

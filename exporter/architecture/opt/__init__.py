@@ -1,1 +1,1 @@
-"""Everything that is OPT: its structure, weights, modules, published sizes."""
+"""The OPT family: structure, weights, modules and published sizes."""

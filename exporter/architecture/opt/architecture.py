@@ -1,12 +1,14 @@
-"""OPT, as the exporter sees every family."""
+"""OPT as an Architecture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from ....engines.manifest import EngineKind, FloatType, ModelSpec
-from ..architecture import HEAD_WEIGHT, CachedAttention, MigrationSite
+from ..architecture import HEAD_WEIGHT, Architecture, CachedAttention, MigrationSite
 from ..signature import Signature, decoder_signature
 from ..weights import Parameter
 from .migration import head_sites, layer_sites
@@ -19,21 +21,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class OptArchitecture:
-    """See Architecture. Also Galactica, whose checkpoints say that they are OPT."""
+class OptArchitecture(Architecture):
+    """The OPT family, which includes Galactica: its checkpoints have the model type OPT."""
 
     published = PUBLISHED
 
+    @override
     def spec_from_config(
         self, config: Mapping[str, Any], name: str, max_seq_len: int | None
     ) -> ModelSpec:
-        """See Architecture."""
         return read_structure(config, name, max_seq_len).model_spec()
 
+    @override
     def parameters(
         self, kind: EngineKind, model: ModelSpec, layer_index: int | None
     ) -> tuple[Parameter, ...]:
-        """See Architecture."""
         spec = OptSpec.of(model)
         if kind is EngineKind.EMBED:
             return embed_parameters(spec)
@@ -42,18 +44,18 @@ class OptArchitecture:
         return layer_parameters(spec, f"decoder.layers.{layer_index}.")
 
     def spare_tensors(self, model: ModelSpec) -> Mapping[str, str | None]:
-        """A tied head, and a buffer of old fairseq conversions."""
+        """Return a tied head, and a buffer of old fairseq conversions."""
         tied = {HEAD_WEIGHT: EMBEDDING} if model.tie_word_embeddings else {}
         return {"decoder.version": None, **tied}
 
+    @override
     def signature(self, kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
-        """See Architecture."""
         return decoder_signature(kind, model, dtype)
 
+    @override
     def module(
         self, kind: EngineKind, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention
     ) -> nn.Module:
-        """See Architecture."""
         from .modules import DecoderLayer, Embedding, Head
 
         spec = OptSpec.of(model)
@@ -63,10 +65,10 @@ class OptArchitecture:
             return Head(spec, dtype)
         return DecoderLayer(spec, dtype, attention)
 
+    @override
     def migration_sites(
         self, kind: EngineKind, model: ModelSpec, layer_index: int | None
     ) -> Mapping[str, MigrationSite]:
-        """See Architecture."""
         spec = OptSpec.of(model)
         parameters = {each.name: each for each in self.parameters(kind, model, layer_index)}
         if kind is EngineKind.LAYER:
@@ -74,7 +76,7 @@ class OptArchitecture:
         return head_sites(spec, parameters) if kind is EngineKind.HEAD else {}
 
     def reference_model(self, model: ModelSpec) -> Any:  # noqa: ANN401
-        """``transformers.OPTForCausalLM``."""
+        """Return ``transformers.OPTForCausalLM`` with parameters on the meta device."""
         from .reference import hugging_face_model
 
         return hugging_face_model(OptSpec.of(model))

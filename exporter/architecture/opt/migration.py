@@ -1,6 +1,6 @@
-"""What makes the inputs of OPT's products.
+"""Tensors that produce the inputs of OPT's products and can absorb factors s.
 
-product   x comes from                       where 1 / s goes
+product   x comes from                       1 / s is absorbed by
 qkv_proj  the attention's layer norm         its weight and bias
 fc1       the feed-forward's layer norm      its weight and bias
 fc2       ReLU, which keeps positive factors fc1's output channels and bias
@@ -16,14 +16,14 @@ from ..architecture import HEAD_WEIGHT, MigrationSite
 from ..weights import Parameter
 from .structure import OptSpec
 
-_VALUE = 2  # V's place among the sources of qkv_proj
+_VALUE = 2  # index of V among the sources of qkv_proj
 
 Parameters = Mapping[str, Parameter]
-"""Of one engine, by name."""
+"""Parameters of one engine, by name."""
 
 
 def layer_sites(model: OptSpec, parameters: Parameters) -> dict[str, MigrationSite]:
-    """The sites of a decoder layer's products."""
+    """Return the sites of a decoder layer's products."""
     sites = {
         "self_attn.qkv_proj.weight": _after_norm(model, parameters, "self_attn_layer_norm"),
         "self_attn.out_proj.weight": MigrationSite(
@@ -48,7 +48,7 @@ def layer_sites(model: OptSpec, parameters: Parameters) -> dict[str, MigrationSi
 
 
 def head_sites(model: OptSpec, parameters: Parameters) -> dict[str, MigrationSite]:
-    """The site of the vocabulary product."""
+    """Return the site of the vocabulary product."""
     if "project_out.weight" in parameters:
         site = MigrationSite(_sources(parameters, "project_out"))
     elif not model.final_layer_norm:
@@ -65,6 +65,6 @@ def _after_norm(model: OptSpec, parameters: Parameters, norm: str) -> MigrationS
 
 
 def _sources(parameters: Parameters, name: str) -> tuple[str, ...]:
-    """The checkpoint's tensors of a norm's or product's weight and bias."""
+    """Return the checkpoint tensors of a norm's or product's weight and bias."""
     parts = (parameters.get(f"{name}.{part}") for part in ("weight", "bias"))
     return tuple(source for each in parts if each is not None for source in each.sources)

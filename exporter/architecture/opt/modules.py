@@ -21,9 +21,9 @@ LAYER_NORM_EPSILON = 1e-5
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation in float32, parameters included, whatever the dtype of its input.
+    """Layer normalisation in float32, including its parameters, for inputs of any dtype.
 
-    Without affine parameters the weight stays, as ones: the ONNX operator requires it.
+    Without affine parameters the weight is kept as ones, because the ONNX operator requires it.
     """
 
     def __init__(self, size: int, *, affine: bool) -> None:
@@ -32,7 +32,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(size, dtype=torch.float32)) if affine else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[..., E] → [..., E]."""
+        """Normalise [..., E] over the last axis."""
         normalised = F.layer_norm(
             inputs.float(), self.weight.shape, self.weight, self.bias, LAYER_NORM_EPSILON
         )
@@ -40,7 +40,7 @@ class LayerNorm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token embedding, projected to the hidden size where it is narrower, plus position."""
+    """Token embedding, projected to the hidden size if it is narrower, plus position."""
 
     def __init__(self, model: OptSpec, dtype: torch.dtype) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Embedding(nn.Module):
             self.project_in = Projection(width, hidden_size, bias=False, dtype=dtype)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """input_ids and position_ids [B, S] → hidden states [B, S, E]."""
+        """Map input_ids and position_ids [B, S] to hidden states [B, S, E]."""
         embedded: Tensor = self.embed_tokens(input_ids)  # [B, S, P]
         if self.project_in is not None:
             embedded = self.project_in(embedded)  # [B, S, E]
@@ -62,7 +62,7 @@ class Embedding(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention over a cache, with query, key and value packed in one product."""
+    """Multi-head self-attention over a cache, with query, key and value in one product."""
 
     def __init__(self, model: OptSpec, dtype: torch.dtype, attention: CachedAttention) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class SelfAttention(nn.Module):
         write_indices: Tensor,
         attention_mask: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden_states [B, S, E] → attention output [B, S, E], present_key, present_value."""
+        """Map hidden_states [B, S, E] to attention output [B, S, E], present_key, present_value."""
         packed = self.qkv_proj(hidden_states)  # [B, S, 3E]
         query, key, value = (self._split_heads(part) for part in packed.chunk(3, dim=-1))
         attended, present_key, present_value = self.attention(
@@ -90,13 +90,13 @@ class SelfAttention(nn.Module):
         return self.out_proj(merged), present_key, present_value
 
     def _split_heads(self, states: Tensor) -> Tensor:
-        """[B, S, E] → [B, N, S, D]."""
+        """Reshape [B, S, E] to [B, N, S, D]."""
         heads = states.reshape(*states.shape[:2], self.num_heads, self.head_dim)
         return heads.transpose(1, 2)
 
 
 class DecoderLayer(nn.Module):
-    """One decoder layer; norms before attention and feed-forward, or after (350m)."""
+    """One decoder layer, with norms before attention and feed-forward or after them (350m)."""
 
     def __init__(self, model: OptSpec, dtype: torch.dtype, attention: CachedAttention) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class DecoderLayer(nn.Module):
         write_indices: Tensor,
         attention_mask: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The canonical layer contract: hidden_states_out, present_key, present_value."""
+        """Return hidden_states_out, present_key and present_value, as canonical layers do."""
         cache = (past_key, past_value, write_indices, attention_mask)
         if self.norm_before:
             attended, *present = self.self_attn(self.self_attn_layer_norm(hidden_states), *cache)
@@ -136,7 +136,7 @@ class DecoderLayer(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm, projection and vocabulary product of chosen rows."""
+    """Final norm, projection and vocabulary product of selected rows."""
 
     def __init__(self, model: OptSpec, dtype: torch.dtype) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Head(nn.Module):
         self.lm_head = Projection(width, model.vocab_size, bias=False, dtype=dtype)
 
     def forward(self, hidden_states: Tensor, row_positions: Tensor) -> Tensor:
-        """hidden_states [B, S, E], row_positions [R] into B*S → float32 logits [R, V]."""
+        """Map hidden_states [B, S, E] and row_positions [R] into B*S to float32 logits [R, V]."""
         rows = hidden_states.flatten(0, 1).index_select(0, row_positions)  # [R, E]
         if self.final_layer_norm is not None:
             rows = self.final_layer_norm(rows)

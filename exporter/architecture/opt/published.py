@@ -29,7 +29,7 @@ _SIZES = {
 
 
 def _config(size: _Size) -> dict[str, Any]:
-    """The checkpoint's config.json."""
+    """Return the checkpoint's config.json."""
     return {
         "model_type": "opt",
         "architectures": ["OPTForCausalLM"],

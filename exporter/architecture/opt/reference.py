@@ -1,4 +1,4 @@
-"""Hugging Face's own OPT."""
+"""Hugging Face's own implementation of OPT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .structure import OptSpec
 
 
 def hugging_face_model(model: OptSpec) -> OPTForCausalLM:
-    """``OPTForCausalLM`` of this structure, its parameters on the meta device."""
+    """Return ``OPTForCausalLM`` of this structure, with parameters on the meta device."""
     config = OPTConfig(
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,

@@ -1,4 +1,4 @@
-"""The structure of an OPT, and how Hugging Face's config.json says it."""
+"""The structure of an OPT model, and its reading from Hugging Face's config.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Activation = Literal["relu", "gelu"]
 
 _ARCHITECTURES = ("OPTForCausalLM", "OPTModel")
 
-# What transformers' OPTConfig assumes where config.json is silent, and the most that is taken.
+# Defaults of transformers' OPTConfig for missing fields, and the largest supported values.
 _SIZES = {
     "num_hidden_layers": (12, MAX_LAYERS),
     "hidden_size": (768, MAX_WIDTH),
@@ -35,7 +35,7 @@ _DEFAULT_TOKEN_IDS = {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1}
 
 
 class OptSpec(ModelSpec):
-    """A ModelSpec of the family, its own facts as fields."""
+    """A ModelSpec of this family, with the family's own facts as fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,7 +51,7 @@ class OptSpec(ModelSpec):
 
     @classmethod
     def of(cls, model: ModelSpec) -> OptSpec:
-        """Read the facts that ``model`` carries. Raises UnsupportedModelError for wrong ones."""
+        """Read the facts that ``model`` carries. Raises UnsupportedModelError for invalid ones."""
         try:
             return cls.model_validate(model.model_dump())
         except ValidationError as error:
@@ -59,14 +59,14 @@ class OptSpec(ModelSpec):
             raise UnsupportedModelError(model.name, *problems) from error
 
     def model_spec(self) -> ModelSpec:
-        """The same as manifests hold it."""
+        """Return the form that manifests store."""
         return ModelSpec.model_validate(self.model_dump())
 
 
 def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> OptSpec:
     """Return the structure that ``config`` (the content of config.json) describes.
 
-    As in transformers' modeling_opt: the decoder ends in a norm iff ``do_layer_norm_before`` and
+    As in transformers' modeling_opt, the decoder ends in a norm iff ``do_layer_norm_before`` and
     not ``_remove_final_layer_norm``; project_in and project_out exist iff ``word_embed_proj_dim``
     differs from ``hidden_size``. Dropout, layerdrop and init_std only matter in training.
 

@@ -1,4 +1,4 @@
-"""Which checkpoint tensors the parameters of OPT's engines are made of."""
+"""Checkpoint tensors that make up the parameters of OPT's engines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ..architecture import HEAD_WEIGHT
 from ..weights import Parameter
 from .structure import OptSpec
 
-POSITION_OFFSET = 2  # rows that the position table has before position 0
+POSITION_OFFSET = 2  # rows of the position table before position 0
 EMBEDDING = "decoder.embed_tokens.weight"
 
 
 def embed_parameters(model: OptSpec) -> tuple[Parameter, ...]:
-    """Both tables, and project_in where there is one."""
+    """Return both tables, and project_in if present."""
     width, hidden_size = model.word_embed_proj_dim, model.hidden_size
     tokens = "embed_tokens.weight"
     positions = "embed_positions.weight"
@@ -24,7 +24,7 @@ def embed_parameters(model: OptSpec) -> tuple[Parameter, ...]:
 
 
 def layer_parameters(model: OptSpec, prefix: str) -> tuple[Parameter, ...]:
-    """One decoder layer; its tensors' names in the checkpoint start with ``prefix``."""
+    """Return a decoder layer's parameters; ``prefix`` precedes its tensors' names."""
     size, ffn_dim = model.hidden_size, model.ffn_dim
 
     def projection(
@@ -52,7 +52,7 @@ def layer_parameters(model: OptSpec, prefix: str) -> tuple[Parameter, ...]:
 
 
 def head_parameters(model: OptSpec) -> tuple[Parameter, ...]:
-    """The final norm and project_out, where there are any, and the vocabulary product."""
+    """Return the final norm and project_out, if present, and the vocabulary product."""
     width = model.word_embed_proj_dim
     tied = model.tie_word_embeddings
     source = EMBEDDING if tied else HEAD_WEIGHT
@@ -77,7 +77,7 @@ def _layer_norm(model: OptSpec, name: str, prefix: str) -> tuple[Parameter, ...]
 
 
 def _residual_projection(name: str, in_size: int, out_size: int) -> tuple[Parameter, ...]:
-    """The 350m's project_in or project_out; nothing where both sizes are equal."""
+    """Return the 350m's project_in or project_out; nothing if both sizes are equal."""
     if in_size == out_size:
         return ()
     path = f"{name}.weight"

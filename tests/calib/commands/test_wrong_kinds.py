@@ -28,7 +28,7 @@ def test_a_bundle_instead_of_a_checkpoint_is_refused(
     arguments = [command, str(bundle), "-o", str(tmp_path / "out"), *options, *rows]
     result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 1
-    assert result.stderr.count("is a bundle, not a checkpoint; give the directory") == 1
+    assert result.stderr.count("is a bundle, not a checkpoint; pass the directory") == 1
     assert list(tmp_path.iterdir()) == []
 
 

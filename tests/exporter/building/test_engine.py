@@ -90,9 +90,9 @@ def test_a_canonical_engine_keeps_float_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        (PrecisionSpec(dtype="float16"), "weight fc1.weight is float32; asked for: float16"),
-        (INT8, "weight fc1.weight is float32; asked for: nothing"),
-        (INT8, "weight fc2.weight.quantized is missing; asked for: int8"),
+        (PrecisionSpec(dtype="float16"), "weight fc1.weight is float32; requested: float16"),
+        (INT8, "weight fc1.weight is float32; requested: nothing"),
+        (INT8, "weight fc2.weight.quantized is missing; requested: int8"),
     ],
 )
 def test_a_graph_of_other_dtypes_than_asked_is_refused_by_name(

@@ -195,7 +195,7 @@ def test_pickled_code_is_not_run(directory: Path) -> None:
         (
             lambda path: (path / "config.json").rename(path / "manifest.json"),
             CheckpointError,
-            "is a bundle, not a checkpoint; give the directory that it was exported from",
+            "is a bundle, not a checkpoint; pass the directory that it was exported from",
         ),
         (lambda path: (path / "config.json").write_text("{"), CheckpointError, "not JSON"),
         (lambda path: (path / "config.json").write_text("{}"), UnsupportedModelError, "model_type"),

@@ -266,5 +266,5 @@ def test_a_written_graph_has_the_dtypes_that_were_asked_for(name: str, tmp_path:
     assert dtypes["fc1.weight.scale"] == dtypes["fc1.bias"] == onnx.TensorProto.BFLOAT16
     assert dtypes["final_layer_norm.weight"] == onnx.TensorProto.FLOAT
     asked = precision.model_copy(update={"quantize": "none"})
-    with pytest.raises(VerificationError, match=r"fc1\.weight is missing; asked for: bfloat16"):
+    with pytest.raises(VerificationError, match=r"fc1\.weight is missing; requested: bfloat16"):
         check_dtypes(graph, built.spec, fusible_spec(), asked, "tensorrt-rtx")

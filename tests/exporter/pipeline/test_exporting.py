@@ -63,7 +63,7 @@ class Resumed(Events):
         self._left = interrupt_after
 
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
-        if "as it was left" in detail:
+        if "reused" in detail:
             self.resumed.add(item)
         if detail and self._left is not None:  # an engine
             self._left -= 1

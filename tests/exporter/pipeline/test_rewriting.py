@@ -56,7 +56,7 @@ def test_a_rewritten_bundle_computes_the_same(
 def test_bundles_on_onnx_runtimes_operators_are_refused(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="has no operators of skipdec's to rewrite"):
+    with pytest.raises(UsageError, match="has no skipdec operators to rewrite"):
         plan_build(rewriting(exported("post_norm"), tmp_path / "out"))
 
 

@@ -215,7 +215,7 @@ def test_verification_needs_the_file(bundle: Path, checkpoint: Callable[[str], P
     request = VerificationRequest(
         directory=bundle, source=source, precision=PrecisionSpec(), kernels=kernels
     )
-    with pytest.raises(VerificationError, match="give the file as --ranges"):
+    with pytest.raises(VerificationError, match="pass the file as --ranges"):
         run_verification(request)
 
 
@@ -231,7 +231,7 @@ def test_a_build_takes_the_factors_of_its_bundle_alone(bundle: Path, ranges: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantize": "int8"}, "has ranges and no factors; ranges alone are for TensorRT"),
+        ({"quantize": "int8"}, "has ranges but no factors; ranges alone are for TensorRT"),
         ({"quantize": "int4"}, "no activation is quantised"),
         ({}, "no activation is quantised; leave it out, set quantize to int8, or keep_canonical"),
     ],

@@ -259,8 +259,8 @@ def test_a_mistake_of_the_runtime_shows_in_the_tokens(
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"dtype": "float16"}, "dtype is 'float32' in the bundle; asked for: 'float16'"),
-        ({"quantize": "int8"}, "quantize is 'none' in the bundle; asked for: 'int8'"),
+        ({"dtype": "float16"}, "dtype is 'float32' in the bundle; requested: 'float16'"),
+        ({"quantize": "int8"}, "quantize is 'none' in the bundle; requested: 'int8'"),
     ],
 )
 def test_another_precision_than_asked_is_refused(
@@ -283,7 +283,7 @@ def test_a_manifest_with_wrong_dtypes_is_refused(
 
 
 def test_another_model_is_refused(exported: Exported, verified: Verify) -> None:
-    with pytest.raises(VerificationError, match="hidden_size is 32 in the bundle; asked for: 64"):
+    with pytest.raises(VerificationError, match="hidden_size is 32 in the bundle; requested: 64"):
         verified(exported("pre_norm"), "untied")
 
 

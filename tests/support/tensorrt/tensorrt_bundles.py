@@ -62,5 +62,5 @@ class Watched(Events):
             raise KeyboardInterrupt
 
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
-        if "as it was left" in detail:
+        if "reused" in detail:
             self.resumed.add(item)
