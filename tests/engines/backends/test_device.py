@@ -97,7 +97,7 @@ def test_work_behind_work_that_fails_is_dropped_but_its_memory_is_freed(
     device.fill(1, 8, 0)  # nothing is allocated there
     device.enqueue(lambda: ran.append("behind"))
     device.free(address)
-    with pytest.raises(DeviceError, match="8 bytes at .* are not allocated"):
+    with pytest.raises(DeviceError, match=r"8 bytes at .* are not allocated"):
         device.synchronize()
     assert device.freed == {address}
     device.synchronize()
