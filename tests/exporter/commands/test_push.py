@@ -64,7 +64,7 @@ def test_a_bundle_is_pushed_and_a_missing_licence_said(
     [
         (lambda path: (path / "config.json").unlink(), "no config.json"),
         (lambda path: (path / "model.safetensors").write_bytes(b"x"), "model.safetensors"),
-        (shutil.rmtree, "is no directory"),
+        (shutil.rmtree, "is not a directory"),
     ],
 )
 def test_damaged_checkpoints_are_not_sent(

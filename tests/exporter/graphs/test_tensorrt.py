@@ -211,7 +211,7 @@ def test_inputs_of_attention_that_the_parser_drops_in_silence_are_refused() -> N
     attention.resize_inputs(7)
     attention.replace_input_with(6, lengths)
     with pytest.raises(
-        UnsupportedModelError, match=r"takes write_indices beside .* without a word"
+        UnsupportedModelError, match=r"takes write_indices besides .* silently drops"
     ):
         lower(graph, EngineKind.LAYER, fusible_spec(), FP16)
 
