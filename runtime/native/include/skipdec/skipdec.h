@@ -1,7 +1,8 @@
-/* libskipdec: generates with a skipdec bundle, from C. The C++ face is skipdec.hpp.
+/* libskipdec generates text with a skipdec bundle from C. skipdec.hpp is its C++ interface.
  *
- * A bundle is opened as an engine: one thread that runs all requests together, each as if it were
- * alone, with only the layers that its exit schedule names (SkipDecode, arXiv 2307.02628).
+ * Opening a bundle starts an engine: one thread that runs all requests in one batch. Each request
+ * runs only the layers that its exit schedule names (SkipDecode, arXiv 2307.02628), and batching
+ * never changes its output.
  *
  *   skipdec_engine* engine;
  *   if (skipdec_engine_open("opt-1.3b-int8", NULL, &engine) != SKIPDEC_OK)
@@ -16,17 +17,17 @@
  *   skipdec_request_release(request);
  *   skipdec_engine_close(engine);
  *
- * Every function may be called from any thread. Functions that can fail return a status; its words
- * are skipdec_last_error() of the same thread. Strings are UTF-8, ended by a zero byte; whatever a
- * function hands out belongs to the library and lives as long as the object that it says.
- *
- * Threads don't survive a fork: a child is refused, as SKIPDEC_USAGE, the engines and requests of
- * its parent (to release one does nothing), and opens an engine of its own only where the parent
- * had none open when it forked.
- *
- * Structs that a caller owns begin with their size: a library that knows more fields than the
- * caller takes their defaults for the rest. The *_init functions write size and defaults. Structs
- * that the library owns may grow at their end.
+ * Threads: you may call every function from any thread unless its comment restricts that.
+ * Errors: functions that can fail return a status; skipdec_last_error() returns the message of the
+ *   calling thread's last failure.
+ * Ownership: the library owns everything that a function returns; the comment names the object
+ *   whose lifetime it shares. Strings are UTF-8 and end with a zero byte.
+ * Forks: threads do not survive a fork. In a child, functions refuse the engines and requests of
+ *   its parent with SKIPDEC_USAGE, and releasing them does nothing. A child can open an engine only
+ *   if its parent had none open when it forked.
+ * Structs: those that a caller owns begin with their size, and a library that knows more fields
+ *   than the caller uses their defaults. The *_init functions write size and defaults. Structs that
+ *   the library owns may grow at their end.
  */
 #ifndef SKIPDEC_H
 #define SKIPDEC_H
@@ -44,24 +45,24 @@ extern "C" {
 #define SKIPDEC_API
 #endif
 
-/* Grows when something is added; a program runs with any library whose number is at least that of
- * the header it was compiled with. */
+/* Increases when something is added. A program runs with any library whose version is at least that
+ * of the header it was compiled with. */
 #define SKIPDEC_ABI_VERSION 2
 
 typedef enum skipdec_status {
   SKIPDEC_OK = 0,
   SKIPDEC_USAGE = 1,       /* an argument is not allowed */
   SKIPDEC_BUNDLE = 2,      /* the bundle is damaged, incomplete or of another version */
-  SKIPDEC_SCHEDULE = 3,    /* the exit schedule is none, or doesn't fit the bundle */
-  SKIPDEC_CAPACITY = 4,    /* more rows, positions or KV memory than there are */
-  SKIPDEC_ENVIRONMENT = 5, /* something that this machine lacks, e.g. ONNX Runtime */
+  SKIPDEC_SCHEDULE = 3,    /* the exit schedule is invalid or does not fit the bundle */
+  SKIPDEC_CAPACITY = 4,    /* not enough rows, positions or KV memory */
+  SKIPDEC_ENVIRONMENT = 5, /* this machine lacks something, e.g. ONNX Runtime */
   SKIPDEC_CLOSED = 6,      /* the engine was closed */
-  SKIPDEC_ENGINE = 7,      /* an engine failed, or made logits that are no distribution */
+  SKIPDEC_ENGINE = 7,      /* an engine failed, or its logits are not finite */
   SKIPDEC_MEMORY = 8,      /* memory ran out */
-  SKIPDEC_BUSY = 9,        /* too many requests wait; try again later */
-  SKIPDEC_TIMEOUT = 10,    /* nothing came within the time given */
+  SKIPDEC_BUSY = 9,        /* too many requests are waiting; retry later */
+  SKIPDEC_TIMEOUT = 10,    /* the timeout expired */
   SKIPDEC_INTERNAL = 11,   /* a bug */
-  SKIPDEC_END = 12         /* the request has ended: no more deltas */
+  SKIPDEC_END = 12         /* the request has ended; no more deltas follow */
 } skipdec_status;
 
 typedef struct skipdec_engine skipdec_engine;
@@ -70,89 +71,98 @@ typedef struct skipdec_score skipdec_score;
 
 /* ---- the library ---- */
 
+/* Returns SKIPDEC_ABI_VERSION of the library, not of the header. */
 SKIPDEC_API uint32_t skipdec_abi_version(void);
-SKIPDEC_API const char* skipdec_version(void); /* e.g. "0.1.0" */
-/* What went wrong in this thread's last call that failed; "" before. Valid until its next call. */
+/* Returns the library's version, e.g. "0.1.0". */
+SKIPDEC_API const char* skipdec_version(void);
+/* Returns the message of this thread's last failed call, or "" if none failed. The message is valid
+ * until the thread's next call. */
 SKIPDEC_API const char* skipdec_last_error(void);
-SKIPDEC_API const char* skipdec_status_name(skipdec_status status); /* e.g. "bundle" */
+/* Returns the name of a status, e.g. "bundle". */
+SKIPDEC_API const char* skipdec_status_name(skipdec_status status);
 
 /* ---- engines ---- */
 
 typedef enum skipdec_verify {
-  SKIPDEC_VERIFY_FULL = 0,  /* every file is hashed */
-  SKIPDEC_VERIFY_GRAPHS = 1 /* all but weights, whose sizes are compared */
+  SKIPDEC_VERIFY_FULL = 0,  /* hash every file */
+  SKIPDEC_VERIFY_GRAPHS = 1 /* hash all but weights, and compare their sizes */
 } skipdec_verify;
 
 typedef enum skipdec_weights {
-  SKIPDEC_WEIGHTS_MAPPED = 0, /* opens at once; processes share the pages */
-  SKIPDEC_WEIGHTS_COPIED = 1  /* to memory of this process, in huge pages where there are */
+  SKIPDEC_WEIGHTS_MAPPED = 0, /* map the files; processes share the pages */
+  SKIPDEC_WEIGHTS_COPIED = 1  /* copy them to memory of this process, in huge pages if available */
 } skipdec_weights;
 
-/* Who finds the beginnings of prompts that are kept. Who shares them can learn, from the time of a
- * first token, what others sent. */
+/* Which clients reuse a cached prompt prefix. A client that shares prefixes can learn, from the
+ * time to first token, what others sent. */
 typedef enum skipdec_prefix_cache {
-  SKIPDEC_PREFIX_CACHE_OFF = 0,    /* none are kept */
-  SKIPDEC_PREFIX_CACHE_SHARED = 1, /* all clients */
-  SKIPDEC_PREFIX_CACHE_CLIENT = 2  /* each client its own only, see skipdec_params */
+  SKIPDEC_PREFIX_CACHE_OFF = 0,    /* cache none */
+  SKIPDEC_PREFIX_CACHE_SHARED = 1, /* share them among all clients */
+  SKIPDEC_PREFIX_CACHE_CLIENT = 2  /* only within a client, see skipdec_params */
 } skipdec_prefix_cache;
 
 typedef struct skipdec_options {
   size_t size;
-  const char* schedule;    /* default of all requests, see skipdec_params; NULL: the bundle's own */
-  int32_t threads;         /* of the process' one pool; 0: all processors that it may use */
-  int32_t max_batch_size;  /* rows that run at once; default 8 */
-  uint64_t kv_memory;      /* bytes of KV caches; 0: half of the memory that may be used */
-  int32_t raw_prompts;     /* 1: texts stand alone, although the bundle has a prompt template */
-  skipdec_verify verify;   /* default SKIPDEC_VERIFY_FULL */
-  skipdec_weights weights; /* default SKIPDEC_WEIGHTS_MAPPED */
-  int32_t max_waiting;     /* requests that wait at most; default 256 */
-  int32_t max_prefill_tokens; /* of one call for prompts; default 2048 */
-  int64_t max_model_len;      /* positions of a request, prompt and text; 0: as many as there are */
+  const char* schedule;       /* default of all requests, see skipdec_params; NULL: the bundle's */
+  int32_t threads;            /* of the process-wide pool; 0: all processors available to it */
+  int32_t max_batch_size;     /* rows that run together; default 8 */
+  uint64_t kv_memory;         /* bytes of KV caches; 0: half of the available memory */
+  int32_t raw_prompts;        /* 1: do not wrap texts in the bundle's prompt template */
+  skipdec_verify verify;      /* default SKIPDEC_VERIFY_FULL */
+  skipdec_weights weights;    /* default SKIPDEC_WEIGHTS_MAPPED */
+  int32_t max_waiting;        /* maximum of waiting requests; default 256 */
+  int32_t max_prefill_tokens; /* per prompt call; default 2048 */
+  int64_t max_model_len;      /* positions of a request, prompt and text; 0: the model's */
   const char* admission;      /* "fcfs" or "gang:min_free=2,hold_ms=8"; NULL: fcfs */
   int32_t prefix_cache;       /* a skipdec_prefix_cache; default SKIPDEC_PREFIX_CACHE_SHARED */
-  const char* onnxruntime;    /* path of libonnxruntime; NULL: searched for */
+  const char* onnxruntime;    /* path of libonnxruntime; NULL: search for it */
 } skipdec_options;
 
+/* Writes ``size``, which is sizeof(skipdec_options), and the defaults into ``options``. */
 SKIPDEC_API void skipdec_options_init(skipdec_options* options, size_t size);
 
-/* Opens the bundle at ``path`` and starts its thread. ``options``: NULL for defaults. */
+/* Opens the bundle at ``path`` and starts the engine's thread. ``options`` may be NULL for
+ * defaults. On success the caller owns ``*engine`` and closes it with skipdec_engine_close. */
 SKIPDEC_API skipdec_status skipdec_engine_open(const char* path, const skipdec_options* options,
                                                skipdec_engine** engine);
 
-/* Refuses new requests and waits until those there have ended, at most ``timeout`` seconds
- * (negative: for ever); SKIPDEC_TIMEOUT if some have not. */
+/* Refuses new requests and waits for the existing ones to end, at most ``timeout`` seconds
+ * (negative: without limit). Returns SKIPDEC_TIMEOUT if some have not ended, and SKIPDEC_USAGE in a
+ * callback. */
 SKIPDEC_API skipdec_status skipdec_engine_drain(skipdec_engine* engine, double timeout);
 
-/* Waits for the step that runs, ends all requests and frees the engine. Callbacks get a last delta
+/* Waits for the current step, ends all requests and frees the engine. Callbacks get a last delta
  * for each completion, with finish_reason "abort" and stop_reason "closed"; other calls for those
- * requests say SKIPDEC_CLOSED. Requests stay readable until they are released. NULL is allowed.
- * Refused, as SKIPDEC_USAGE, within a callback. */
+ * requests return SKIPDEC_CLOSED. Requests stay readable until they are released. ``engine`` may be
+ * NULL. Returns SKIPDEC_USAGE in a callback. */
 SKIPDEC_API skipdec_status skipdec_engine_close(skipdec_engine* engine);
 
-/* Lives as long as the engine. */
+/* Describes an open bundle. Valid until the engine is closed. */
 typedef struct skipdec_info {
-  const char* model;       /* its name */
-  const char* description; /* what runs it, e.g. "ONNX Runtime 1.31.0, skipdec avx512vnni" */
-  const char* schedule;    /* the default one, in full */
+  const char* model;       /* the model's name */
+  const char* description; /* the backend, e.g. "ONNX Runtime 1.31.0, skipdec avx512vnni" */
+  const char* schedule;    /* full text of the default schedule */
   int64_t num_layers, hidden_size, vocab_size, max_model_len;
   int64_t eos_token_id;     /* -1: none */
-  int32_t has_tokenizer;    /* 0: prompts are token ids only, and why: */
-  const char* no_tokenizer; /* "" if it has one */
+  int32_t has_tokenizer;    /* 0: prompts must be token ids, see no_tokenizer */
+  const char* no_tokenizer; /* why it has none; "" if it has one */
   const char* warning;      /* e.g. that the model was not tuned to skip layers; "" if none */
 } skipdec_info;
 
+/* Points ``*info`` to the description of the bundle. */
 SKIPDEC_API skipdec_status skipdec_engine_info(skipdec_engine* engine, const skipdec_info** info);
 
 typedef struct skipdec_stats {
   size_t size;                                       /* the caller's sizeof(skipdec_stats) */
-  int64_t running, waiting;                          /* rows that run; requests that wait */
+  int64_t running, waiting;                          /* running rows; waiting requests */
   int64_t submitted, finished, aborted, failed;      /* requests */
   int64_t reserved_bytes, prefix_bytes, limit_bytes; /* of KV memory */
   int64_t prompt_tokens, prefix_tokens, generated_tokens;
-  int64_t steps, step_rows, layer_calls, layer_rows; /* of decode steps */
+  int64_t steps, step_rows, layer_calls, layer_rows; /* totals over decode steps */
   double prefill_seconds, decode_seconds, sampling_seconds, scoring_seconds;
 } skipdec_stats;
 
+/* Writes the current figures into ``stats``, whose size the caller has set. */
 SKIPDEC_API skipdec_status skipdec_engine_stats(skipdec_engine* engine, skipdec_stats* stats);
 
 /* ---- requests ---- */
@@ -164,33 +174,34 @@ typedef struct skipdec_logprob {
 } skipdec_logprob;
 
 typedef struct skipdec_delta {
-  int64_t index;            /* of the completion within its request, 0 … n-1 */
-  const int64_t* token_ids; /* [num_tokens], 0 or 1 of them */
+  int64_t index;            /* index of the completion in its request, 0 … n-1 */
+  const int64_t* token_ids; /* [num_tokens], which is 0 or 1 */
   size_t num_tokens;
-  const char* text;          /* whole characters; "" while one, or a stop string, is incomplete */
-  size_t num_bytes;          /* of text, which may hold zero bytes */
-  const char* finish_reason; /* NULL while it runs; "stop", "length", "abort" or "error" */
-  const char* stop_reason;   /* the stop string, or what went wrong; NULL: none */
-  int64_t stop_token_id;     /* the stop token that ended it; -1: none */
-  int64_t layers;            /* decoder layers that made the token */
-  const skipdec_logprob* logprobs; /* [num_logprobs] the chosen one first; NULL unless asked */
+  const char* text; /* complete characters; "" while one, or a stop string, is incomplete */
+  size_t num_bytes; /* of text, which may hold zero bytes */
+  const char* finish_reason;       /* "stop", "length", "abort" or "error"; NULL while it runs */
+  const char* stop_reason;         /* the stop string or the error; NULL: none */
+  int64_t stop_token_id;           /* the stop token; -1: none */
+  int64_t layers;                  /* number of decoder layers that the token ran */
+  const skipdec_logprob* logprobs; /* [num_logprobs], chosen token first; or NULL */
   size_t num_logprobs;
 } skipdec_delta;
 
-/* Called on the engine's thread, which waits, for each delta of a request, in order. What ``delta``
- * points to lives until it returns. Each completion's last delta has a finish_reason, "error" if
- * the engine failed and "abort" if it was closed, and comes once, unless the request is released
- * before. Returning other than 0 cancels the request.
+/* Receives each delta of a request, in order, on the engine's thread, which waits for it. ``delta``
+ * and what it points to are valid until the callback returns. The last delta of each completion has
+ * a finish_reason ("error" if the engine failed, "abort" if it was closed) and comes exactly once,
+ * unless the request is released earlier. A return value other than 0 cancels the request.
  *
- * It may submit, cancel and release requests, also its own, and poll any (a timeout of 0). Waiting
- * for a request of this engine, scoring, draining and closing it are refused as SKIPDEC_USAGE. If
- * it is C++ and throws, its request alone ends, with finish_reason "error" and what was thrown as
- * its stop_reason. It may not end its thread, and not leave by longjmp. */
+ * A callback may submit, cancel and release requests, including its own, and poll any request (with
+ * a timeout of 0). Waiting for a request of this engine, scoring, draining and closing it return
+ * SKIPDEC_USAGE. If a C++ callback throws, only its request ends, with finish_reason "error" and
+ * the exception's message as its stop_reason. A callback must not end its thread or call longjmp.
+ */
 typedef int (*skipdec_callback)(void* user_data, const skipdec_delta* delta);
 
 typedef struct skipdec_params {
   size_t size;
-  int64_t max_tokens;        /* default 16; 0: as many as there are positions */
+  int64_t max_tokens;        /* default 16; 0: up to the last position */
   double temperature;        /* default 1; 0: the most probable token */
   int64_t top_k;             /* default 0: off */
   double top_p;              /* default 1: off */
@@ -198,10 +209,10 @@ typedef struct skipdec_params {
   double repetition_penalty; /* default 1: off */
   double presence_penalty;   /* default 0: off */
   double frequency_penalty;  /* default 0: off */
-  int32_t has_seed;          /* 1: `seed` is one; 0: fresh entropy */
+  int32_t has_seed;          /* 1: use `seed`; 0: use fresh entropy */
   uint64_t seed;             /* equal seeds give equal texts */
-  int64_t n;                 /* completions; default 1 */
-  int64_t min_tokens;        /* before anything stops the text; default 0 */
+  int64_t n;                 /* number of completions; default 1 */
+  int64_t min_tokens;        /* tokens before anything may stop the text; default 0 */
   const char* const* stop;   /* [num_stop] strings that end the text */
   size_t num_stop;
   const int64_t* stop_token_ids; /* [num_stop_token_ids] */
@@ -209,20 +220,22 @@ typedef struct skipdec_params {
   int32_t ignore_eos;
   int32_t include_stop_str_in_output;
   int32_t skip_special_tokens; /* default 1 */
-  int64_t logprobs;            /* best tokens reported beside the chosen one; default -1: none */
-  /* "full", "2x", "4x:horizon=64", or JSON with a plan, as `skipdec schedule show --json` prints,
+  int64_t logprobs;            /* most probable tokens to report beside the chosen one; -1: none */
+  /* "full", "2x", "4x:horizon=64", JSON with a plan as `skipdec schedule show --json` prints it,
    * or a path that ends in .json; NULL: the engine's default. */
   const char* schedule;
-  double deadline;           /* seconds from now after which it ends, "abort"; 0: none */
-  skipdec_callback callback; /* NULL: deltas are asked for by skipdec_request_next */
-  void* user_data;
-  const char* client; /* any name of whoever asks: clients take turns, a request each; NULL: none */
+  double deadline;           /* seconds from now after which it ends with "abort"; 0: none */
+  skipdec_callback callback; /* NULL: the caller uses skipdec_request_next */
+  void* user_data;           /* passed to the callback; not copied */
+  const char* client; /* name of the caller: clients take turns, one request each; NULL: none */
 } skipdec_params;
 
+/* Writes ``size``, which is sizeof(skipdec_params), and the defaults into ``params``. */
 SKIPDEC_API void skipdec_params_init(skipdec_params* params, size_t size);
 
-/* Lets a request wait; all of it is checked before. ``params``: NULL for defaults; everything that
- * it points to is copied. The caller releases ``request``. */
+/* Checks a request and queues it. ``params`` may be NULL for defaults; what it points to is copied,
+ * except ``user_data``. On success the caller owns ``*request`` and releases it. Returns
+ * SKIPDEC_BUSY if max_waiting requests already wait. */
 SKIPDEC_API skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
                                                const skipdec_params* params,
                                                skipdec_request** request);
@@ -231,72 +244,78 @@ SKIPDEC_API skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const i
                                                  skipdec_request** request);
 
 typedef struct skipdec_prompt {
-  const char* text; /* NULL: token ids */
+  const char* text; /* NULL: use token_ids */
   const int64_t* token_ids;
-  size_t num_tokens; /* of token_ids */
+  size_t num_tokens; /* number of token_ids */
 } skipdec_prompt;
 
-/* Lets ``count`` requests wait, all of them or, if one is refused, none. They are let in together
- * as far as they fit, so that prompts share calls. ``requests`` has room for ``count``; a callback
- * is called for each, with the same ``user_data``. */
+/* Queues ``count`` requests, or none if one is refused. They are admitted together as far as they
+ * fit, so that their prompts share calls. ``requests`` must have room for ``count`` handles, which
+ * the caller then owns; all requests share the callback and its ``user_data``. */
 SKIPDEC_API skipdec_status skipdec_submit_many(skipdec_engine* engine,
                                                const skipdec_prompt* prompts, size_t count,
                                                const skipdec_params* params,
                                                skipdec_request** requests);
 
-/* The next delta of any of its completions, waiting at most ``timeout`` seconds (negative: for
- * ever, 0: not at all: a poll). SKIPDEC_END behind the last; SKIPDEC_TIMEOUT if none came;
- * SKIPDEC_CLOSED if the engine was closed; SKIPDEC_ENGINE if it failed for good; SKIPDEC_USAGE
- * within a callback of its engine, unless it polls. ``delta`` and what it points to live until the
- * next call for this request; one thread at a time asks. */
+/* Returns the next delta of any completion of the request, waiting at most ``timeout`` seconds
+ * (negative: without limit; 0: a poll). Returns SKIPDEC_END after the last delta, SKIPDEC_TIMEOUT
+ * if none came in time, SKIPDEC_CLOSED if the engine was closed, SKIPDEC_ENGINE if it failed
+ * permanently, and SKIPDEC_USAGE if a callback of this engine calls it with a timeout other than 0.
+ * ``delta`` and what it points to are valid until the next call for this request. Only one thread
+ * at a time may call it for a request. */
 SKIPDEC_API skipdec_status skipdec_request_next(skipdec_request* request, double timeout,
                                                 const skipdec_delta** delta);
 
-/* Waits until all completions have ended: SKIPDEC_OK, or what skipdec_request_next says instead of
- * a delta. */
+/* Waits for all completions to end, at most ``timeout`` seconds. Returns SKIPDEC_OK, or the error
+ * that skipdec_request_next would return. */
 SKIPDEC_API skipdec_status skipdec_request_wait(skipdec_request* request, double timeout);
 
-/* Ends it with finish_reason "abort" before the next step; nothing happens if it has ended. */
+/* Ends the request with finish_reason "abort" before the next step. Does nothing if it has ended.
+ */
 SKIPDEC_API skipdec_status skipdec_request_cancel(skipdec_request* request);
 
 typedef struct skipdec_completion {
-  const char* text;         /* all of it; pointers live until the request is released */
+  const char* text;         /* the whole text; pointers are valid until the request is released */
   size_t num_bytes;         /* of text, which may hold zero bytes */
   const int64_t* token_ids; /* [num_tokens] */
-  const int64_t* layers;    /* [num_tokens] decoder layers that made each token */
+  const int64_t* layers;    /* [num_tokens] number of decoder layers that each token ran */
   size_t num_tokens;
   const char* finish_reason; /* "stop", "length", "abort" or "error" */
   const char* stop_reason;   /* see skipdec_delta */
   int64_t stop_token_id;
-  const skipdec_logprob* logprobs; /* of all tokens, one after the other; NULL unless asked for */
-  const size_t* logprobs_ends;     /* [num_tokens] where each token's end in it */
-  double time_to_first_token;      /* seconds since it was submitted */
-  double seconds;                  /* from its first token to its last */
-  const double* token_seconds;     /* [num_tokens] since it was submitted, when each token came */
+  const skipdec_logprob* logprobs; /* of all tokens, concatenated; NULL unless requested */
+  const size_t* logprobs_ends;     /* [num_tokens] end of each token's part in logprobs */
+  double time_to_first_token;      /* seconds from submission */
+  double seconds;                  /* seconds from the first token to the last */
+  const double* token_seconds;     /* [num_tokens] seconds from submission to each token */
 } skipdec_completion;
 
-/* Completion ``index`` of a request that has ended (SKIPDEC_USAGE before). */
+/* Returns completion ``index`` of a request that has ended; SKIPDEC_USAGE if it is still running.
+ */
 SKIPDEC_API skipdec_status skipdec_request_completion(skipdec_request* request, int64_t index,
                                                       const skipdec_completion** completion);
+/* Returns the prompt's token ids, which are valid until the request is released. */
 SKIPDEC_API skipdec_status skipdec_request_prompt(skipdec_request* request,
                                                   const int64_t** token_ids, size_t* num_tokens);
-/* The schedule that it runs, in full; lives as long as the request. */
+/* Returns the full text of the request's schedule, valid until the request is released. */
 SKIPDEC_API skipdec_status skipdec_request_schedule(skipdec_request* request,
                                                     const char** schedule);
-/* The layers, [count], lowest first, of a token that ran ``count`` of them, which is one of a
- * completion's ``layers``: a schedule has one set for each number. Lives as long as the request.
- * SKIPDEC_USAGE for a number that no token runs. */
+/* Returns the indices, [count] in ascending order, of the layers that a token with ``count`` layers
+ * ran; ``count`` is a value from a completion's ``layers``. A schedule has one set of layers for
+ * each number. They are valid until the request is released. Returns SKIPDEC_USAGE for a number
+ * that no token of the schedule runs. */
 SKIPDEC_API skipdec_status skipdec_request_layers(skipdec_request* request, int64_t count,
                                                   const int64_t** layers);
 
-/* Cancels it if it runs, and frees it: its callback is not called any more. Waits for one that
- * runs, but within it. NULL is allowed. */
+/* Cancels the request if it is running, and frees it; its callback is not called again. Waits for a
+ * running callback of the request, unless that callback is the caller. ``request`` may be NULL. */
 SKIPDEC_API void skipdec_request_release(skipdec_request* request);
 
-/* ---- given texts ---- */
+/* ---- scoring ---- */
 
-/* Log-probabilities of ``continuation`` behind ``prompt``, each token at the depth that generating
- * it has; waits for its turn between two steps. ``schedule`` as in skipdec_params. */
+/* Computes the log-probabilities of ``continuation`` after ``prompt``, each token at the depth at
+ * which it would be generated. Blocks until the engine has run it between two steps. ``schedule``
+ * is as in skipdec_params. On success the caller owns ``*score`` and releases it. */
 SKIPDEC_API skipdec_status skipdec_score_tokens(skipdec_engine* engine, const int64_t* prompt,
                                                 size_t prompt_tokens, const int64_t* continuation,
                                                 size_t continuation_tokens, const char* schedule,
@@ -306,25 +325,28 @@ SKIPDEC_API skipdec_status skipdec_score_text(skipdec_engine* engine, const char
                                               skipdec_score** score);
 
 typedef struct skipdec_score_values {
-  const int64_t* token_ids; /* [num_tokens] of the continuation; live until it is released */
-  const double* logprobs;   /* [num_tokens] */
-  const int64_t* layers;    /* [num_tokens] */
+  const int64_t*
+      token_ids;          /* [num_tokens] of the continuation; valid until the score is released */
+  const double* logprobs; /* [num_tokens] */
+  const int64_t* layers;  /* [num_tokens] number of layers that each token ran */
   size_t num_tokens;
 } skipdec_score_values;
 
+/* Returns the values of a score. */
 SKIPDEC_API const skipdec_score_values* skipdec_score_get(const skipdec_score* score);
+/* Frees a score, which may be NULL. */
 SKIPDEC_API void skipdec_score_release(skipdec_score* score);
 
 /* ---- text and tokens ---- */
 
-/* The token ids of ``text``; ``token_ids`` has room for ``capacity``, ``num_tokens`` gets how many
- * there are (more than there is room for: the rest is left out). ``is_prompt``: with the prompt
- * template and special tokens. */
+/* Encodes ``text`` into ``token_ids``, which has room for ``capacity`` ids, and sets
+ * ``*num_tokens`` to the number of ids. If that exceeds ``capacity``, the rest is not written. With
+ * ``is_prompt``, the prompt template and special tokens are added. */
 SKIPDEC_API skipdec_status skipdec_encode(skipdec_engine* engine, const char* text,
                                           int32_t is_prompt, int64_t* token_ids, size_t capacity,
                                           size_t* num_tokens);
-/* The text of token ids, zero-ended; ``num_bytes`` gets its length without the zero (as snprintf).
- */
+/* Decodes token ids into ``text``, which has room for ``capacity`` bytes, with a zero at the end.
+ * Like snprintf, it sets ``*num_bytes`` to the full length without the zero. */
 SKIPDEC_API skipdec_status skipdec_decode(skipdec_engine* engine, const int64_t* token_ids,
                                           size_t num_tokens, int32_t skip_special_tokens,
                                           char* text, size_t capacity, size_t* num_bytes);

@@ -1,14 +1,14 @@
-// libskipdec from C++17: handles that free themselves, exceptions, ranges of deltas.
+// C++17 interface of libskipdec: owning handles, exceptions, ranges of deltas.
 //
 //   skipdec::Engine engine("opt-1.3b-int8", skipdec::Options().schedule("4x"));
 //   skipdec::Request request = engine.submit("The capital of France is",
 //                                            skipdec::Params().max_tokens(32).temperature(0));
 //   for (const skipdec::Delta& delta : request) std::cout << delta.text << std::flush;
 //
-// What each field and call means stands in skipdec.h; here its structs become values that own what
-// they hold, and a status that is not SKIPDEC_OK becomes an Error. Texts are UTF-8. Engines and
-// requests are moved, not copied; one that was moved from refuses every call. An engine may be used
-// from all threads, a request from one at a time (and cancelled from any).
+// skipdec.h documents each field and call. Here its structs become values that own their contents,
+// and a status other than SKIPDEC_OK becomes an Error. Texts are UTF-8. Engines and requests can be
+// moved but not copied; a moved-from object refuses every call. All threads may use an engine, but
+// only one thread at a time may use a request (any thread may cancel it).
 #ifndef SKIPDEC_HPP
 #define SKIPDEC_HPP
 
@@ -34,6 +34,7 @@ namespace skipdec {
 using Seconds = std::chrono::duration<double>;
 inline constexpr Seconds kForever{-1};
 
+// Reports a failed call: its message is that of skipdec_last_error().
 class Error : public std::runtime_error {
  public:
   Error(skipdec_status status, const std::string& message)
@@ -51,7 +52,8 @@ inline void check(skipdec_status status) {
   if (status != SKIPDEC_OK) throw Error(status, skipdec_last_error());
 }
 
-// ``text`` for C, where a zero byte would end it early.
+// Returns ``text`` as a C string; throws Error if it contains a zero byte, which would end it
+// early.
 inline const char* zero_ended(const std::string& text, const char* name) {
   if (text.find('\0') != std::string::npos) {
     throw Error(SKIPDEC_USAGE, std::string(name) + " | has a zero byte; allowed: text without one");
@@ -77,7 +79,7 @@ std::vector<Value> copied(const Value* values, std::size_t count) {
 using Logprob = skipdec_logprob;
 using Stats = skipdec_stats;
 
-// What came of one completion since the last one: up to one token, whole characters of text.
+// New output of one completion: up to one token, and complete characters of text.
 struct Delta {
   explicit Delta(const skipdec_delta& delta)
       : index(delta.index),
@@ -89,17 +91,17 @@ struct Delta {
         layers(delta.layers),
         logprobs(detail::copied(delta.logprobs, delta.num_logprobs)) {}
 
-  std::int64_t index;  // of the completion within its request, 0 … n-1
+  std::int64_t index;  // index of the completion in its request, 0 … n-1
   std::vector<std::int64_t> token_ids;
   std::string text;
-  std::optional<std::string> finish_reason;  // none while it runs
+  std::optional<std::string> finish_reason;  // empty while it runs
   std::optional<std::string> stop_reason;
   std::optional<std::int64_t> stop_token_id;
-  std::int64_t layers;            // decoder layers that made the token
-  std::vector<Logprob> logprobs;  // the chosen token's first; empty unless asked for
+  std::int64_t layers;            // number of decoder layers that the token ran
+  std::vector<Logprob> logprobs;  // chosen token first; empty unless requested
 };
 
-// All of one completion.
+// A finished completion.
 struct Completion {
   explicit Completion(const skipdec_completion& completion)
       : text(completion.text, completion.num_bytes),
@@ -121,21 +123,22 @@ struct Completion {
   }
 
   std::string text;
-  std::vector<std::int64_t> token_ids, layers;  // layers that made each token
+  std::vector<std::int64_t> token_ids, layers;  // number of layers of each token
   std::optional<std::string> finish_reason, stop_reason;
   std::optional<std::int64_t> stop_token_id;
-  std::vector<std::vector<Logprob>> logprobs;  // of each token; empty unless asked for
+  std::vector<std::vector<Logprob>> logprobs;  // of each token; empty unless requested
   double time_to_first_token, seconds;
-  std::vector<double> token_seconds;  // when each token came, since it was submitted
+  std::vector<double> token_seconds;  // from submission to each token
 };
 
-// Log-probabilities of a given text, and the layers that each token has.
+// Log-probabilities of a given text, and the number of layers that each token ran.
 struct Score {
   std::vector<std::int64_t> token_ids;
   std::vector<double> logprobs;
   std::vector<std::int64_t> layers;
 };
 
+// Describes an open bundle, see skipdec_info.
 struct Info {
   std::string model, description, schedule;
   std::int64_t num_layers, hidden_size, vocab_size, max_model_len;
@@ -144,7 +147,7 @@ struct Info {
   std::string no_tokenizer, warning;
 };
 
-// How a bundle is opened; each setter has the name of the field of skipdec_options.
+// Options for opening a bundle; each setter has the name of its field in skipdec_options.
 class Options {
  public:
   Options() { skipdec_options_init(&options_, sizeof options_); }
@@ -166,7 +169,7 @@ class Options {
   Options& prefix_cache(skipdec_prefix_cache who) { return set(options_.prefix_cache, who); }
   Options& onnxruntime(std::string path) { return set(onnxruntime_, std::move(path)); }
 
-  // For C; valid while this lives and stays as it is.
+  // Returns the C struct, valid while this object lives unchanged.
   skipdec_options view() const {
     skipdec_options options = options_;
     if (schedule_) options.schedule = detail::zero_ended(*schedule_, "schedule");
@@ -186,15 +189,14 @@ class Options {
   std::optional<std::string> schedule_, admission_, onnxruntime_;
 };
 
-// Called on the engine's thread, which waits; returns whether the request goes on. It may submit,
-// cancel and destroy requests, also its own, and poll them (a timeout of 0); waiting for one is
-// refused (Error, SKIPDEC_USAGE). An exception that it throws cancels the request, all of them
-// after `submit_many`, and comes out of `Request::wait`; the function is not called again. The
-// engine and its other requests go on.
+// Receives deltas on the engine's thread, which waits for it; returns true to continue the request.
+// It may submit, cancel and destroy requests, including its own, and poll them (with a timeout of
+// 0). Waiting for a request throws Error (SKIPDEC_USAGE). If it throws, its request is cancelled
+// (after `submit_many`: all of them), it is not called again, and `Request::wait` rethrows the
+// exception. The engine and its other requests continue.
 using OnDelta = std::function<bool(const Delta&)>;
 
-// How tokens are chosen and when a request ends; each setter has the name of the field of
-// skipdec_params.
+// Parameters of sampling and stopping; each setter has the name of its field in skipdec_params.
 class Params {
  public:
   Params() { skipdec_params_init(&params_, sizeof params_); }
@@ -233,8 +235,8 @@ class Params {
   std::int64_t num_completions() const { return params_.n; }
   const OnDelta& callback() const { return on_delta_; }
 
-  // For C, without the callback; ``stop`` gets what its field points to. Valid while both live and
-  // stay as they are.
+  // Returns the C struct without the callback, and fills ``stop``, to which it points. Valid while
+  // both objects live unchanged.
   skipdec_params view(std::vector<const char*>& stop) const {
     skipdec_params params = params_;
     stop.clear();
@@ -264,7 +266,7 @@ class Params {
 
 namespace detail {
 
-// Keeps itself while it is called: a callback may destroy its own request.
+// Keeps itself alive during a call, because a callback may destroy its own request.
 struct Callback : std::enable_shared_from_this<Callback> {
   explicit Callback(OnDelta on_delta) : function(std::move(on_delta)) {}
 
@@ -280,7 +282,7 @@ struct Callback : std::enable_shared_from_this<Callback> {
     }
   }
 
-  // What the function threw; null if nothing.
+  // Returns the exception that the function threw, or null.
   std::exception_ptr failure() const {
     const std::scoped_lock lock(mutex_);
     return failure_;
@@ -295,12 +297,11 @@ struct Callback : std::enable_shared_from_this<Callback> {
 
 }  // namespace detail
 
-// One prompt's completions, as they come. Its end cancels it, and so does the assignment of
-// another one.
+// A submitted prompt and its completions. Destroying it, or assigning another one, cancels it.
 class Request {
  public:
   Request(Request&&) noexcept = default;
-  // The request that was here is released before its callback, which may be running, is freed.
+  // Releases the old request before it frees its callback, which may be running.
   Request& operator=(Request&& other) noexcept {
     Request taken(std::move(other));
     std::swap(callback_, taken.callback_);
@@ -313,8 +314,9 @@ class Request {
   Request& operator=(const Request&) = delete;
   ~Request() = default;
 
-  // The next delta of any completion. None behind the last one, and where none came within
-  // ``timeout``: `has_ended` tells which. Throws Error (SKIPDEC_CLOSED) if the engine was closed.
+  // Returns the next delta of any completion, or nothing after the last one or if none came within
+  // ``timeout``; `has_ended` distinguishes the two. Throws Error, e.g. SKIPDEC_CLOSED if the engine
+  // was closed.
   std::optional<Delta> next(Seconds timeout = kForever) {
     const skipdec_delta* delta = nullptr;
     const skipdec_status status = skipdec_request_next(handle_.get(), timeout.count(), &delta);
@@ -324,10 +326,11 @@ class Request {
     return Delta(*delta);
   }
 
-  // Whether `next` has said so.
+  // True once `next` has returned nothing because the request has ended.
   bool has_ended() const { return has_ended_; }
 
-  // Whether all completions have ended, within ``timeout``.
+  // Waits for all completions to end; returns false if ``timeout`` expires. Throws Error, or
+  // rethrows the exception of the callback.
   bool wait(Seconds timeout = kForever) {
     const skipdec_status status = skipdec_request_wait(handle_.get(), timeout.count());
     if (status == SKIPDEC_TIMEOUT) return false;
@@ -340,7 +343,7 @@ class Request {
 
   void cancel() { detail::check(skipdec_request_cancel(handle_.get())); }
 
-  // Of a request that has ended.
+  // Returns a completion of a request that has ended; throws Error (SKIPDEC_USAGE) before.
   Completion completion(std::int64_t index = 0) const {
     const skipdec_completion* completion = nullptr;
     detail::check(skipdec_request_completion(handle_.get(), index, &completion));
@@ -362,21 +365,22 @@ class Request {
     return detail::copied(token_ids, count);
   }
 
-  // The schedule that it runs, in full.
+  // Returns the full text of the request's schedule.
   std::string schedule() const {
     const char* schedule = nullptr;
     detail::check(skipdec_request_schedule(handle_.get(), &schedule));
     return schedule;
   }
 
-  // Which layers a token ran that ran ``count`` of them, one of a completion's ``layers``.
+  // Returns the layers that a token with ``count`` layers ran; ``count`` is a value from a
+  // completion's ``layers``.
   std::vector<std::int64_t> layers(std::int64_t count) const {
     const std::int64_t* layers = nullptr;
     detail::check(skipdec_request_layers(handle_.get(), count, &layers));
     return detail::copied(layers, static_cast<std::size_t>(count));
   }
 
-  // Passes once over the deltas that are still to come, waiting for each.
+  // Iterates once over the remaining deltas, waiting for each.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -388,7 +392,7 @@ class Request {
     Iterator() = default;
     explicit Iterator(Request& request) : request_(&request), delta_(request.next()) {}
 
-    // Not at the end: std::bad_optional_access.
+    // Throws std::bad_optional_access at the end.
     // NOLINTBEGIN(bugprone-unchecked-optional-access)
     reference operator*() const { return delta_.value(); }
     pointer operator->() const { return &delta_.value(); }
@@ -399,7 +403,7 @@ class Request {
     }
     void operator++(int) { ++*this; }
 
-    // Equal are those at the end alone.
+    // Iterators are equal only if both are at the end.
     friend bool operator==(const Iterator& a, const Iterator& b) { return !a.delta_ && !b.delta_; }
     friend bool operator!=(const Iterator& a, const Iterator& b) { return !(a == b); }
 
@@ -423,16 +427,17 @@ class Request {
           std::int64_t num_completions)
       : callback_(std::move(callback)), handle_(handle), num_completions_(num_completions) {}
 
-  std::shared_ptr<detail::Callback> callback_;  // lives longer than the handle
+  std::shared_ptr<detail::Callback> callback_;  // outlives the handle
   std::unique_ptr<skipdec_request, Release> handle_;
   std::int64_t num_completions_;
   bool has_ended_ = false;
 };
 
-// A bundle and the thread that runs its requests.
+// An open bundle and the thread that runs its requests.
 class Engine {
  public:
-  // Throws Error: what is wrong with the bundle at ``path``, the options or this machine.
+  // Opens the bundle at ``path``. Throws Error for a problem with the bundle, the options or this
+  // machine.
   explicit Engine(const std::string& path, const Options& options = {}) {
     if (skipdec_abi_version() < SKIPDEC_ABI_VERSION) {
       throw Error(SKIPDEC_ENVIRONMENT,
@@ -445,6 +450,7 @@ class Engine {
     handle_.reset(engine);
   }
 
+  // Checks a prompt, given as text or token ids, and queues it.
   Request submit(const std::string& prompt, const Params& params = {}) {
     const char* text = detail::zero_ended(prompt, "prompt");
     return start(params, [&](const skipdec_params* view, skipdec_request** request) {
@@ -462,8 +468,8 @@ class Engine {
     return submit(std::vector<std::int64_t>(token_ids), params);
   }
 
-  // Several, let in together as far as they fit: all of them or, if it throws, none. A callback is
-  // called for each.
+  // Queues several prompts, which are admitted together as far as they fit. If it throws, none is
+  // queued. All requests share the callback.
   std::vector<Request> submit_many(const std::vector<std::string>& prompts,
                                    const Params& params = {}) {
     std::vector<skipdec_prompt> views;
@@ -483,7 +489,7 @@ class Engine {
     return start_many(params, views);
   }
 
-  // Waits for all completions of one prompt, a text or token ids.
+  // Submits a prompt, a text or token ids, and waits for all of its completions.
   template <class Prompt>
   std::vector<Completion> generate(const Prompt& prompt, const Params& params = {}) {
     Request request = submit(prompt, params);
@@ -491,6 +497,8 @@ class Engine {
     return request.completions();
   }
 
+  // Computes log-probabilities of a continuation, each token at the depth at which it would be
+  // generated.
   Score score(const std::string& prompt, const std::string& continuation,
               const std::optional<std::string>& schedule = std::nullopt) {
     skipdec_score* score = nullptr;
@@ -515,7 +523,7 @@ class Engine {
                  schedule);
   }
 
-  // ``is_prompt``: with the prompt template and special tokens.
+  // Encodes a text; with ``is_prompt``, adds the prompt template and special tokens.
   std::vector<std::int64_t> encode(const std::string& text, bool is_prompt = true) const {
     std::vector<std::int64_t> token_ids(text.size() + 16);
     const char* zero_ended = detail::zero_ended(text, "text");
@@ -564,7 +572,7 @@ class Engine {
     return stats;
   }
 
-  // Refuses new requests; whether those there have ended within ``timeout``.
+  // Refuses new requests and waits for the existing ones; returns false if ``timeout`` expires.
   bool drain(Seconds timeout = kForever) {
     const skipdec_status status = skipdec_engine_drain(handle_.get(), timeout.count());
     if (status == SKIPDEC_TIMEOUT) return false;
@@ -572,7 +580,7 @@ class Engine {
     return true;
   }
 
-  // What the destructor does, but for the Error if it is refused, within a callback.
+  // Closes the engine like the destructor, but throws Error if that is refused in a callback.
   void close() {
     skipdec_engine* const engine = handle_.release();
     const skipdec_status status = skipdec_engine_close(engine);
@@ -612,7 +620,7 @@ class Engine {
     return requests;
   }
 
-  // Parameters as C takes them, with what they point to.
+  // The C parameters together with the memory to which they point.
   struct Submission {
     explicit Submission(const Params& params) : view(params.view(stop)) {
       if (!params.callback()) return;
