@@ -1,4 +1,4 @@
-// Options of a program: each a name, what reads its value, and a line of help.
+// Parser for command lines; each option has a name, a reader of its value and a line of help.
 #pragma once
 
 #include <charconv>
@@ -19,18 +19,19 @@ struct Option {
   std::function<void(const std::string& value)> read;  // throws BadValue
 };
 
-// Of a value; its words say what is allowed.
+// An invalid value; the message says what is allowed.
 class BadValue : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Reads arguments, and keeps all that is wrong with them.
+// Parses arguments and collects all problems.
 class CommandLine {
  public:
   explicit CommandLine(std::vector<Option> options) : options_(std::move(options)) {}
 
-  // Gives each option its value; returns what is none, in order. ``--`` ends the options.
+  // Reads each option's value and returns the positional arguments in order. ``--`` ends the
+  // options.
   std::vector<std::string> read(const std::vector<std::string>& arguments) {
     std::vector<std::string> others;
     for (std::size_t place = 0; place < arguments.size(); ++place) {
@@ -66,7 +67,7 @@ class CommandLine {
  private:
   static constexpr std::size_t kHelpColumn = 34;
 
-  // How many further arguments the option at ``place`` took.
+  // Returns the number of further arguments that the option at ``place`` consumed.
   std::size_t read_option(const std::vector<std::string>& arguments, std::size_t place) {
     const std::string& argument = arguments[place];
     const std::size_t equals = argument.find('=');
@@ -112,7 +113,7 @@ class CommandLine {
   std::vector<std::string> problems_;
 };
 
-// All of ``text`` as a number, whatever the locale. Throws BadValue.
+// Parses all of ``text`` as a number, independent of the locale. Throws BadValue.
 template <class Number>
 Number parse_number(const std::string& text, const char* allowed) {
   Number number{};
@@ -128,7 +129,7 @@ inline std::int64_t parse_integer(const std::string& text) {
 
 inline double parse_real(const std::string& text) { return parse_number<double>(text, "a number"); }
 
-// A number of bytes: 512MiB, 1.5GiB, 2GB, 1000000. Throws BadValue.
+// Parses a number of bytes: 512MiB, 1.5GiB, 2GB, 1000000. Throws BadValue.
 inline std::uint64_t parse_size(const std::string& text) {
   constexpr const char* kAllowed = "e.g. 512MiB, 1.5GiB, 2GB, 1000000";
   struct Unit {

@@ -1,4 +1,4 @@
-// What comes of several requests, for the thread that prints it.
+// Queue of deltas of several requests, for the thread that prints them.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,7 @@
 
 namespace skipdec::apps {
 
-// Deltas of all requests, in the order in which they came.
+// Deltas of all requests in order of arrival.
 class Deltas {
  public:
   struct Entry {
@@ -25,7 +25,7 @@ class Deltas {
     arrived_.notify_one();
   }
 
-  // None if none came within ``patience``.
+  // Returns nothing if no delta arrives within ``patience``.
   std::optional<Entry> next(Seconds patience) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!arrived_.wait_for(lock, patience, [this] { return !entries_.empty(); })) return {};

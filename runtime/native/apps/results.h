@@ -1,4 +1,4 @@
-// Completions as JSON, in the form of `skipdec generate --json`.
+// Writes completions as JSON in the format of `skipdec generate --json`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ inline Json json_of(const std::optional<std::string>& text) {
   return text ? Json(*text) : Json(nullptr);
 }
 
-// ``engine`` gives the candidates' own texts, where it has a tokenizer.
+// ``engine`` decodes the candidates' texts if it has a tokenizer.
 inline Json json_of(const Logprob& entry, const Engine& engine, bool has_tokenizer) {
   return {{"token_id", entry.token_id},
           {"logprob", entry.logprob},
@@ -46,7 +46,7 @@ inline Json json_of(const Completion& completion, const Engine& engine, bool has
   return fields;
 }
 
-// For each number of layers that tokens ran, which: first and last of each run of neighbours.
+// Lists the layers for each number of layers that tokens ran: first and last of each run.
 inline Json layer_ranges(const Request& request, const std::vector<Completion>& completions) {
   std::set<std::int64_t> counts;
   for (const Completion& each : completions) counts.insert(each.layers.begin(), each.layers.end());
@@ -65,7 +65,7 @@ inline Json layer_ranges(const Request& request, const std::vector<Completion>& 
   return found;
 }
 
-// One completion's fields stand at the top, more of them in a list.
+// A single completion's fields are at the top level, several are in a list.
 inline Json json_of(std::size_t id, const Request& request, const Engine& engine,
                     bool has_tokenizer) {
   Json line = {{"id", id}};

@@ -1,4 +1,4 @@
-// What skipdec-run was asked for: the options of `skipdec generate`, as far as they are its own.
+// Command-line options of skipdec-run: those of `skipdec generate` that it supports.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace skipdec::apps {
 
 struct RunOptions {
   std::string bundle;
-  std::vector<std::string> texts;                    // "-" stands for stdin
+  std::vector<std::string> texts;                    // "-" means stdin
   std::vector<std::vector<std::int64_t>> token_ids;  // further prompts
   bool stream = false, as_json = false, quiet = false, help = false, version = false;
   bool has_max_tokens = false;
@@ -154,7 +154,7 @@ inline std::vector<Option> all_options(RunOptions& run) {
   return options;
 }
 
-// Reads ``arguments`` to ``run``; returns the problems.
+// Parses ``arguments`` into ``run`` and returns the problems.
 inline std::vector<std::string> read_options(const std::vector<std::string>& arguments,
                                              RunOptions& run) {
   CommandLine line(all_options(run));

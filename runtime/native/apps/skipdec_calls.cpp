@@ -1,9 +1,10 @@
-// skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE]]: what `skipdec bench --runtime native` drives.
+// skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE]]: worker process of `skipdec bench --runtime
+// native`.
 //
-// Reads a call a line, e.g. {"prompts": [[5, 6]], "max_tokens": 64, "schedule": "2x"}, runs its
-// prompts together, greedily and past the end of text, and answers with a line:
+// Reads one call per line, e.g. {"prompts": [[5, 6]], "max_tokens": 64, "schedule": "2x"}, runs its
+// prompts together, greedily and past the end of text, and answers with one line:
 //   {"wall_seconds": 1.5, "outputs": [{"token_ids": […], "layers": […], "token_seconds": […]}]}
-// or {"error": "…"}. Its first line says what it runs on: {"description": "…"}.
+// or {"error": "…"}. Its first line describes the backend: {"description": "…"}.
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -30,20 +30,21 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxPrompt = std::size_t{16} << 20;  // bytes
-constexpr Seconds kPatience{0.05};                         // until a signal is looked for
+constexpr Seconds kPatience{0.05};                         // between checks for a signal
 
-std::atomic<int> received{0};  // a signal's number
+std::atomic<int> received{0};  // number of the last signal
 
 void interrupt(int number) { received = number; }
 
-// From now on a first signal ends what runs, keeping what there is; a second one the program.
+// Installs handlers: the first signal ends running requests and keeps their output, the second one
+// ends the program.
 void catch_signals() {
   struct sigaction action{};
   action.sa_handler = interrupt;
   action.sa_flags = SA_RESETHAND;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // writing says so
+  std::signal(SIGPIPE, SIG_IGN);  // write() reports it instead
 }
 
 int exit_code(skipdec_status status) {
@@ -67,7 +68,7 @@ Error usage_error(const std::vector<std::string>& problems) {
   return {SKIPDEC_USAGE, text};
 }
 
-// All of standard input, but for one line feed at its end.
+// Reads standard input without one trailing line feed.
 std::string read_stdin() {
   std::string text;
   char part[65536];
@@ -88,7 +89,7 @@ class Run {
   explicit Run(const RunOptions& options)
       : options_(options), engine_(options.bundle, options.engine), info_(engine_.info()) {}
 
-  // Continues ``prompts`` and all token ids, and prints what comes. Returns the exit code.
+  // Generates for ``prompts`` and all token ids, and prints the output. Returns the exit code.
   int operator()(const std::vector<std::string>& prompts) {
     if (!info_.warning.empty()) say("warning: " + info_.warning);
     catch_signals();
@@ -105,7 +106,7 @@ class Run {
     say(summary());
     if (!failure_.empty()) throw Error(SKIPDEC_ENGINE, failure_);
     if (write_error_ == 0) return 0;
-    if (write_error_ == EPIPE) return 1;  // its reader has seen enough
+    if (write_error_ == EPIPE) return 1;  // the reader has closed the pipe
     throw Error(SKIPDEC_ENGINE,
                 std::string("stdout | can't be written (") + std::strerror(write_error_) + ")");
   }
@@ -122,7 +123,7 @@ class Run {
     requests_.push_back(engine_.submit(prompt, params));
   }
 
-  // Until all completions have ended.
+  // Prints deltas until all completions have ended.
   void follow() {
     auto num_running = static_cast<std::int64_t>(requests_.size()) * options_.n;
     bool is_cancelled = false;
@@ -162,7 +163,7 @@ class Run {
           "\n");
   }
 
-  // Several completions under a heading each.
+  // Prints several completions, each under a heading.
   void print_texts(const std::vector<std::string>& prompts) {
     if (requests_.size() == 1 && options_.n == 1) {
       write(text_of(requests_.front().completion()) + "\n");
@@ -180,7 +181,7 @@ class Run {
     }
   }
 
-  // Its token ids, where there is no tokenizer.
+  // Prints token ids if there is no tokenizer.
   std::string text_of(const Completion& completion) const {
     return info_.has_tokenizer ? completion.text : listed(completion.token_ids);
   }
@@ -205,7 +206,7 @@ class Run {
           "\n");
   }
 
-  // Mean layers of all output tokens but the first of each completion.
+  // Mean number of layers over all output tokens except the first of each completion.
   std::optional<double> realised_depth() const {
     std::int64_t layers = 0, tokens = 0;
     for (const Request& request : requests_) {
@@ -220,7 +221,7 @@ class Run {
     return static_cast<double>(layers) / static_cast<double>(tokens);
   }
 
-  // That of the schedule's text; full needs none.
+  // The horizon in the schedule's text; full has none.
   std::int64_t horizon() const {
     constexpr std::string_view kName = "horizon=";
     const std::string schedule = requests_.front().schedule();
@@ -228,7 +229,7 @@ class Run {
     return found == std::string::npos ? 1 : std::stoll(schedule.substr(found + kName.size()));
   }
 
-  // In two lines, and in another what the options leave to a default.
+  // Summarises the run in two lines, and defaults that the options left open in a third.
   std::string summary() const {
     std::ostringstream text;
     text << std::fixed << "schedule " << requests_.front().schedule() << ", horizon " << horizon();
@@ -265,7 +266,7 @@ class Run {
   }
 
   const RunOptions& options_;
-  Deltas deltas_;  // lives longer than the requests, which add to it
+  Deltas deltas_;  // outlives the requests, which add to it
   Engine engine_;
   Info info_;
   std::vector<Request> requests_;

@@ -1,4 +1,4 @@
-// What can go wrong, in words that name what, which value, what is allowed and what to do.
+// Errors; each message names the subject, the value, what is allowed and what to do.
 #pragma once
 
 #include <stdexcept>
@@ -7,29 +7,29 @@
 
 namespace skipdec::runtime {
 
-// The numbers are those of skipdec_status in skipdec.h.
+// The values equal those of skipdec_status in skipdec.h.
 enum class Status : int {
   kOk = 0,
   kUsage = 1,        // an argument is not allowed
   kBundle = 2,       // the bundle is damaged, incomplete or of another version
-  kSchedule = 3,     // the exit schedule is none, or doesn't fit the bundle
-  kCapacity = 4,     // more rows, positions or KV memory than there are
-  kEnvironment = 5,  // something that this machine lacks, e.g. ONNX Runtime
+  kSchedule = 3,     // the exit schedule is invalid or does not fit the bundle
+  kCapacity = 4,     // not enough rows, positions or KV memory
+  kEnvironment = 5,  // this machine lacks something, e.g. ONNX Runtime
   kClosed = 6,       // the engine was closed
-  kEngine = 7,       // an engine failed, or made logits that are no distribution
+  kEngine = 7,       // an engine failed, or its logits are not finite
   kMemory = 8,       // memory ran out
-  kBusy = 9,         // too many requests wait
-  kTimeout = 10,     // nothing came within the time given
+  kBusy = 9,         // too many requests are waiting
+  kTimeout = 10,     // the timeout expired
   kInternal = 11,    // a bug
 };
 
-// In the form of Python's (engines/errors.py): "subject | problem", or the number of problems and
-// each on a line of its own.
+// An error in the form of Python's (engines/errors.py): "subject | problem", or the number of
+// problems and each on a line of its own.
 class Error : public std::runtime_error {
  public:
   Error(Status status, const std::string& subject, const std::string& problem)
       : std::runtime_error(subject + " | " + problem), status_(status) {}
-  // Of one ``subject``, found together; at least one.
+  // Reports at least one problem of one ``subject``.
   Error(Status status, const std::string& subject, const std::vector<std::string>& problems)
       : std::runtime_error(subject + " | " + listed(problems)), status_(status) {}
 

@@ -1,6 +1,6 @@
-// The part of ONNX Runtime's C ABI that a library of custom operators needs, declared by ourselves:
-// no wheel ships its headers. Both structs are only ever appended to, so that positions stay;
-// abi/check.cpp compares them with the real header wherever there is one.
+// Declarations of the part of ONNX Runtime's C ABI that a library of custom operators needs,
+// because no wheel ships its headers. Both structs are only ever appended to, so positions do not
+// change; scripts/kernels/abi.cpp compares them with the real header where it is available.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// Rows of the key and value cache: how they are written and read, by their elements' type.
+// Reading and writing rows of the key and value cache, by element type.
 #pragma once
 
 namespace skipdec::attention {
 namespace {
 
-// Whether a row's last four bytes are a scale.
+// True if a row's last four bytes are a scale.
 template <class Element>
 constexpr bool kHasScale = std::is_same_v<Element, std::int8_t>;
 
@@ -13,7 +13,7 @@ constexpr std::int64_t row_length(std::int64_t head_size) {
   return head_size + (kHasScale<Element> ? std::int64_t{sizeof(float)} : 0);
 }
 
-// The sixteen-lane chunks of a row of D elements; the last one may be a half.
+// Sixteen-lane chunks of a row of D elements; the last one may have eight.
 struct Chunks {
   int count;
   int last;  // lanes of the last chunk
@@ -33,7 +33,7 @@ struct Chunks {
   }
 };
 
-// The same where D is 16·kCount: known when compiled, without a rest.
+// The same for D = 16·kCount, known at compile time, without a remainder.
 template <int kCount>
 struct WholeChunks {
   static constexpr int count = kCount;
@@ -50,7 +50,7 @@ struct WholeChunks {
   }
 };
 
-// The rows of one head, whose first ``length`` may be read.
+// Rows of one head, of which the first ``length`` may be read.
 template <class Element>
 struct CachedRows {
   Element* first;
@@ -65,14 +65,14 @@ struct CachedRows {
 
   Element* at(std::int64_t position) const { return first + position * stride; }
 
-  // What the row's elements are multiplied by.
+  // Returns the factor of the row's elements.
   float scale(std::int64_t position) const {
     float value = 1.0F;
     if constexpr (kHasScale<Element>) std::memcpy(&value, at(position) + head_size, sizeof value);
     return value;
   }
 
-  // The scales of 16 rows from ``position``; those from ``end`` on are the last one's.
+  // Returns the scales of 16 rows from ``position``; those from ``end`` on repeat the last one.
   Vector scales(std::int64_t position, std::int64_t end) const {
     float values[Vector::kLanes];
     for (int i = 0; i < Vector::kLanes; ++i) values[i] = scale(std::min(position + i, end - 1));
@@ -110,7 +110,7 @@ void append(const Call& call, std::int64_t sequence, std::int64_t kv_head) noexc
   }
 }
 
-// Where a query of a span stands: its memory, and how many rows of the cache it attends to.
+// A query of a span: its memory, and the number of cache rows to which it attends.
 struct Query {
   const float* from;
   float* to;
@@ -131,8 +131,9 @@ inline std::int64_t rounded_up(std::int64_t count) {
   return (count + Vector::kLanes - 1) / Vector::kLanes * Vector::kLanes;
 }
 
-// Turn ``length`` scores into e^(score - largest), zeros up to a multiple of 16 (which must be
-// memory of the caller's), and return one over their sum. Lane i sums those at 16k + i.
+// Turns ``length`` scores into e^(score - largest), writes zeros up to a multiple of 16 (the
+// caller's memory must extend that far), and returns the reciprocal of their sum. Lane i sums those
+// at 16k + i.
 inline float exponentiate(float* scores, std::int64_t length) {
   const Vector none = Vector::broadcast(-std::numeric_limits<float>::infinity());
   const std::int64_t end = rounded_up(length);

@@ -1,13 +1,13 @@
-// A single query against the cache: rows of keys and values are read once, as they lie, at the
-// speed of memory.
+// A single query against the cache: rows of keys and values are read once, in place, at memory
+// bandwidth.
 #pragma once
 
 namespace skipdec::attention {
 namespace {
 
-// Fetches the row that is read some 4 KB later: one of the same rows, or of those that are read
-// after them. Caches are longer than what is read of them, so that the next row in memory may be
-// none.
+// Prefetches the row that is read about 4 KB later: of the same rows, or of those that are read
+// after them. Caches are longer than the part that is read, so the next row in memory may not be
+// needed.
 template <class Element>
 class Prefetch {
  public:
@@ -35,7 +35,7 @@ class Prefetch {
   std::int64_t ahead_;
 };
 
-// Lane i of the result is the sum of rows[i]'s lanes, from the first to the last.
+// Returns in lane i the sum of rows[i]'s lanes, from the first to the last.
 inline Vector sums_of(Vector (&rows)[16]) {
   transpose(rows);
   Vector total = rows[0];
@@ -43,7 +43,8 @@ inline Vector sums_of(Vector (&rows)[16]) {
   return total;
 }
 
-// scores[t] for t in [0, length): lane p of a partial sum takes elements 16c + p in order of c.
+// Computes scores[t] for t in [0, length): lane p of a partial sum takes elements 16c + p in order
+// of c.
 template <class Element, class Layout>
 void score_one(const float* query, const CachedRows<Element>& keys, std::int64_t length,
                const Prefetch<Element>& prefetch, const Layout& layout, float* scores) {
@@ -64,8 +65,8 @@ void score_one(const float* query, const CachedRows<Element>& keys, std::int64_t
   }
 }
 
-// y = Σ weights[t]·values[t] · inverse for kCount chunks from ``chunk``, one chain of fused sums
-// over t for each element.
+// Computes y = Σ weights[t]·values[t] · inverse for kCount chunks from ``chunk``, one chain of
+// fused sums over t for each element.
 template <int kCount, class Element, class Layout>
 void weigh_one(const float* weights, const CachedRows<Element>& values, std::int64_t length,
                const Prefetch<Element>& prefetch, const Layout& layout, int chunk, float inverse,
@@ -85,7 +86,7 @@ void weigh_one(const float* weights, const CachedRows<Element>& values, std::int
   }
 }
 
-// scratch: the scaled query, then the scores.
+// ``scratch`` holds the scaled query, then the scores.
 template <class Element, class Layout>
 void attend_one(const Call& call, const Span& span, std::int64_t index, const Layout& layout,
                 float* scratch) {

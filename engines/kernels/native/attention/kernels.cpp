@@ -38,7 +38,7 @@ const Kernels& kernels_for(InstructionSet set, CacheType type) {
 }
 
 std::int64_t span_limit(const Call& call) {
-  constexpr std::int64_t kScoreFloats = 65536;  // 256 KiB, a part of a second-level cache
+  constexpr std::int64_t kScoreFloats = 65536;  // 256 KiB, part of an L2 cache
   constexpr std::int64_t kStep = 8;
   const std::int64_t fitting = kScoreFloats / score_stride(longest(call)) / kStep * kStep;
   return std::clamp(fitting, kStep, kLongestSpan);

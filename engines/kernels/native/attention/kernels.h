@@ -1,5 +1,5 @@
-// Attention of new tokens to a key and value cache, written against no runtime: plain pointers and
-// sizes.
+// Attention of new tokens to a key and value cache. It is independent of any runtime and takes
+// plain pointers and sizes.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace skipdec::attention {
 
-// What a row of the cache (one token's key or value of one head, D elements) is made of.
+// Element type of a cache row (one token's key or value of one head, D elements).
 enum class CacheType {
   kFloat32,
   kFloat16,
@@ -17,17 +17,17 @@ enum class CacheType {
   kInt8,  // codes, then the row's float32 scale in its last four bytes
 };
 
-// One call: S new tokens for each of B sequences, whose caches hold write_indices[b] tokens
-// already.
+// One call: S new tokens for each of B sequences, whose caches already hold write_indices[b]
+// tokens.
 struct Call {
   std::int64_t batch = 0;      // B
   std::int64_t tokens = 0;     // S
   std::int64_t kv_heads = 0;   // M
-  std::int64_t group = 0;      // query heads for each of them: N / M
+  std::int64_t group = 0;      // query heads per KV head: N / M
   std::int64_t head_size = 0;  // D, a multiple of 8
   std::int64_t capacity = 0;   // T, in tokens
-  float scale = 0;             // of the scores
-  // Of token (b, s), at (b·S + s)·stride: heads one after the other, D floats each.
+  float scale = 0;             // multiplies the scores
+  // Token (b, s) is at (b·S + s)·stride: heads one after the other, D floats each.
   const float* query = nullptr;
   const float* key = nullptr;
   const float* value = nullptr;
@@ -40,8 +40,8 @@ struct Call {
   float* y = nullptr;  // [B, S, M·group·D]
 };
 
-// Some queries of one head of the cache: of its S · group, counted tokens first, then the heads of
-// a group, those in [first, last).
+// A range of queries of one KV head: of its S · group queries, ordered by token and then by head of
+// the group, those in [first, last).
 struct Span {
   std::int64_t sequence;
   std::int64_t kv_head;
@@ -49,26 +49,26 @@ struct Span {
   std::int64_t last;
 };
 
-// The kernels of one instruction set for one type of cache. A query's result has the same bits
-// whatever the others in its span or its call are, and with every instruction set.
+// Kernels of one instruction set for one type of cache. A query's result has the same bits with any
+// other queries in its span or call, and with every instruction set.
 struct Kernels {
-  // Write the new tokens of one head to its cache, as far as they fit into its capacity.
+  // Writes the new tokens of one head to its cache, as far as they fit into its capacity.
   void (*append)(const Call& call, std::int64_t sequence, std::int64_t kv_head) noexcept;
-  // Write y for a span, whose tokens have been appended. Only rows of the cache are read whose
-  // position is at most that of the span's last token.
+  // Writes y for a span whose tokens have been appended. Reads only rows of the cache up to the
+  // position of the span's last token.
   void (*attend)(const Call& call, const Span& span, float* scratch) noexcept;
 };
 
-// Of ``type`` for ``set``, or for the best plainer one that there are kernels for.
+// Returns the kernels of ``type`` for ``set``, or for the best simpler set that has some.
 const Kernels& kernels_for(InstructionSet set, CacheType type);
 
-// How many queries a span should have at most, so that its scratch memory stays in a core's cache.
+// Maximum number of queries of a span for which its scratch memory stays in a core's cache.
 std::int64_t span_limit(const Call& call);
 
-// Floats of scratch memory, 64-byte aligned, for a span of ``queries``.
+// Number of floats of scratch memory, 64-byte aligned, for a span of ``queries``.
 std::size_t scratch_floats(const Call& call, std::int64_t queries);
 
-// Tables by CacheType, one for each instruction set that has its own.
+// Tables by CacheType, for each instruction set with its own kernels.
 const Kernels* portable_kernels();
 const Kernels* neon_kernels();
 const Kernels* avx2_kernels();

@@ -20,12 +20,12 @@
 namespace skipdec::attention {
 namespace {
 
-// What the registers hold: queries at a time for scores; queries and vectors of values for sums.
+// Register blocking: queries per pass for scores; queries and vectors of values for sums.
 constexpr int kScoreQueries = 4;
 constexpr int kValueQueries = 4;
 constexpr int kValueColumns = 1;
 
-constexpr bool kCompiledSizes = true;  // head sizes of 64, 80, 96 and 128 have code of their own
+constexpr bool kCompiledSizes = true;  // specialised for head sizes 64, 80, 96 and 128
 
 }  // namespace
 }  // namespace skipdec::attention

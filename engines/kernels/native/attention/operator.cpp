@@ -28,7 +28,7 @@ CacheType cache_type_of(ElementType type) {
   }
 }
 
-// The row of an int8 cache ends with its scale.
+// A row of an int8 cache ends with its scale.
 std::int64_t scale_width(ElementType type) {
   return type == ElementType::kInt8 ? static_cast<std::int64_t>(sizeof(float)) : 0;
 }
@@ -53,7 +53,7 @@ void check_positions(const Call& call) {
   }
 }
 
-// Keys and values of new tokens: inputs of their own, or packed behind the queries.
+// Keys and values of new tokens: separate inputs, or packed after the queries.
 void find_new_rows(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t heads,
                    Call& call) {
   const std::int64_t query_width = heads * call.head_size;
@@ -133,8 +133,8 @@ void AttentionOperator::compute(const CallContext& context) const {
   run(context, call, attention::kernels_for(instruction_set_, type));
 }
 
-// Where the queries of a head are one span, its task appends too; else all heads are appended to
-// before any span is begun.
+// If the queries of a head are one span, its task also appends; otherwise all heads are appended to
+// before any span starts.
 void AttentionOperator::run(const CallContext& context, const Call& call,
                             const attention::Kernels& kernels) {
   const std::int64_t queries = call.tokens * call.group;

@@ -16,7 +16,7 @@
 
 namespace skipdec {
 
-// The operator for any type of cache.
+// Implements the operator for any type of cache.
 class AttentionOperator {
  public:
   static constexpr const char* kName = "Attention";
@@ -36,8 +36,8 @@ class AttentionOperator {
   InstructionSet instruction_set_;
 };
 
-// One registration for each type: ONNX Runtime infers the type of the outputs only of an operator
-// with a single input of any type.
+// One registration per type, because ONNX Runtime infers output types only for operators with a
+// single input of any type.
 template <abi::ElementType kCache>
 class AttentionOn : public AttentionOperator {
  public:

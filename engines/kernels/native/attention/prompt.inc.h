@@ -1,5 +1,5 @@
-// Many queries against one head's cache: keys and values are widened once into tiles of float32,
-// and blocks of queries are held in registers over a tile. Sums run in the order of decode.inc.h.
+// Many queries against one head's cache. Keys and values are widened once into tiles of float32,
+// and registers hold a block of queries over a tile. Sums run in the order of decode.inc.h.
 #pragma once
 
 namespace skipdec::attention {
@@ -10,8 +10,8 @@ struct Block {
   const Call& call;
   const Span& span;
   Query queries[kLongestSpan];
-  std::int64_t count;    // of queries
-  std::int64_t longest;  // rows that the last query attends to
+  std::int64_t count;    // number of queries
+  std::int64_t longest;  // rows to which the last query attends
   std::int64_t width;    // of a query, in floats: D rounded up to 16
   std::int64_t stride;   // of a query's scores
   float* query;          // [count][width], scaled
@@ -32,7 +32,8 @@ struct Block {
   }
 };
 
-// Element d = 16c + p of sixteen keys from ``position`` at [p][c]; the last of ``end`` beyond it.
+// Stores element d = 16c + p of sixteen keys from ``position`` at [p][c]; rows from ``end`` on
+// repeat the last one.
 template <class Element, class Layout>
 void load_keys(const CachedRows<Element>& keys, std::int64_t position, std::int64_t end,
                const Prefetch<Element>& prefetch, const Layout& layout, float* tile) {
@@ -48,14 +49,14 @@ void load_keys(const CachedRows<Element>& keys, std::int64_t position, std::int6
   }
 }
 
-// The scores of kQueries queries from ``index`` with the tile's keys.
+// Computes the scores of kQueries queries from ``index`` with the tile's keys.
 template <int kQueries, class Layout>
 inline void score_tile(const Block& block, std::int64_t index, const Vector& key_scale,
                        const Layout& layout, std::int64_t position) {
   const float* query = block.query + index * block.width;
   const float* tile = block.tile;
   Vector total[kQueries];
-  for (Vector& each : total) each = Vector::broadcast(-0.0F);  // -0 + x is x, zeros' signs too
+  for (Vector& each : total) each = Vector::broadcast(-0.0F);  // -0 + x is x, even for x = -0
   for (int p = 0; p < 16; ++p) {
     Vector partial[kQueries];
     for (int i = 0; i < kQueries; ++i) {
@@ -77,7 +78,7 @@ inline void score_tile(const Block& block, std::int64_t index, const Vector& key
   }
 }
 
-// Queries in [index, block.count), kQueries at a time, then half as many.
+// Runs over the queries in [index, block.count), kQueries at a time, then half as many.
 template <int kQueries, class Layout>
 void score_queries(const Block& block, std::int64_t index, const Vector& key_scale,
                    const Layout& layout, std::int64_t position) {
@@ -90,8 +91,8 @@ void score_queries(const Block& block, std::int64_t index, const Vector& key_sca
   }
 }
 
-// Add the rows [from, to) of a tile, which starts at ``position``, to the sums of kQueries queries,
-// for kColumns vectors from ``column`` on.
+// Adds the rows [from, to) of a tile, which starts at ``position``, to the sums of kQueries
+// queries, for kColumns vectors from ``column`` on.
 template <int kQueries, int kColumns>
 inline void weigh_tile(const Block& block, std::int64_t index, std::int64_t position,
                        std::int64_t from, std::int64_t to, std::int64_t column) {
@@ -135,8 +136,8 @@ void weigh_columns(const Block& block, std::int64_t index, std::int64_t position
   }
 }
 
-// What all kQueries attend to is added together, the rest to each on its own: a row beyond a
-// query's own position has no part in it, not even as zero times a value.
+// Adds rows to which all kQueries attend together, and the rest to each query separately: a row
+// beyond a query's own position must not contribute, not even as zero times a value.
 template <int kQueries>
 void weigh_queries(const Block& block, std::int64_t index, std::int64_t position,
                    std::int64_t end) {
@@ -166,12 +167,12 @@ void score_block(const Block& block, const Layout& layout) {
   }
 }
 
-// As many rows of values as stay in the first-level cache, in sixteens.
+// Number of rows of values that stay in the L1 cache, a multiple of sixteen.
 inline std::int64_t value_tile_rows(std::int64_t width) {
   return std::max<std::int64_t>(kValueTileFloats / width / Vector::kLanes, 1) * Vector::kLanes;
 }
 
-// Weights of the rows [first, last) times these rows' scales.
+// Multiplies the weights of the rows [first, last) by these rows' scales.
 template <class Element>
 void scale_weights(const Block& block, const CachedRows<Element>& values, std::int64_t first,
                    std::int64_t last) {

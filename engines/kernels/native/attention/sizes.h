@@ -1,4 +1,4 @@
-// Sizes of scratch memory that kernels and their callers must agree on.
+// Sizes of scratch memory on which kernels and their callers must agree.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 namespace skipdec::attention {
 
 constexpr std::int64_t kLongestSpan = 64;        // queries
-constexpr std::int64_t kValueTileFloats = 4096;  // 16 KiB, half of a first-level cache
-constexpr std::int64_t kFewestForBlock = 4;      // queries from which tiles pay
+constexpr std::int64_t kValueTileFloats = 4096;  // 16 KiB, half of an L1 cache
+constexpr std::int64_t kFewestForBlock = 4;      // queries from which tiles are faster
 
-// Floats between the scores of two queries over ``length`` rows: a line more than needed, lest a
-// power of two puts all queries into the same set of the cache.
+// Floats between the scores of two queries over ``length`` rows: one cache line more than needed,
+// so that a power of two does not map all queries to the same cache set.
 constexpr std::int64_t score_stride(std::int64_t length) { return (length + 15) / 16 * 16 + 16; }
 
 }  // namespace skipdec::attention

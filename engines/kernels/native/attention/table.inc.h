@@ -1,4 +1,4 @@
-// The table of kernels of the instruction set that is being compiled for.
+// Table of kernels of the instruction set for which this file is compiled.
 #pragma once
 
 namespace skipdec::attention {
@@ -33,7 +33,7 @@ void attend(const Call& call, const Span& span, float* scratch) noexcept {
   attend_with<Element, Chunks>(call, span, scratch);
 }
 
-// By CacheType.
+// Indexed by CacheType.
 constexpr Kernels kKernels[] = {
     {append<float>, attend<float>},
     {append<Float16>, attend<Float16>},

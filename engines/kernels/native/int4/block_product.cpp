@@ -11,10 +11,11 @@ namespace {
 
 #if defined(__x86_64__)
 
-// From so many rows on tiles are taken: with fewer most of a tile's work is for nothing.
+// Number of rows from which tiles are used; with fewer, most of a tile's work would be wasted.
 constexpr std::int64_t kLeastTileRows = 12;
 
-// What ``kernels`` make of a small product that has partial tiles of rows, columns and inputs.
+// Returns the result of ``kernels`` for a small product with partial tiles of rows, columns and
+// inputs.
 std::vector<float> known_product(const BlockKernels& kernels, std::int64_t block_size) {
   constexpr std::int64_t kRows = 83, kDepth = 300, kColumns = 37;
   BlockWeights weights;
@@ -58,7 +59,7 @@ bool tiles_are_right() {
     return true;
   }();
 #if defined(SKIPDEC_EMULATED_TILES)
-  require(are, "the kernels for AMX multiply wrongly");  // tests must not run on others
+  require(are, "the kernels for AMX multiply wrongly");  // tests must not silently use others
 #endif
   return are;
 }

@@ -20,12 +20,12 @@
 
 namespace skipdec {
 
-constexpr std::int64_t kPanelColumns = 16;  // that lie together in packed weights
-constexpr std::int64_t kUnitDepth = 32;     // inputs that kernels take at once
+constexpr std::int64_t kPanelColumns = 16;  // contiguous in packed weights
+constexpr std::int64_t kUnitDepth = 32;     // inputs that kernels process together
 constexpr std::int64_t kUnitBytes = kUnitDepth * kPanelColumns / 2;
 constexpr std::int64_t kZeroCode = 8;  // the code of a weight of 0
 
-// Weights [K, N] of a product. All pointers are the caller's.
+// Weights [K, N] of a product. The caller owns all memory.
 struct BlockWeights {
   std::int64_t block_size = 0;  // 32, 64 or 128
   std::int64_t blocks = 0;      // K / block_size, rounded up
@@ -41,9 +41,8 @@ struct BlockWeights {
   std::int64_t panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
 };
 
-// Rows of a call. All pointers are the caller's. Rows are quantised in groups of as many as a
-// kernel multiplies at once, R; what belongs to a block of a group lies together. The last group
-// has fewer.
+// Rows of a call. The caller owns all memory. Rows are quantised in groups of R, the number that a
+// kernel multiplies together; data of a group's block is contiguous. The last group may be smaller.
 struct BlockRows {
   std::int64_t count = 0;              // M
   std::int64_t depth = 0;              // K
@@ -55,7 +54,8 @@ struct BlockRows {
   const float* residual = nullptr;     // [M, N] or none; may be result
   float* result = nullptr;             // [M, N]
 
-  // Bytes of codes: kernels may read, and not use, as many as a group's block beyond the last.
+  // Number of bytes of codes; kernels may read, but do not use, one block of a group beyond the
+  // last.
   std::size_t code_bytes(const BlockWeights& weights) const {
     return static_cast<std::size_t>((count * weights.blocks + group) * weights.block_size + 64);
   }
@@ -65,18 +65,20 @@ struct BlockRows {
   }
 };
 
-// How one instruction set does it. Calls on disjoint ranges may run at the same time.
+// Kernels of one instruction set. Calls on disjoint ranges may run concurrently.
 struct BlockKernels {
   std::int64_t group;  // R
-  // Make codes, scales and corrections of groups begin … end - 1.
+  // Computes codes, scales and corrections of groups begin … end - 1.
   void (*quantize)(const BlockWeights&, const BlockRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
-  // Make all rows of the result, in panels begin … end - 1 of 16 columns, when all is quantised.
+  // Computes all rows of the result in panels begin … end - 1 of 16 columns, after all rows are
+  // quantised.
   void (*multiply)(const BlockWeights&, const BlockRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
 };
 
-// The kernels of ``set``, or of the next plainer one that has some, for a call with ``rows``.
+// Returns the kernels of ``set``, or of the next simpler set that has some, for a call with
+// ``rows``.
 const BlockKernels& block_kernels(InstructionSet set, std::int64_t rows);
 
 }  // namespace skipdec

@@ -1,6 +1,6 @@
-// Sums of a group of rows and a panel of packed weights, held in registers.
+// Computes sums of a group of rows and a panel of packed weights in registers.
 //
-// The including file says how its instruction set does it:
+// The including file defines for its instruction set:
 //   constexpr int kGroup                         // rows whose sums fit into registers
 //   struct Codes { static Codes load(const std::uint8_t*); }  // a unit: 32 inputs, 16 columns
 //   struct Sums  { static Sums start(std::int32_t); Vector as_floats() const; }
@@ -14,8 +14,8 @@
 namespace skipdec {
 namespace {
 
-// How far ahead weights are fetched: the processor by itself stops at each page of memory. Measured
-// at 8 rows, from memory: a third faster than without, and no distance is better.
+// Prefetch distance of weights, because hardware prefetching stops at page boundaries. Measured at
+// 8 rows, from memory: a third faster than without, and no other distance is better.
 constexpr std::int64_t kAhead = 3072;
 
 template <int kRows, int kUnits>

@@ -1,10 +1,10 @@
-// Rows of floats to codes, block by block, with the Vector of the including file.
+// Quantises rows of floats block by block, with the Vector of the including file.
 #pragma once
 
 namespace skipdec {
 namespace {
 
-// 0, or a NaN if ``count`` floats are not all finite.
+// Returns 0, or NaN if ``count`` floats are not all finite.
 inline float poison_of(const float* values, std::int64_t count) {
   const Vector zero = Vector::broadcast(0.0F);
   Vector poison = zero;
@@ -18,17 +18,17 @@ inline float poison_of(const float* values, std::int64_t count) {
   return sum(poison);
 }
 
-// Lanes k … k + 15 of a block of which ``count`` floats are there; zeros beyond them.
+// Returns lanes k … k + 15 of a block of ``count`` floats, with zeros beyond them.
 inline Vector load_lanes(const float* values, std::int64_t k, std::int64_t count) {
   const std::int64_t left = count - k;
   if (left >= Vector::kLanes) return Vector::load(values + k);
   return left <= 0 ? Vector::broadcast(0.0F) : load_first(values + k, static_cast<int>(left));
 }
 
-// Codes of a block and −8 times their sum; returns the block's scale. ``poison``: see above.
+// Writes a block's codes and −8 times their sum, and returns its scale. ``poison``: see above.
 inline float quantize_block(const float* values, std::int64_t count, std::int64_t block_size,
                             float poison, std::int8_t* codes, std::int32_t& correction) {
-  constexpr float kLeast = 0x1p-126F;  // whose reciprocal is finite
+  constexpr float kLeast = 0x1p-126F;  // smallest value with a finite reciprocal
   Vector peak = Vector::broadcast(0.0F);
   for (std::int64_t k = 0; k < block_size; k += Vector::kLanes) {
     peak = max(abs(load_lanes(values, k, count)), peak);

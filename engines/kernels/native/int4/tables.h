@@ -1,4 +1,4 @@
-// The kernels of each instruction set, each in a source file of its own.
+// Kernels of each instruction set, one source file each.
 #pragma once
 
 #include "int4/block_product.h"

@@ -1,4 +1,4 @@
-// Products on AMX: an instruction multiplies 16 rows by 16 columns, 64 deep. For 7 rows and more.
+// Products on AMX: one instruction multiplies 16 rows by 16 columns, 64 deep. Used from 7 rows on.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,9 +28,9 @@ namespace {
 
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileBytes = 1024;
-// Columns whose sums wait in the first cache while the rows' next codes come in.
+// Columns whose sums stay in the L1 cache while the rows' next codes are loaded.
 constexpr std::int64_t kGroupBlocks = 8;
-// Of 32 rows, codes of so many tiles stay in the first cache: 32 KB.
+// Number of tiles whose codes of 32 rows stay in the L1 cache: 32 KB.
 constexpr std::int64_t kDepthTiles = 16;
 
 // [rows / 16, depth / 64] tiles of 16 rows and 64 bytes.
@@ -51,7 +51,7 @@ struct TileLayout {
 struct alignas(64) TileSums {
   std::int32_t lanes[kTileRows][kBlockColumns];
 
-  // Of row ``m``, less ``offset``.
+  // Returns the sums of row ``m`` minus ``offset``.
   struct Row {
     const std::int32_t* lanes;
     Vector less(const std::int32_t* offset) const {
@@ -84,7 +84,7 @@ struct Part {
   const std::int8_t* weights;   // of the first block
   std::int64_t weights_stride;  // to the next block
   std::int64_t tiles;           // along the depth
-  bool is_first;                // sums begin at 0
+  bool is_first;                // sums start at 0
   bool is_cold;                 // weights are still in memory
 };
 
@@ -126,12 +126,12 @@ void add_part(Tiles& tiles, const Part& part, TileSums* sums) {
   });
 }
 
-// ``kRowTiles`` tiles of rows from ``row``, blocks begin … end - 1, of which there are at most 8.
+// Multiplies ``kRowTiles`` tiles of rows from ``row`` with blocks begin … end - 1, at most 8.
 template <int kRowTiles>
 void multiply_group(Tiles& tiles, const IntegerWeights& weights, const IntegerRows& rows,
                     std::int64_t row, std::int64_t begin, std::int64_t end) {
   constexpr int kBlocks = 4 / kRowTiles;
-  const std::int64_t stride = weights.padded_depth * kBlockColumns;  // of codes, too
+  const std::int64_t stride = weights.padded_depth * kBlockColumns;  // also that of codes
   const std::int64_t depth_tiles = weights.padded_depth / kDepthMultiple;
   const std::int64_t step = kRowTiles == 1 ? depth_tiles : kDepthTiles;
   TileSums sums[kRowTiles][kGroupBlocks];

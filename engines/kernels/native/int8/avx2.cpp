@@ -1,5 +1,5 @@
-// Products on AVX2: codes and weights are widened to 16 bits, whose products vpmaddwd adds exactly;
-// sums of 8-bit products would saturate.
+// Products on AVX2: codes and weights are widened to 16 bits, and vpmaddwd adds their products
+// exactly; sums of 8-bit products would saturate.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -31,7 +31,7 @@ constexpr int kMaximumRows = 4;
 
 constexpr int blocks_at_once(int) { return 1; }
 
-// Of four along the depth, the first and third, and the second and fourth.
+// The first and third of four along the depth, and the second and fourth.
 struct Codes {
   __m256i even, odd;
   static Codes load(const std::uint8_t* from) {

@@ -1,4 +1,4 @@
-// From sums of integers to a product's result, with the Vector of the including file.
+// Turns integer sums into a product's result, with the Vector of the including file.
 #pragma once
 
 #include "simd/finish.inc.h"
@@ -6,8 +6,8 @@
 namespace skipdec {
 namespace {
 
-// Store the results of ``count`` rows from ``row`` in a block of columns; sums_of(m) has row
-// row + m's sums, whose function less(offset) gives float(Σ q·w − offset).
+// Stores the results of ``count`` rows from ``row`` in a block of columns; sums_of(m) returns the
+// sums of row + m, whose function less(offset) returns float(Σ q·w − offset).
 template <class SumsOf>
 inline void finish_block(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                          std::int64_t count, std::int64_t block, const SumsOf& sums_of) {

@@ -11,10 +11,10 @@ namespace {
 
 #if defined(__x86_64__)
 
-// From so many rows on, AMX is faster than vectors.
+// Number of rows from which AMX is faster than vectors.
 constexpr std::int64_t kLeastTileRows = 7;
 
-// What ``kernels`` make of a small product that has partial tiles of rows and columns.
+// Returns the result of ``kernels`` for a small product with partial tiles of rows and columns.
 std::vector<float> known_product(const IntegerKernels& kernels) {
   constexpr std::int64_t kRows = 35, kDepth = 1100, kPaddedDepth = 1152, kColumns = 37, kBlocks = 3;
   std::vector<std::int8_t> codes(static_cast<std::size_t>(kBlocks * kPaddedDepth * kBlockColumns));
@@ -48,7 +48,7 @@ bool tiles_are_right() {
   static const bool are =
       known_product(amx_integer_kernels()) == known_product(portable_integer_kernels());
 #if defined(SKIPDEC_EMULATED_TILES)
-  require(are, "the kernels for AMX multiply wrongly");  // tests must not run on others
+  require(are, "the kernels for AMX multiply wrongly");  // tests must not silently use others
 #endif
   return are;
 }
@@ -58,7 +58,7 @@ bool tiles_are_right() {
 }  // namespace
 
 const IntegerKernels& integer_kernels(InstructionSet set, std::int64_t rows) {
-  static_cast<void>(rows);  // where none depend on it
+  static_cast<void>(rows);  // unused on some architectures
   switch (set) {
 #if defined(__x86_64__)
     case InstructionSet::kAmx:

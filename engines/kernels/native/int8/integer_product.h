@@ -3,8 +3,8 @@
 //   row_scale = max|x| / 127, q = uint8(round_half_even(x / row_scale) + 128)
 //   y = (float(Σ q·w − offset) · scale) · row_scale, + bias, activation, + residual
 //
-// The same bits on every instruction set: sums are integers, and each float operation rounds by
-// itself. A row with NaN or infinity has row_scale NaN, and so has all of its result.
+// The bits are the same on every instruction set: sums are integers, and each float operation
+// rounds separately. A row with NaN or infinity has row_scale NaN, so its whole result is NaN.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace skipdec {
 
-constexpr std::int64_t kBlockColumns = 16;   // that lie together in packed weights
-constexpr std::int64_t kDepthMultiple = 64;  // to which the depth of packed weights is rounded up
-constexpr std::int64_t kDepthStep = 4;       // codes of a column that lie together
+constexpr std::int64_t kBlockColumns = 16;   // contiguous in packed weights
+constexpr std::int64_t kDepthMultiple = 64;  // the depth of packed weights is a multiple
+constexpr std::int64_t kDepthStep = 4;       // contiguous codes of a column
 
-// Weights [K, N] of a product. All pointers are the caller's.
+// Weights [K, N] of a product. The caller owns all memory.
 struct IntegerWeights {
   std::int64_t depth = 0;                // K
   std::int64_t padded_depth = 0;         // Kp: K rounded up to 64
@@ -33,7 +33,7 @@ struct IntegerWeights {
   std::int64_t blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
 };
 
-// Rows of a call. All pointers are the caller's.
+// Rows of a call. The caller owns all memory.
 struct IntegerRows {
   std::int64_t count = 0;           // M
   std::int64_t depth = 0;           // K
@@ -44,19 +44,21 @@ struct IntegerRows {
   float* result = nullptr;          // [M, N]
 };
 
-// How one instruction set does it. Calls on disjoint ranges may run at the same time.
+// Kernels of one instruction set. Calls on disjoint ranges may run concurrently.
 struct IntegerKernels {
   std::size_t (*code_bytes)(std::int64_t rows, std::int64_t padded_depth);
-  // Make codes and scales of rows begin … end - 1.
+  // Computes codes and scales of rows begin … end - 1.
   void (*quantize)(const IntegerWeights&, const IntegerRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
-  // Make all rows of the result, in blocks begin … end - 1 of 16 columns, when all is quantised.
+  // Computes all rows of the result in blocks begin … end - 1 of 16 columns, after all rows are
+  // quantised.
   void (*multiply)(const IntegerWeights&, const IntegerRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
 };
 
-// The kernels of ``set``, or of the next plainer one that has some, for a call with ``rows``. Those
-// of AMX, which few machines that test them have, must once have multiplied right in this process.
+// Returns the kernels of ``set``, or of the next simpler set that has some, for a call with
+// ``rows``. The kernels for AMX, which few test machines have, must first multiply correctly once
+// per process.
 const IntegerKernels& integer_kernels(InstructionSet set, std::int64_t rows);
 
 }  // namespace skipdec

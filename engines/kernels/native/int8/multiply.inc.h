@@ -1,12 +1,14 @@
-// Sums of rows of codes and packed weights, held in registers.
+// Computes sums of rows of codes and packed weights in registers.
 //
-// The including file says how its instruction set does it:
-//   kCodeBytes                    // that a code takes in a row
-//   kMaximumRows                  // whose sums fit into registers
+// The including file defines for its instruction set:
+//   kCodeBytes                    // bytes per code in a row
+//   kMaximumRows                  // rows whose sums fit into registers
 //   constexpr int blocks_at_once(int rows)
-//   struct Codes   { static Codes load(const std::uint8_t*); }  // 4 along the depth, in all
-//   columns struct Weights { static Weights load(const std::int8_t*); }  // 4 along the depth, 16
-//   columns struct Sums    { static Sums zero(); void add(const Codes&, const Weights&);
+//   // Four codes along the depth, for all columns:
+//   struct Codes   { static Codes load(const std::uint8_t*); }
+//   // Four weights along the depth of 16 columns:
+//   struct Weights { static Weights load(const std::int8_t*); }
+//   struct Sums    { static Sums zero(); void add(const Codes&, const Weights&);
 //                    void add(const Sums&); Vector less(const std::int32_t* offset) const; }
 #pragma once
 
@@ -16,22 +18,22 @@
 namespace skipdec {
 namespace {
 
-// Rows of codes lie a cache line further apart than they are long: many of them at distances of
-// 4096 bytes would fall into the same few lines of the first cache.
+// Rows of codes are one cache line further apart than their length, because many rows at distances
+// of 4096 bytes would map to the same few lines of the L1 cache.
 constexpr std::int64_t code_stride(std::int64_t padded_depth) {
   return padded_depth * kCodeBytes + 64;
 }
 
-// Into the second cache what the next blocks multiply: with more than two rows the processor has
-// too many loads under way to run as far ahead as memory is away. Measured on Zen 4, weights from
-// memory, 2 threads: 8 rows 0.545 → 0.357 ms, 32 rows 1.62 → 1.32; into the first cache: 0.713.
+// Prefetches the weights of the next blocks into the L2 cache: with more than two rows, the
+// processor has too many outstanding loads to run far enough ahead. Measured on Zen 4, weights from
+// memory, 2 threads: 8 rows 0.545 → 0.357 ms, 32 rows 1.62 → 1.32; into the L1 cache: 0.713.
 inline void fetch_ahead(const std::int8_t* weights) { __builtin_prefetch(weights, 0, 2); }
 
 template <int kRows, int kBlocks>
 void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                    std::int64_t block) {
   constexpr int kTogether = kRows * kBlocks;
-  constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // sums that don't wait for each other
+  constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // independent sums
   const std::int64_t depth = weights.padded_depth, stride = code_stride(depth);
   const std::uint8_t* codes = rows.codes + row * stride;
   const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
@@ -55,7 +57,7 @@ void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::
       });
     });
   }
-  Sums totals[kBlocks][kRows];  // in memory, where a loop can finish them
+  Sums totals[kBlocks][kRows];  // in memory, so that a loop can finish them
   unrolled<kRows>([&](auto m) {
     unrolled<kBlocks>([&](auto b) {
       Sums total = sums[0][m][b];
@@ -91,7 +93,7 @@ constexpr std::array<MultiplyRows, sizeof...(kRows)> by_rows(std::integer_sequen
 void multiply(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {
   static constexpr auto kByRows = by_rows(std::make_integer_sequence<int, kMaximumRows>{});
-  // Equal parts: the last few rows alone would read the weights for little.
+  // Divides the rows equally, because a small last part would read the weights for few rows.
   const std::int64_t parts = (rows.count + kMaximumRows - 1) / kMaximumRows;
   for (std::int64_t part = 0, row = 0; part < parts; ++part) {
     const std::int64_t count = (rows.count - row + parts - part - 1) / (parts - part);

@@ -46,7 +46,7 @@ void quantize(const IntegerWeights& weights, const IntegerRows& rows, std::int64
     const float* values = rows.values + row * rows.depth;
     const float scale = peak_of(values, rows.depth) / 127.0F;
     rows.scale[row] = scale;
-    // Where it is 0 or NaN, codes don't matter: they only must not be left undefined.
+    // If it is 0 or NaN, codes do not matter, but must not be undefined.
     const Vector divisor = Vector::broadcast(scale > 0.0F ? scale : 1.0F);
     for (std::int64_t k = 0; k < weights.padded_depth; k += kDepthMultiple) {
       std::uint8_t codes[kDepthMultiple];

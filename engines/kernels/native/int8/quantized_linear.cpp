@@ -13,8 +13,8 @@ bool has_shape(const Tensor& tensor, std::int64_t size) {
   return tensor.rank == 1 && tensor.dims[0] == size;
 }
 
-// Whether the last block is what the offsets were made of, and zero beyond the last column: weights
-// that were packed in another way don't pass. To read all of them would take seconds.
+// True if the last block matches the offsets and is zero beyond the last column, which detects
+// weights in another packing. Checking all of them would take seconds.
 bool is_packed(const IntegerWeights& weights) {
   const std::int64_t block = weights.blocks() - 1;
   const std::int8_t* codes = weights.codes + block * weights.padded_depth * kBlockColumns;
@@ -40,15 +40,15 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// About 5 µs of work, so that one row or a few short ones need no second thread.
+// About 5 µs of work, so that one row or a few short ones use one thread.
 std::int64_t rows_of_a_task(const IntegerRows& rows) {
   constexpr std::int64_t kElements = 16384;
   return std::max<std::int64_t>(1, kElements / rows.depth);
 }
 
-// Threads take parts as they come free, so that one on a busy core delays the others by no more
-// than a part: about 256 KB of weights, which the second cache keeps for all rows, or a sixteenth
-// of small ones. In fours, which kernels read at once.
+// Threads take parts when they become free, so a thread on a busy core delays the others by at most
+// one part: about 256 KB of weights, which the L2 cache holds for all rows, or a sixteenth of small
+// ones. Parts are multiples of four blocks, which kernels read together.
 std::int64_t blocks_of_a_task(const IntegerWeights& weights) {
   constexpr std::int64_t kBytes = 256 * 1024, kTasks = 16, kTogether = 4;
   const std::int64_t of_bytes = kBytes / (weights.padded_depth * kBlockColumns);

@@ -1,4 +1,4 @@
-// skipdec::QuantizedLinear: a linear layer with int8 weights, which quantises its rows itself.
+// skipdec::QuantizedLinear: a linear layer with int8 weights that quantises its input rows itself.
 #pragma once
 
 #include <array>
@@ -26,10 +26,11 @@ class QuantizedLinear {
   static constexpr std::array<Operand, 1> kOutputs{{{abi::ElementType::kFloat}}};
   static constexpr int kInplaceInput = 5;
 
-  // Throws OperatorError if the initialisers' shapes disagree or are not those of packed weights.
+  // Throws OperatorError if the initialisers' shapes are inconsistent or not those of packed
+  // weights.
   explicit QuantizedLinear(const NodeInfo& node);
 
-  // Throws OperatorError if x or residual don't fit.
+  // Throws OperatorError if x or residual have the wrong shape.
   void compute(const CallContext& call) const;
 
  private:

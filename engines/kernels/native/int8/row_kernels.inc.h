@@ -1,5 +1,5 @@
-// Kernels for codes that lie row after row: all but those of AMX. The including file has what
-// multiply.inc.h asks for, and
+// Kernels for codes that are stored row after row, which all but those of AMX are. The including
+// file defines what multiply.inc.h needs, and
 //   void store_codes(const std::uint8_t (&codes)[64], std::uint8_t* to)
 #pragma once
 

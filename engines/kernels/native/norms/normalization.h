@@ -1,7 +1,7 @@
 // Layer normalisation of float32 rows: y = (x − mean) / sqrt(variance + epsilon) · scale + bias.
 //
-// Sums go in the same order on every instruction set, so a row's bits depend on nothing but the
-// row. A row with NaN or infinity is NaN.
+// Sums are added in the same order on every instruction set, so a row's bits depend only on the
+// row. A row with NaN or infinity becomes NaN.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace skipdec {
 
-// All pointers are the caller's.
+// The caller owns all memory.
 struct Normalization {
-  std::int64_t size = 0;         // of a row
+  std::int64_t size = 0;         // elements of a row
   float epsilon = 0;             // added to the variance
   const float* scale = nullptr;  // [size]
   const float* bias = nullptr;   // [size] or none
 };
 
-// Normalise rows begin … end - 1 of ``values`` [rows, size] into ``result``, which may be
+// Normalises rows begin … end - 1 of ``values`` [rows, size] into ``result``, which may be
 // ``values``.
 using Normalize = void (*)(const Normalization&, const float* values, float* result,
                            std::int64_t begin, std::int64_t end) noexcept;
 
-// How ``set``, or the next plainer one that has a way, does it.
+// Returns the implementation for ``set``, or for the next simpler set that has one.
 Normalize normalize_on(InstructionSet set);
 
 }  // namespace skipdec

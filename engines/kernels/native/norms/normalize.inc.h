@@ -4,8 +4,8 @@
 namespace skipdec {
 namespace {
 
-// The sum of term(0), term(16), … of a row, the last of which is zero beyond the row. Chunk c goes
-// to sum c mod 4, four being under way at once.
+// Returns the sum of term(0), term(16), … of a row; the last term is zero beyond the row. Chunk c
+// is added to sum c mod 4, so that four sums run in parallel.
 template <class Term>
 inline float sum_of_chunks(std::int64_t size, const Term& term) {
   constexpr std::int64_t kStep = 4 * Vector::kLanes;
@@ -37,7 +37,7 @@ void normalize_row(const Normalization& norm, const float* values, float* result
   const Vector mean = Vector::broadcast(total / length);
   const float squares = sum_of_chunks(size, [&](std::int64_t k) {
     Vector deviation = load(values, k) - mean;
-    if (lanes(k) < Vector::kLanes) {  // zeros beyond the row deviate, too
+    if (lanes(k) < Vector::kLanes) {  // exclude the zeros beyond the row
       float inside[Vector::kLanes];
       deviation.store(inside);
       deviation = load_first(inside, lanes(k));

@@ -13,7 +13,7 @@ void check(abi::ApiTable api, abi::Status* status) {
   throw OperatorError(words);
 }
 
-// Whether the call succeeded; its error, if any, is dropped.
+// Returns true if the call succeeded, and drops its error otherwise.
 bool succeeds(abi::ApiTable api, abi::Status* status) {
   if (status != nullptr) abi::call<void>(api, Slot::kReleaseStatus, status);
   return status == nullptr;

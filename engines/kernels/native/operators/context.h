@@ -1,4 +1,4 @@
-// What an operator sees of ONNX Runtime: its node, the tensors of a call, the session's threads.
+// An operator's view of ONNX Runtime: its node, the tensors of a call, the session's threads.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace skipdec {
 
-// A node or a call that can't be served; ends as the session's error, with these words.
+// Reports an invalid node or call; it becomes the session's error with this message.
 class OperatorError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A dense tensor on the host, owned by the session. Absent optional inputs have no data.
+// A dense host tensor, owned by the session. Absent optional inputs have no data.
 struct Tensor {
   static constexpr std::size_t kMaximumRank = 8;
 
@@ -39,14 +39,15 @@ struct Tensor {
   }
 };
 
-// The node of the graph that a kernel is made for, once, when its session is.
+// The graph's node for which a kernel is created, once per session.
 class NodeInfo {
  public:
   NodeInfo(abi::ApiTable api, const abi::KernelInfo* info) : api_(api), info_(info) {}
 
   std::int64_t attribute(const char* name, std::int64_t otherwise) const;
   float attribute(const char* name, float otherwise) const;
-  // An initialiser among the inputs, valid as long as the session; absent if the input is not one.
+  // Returns an initialiser among the inputs, valid as long as the session; absent if the input is
+  // not an initialiser.
   Tensor constant(std::size_t input) const;
 
  private:
@@ -59,14 +60,15 @@ class CallContext {
  public:
   CallContext(abi::ApiTable api, abi::KernelContext* context) : api_(api), context_(context) {}
 
-  // Absent, not an error, for an optional input that the node leaves out.
+  // Returns an absent tensor for an optional input that the node omits.
   Tensor input(std::size_t index) const;
-  // Where the kernel writes; the session may have bound memory of its caller's.
+  // Returns the output's memory, which may be memory that the caller has bound.
   Tensor output(std::size_t index, const std::array<std::int64_t, Tensor::kMaximumRank>& dims,
                 std::size_t rank) const;
 
-  // Run task(0) … task(tasks - 1) on the session's threads, which take the next one as they come
-  // free; returns when all are done. ``task`` must not throw. A call costs about a microsecond.
+  // Runs task(0) … task(tasks - 1) on the session's threads, which take the next one when they
+  // become free, and returns when all are done. ``task`` must not throw. A call costs about a
+  // microsecond.
   template <class Task>
   void parallel_for(std::int64_t tasks, const Task& task) const {
     if (tasks == 1) {
@@ -80,7 +82,7 @@ class CallContext {
         static_cast<std::size_t>(tasks), const_cast<Task*>(&task));
   }
 
-  // part(begin, end) for all of [0, size), ``step`` at a time, in the same way.
+  // Runs part(begin, end) for all of [0, size), ``step`` at a time, in the same way.
   template <class Part>
   void parallel_for(std::int64_t size, std::int64_t step, const Part& part) const {
     parallel_for((size + step - 1) / step, [&](std::int64_t task) noexcept {
@@ -96,7 +98,7 @@ class CallContext {
   abi::KernelContext* context_;
 };
 
-// Throw OperatorError(problem) unless ``holds``.
+// Throws OperatorError(problem) unless ``holds``.
 inline void require(bool holds, const char* problem) {
   if (!holds) throw OperatorError(problem);
 }

@@ -1,4 +1,4 @@
-// Makes ONNX Runtime's description of an operator from a kernel class.
+// Derives ONNX Runtime's description of an operator from a kernel class.
 //
 // The class has
 //   static constexpr const char* kName;   // as in the graph
@@ -6,7 +6,7 @@
 //   static constexpr int kInplaceInput;         // may share output 0's memory; -1: none
 //   explicit Kernel(const NodeInfo&);           // checks the node; may throw OperatorError
 //   void compute(const CallContext&) const;     // checks the call; may throw OperatorError
-// and is used by several threads at once.
+// and must be safe for concurrent calls of compute.
 #pragma once
 
 #include <cstdlib>
@@ -55,7 +55,7 @@ inline void release_indices(int* first, int* second) {
 
 }  // namespace detail
 
-// The description of ``Kernel``; it must outlive all sessions that use it.
+// Description of ``Kernel``; it must outlive all sessions that use it.
 template <class Kernel>
 constexpr abi::CustomOp custom_operator() {
   using detail::Instance;

@@ -1,5 +1,4 @@
-// The library's entry points: what ONNX Runtime calls when a session registers it, and what Python
-// asks of it.
+// Entry points of the library, called by ONNX Runtime when a session registers it, and by Python.
 #include <array>
 #include <exception>
 #include <mutex>
@@ -7,9 +6,9 @@
 
 #include "abi/onnxruntime.h"
 #include "attention/operator.h"
+#include "float16/half_linear.h"
 #include "int4/block_linear4.h"
 #include "int4/block_product.h"
-#include "float16/half_linear.h"
 #include "int8/integer_product.h"
 #include "int8/quantized_linear.h"
 #include "norms/layer_norm.h"
@@ -34,7 +33,7 @@ constexpr std::array kOperators{
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
 };
 
-// The domain, made once: it must outlive every session, so it is never freed.
+// The domain is created once and never freed, because it must outlive every session.
 abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {
   using abi::Slot;
   static std::mutex mutex;
@@ -53,7 +52,8 @@ abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {
   return nullptr;
 }
 
-// The chosen one, or avx512vnni where tiles did not multiply right and products run on that.
+// Returns the chosen set, or avx512vnni if the check of AMX tiles failed, because products then run
+// on that.
 skipdec::InstructionSet used_instruction_set() {
   using skipdec::InstructionSet;
   constexpr std::int64_t kManyRows = 64;
@@ -71,12 +71,12 @@ skipdec::InstructionSet used_instruction_set() {
 
 #define SKIPDEC_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Found by name when a library is registered with session options. Returns nullptr on success.
+// ONNX Runtime finds this by name when a library is registered. Returns nullptr on success.
 SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
                                               const abi::ApiBase* base) {
   abi::ApiTable api = base->GetApi(abi::kVersion);
   if (api == nullptr) {
-    // Too old to know a status' place in its table of this version; version 1 has it as well.
+    // This ONNX Runtime has no table of our version; that of version 1 can create a status, too.
     return abi::call(base->GetApi(1), abi::Slot::kCreateStatus, abi::kErrorCodeFail,
                      "skipdec's kernels need ONNX Runtime 1.18 or newer");
   }
@@ -86,8 +86,8 @@ SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
                            : abi::call(api, abi::Slot::kAddCustomOpDomain, options, domain);
 }
 
-// The name of the instruction set that kernels made now would run on; nullptr if
-// SKIPDEC_INSTRUCTION_SET names one that can't run here.
+// Returns the name of the instruction set on which kernels created now would run; nullptr if
+// SKIPDEC_INSTRUCTION_SET names one that cannot run here.
 SKIPDEC_EXPORT const char* skipdec_instruction_set() {
   try {
     return skipdec::name_of(used_instruction_set());
@@ -96,14 +96,15 @@ SKIPDEC_EXPORT const char* skipdec_instruction_set() {
   }
 }
 
-// The names of those that can run here, the best first, with a space between.
+// Returns the names of the sets that can run here, best first, separated by spaces.
 SKIPDEC_EXPORT const char* skipdec_instruction_sets() {
   static const std::string names = skipdec::available_instruction_sets();
   return names.c_str();
 }
 
-// The token that ``draw`` chooses from logits [size]; -1 if one is NaN or +infinity, or none is
-// finite; -2 if memory is missing or SKIPDEC_INSTRUCTION_SET names what can't run here.
+// Returns the token that ``draw`` chooses from logits [size]; -1 if one is NaN or +infinity, or
+// none is finite; -2 if memory is exhausted or SKIPDEC_INSTRUCTION_SET names a set that cannot run
+// here.
 SKIPDEC_EXPORT std::int64_t skipdec_draw_token(const skipdec::Draw* draw, const float* logits,
                                                std::int64_t size) {
   static thread_local skipdec::DrawScratch scratch;

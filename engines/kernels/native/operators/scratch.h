@@ -1,4 +1,4 @@
-// Memory of a thread that calls kernels, kept from one call to the next.
+// Scratch memory of a thread that calls kernels, kept between calls.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace skipdec {
 
-// Grows and never shrinks; make it thread_local. What it gives out is 64-byte aligned, undefined,
-// and valid until the same thread asks for more.
+// Grows and never shrinks; make it thread_local. Its memory is 64-byte aligned, uninitialised, and
+// valid until the same thread asks for more.
 class Scratch {
  public:
   void* reserve(std::size_t bytes) {

@@ -50,7 +50,7 @@ Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
 
 constexpr bool has(std::uint32_t word, int bit) { return ((word >> bit) & 1U) != 0; }
 
-// Register state that the system saves on a switch of threads (XCR0).
+// Register state that the system saves on a context switch (XCR0).
 std::uint64_t saved_state() {
   if (!has(cpuid(1, 0).c, 27)) return 0;  // OSXSAVE
   std::uint32_t low = 0, high = 0;
@@ -84,7 +84,7 @@ bool is_granted_tiles() {
 #endif
 }
 
-// A build for tests (simd/tiles_emulated.inc.h) has tiles on any processor with AVX-512 VNNI.
+// A test build (simd/tiles_emulated.inc.h) has tiles on any processor with AVX-512 VNNI.
 #if defined(SKIPDEC_EMULATED_TILES)
 constexpr bool kEmulatedTiles = true;
 #else

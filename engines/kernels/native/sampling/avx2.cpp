@@ -1,4 +1,4 @@
-// Drawing tokens on AVX2, FMA and F16C.
+// Samples tokens on AVX2, FMA and F16C.
 #if defined(__x86_64__)
 
 #include <algorithm>

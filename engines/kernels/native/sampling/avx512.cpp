@@ -1,4 +1,4 @@
-// Drawing tokens on AVX-512.
+// Samples tokens on AVX-512.
 #if defined(__x86_64__)
 
 #include <algorithm>

@@ -1,16 +1,16 @@
-// Drawing a token with the Vector of the including file.
+// Samples a token with the Vector of the including file.
 #pragma once
 
 namespace skipdec {
 namespace {
 
-// Logits a block: its maximum says whether anything of it is kept, its sum where a share falls.
+// Logits per block: its maximum shows whether any of them is kept, its sum where a share falls.
 constexpr std::int64_t kBlock = 64;
 
-// Of a float32's bits: what is left are its sign, its exponent and five bits of its mantissa.
+// Right shift of a float32's bits that leaves its sign, its exponent and five bits of its mantissa.
 constexpr int kClassShift = 18;
 
-// Block b's largest logit, to maxima[b]; returns the largest of all, NaN if one is NaN or
+// Writes each block's largest logit to maxima; returns the largest of all, NaN if one is NaN or
 // +infinity.
 float find_maxima(const float* logits, std::int64_t size, std::vector<float>& maxima) {
   maxima.resize(static_cast<std::size_t>((size + kBlock - 1) / kBlock));
@@ -40,14 +40,14 @@ float find_maxima(const float* logits, std::int64_t size, std::vector<float>& ma
   return maximum(invalid) > 0 ? std::numeric_limits<float>::quiet_NaN() : best;
 }
 
-// The k-th largest of ``values``, which change their places.
+// Returns the k-th largest of ``values`` and reorders them.
 float kth_largest(std::vector<float>& values, std::int64_t k) {
   const auto place = values.begin() + static_cast<std::ptrdiff_t>(k - 1);
   std::nth_element(values.begin(), place, values.end(), std::greater<>());
   return *place;
 }
 
-// The ids of logits >= least, in order, and the logits, to scratch.ids and scratch.kept.
+// Writes the ids of logits >= least, in order, and the logits to scratch.ids and scratch.kept.
 void keep_from(float least, const float* logits, std::int64_t size, DrawScratch& scratch) {
   scratch.ids.clear();
   scratch.kept.clear();
@@ -62,8 +62,8 @@ void keep_from(float least, const float* logits, std::int64_t size, DrawScratch&
   }
 }
 
-// What top_k leaves of all logits >= least. At least k logits reach the k-th largest maximum of a
-// block, so few others are looked at.
+// Keeps the top_k of all logits >= least. At least k logits reach the k-th largest maximum of a
+// block, so few others are examined.
 float top_k_threshold(std::int64_t k, float least, const float* logits, std::int64_t size,
                       DrawScratch& scratch) {
   if (k < static_cast<std::int64_t>(scratch.block_maxima.size())) {
@@ -76,7 +76,7 @@ float top_k_threshold(std::int64_t k, float least, const float* logits, std::int
   return std::max(least, kth_largest(scratch.largest, k));
 }
 
-// Eight sums of float32 values under way at once.
+// Eight independent sums of float32 values.
 double sum_of(const float* values, std::int64_t size) {
   const float* const end = values + size;
   double partial[8] = {};
@@ -89,7 +89,7 @@ double sum_of(const float* values, std::int64_t size) {
   return total;
 }
 
-// e^((value − best) · inverse_temperature) of each, to ``weights``.
+// Writes e^((value − best) · inverse_temperature) of each value to ``weights``.
 void weigh(const Draw& draw, float best, const float* values, std::int64_t size, float* weights) {
   const Vector most = Vector::broadcast(best);
   const Vector inverse = Vector::broadcast(draw.inverse_temperature);
@@ -115,7 +115,7 @@ double sum_weights(const float* logits, std::int64_t size, float best) {
   return total;
 }
 
-// Calls visit(start, count) for each block of weights of which one may be ``least`` or more.
+// Calls visit(start, count) for each block of weights that may contain one of at least ``least``.
 template <class Visit>
 void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
   const auto size = static_cast<std::int64_t>(scratch.weights.size());
@@ -125,15 +125,15 @@ void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
   }
 }
 
-// What top_p keeps: weights above ``border``, and the first ``ties`` of the ``equal`` ones.
+// top_p keeps weights above ``border``, and the first ``ties`` of the ``equal`` ones.
 struct Nucleus {
   float border = 0;
   std::int64_t ties = 0, equal = 0;
   double total = 0;
 };
 
-// The fewest largest of ``values``, which change their places, whose sum with ``above``, of what is
-// larger than all of them, reaches ``target``; all if their sum does not.
+// Finds the fewest largest of ``values``, which it reorders, whose sum plus ``above``, the sum of
+// all larger ones, reaches ``target``; all of them if it does not.
 Nucleus find_border(std::vector<float>& values, double above, double target) {
   auto begin = values.begin(), end = values.end();
   Nucleus nucleus{0, 0, 0, above};
@@ -158,7 +158,7 @@ Nucleus find_border(std::vector<float>& values, double above, double target) {
   return nucleus;
 }
 
-// Calls ``visit`` with each weight of chunks of which one is ``least`` or more.
+// Calls ``visit`` with each weight of chunks that contain one of at least ``least``.
 template <class Visit>
 void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) {
   visit_blocks(least, scratch, [&scratch, &visit, least](std::int64_t start, std::int64_t count) {
@@ -180,9 +180,9 @@ std::size_t class_of(float weight) {
   return bits >> kClassShift;
 }
 
-// Sums by class first, then looks only at the weights of the class with the border. Weights that
-// the share can't need, since they hold less than 1 - top_p even if all others are as small, are
-// left out in blocks.
+// Sums by class first, then examines only the weights of the class with the border. Blocks of
+// weights that the share cannot need, because they sum to less than 1 - top_p even if all others
+// are as small, are skipped.
 Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
   const double spare = (1 - top_p) * total / static_cast<double>(scratch.weights.size());
   scratch.class_sums.assign(class_of(1.0F) + 1, 0.0);
@@ -207,7 +207,7 @@ Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
   return find_border(scratch.largest, above, target);
 }
 
-// Those of ``count`` weights that are at least ``border``, to ``kept``, and 0 for others.
+// Copies the weights of at least ``border`` to ``kept``, with 0 for the others.
 void keep_weights(const float* weights, std::int64_t count, float border, float (&kept)[kBlock]) {
   const Vector lowest = Vector::broadcast(border), zero = Vector::broadcast(0.0F);
   for (std::int64_t i = 0; i < count; i += Vector::kLanes) {
@@ -218,8 +218,8 @@ void keep_weights(const float* weights, std::int64_t count, float border, float 
   }
 }
 
-// The first place with which the sum of the weights >= ``border`` passes ``target``; the last of
-// them if rounding leaves it above the sum of all.
+// Returns the first index at which the running sum of weights >= ``border`` exceeds ``target``, or
+// the last such weight if rounding puts ``target`` above the total.
 std::int64_t place_of_share(const DrawScratch& scratch, float border, double target) {
   double passed = 0;
   std::int64_t last = 0;

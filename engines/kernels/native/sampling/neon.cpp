@@ -1,4 +1,4 @@
-// Drawing tokens on NEON.
+// Samples tokens on NEON.
 #if defined(__aarch64__)
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Drawing tokens in plain C++.
+// Samples tokens in plain C++.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What each source file of this folder makes for its instruction set.
+// Tables of kernels, one per instruction set and source file of this folder.
 #pragma once
 
 #include "sampling/draw.h"

@@ -1,4 +1,4 @@
-// The types of elements that kernels load from and store to memory.
+// Element types that kernels load from and store to memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ struct Float16 {
   std::uint16_t bits;
 };
 
-// The upper half of a float32.
+// bfloat16: the upper half of a float32.
 struct Bfloat16 {
   std::uint16_t bits;
 };

@@ -1,4 +1,4 @@
-// From sums of 16 columns to a product's result, with the Vector of the including file.
+// Turns sums of 16 columns into a product's result, with the Vector of the including file.
 #pragma once
 
 #include "simd/functions.inc.h"
@@ -6,13 +6,13 @@
 namespace skipdec {
 namespace {
 
-// The first ``count`` floats; memory beyond them is not touched.
+// Loads the first ``count`` floats without touching memory beyond them.
 inline Vector load_columns(const float* from, int count) {
   return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
 }
 
-// The 16 columns from ``column`` of a product, of which the last ones may not be there: what their
-// results have in common in all rows, loaded once. Weights have columns, bias and activation.
+// The 16 columns from ``column`` of a product, the last of which may not exist: values shared by
+// the results of all rows, loaded once. Weights have columns, bias and activation.
 template <class Weights>
 class FinishedColumns {
  public:
@@ -24,11 +24,10 @@ class FinishedColumns {
         has_bias_(weights.bias != nullptr),
         bias_(has_bias_ ? load(weights.bias) : Vector::broadcast(0.0F)) {}
 
-  // Of a vector [N]; zeros for columns that are not there.
+  // Loads from a vector [N], with zeros for columns that do not exist.
   Vector load(const float* of_columns) const { return load_columns(of_columns + column_, count_); }
 
-  // Store activation(y + bias) + residual in ``row``. Rows have a residual, which may be the
-  // result.
+  // Stores activation(y + bias) + residual in ``row``. The residual may be the result.
   template <class Rows>
   void store(const Rows& rows, std::int64_t row, Vector y) const {
     if (has_bias_) y = y + bias_;

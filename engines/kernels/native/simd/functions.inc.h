@@ -1,15 +1,15 @@
-// Functions of a Vector whose bits are the same with every Vector: included after one of them.
+// Functions of a Vector with the same bits for every Vector; include after one of them.
 #pragma once
 
 namespace skipdec {
 namespace {
 
-// A NaN stays one, and -0 what it is.
+// Keeps NaN and -0.
 inline Vector relu(const Vector& x) { return max(Vector::broadcast(0.0F), x); }
 
-// e^x within 1.1 units in the last place for x in [-87.3, 88]; 0 below, the value at 88 above. A
-// NaN stays one. With n the integer nearest to x / ln 2 and r the rest, 2^n · (1 + r + r²·P(r)),
-// P fitted by least squares.
+// Returns e^x within 1.1 units in the last place for x in [-87.3, 88], 0 below, and the value at 88
+// above; NaN stays NaN. With n the integer nearest to x / ln 2 and r the remainder, it computes
+// 2^n · (1 + r + r²·P(r)), P fitted by least squares.
 inline Vector exp(const Vector& x) {
   const Vector least = Vector::broadcast(-87.3F);
   const Vector limited = min(Vector::broadcast(88.0F), max(least, x));
@@ -27,8 +27,8 @@ inline Vector exp(const Vector& x) {
   return select_less(x, least, Vector::broadcast(0.0F), p * power_of_two(biased));
 }
 
-// The error function within 4e-7: x·P(x²)/Q(x²), fitted on [-3.95, 3.95], beyond which it is ±1 in
-// float32. A NaN stays one.
+// Returns the error function within 4e-7: x·P(x²)/Q(x²), fitted on [-3.95, 3.95], beyond which it
+// is ±1 in float32. NaN stays NaN.
 inline Vector erf(const Vector& x) {
   const Vector limit = Vector::broadcast(3.95F);
   const Vector limited = min(limit, max(Vector::broadcast(-3.95F), x));

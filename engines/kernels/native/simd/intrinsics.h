@@ -1,10 +1,10 @@
-// The compiler's intrinsics for the processor that is compiled for; include before any pragma that
-// enables an instruction set.
+// The compiler's intrinsics for the target processor; include before any pragma that enables an
+// instruction set.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-// GCC 12 takes the unused operand of its own AVX-512 intrinsics for an uninitialised value.
+// GCC 12 reports the unused operand of its own AVX-512 intrinsics as uninitialised.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif

@@ -1,10 +1,10 @@
-// Loads and stores of a Vector's first lanes where the instruction set has no masks for them.
+// Loads and stores of a Vector's first lanes for instruction sets without masks.
 #pragma once
 
 namespace skipdec {
 namespace {
 
-// The first ``count`` lanes (0 to 16), zeros beyond; memory beyond is not touched.
+// Loads the first ``count`` lanes (0 to 16) with zeros beyond, without touching memory beyond.
 template <class Element>
 inline Vector load_first(const Element* from, int count) {
   Element elements[Vector::kLanes]{};

@@ -1,14 +1,15 @@
-// The eight tile registers of AMX: up to 16 rows of 64 bytes each. tiles_emulated.inc.h does the
-// same in plain C++, for tests where there are none.
+// The eight tile registers of AMX: up to 16 rows of 64 bytes each. tiles_emulated.inc.h emulates
+// them in plain C++ for tests on other processors.
 //
-// Inline assembly, because the intrinsics paste the tile's number into their text: it can't be a
-// template's parameter.
+// It uses inline assembly, because the intrinsics paste the tile's number into their text, so it
+// cannot be a template parameter.
 #pragma once
 
 namespace skipdec {
 namespace {
 
-// Configures the calling thread's tiles, all as 16 rows of 64 bytes, and gives them up at its end.
+// Configures the calling thread's tiles as 16 rows of 64 bytes, and releases them in the
+// destructor.
 class Tiles {
  public:
   Tiles() {
@@ -49,7 +50,7 @@ class Tiles {
                      :
                      : "i"(kSums), "i"(kCodes), "i"(kWeights));
   }
-  // The same of int8 codes.
+  // The same for int8 codes.
   template <int kSums, int kCodes, int kWeights>
   void add_signed_products() const {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0"

@@ -1,4 +1,4 @@
-// What tiles_amx.inc.h does, in plain C++: kernels for AMX are tested with it on any processor.
+// Emulates tiles_amx.inc.h in plain C++, so that kernels for AMX can be tested on any processor.
 #pragma once
 
 namespace skipdec {
@@ -33,7 +33,7 @@ class Tiles {
   static void add(std::uint8_t* sums, const std::uint8_t* codes, const std::uint8_t* weights) {
     for (int m = 0; m < 16; ++m) {
       for (int n = 0; n < 16; ++n) {
-        std::uint32_t sum;  // which may wrap around
+        std::uint32_t sum;  // may wrap around
         std::memcpy(&sum, sums + 64 * m + 4 * n, sizeof sum);
         for (int k = 0; k < 64; ++k) {
           const auto weight = static_cast<std::int8_t>(weights[64 * (k / 4) + 4 * n + k % 4]);
@@ -46,7 +46,7 @@ class Tiles {
 
   static constexpr std::size_t kBytes = 1024;
 
-  // What nobody loaded is not zero, as after a task that left something behind.
+  // Tiles that were not loaded are not zero, as after a task that left data behind.
   std::uint8_t tiles_[8][kBytes] = {{0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}};
 };
 

@@ -1,4 +1,5 @@
-// Loops whose counter is a constant in each turn, so that arrays they index can live in registers.
+// Loops whose counter is a compile-time constant in each iteration, so that arrays indexed by it
+// can live in registers.
 #pragma once
 
 namespace skipdec {
@@ -10,7 +11,7 @@ inline __attribute__((always_inline)) void unrolled(const Body& body,
   (body(std::integral_constant<int, kTurns>{}), ...);
 }
 
-// body(0), …, body(kCount - 1)
+// Calls body(0), …, body(kCount - 1).
 template <int kCount, class Body>
 inline __attribute__((always_inline)) void unrolled(const Body& body) {
   unrolled(body, std::make_integer_sequence<int, kCount>{});

@@ -1,5 +1,5 @@
-// Sixteen float32 lanes in two AVX2 registers (AVX2, FMA, F16C).
-// See vector_portable.inc.h for what each function does.
+// Sixteen float32 lanes in two AVX2 registers (AVX2, FMA, F16C). See vector_portable.inc.h for each
+// function.
 #pragma once
 
 namespace skipdec {
@@ -142,7 +142,7 @@ inline void transpose(__m256 (&rows)[8]) {
   }
 }
 
-// Four blocks of 8 by 8; those off the diagonal change places.
+// Transposes four blocks of 8 by 8 and swaps those off the diagonal.
 inline void transpose(Vector (&rows)[16]) {
   for (int first = 0; first < 16; first += 8) {
     __m256 low[8], high[8];

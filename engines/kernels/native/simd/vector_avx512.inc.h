@@ -1,5 +1,5 @@
-// Sixteen float32 lanes in one AVX-512 register (F, BW, DQ, VL).
-// See vector_portable.inc.h for what each function does.
+// Sixteen float32 lanes in one AVX-512 register (F, BW, DQ, VL). See vector_portable.inc.h for each
+// function.
 #pragma once
 
 namespace skipdec {
@@ -40,7 +40,7 @@ struct Vector {
   __m256i as_float16() const {
     return _mm512_cvtps_ph(lanes, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
-  // Not vcvtneps2bf16, which takes subnormals for zeros.
+  // vcvtneps2bf16 would treat subnormals as zeros.
   __m256i as_bfloat16() const {
     const __m512i bits = _mm512_castps_si512(lanes);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -119,7 +119,8 @@ inline float maximum(Vector v) {
   return _mm_cvtss_f32(_mm_max_ss(of2, _mm_movehdup_ps(of2)));
 }
 
-// 4 by 4 lanes within quarters of registers, then quarters of 128 bits between registers.
+// Transposes 4 by 4 lanes within quarters of registers, then quarters of 128 bits between
+// registers.
 inline void transpose(Vector (&rows)[16]) {
   __m512 quarters[16];
   for (int i = 0; i < 16; i += 4) {

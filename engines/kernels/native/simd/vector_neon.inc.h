@@ -1,5 +1,5 @@
-// Sixteen float32 lanes in four NEON registers of aarch64.
-// See vector_portable.inc.h for what each function does.
+// Sixteen float32 lanes in four NEON registers of aarch64. See vector_portable.inc.h for each
+// function.
 #pragma once
 
 namespace skipdec {
@@ -109,7 +109,8 @@ inline Vector select_less(const Vector& a, const Vector& b, const Vector& below,
   }
   return v;
 }
-// By comparison, as x86 has it: NEON's own would keep a NaN on either side.
+// Uses a comparison as on x86, because NEON's own minimum and maximum would keep NaN on either
+// side.
 inline Vector max(const Vector& a, const Vector& b) { return select_less(b, a, a, b); }
 inline Vector min(const Vector& a, const Vector& b) { return select_less(a, b, a, b); }
 inline Vector abs(const Vector& a) {
@@ -152,7 +153,7 @@ inline void transpose(float32x4_t& a, float32x4_t& b, float32x4_t& c, float32x4_
   d = vreinterpretq_f32_f64(vtrn2q_f64(high01, high23));
 }
 
-// Sixteen blocks of 4 by 4; those off the diagonal change places.
+// Transposes sixteen blocks of 4 by 4 and swaps those off the diagonal.
 inline void transpose(Vector (&rows)[16]) {
   for (int i = 0; i < 16; i += 4) {
     for (int j = 0; j < 4; ++j) {

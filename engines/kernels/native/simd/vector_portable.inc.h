@@ -1,8 +1,8 @@
-// Sixteen float32 lanes in plain C++: what every other Vector does, bit for bit.
+// Sixteen float32 lanes in plain C++; every other Vector gives the same bits.
 //
 // A source file includes the Vector of its instruction set after the pragma that enables it, with
-// <cmath>, <cstring>, <utility>, simd/element.h and simd/intrinsics.h before it; all of it is in an
-// anonymous namespace, so that the linker can't share it between instruction sets.
+// <cmath>, <cstring>, <utility>, simd/element.h and simd/intrinsics.h before it. Everything is in
+// an anonymous namespace, so that the linker cannot share it between instruction sets.
 #pragma once
 
 namespace skipdec {
@@ -19,7 +19,7 @@ struct Vector {
     return v;
   }
 
-  // All load 16 elements from any address, exactly.
+  // Each loads 16 elements from any address, exactly.
   static Vector load(const float* from) {
     Vector v;
     std::memcpy(v.lanes, from, sizeof v.lanes);
@@ -41,7 +41,7 @@ struct Vector {
     return v;
   }
 
-  // Stores to 16 and 8 bits round to nearest, ties to even. A NaN stays one in 16 bits.
+  // Stores to 16 and 8 bits round to nearest, ties to even. NaN stays NaN in 16 bits.
   void store(float* to) const { std::memcpy(to, lanes, sizeof lanes); }
   void store(Float16* to) const {
     for (int i = 0; i < kLanes; ++i) to[i] = narrowed(lanes[i]);
@@ -54,7 +54,7 @@ struct Vector {
           is_nan ? (bits >> 16) | 0x40U : (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
     }
   }
-  // Limited to [-128, 127]; -128 for a NaN.
+  // Clamps to [-128, 127]; NaN becomes -128.
   void store(std::int8_t* to) const {
     for (int i = 0; i < kLanes; ++i) {
       const float low = lanes[i] > -128.0F ? lanes[i] : -128.0F;
@@ -73,8 +73,8 @@ struct Vector {
     std::memcpy(&value, &bits, sizeof value);
     return value;
   }
-  // Scaled by powers of two, the float32 unit does the work: subnormals come out normalised, and
-  // only infinities and NaNs, which become quiet, need their exponent set.
+  // Scaling by powers of two lets the float32 unit do the work: subnormals are normalised, and only
+  // infinities and NaNs, which become quiet, need their exponent set.
   static float widened(Float16 half) {
     const std::uint32_t sign = std::uint32_t{half.bits & 0x8000U} << 16;
     const std::uint32_t rest = std::uint32_t{half.bits & 0x7fffU} << 13;
@@ -122,14 +122,14 @@ inline Vector operator*(const Vector& a, const Vector& b) {
 inline Vector operator/(const Vector& a, const Vector& b) {
   return each(a, b, [](float x, float y) { return x / y; });
 }
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 inline Vector multiply_add(const Vector& a, const Vector& b, const Vector& c) {
   Vector v;
   for (int i = 0; i < Vector::kLanes; ++i)
     v.lanes[i] = std::fma(a.lanes[i], b.lanes[i], c.lanes[i]);
   return v;
 }
-// The second where either is a NaN.
+// Returns the second operand if either is NaN.
 inline Vector max(const Vector& a, const Vector& b) {
   return each(a, b, [](float x, float y) { return x > y ? x : y; });
 }
@@ -139,7 +139,7 @@ inline Vector min(const Vector& a, const Vector& b) {
 inline Vector abs(const Vector& a) {
   return each(a, a, [](float x, float) { return std::fabs(x); });
 }
-// Lane by lane: below if a < b, otherwise if not or if either is a NaN.
+// Selects per lane: ``below`` if a < b, ``otherwise`` if not or if either is NaN.
 inline Vector select_less(const Vector& a, const Vector& b, const Vector& below,
                           const Vector& otherwise) {
   Vector v;
@@ -148,7 +148,7 @@ inline Vector select_less(const Vector& a, const Vector& b, const Vector& below,
   }
   return v;
 }
-// 2^n for integers n in [-126, 127], each given as n + 0x1.8p23.
+// Returns 2^n for integers n in [-126, 127], each given as n + 0x1.8p23.
 inline Vector power_of_two(const Vector& biased) {
   Vector v;
   for (int i = 0; i < Vector::kLanes; ++i) {
@@ -156,7 +156,7 @@ inline Vector power_of_two(const Vector& biased) {
   }
   return v;
 }
-// ((v0 + v8) + (v4 + v12)) + …: halves are added to halves, here and everywhere.
+// Returns ((v0 + v8) + (v4 + v12)) + …: every Vector adds halves to halves in this order.
 inline float sum(const Vector& v) {
   float partial[8];
   for (int i = 0; i < 8; ++i) partial[i] = v.lanes[i] + v.lanes[i + 8];
@@ -170,7 +170,7 @@ inline float maximum(const Vector& v) {
   for (int i = 0; i < 4; ++i) partial[i] = larger(partial[i], partial[i + 4]);
   return larger(larger(partial[0], partial[2]), larger(partial[1], partial[3]));
 }
-// rows[i] becomes the i-th lanes of all rows.
+// Transposes: rows[i] becomes the i-th lanes of all rows.
 inline void transpose(Vector (&rows)[16]) {
   for (int i = 0; i < 16; ++i) {
     for (int j = 0; j < i; ++j) std::swap(rows[i].lanes[j], rows[j].lanes[i]);

@@ -1,4 +1,4 @@
-// Files that somebody else wrote, read within bounds.
+// Bounded reading of untrusted files.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace skipdec::runtime {
 
-// An open file, closed with this object.
+// Owns an open file descriptor.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int number = -1) noexcept : number_(number) {}
@@ -24,24 +24,24 @@ class FileDescriptor {
   int number_;
 };
 
-// Why a file can't be read, e.g. "No such file or directory"; empty: it can.
+// Why a file cannot be read, e.g. "No such file or directory"; empty if it can.
 struct Opened {
   FileDescriptor file;
   std::string problem;
   bool is_missing = false;
 };
 
-// A regular file, or a link to one, for reading; anything else, a pipe or a device, say, is a
-// problem before it is read: nothing waits.
+// Opens a regular file, or a link to one, for reading. Anything else, such as a pipe or a device,
+// is a problem before it is read, so opening never blocks.
 Opened open_regular(const std::string& path);
 
-// The bytes of a regular file of at most ``limit``. Throws Error by ``document``.
+// Reads a regular file of at most ``limit`` bytes. Throws Error, naming ``document``.
 std::string read_file(const std::string& path, std::size_t limit, const Document& document);
 
-// "12,345"
+// Formats a number with thousands separators: "12,345".
 std::string grouped(std::uint64_t number);
 
-// What errno says.
+// Returns the system's message for errno.
 std::string system_words(int code);
 
 }  // namespace skipdec::runtime

@@ -41,7 +41,7 @@ bool is_below(const std::string& path, const std::string& root) {
   return path == root || root == "/" || path.rfind(root + "/", 0) == 0;
 }
 
-// The process' group by controller; version 2 has "" for all of them.
+// Reads the process's group by controller; version 2 has "" for all of them.
 std::map<std::string, std::string> own_groups(const std::string& process) {
   std::map<std::string, std::string> groups;
   std::ifstream file(process + "/cgroup");
@@ -57,8 +57,8 @@ std::map<std::string, std::string> own_groups(const std::string& process) {
   return groups;
 }
 
-// The folders of a group and of those above it, up to the mount; a container may see its own group
-// at the mount, under a path of the host's.
+// Returns the folders of a group and of those above it, up to the mount. A container may see its
+// own group at the mount under a path of the host's.
 void add_folders(const std::string& root, const std::string& place, const std::string& own,
                  std::vector<std::string>& folders) {
   std::string inside = is_below(own, root) ? own.substr(root == "/" ? 0 : root.size()) : "";
@@ -70,7 +70,7 @@ void add_folders(const std::string& root, const std::string& place, const std::s
   }
 }
 
-// Folders of the groups that bound the process in ``controller``, in both hierarchies.
+// Returns the folders of the groups that limit the process in ``controller``, in both hierarchies.
 std::vector<std::string> group_folders(const std::string& controller, const std::string& process) {
   const std::map<std::string, std::string> groups = own_groups(process);
   std::vector<std::string> folders;

@@ -1,4 +1,4 @@
-// What this process may use of the machine: its control groups' limits, and the machine's own.
+// Resource limits of this process: those of its control groups and the machine's own.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 
 namespace skipdec::runtime {
 
-// Bytes that the groups of this process may hold, in version 2 of the hierarchy as in version 1;
-// none without a limit. ``process``: its folder in /proc.
+// Memory limit of this process's control groups in bytes, for both versions of the hierarchy;
+// nothing without a limit. ``process`` is the process's folder in /proc.
 std::optional<std::int64_t> memory_limit(const std::string& process = "/proc/self");
 
-// Processors' worth of time that they may use; none without a limit.
+// CPU quota of the control groups in processors; nothing without a limit.
 std::optional<double> processor_quota(const std::string& process = "/proc/self");
 
-// Processors that this process may run on, a quota rounded up; at least 1.
+// Number of processors that this process may run on, with a quota rounded up; at least 1.
 int usable_processors();
 
-// Of this process: resident memory that is no mapped file's.
+// Resident memory of this process without mapped files, in bytes.
 std::int64_t anonymous_bytes();
 
-// Bytes for KV caches unless somebody says otherwise: half of what this process leaves of the
-// memory that it may use. 16 GiB, of which it holds 4 that are not mapped files: 6.
+// Default number of bytes for KV caches: half of the memory that this process may still use. With
+// 16 GiB, of which it holds 4 outside mapped files, that is 6.
 std::int64_t default_kv_memory();
 
 }  // namespace skipdec::runtime

@@ -13,8 +13,8 @@ using nlohmann::json;
 
 constexpr std::size_t kIndent = 2;
 
-// The shortest digits that give ``value`` back, as Python's repr places the point: an exponent
-// below 1e-4 and from 1e16 on.
+// Formats ``value`` with the shortest digits that round-trip, with an exponent where Python's repr
+// has one: below 1e-4 and from 1e16 on.
 std::string float_text(double value) {
   constexpr int kLeastExponent = -4, kMostExponent = 16;
   std::array<char, 40> buffer{};

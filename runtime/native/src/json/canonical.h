@@ -1,4 +1,4 @@
-// The one text that a JSON value has in a bundle.
+// Canonical text of JSON values in a bundle.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,15 +8,15 @@
 
 namespace skipdec::runtime {
 
-// Keys sorted, two spaces a level, characters beyond ASCII as \uXXXX, one newline at the end, as
-// Python's json writes it (docs/bundle-format.md).
+// Writes sorted keys, two spaces per level, characters beyond ASCII as \uXXXX and one newline at
+// the end, like Python's json (docs/bundle-format.md).
 std::string canonical_text(const nlohmann::json& value);
 
-// A number as Python writes it: 16, 0.98, 1e-05.
+// Formats a number like Python: 16, 0.98, 1e-05.
 std::string number_text(const nlohmann::json& number);
 
-// Throws Error, by ``document``, unless ``text``, from which ``value`` was parsed, is its canonical
-// text.
+// Throws Error, naming ``document``, unless ``text``, from which ``value`` was parsed, is
+// canonical.
 void require_canonical(std::string_view text, const nlohmann::json& value,
                        const Document& document);
 

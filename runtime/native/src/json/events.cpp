@@ -18,7 +18,7 @@ class Reader {
                 limits_.remedy.empty() ? problem : problem + "; " + limits_.remedy);
   }
 
-  // What nlohmann::json::sax_parse calls; true: go on.
+  // Callbacks of nlohmann::json::sax_parse; they return true to continue.
   bool null() {
     count_value();
     events_.on_null();
@@ -91,7 +91,7 @@ class Reader {
 
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::json::exception& error) const {
-    constexpr int kOutOfRange = 406;  // nlohmann's number of a float that is infinite
+    constexpr int kOutOfRange = 406;  // nlohmann's error code for an infinite float
     if (error.id == kOutOfRange) refuse("holds a number beyond the range of a double");
     refuse("is not JSON: the text breaks off or goes wrong at byte " + std::to_string(position));
   }
@@ -128,7 +128,7 @@ void read_json(std::string_view text, const std::string& subject, const JsonLimi
   if (text.size() > limits.max_bytes)
     reader.refuse("is larger than " + std::to_string(limits.max_bytes) +
                   " bytes, the limit");
-  // nlohmann takes the first NUL for the end.
+  // nlohmann treats the first NUL as the end.
   const std::size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
     reader.refuse("is not JSON: byte " + std::to_string(nul + 1) + " is NUL");

@@ -9,7 +9,7 @@
 
 namespace skipdec::runtime {
 
-// What a JSON text holds, in its order. What a method throws ends the reading.
+// Receives the contents of a JSON text in order. An exception from a method ends the reading.
 class JsonEvents {
  public:
   JsonEvents() = default;
@@ -20,7 +20,7 @@ class JsonEvents {
   virtual void on_null() = 0;
   virtual void on_boolean(bool value) = 0;
   virtual void on_integer(std::int64_t value) = 0;
-  // Integers from 0 on.
+  // Receives integers from 0 on.
   virtual void on_unsigned(std::uint64_t value) = 0;
   virtual void on_number(double value) = 0;
   virtual void on_string(std::string& value) = 0;
@@ -31,10 +31,9 @@ class JsonEvents {
   virtual void on_array_end() = 0;
 };
 
-// Reads a text in UTF-8 without recursion; strings come decoded and are valid UTF-8.
-// Throws Error(limits.status, subject, ...) for what is not JSON, for a number that fits neither
-// int64, uint64 nor double, and for what is beyond `limits`. Duplicates of keys are `events`'
-// affair.
+// Reads UTF-8 text without recursion; strings are decoded and valid UTF-8. Throws
+// Error(limits.status, subject, ...) for invalid JSON, for a number that fits neither int64, uint64
+// nor double, and for a text beyond `limits`. `events` has to handle duplicate keys.
 void read_json(std::string_view text, const std::string& subject, const JsonLimits& limits,
                JsonEvents& events);
 

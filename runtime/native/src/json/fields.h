@@ -1,4 +1,4 @@
-// The members of a JSON object, taken by name, type and bounds.
+// Reads members of a JSON object by name, type and bounds.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace skipdec::runtime {
 
-// Who is to blame for a value that is not allowed, and what to do.
+// Wording of an error in a document: its subject, and what to do.
 struct Document {
   Status status = Status::kBundle;
   std::string subject;
@@ -25,10 +25,10 @@ struct Document {
 // "0 to 4096"
 std::string range_text(std::int64_t low, std::int64_t high);
 
-// A value for a message, shortened.
+// Formats a value for a message, shortened.
 std::string shown(const nlohmann::json& value);
 
-// Any value, at ``place``, e.g. "engines.3.shape"; what is returned is ``value``'s.
+// Accepts any value at ``place``, e.g. "engines.3.shape"; what it returns belongs to ``value``.
 std::int64_t integer_of(const nlohmann::json& value, const std::string& place, std::int64_t low,
                         std::int64_t high, const Document& document);
 const std::string& text_of(const nlohmann::json& value, const std::string& place,
@@ -36,9 +36,9 @@ const std::string& text_of(const nlohmann::json& value, const std::string& place
 const nlohmann::json& array_of(const nlohmann::json& value, const std::string& place,
                                std::size_t most, const Document& document);
 
-// Each method throws, by ``document``, for a member that is missing or not of its type. Absent and
-// null are the same, but where there is a default: only what is absent has it. The value and
-// ``document`` outlive it.
+// Each method throws an error of ``document`` for a member that is missing or of the wrong type.
+// Absent and null are equal, unless there is a default, which applies to absent members only. The
+// value and ``document`` must outlive this.
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string place, const Document& document);
@@ -53,14 +53,14 @@ class Fields {
   std::string text(const char* name, const std::string& otherwise);
   bool boolean(const char* name, bool otherwise);
   const nlohmann::json& array(const char* name, std::size_t most);
-  // Any value; nullptr if it is absent or null.
+  // Returns any value; nullptr if it is absent or null.
   const nlohmann::json* find(const char* name);
-  // The same, but of null too.
+  // The same, but returns null values too.
   const nlohmann::json* find_given(const char* name);
   const nlohmann::json& value(const char* name);
-  // What is allowed and means nothing here.
+  // Marks members as allowed that have no meaning here.
   void ignore(const char* name);
-  // Refuses members that no method has asked for.
+  // Refuses members that no method has read.
   void require_no_others() const;
 
   std::string place_of(const char* name) const;

@@ -1,4 +1,4 @@
-// What a JSON text may ask for before it is refused.
+// Limits beyond which a JSON text is refused.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace skipdec::runtime {
 
-// Limits, and how the refusal reads.
+// Limits, and the wording of the refusal.
 struct JsonLimits {
   std::size_t max_bytes = std::size_t{16} << 20;
-  // Levels of values: a number in an array is at level 2.
+  // Maximum nesting: a number in an array is at level 2.
   std::size_t max_nesting = 100;
-  // Values and keys in all; bounds the memory of a parsed tree (about 100 bytes each).
+  // Maximum number of values and keys; bounds the memory of a parsed tree (about 100 bytes each).
   std::size_t max_values = std::size_t{1} << 21;
   Status status = Status::kBundle;
-  // Ends each message: what to do.
+  // Last part of each message: what to do.
   std::string remedy = "export the model again";
 };
 

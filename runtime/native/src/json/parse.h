@@ -1,4 +1,4 @@
-// JSON that somebody else wrote: whatever lies there, a value or an Error.
+// Parses untrusted JSON into a value, or throws Error.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,9 +9,8 @@
 
 namespace skipdec::runtime {
 
-// The value of a JSON text in UTF-8; a byte order mark before it is skipped.
-// Throws Error(limits.status, subject, ...) for what is not JSON or beyond `limits`, for integers
-// of more than 64 bits, and for a key that its object has twice.
+// Parses JSON text in UTF-8, skipping a byte order mark. Throws Error(limits.status, subject, ...)
+// for invalid JSON, a text beyond `limits`, integers of more than 64 bits, and duplicate keys.
 nlohmann::json parse_json(std::string_view text, const std::string& subject,
                           const JsonLimits& limits = {});
 

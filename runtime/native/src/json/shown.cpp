@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::size_t kMaxShown = 80;
 
-// Bytes of the UTF-8 character at the beginning of ``text``; 0 if there is none. Neither
-// surrogates, nor more bytes than needed, nor code points from 0x110000 on.
+// Returns the number of bytes of the first UTF-8 character of ``text``; 0 if it is invalid:
+// surrogates, overlong forms, and code points from 0x110000 on.
 std::size_t character_size(std::string_view text) {
   const auto byte = [text](std::size_t place) {
     return place < text.size() ? static_cast<unsigned char>(text[place]) : 0U;
@@ -40,7 +40,7 @@ std::size_t character_size(std::string_view text) {
   return size;
 }
 
-// ``text`` with its first ``kMaxShown`` characters at most; ``text`` is UTF-8.
+// Returns at most the first ``kMaxShown`` characters of ``text``, which is UTF-8.
 std::string shortened(const std::string& text) {
   std::size_t end = 0;
   for (std::size_t count = 0; count < kMaxShown && end < text.size(); ++count) {

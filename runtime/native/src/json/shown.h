@@ -1,4 +1,4 @@
-// Values in messages, as Python's repr writes them, up to 80 characters.
+// Formats values for messages like Python's repr, up to 80 characters.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ std::string shown(double value);                             // 0.1, 1e-05, -1.0
 std::string shown(const std::vector<std::int64_t>& values);  // [3, -1]
 std::string shown(const std::vector<std::string>& values);   // ['.', 'it\'s\n', '\xff']
 
-// Characters of UTF-8 text; none if it isn't.
+// Returns the number of characters of UTF-8 text; nothing if it is invalid.
 std::optional<std::size_t> num_characters(const std::string& text);
 
 }  // namespace skipdec::runtime

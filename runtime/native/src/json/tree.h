@@ -1,4 +1,4 @@
-// JSON events as a tree.
+// Builds a tree from JSON events.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace skipdec::runtime {
 
-// Builds a nlohmann::json of events. A key that its object has already is refused.
+// Builds a nlohmann::json from events. Refuses duplicate keys.
 class JsonTree final : public JsonEvents {
  public:
   JsonTree(std::string subject, JsonLimits limits);
   ~JsonTree() override;
 
-  // The tree, once all events have come.
+  // Returns the tree after the last event.
   nlohmann::json take();
 
   void on_null() override;
@@ -39,7 +39,7 @@ class JsonTree final : public JsonEvents {
   JsonLimits limits_;
   std::unique_ptr<nlohmann::json> root_;
   std::vector<nlohmann::json*> open_;  // objects and arrays around the next value
-  nlohmann::json* member_ = nullptr;   // the value of the key that came last
+  nlohmann::json* member_ = nullptr;   // the value of the last key
 };
 
 }  // namespace skipdec::runtime

@@ -1,4 +1,4 @@
-// The digest that a document of a bundle holds of itself.
+// Digest that a document of a bundle contains of itself.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace skipdec::runtime {
 
-// Returns the digest of manifest.json or schedule.json: what stands in its line
+// Returns the digest of manifest.json or schedule.json, from its line
 //   "digest": "<64 hexadecimal digits>"
-// (indented by two spaces, once in the file) is the SHA-256 of all its bytes, with zeros for those
-// digits. Throws Error, by ``document``, if there is no such line or if it differs.
+// (indented by two spaces, once in the file). It is the SHA-256 of all its bytes with zeros in
+// place of those digits. Throws Error, naming ``document``, if the line is missing or the digest
+// differs.
 std::string checked_digest(std::string_view text, const Document& document);
 
 }  // namespace skipdec::runtime

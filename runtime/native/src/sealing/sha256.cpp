@@ -22,7 +22,7 @@ alignas(16) constexpr std::array<std::uint32_t, 64> kRound{
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-// Of the square roots of the first 8.
+// The same of the square roots of the first 8 primes.
 constexpr std::array<std::uint32_t, 8> kStart{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                               0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
@@ -61,7 +61,7 @@ std::string Sha256::hex_digest() {
   constexpr std::size_t kLengthBytes = 8;
   const std::uint64_t bits = total_ * 8;
   std::array<std::uint8_t, 2 * kBlockBytes> padding{0x80};
-  // One bit, zeros up to the last eight bytes of a block, the length in bits.
+  // Pad with one bit, zeros up to the last eight bytes of a block, and the length in bits.
   const std::size_t held = total_ % kBlockBytes;
   const std::size_t zeros_end =
       (held < kBlockBytes - kLengthBytes ? 1 : 2) * kBlockBytes - kLengthBytes - held;
@@ -108,7 +108,7 @@ bool Sha256::has_extensions() {
 }
 
 // Two registers hold the state, (a, b, e, f) and (c, d, g, h) from the highest lane down; four hold
-// the last sixteen words of the message, of which four rounds use up a register.
+// the last sixteen words of the message, and every four rounds consume one of them.
 __attribute__((target("sha,sse4.1"))) void Sha256::compress_extended(State& state,
                                                                      const std::uint8_t* blocks,
                                                                      std::size_t count) {
@@ -133,7 +133,7 @@ __attribute__((target("sha,sse4.1"))) void Sha256::compress_extended(State& stat
       }
       const auto* constants = reinterpret_cast<const __m128i*>(kRound.data()) + i;
       const __m128i added = _mm_add_epi32(now, _mm_load_si128(constants));
-      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, added);  // what was abef is cdgh now
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, added);  // the old abef becomes cdgh
       abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(added, 0x0E));
     }
     abef = _mm_add_epi32(abef, abef_before);

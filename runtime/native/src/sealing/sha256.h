@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), on the processor's SHA extensions where it has them.
+// SHA-256 (FIPS 180-4), using the processor's SHA extensions if it has them.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@ namespace skipdec::runtime {
 
 class Sha256 {
  public:
-  // Where the extensions are missing, or are not to be used, portable code does the work.
+  // Uses portable code if the extensions are missing or disabled.
   explicit Sha256(bool may_use_extensions = true);
 
   void update(const void* data, std::size_t size);
-  // 64 digits, lower case; nothing may be added afterwards.
+  // Returns 64 lower-case digits; nothing may be added afterwards.
   std::string hex_digest();
 
-  // Whether this processor has SHA extensions that are known here.
+  // True if this processor has SHA extensions that this code supports.
   static bool has_extensions();
 
  private:
@@ -31,7 +31,7 @@ class Sha256 {
 
   Compress compress_;
   State state_;
-  std::array<std::uint8_t, kBlockBytes> rest_{};  // what came since the last whole block
+  std::array<std::uint8_t, kBlockBytes> rest_{};  // bytes since the last complete block
   std::uint64_t total_ = 0;                       // bytes
 };
 

@@ -1,8 +1,8 @@
-// How one engine runs, whatever library runs it.
+// Interface for running one engine, independent of the library that runs it.
 //
-// An engine is loaded once and bound often: `bind` fixes the memory of every input and output,
-// `run` executes. The same memory may be input and output (KV caches, hidden states): it is updated
-// in place. The caller owns all memory, which outlives the binding.
+// An engine is loaded once and bound often: `bind` fixes the memory of every input and output, and
+// `run` executes. The same memory may be input and output (KV caches, hidden states) and is then
+// updated in place. The caller owns all memory, which must outlive the binding.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace skipdec::runtime {
 
-// Dense memory that plays a role in one engine's call.
+// Dense memory bound to a role in one engine's call.
 struct BoundTensor {
   Role role;
   void* data;
@@ -22,13 +22,13 @@ struct BoundTensor {
 
 class Binding {
  public:
-  virtual ~Binding() = default;  // never while it runs: owners let steps end first
+  virtual ~Binding() = default;  // never during run(): owners wait for the step
   Binding() = default;
   Binding(const Binding&) = delete;
   Binding& operator=(const Binding&) = delete;
 
-  // Executes on the bound memory as it is now. Throws Error (kEngine) with the library's words.
-  // Allocates nothing of its own.
+  // Executes on the current contents of the bound memory without allocating. Throws Error (kEngine)
+  // with the library's message.
   virtual void run() = 0;
 };
 
@@ -40,8 +40,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   virtual const EngineSpec& spec() const = 0;
-  // Binds those of ``tensors`` whose roles the engine has; the others are left out. The session
-  // outlives the binding. Throws Error (kInternal) if one of the engine's roles is missing or a
+  // Binds those of ``tensors`` whose roles the engine has, and ignores the others. The session must
+  // outlive the binding. Throws Error (kInternal) if one of the engine's roles is missing or a
   // fixed dimension differs.
   virtual std::unique_ptr<Binding> bind(const std::vector<BoundTensor>& tensors) = 0;
 };
@@ -49,16 +49,16 @@ class Session {
 enum class WeightsPlace { kMapped, kCopied };
 
 struct SessionOptions {
-  int threads = 0;  // of the process-wide pool; 0: all processors that this process may use
+  int threads = 0;  // of the process-wide pool; 0: all available processors
   WeightsPlace weights = WeightsPlace::kMapped;
-  std::string onnxruntime;  // path of libonnxruntime.so; empty: searched for, see onnxruntime.h
+  std::string onnxruntime;  // path of libonnxruntime.so; empty: see onnxruntime/library.h
 };
 
-// What runs a bundle's engines. Any thread; sessions don't outlive it.
+// Runs a bundle's engines. Any thread may use it; it must outlive its sessions.
 class Backend {
  public:
-  // The backend for the bundle's target. Throws Error (kEnvironment) where it can't run here, with
-  // what is missing and how to get it.
+  // Returns the backend for the bundle's target. Throws Error (kEnvironment) if it cannot run here,
+  // with what is missing and how to get it.
   static std::shared_ptr<Backend> open(const std::shared_ptr<const Bundle>& bundle,
                                        const SessionOptions& options);
 
@@ -67,10 +67,10 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  // Throws Error (kBundle), with the library's words, if the graph can't be loaded or is not what
-  // the manifest says.
+  // Throws Error (kBundle), with the library's message, if the graph cannot be loaded or differs
+  // from the manifest.
   virtual std::unique_ptr<Session> load(const EngineSpec& spec) = 0;
-  // E.g. "ONNX Runtime 1.31.0, skipdec avx512vnni".
+  // Describes the backend, e.g. "ONNX Runtime 1.31.0, skipdec avx512vnni".
   virtual std::string description() const = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// Whether the part [start, end) of `text` stands alone in `sentence`, which holds it.
+// True if the part [start, end) of `text` is a single word within `sentence`, which contains it.
 bool is_single_word(std::string_view sentence, std::size_t start, std::size_t end) {
   if (start > 0) {
     std::size_t before = start_of_last_character(sentence, start);
@@ -92,8 +92,8 @@ std::vector<TextSegment> AddedTokens::segments(std::string_view text) const {
 void AddedTokens::find(std::string_view text, TextSegment part, const Trie& trie,
                        std::vector<TextSegment>& found) const {
   const std::string_view sentence = text.substr(part.start, part.end - part.start);
-  std::size_t returned = 0;  // of the sentence; what an rstrip took in may match again
-  std::size_t spaces = 0, spaces_end = 0;  // a run that was looked through
+  std::size_t returned = 0;  // in the sentence; spaces included by rstrip may match again
+  std::size_t spaces = 0, spaces_end = 0;  // the last run of spaces that was scanned
   std::size_t at = trie.empty() ? sentence.size() : 0;
   while (at < sentence.size()) {
     const Trie::Match match =

@@ -1,4 +1,4 @@
-// Tokens that stand for a text of their own wherever it occurs, before any piece is encoded.
+// Added tokens: they match their text wherever it occurs, before any piece is encoded.
 #pragma once
 
 #include <array>
@@ -13,18 +13,18 @@
 
 namespace skipdec::runtime {
 
-// One of `added_tokens` in tokenizer.json.
+// An entry of `added_tokens` in tokenizer.json.
 struct AddedToken {
   std::string content;
   std::uint32_t id = 0;
-  bool single_word = false;  // not beside a letter, digit or underscore
-  bool lstrip = false;       // takes in the spaces before it
-  bool rstrip = false;       // takes in the spaces behind it
-  bool normalized = false;   // looked for in what the others leave
-  bool special = false;      // left out of decoded text if asked for
+  bool single_word = false;  // does not match beside a letter, digit or underscore
+  bool lstrip = false;       // includes the spaces before it
+  bool rstrip = false;       // includes the spaces after it
+  bool normalized = false;   // matched in the text that the others leave
+  bool special = false;      // omitted from decoded text on request
 };
 
-// A part of a text: an added token, or what lies between.
+// Part of a text: an added token, or the text between two of them.
 struct TextSegment {
   std::size_t start = 0, end = 0;
   std::optional<std::uint32_t> token_id;
@@ -36,15 +36,15 @@ class AddedTokens {
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
-  // The parts of `text`, valid UTF-8; none for "".
+  // Splits `text`, valid UTF-8, into parts; "" has none.
   std::vector<TextSegment> segments(std::string_view text) const;
 
  private:
-  // Finds the longest of some texts that starts at a place.
+  // Finds the longest of several texts that starts at a position.
   class Trie {
    public:
     void add(std::string_view text, std::uint32_t value);
-    // Length and value; length 0 if there is none.
+    // Returns length and value; the length is 0 if there is no match.
     struct Match {
       std::size_t length = 0;
       std::uint32_t value = 0;
@@ -64,7 +64,7 @@ class AddedTokens {
             std::vector<TextSegment>& found) const;
 
   std::vector<AddedToken> tokens_;
-  Trie first_, second_;  // places in tokens_; not normalized, normalized
+  Trie first_, second_;  // indices into tokens_; not normalized, normalized
 };
 
 }  // namespace skipdec::runtime

@@ -55,7 +55,7 @@ void BytePairs::split(std::string_view piece, Workspace& workspace) const {
     std::uint32_t id = byte_ids_[static_cast<std::uint8_t>(byte)];
     const bool unknown = id == kNone;
     if (unknown) {
-      if (!model_.unknown_token) continue;  // left out
+      if (!model_.unknown_token) continue;  // omitted
       if (unknown_id_ == kNone)
         throw Error(Status::kBundle, "tokenizer",
                     "has no token for a byte of the text, and its unknown token is none: " +
@@ -95,7 +95,7 @@ void BytePairs::merge_all(Workspace& workspace) const {
     if (left.merged || left.next == kNone) continue;
     Workspace::Symbol& right = symbols[left.next];
     const PairTable::Value* current = model_.merges.find(left.id, right.id);
-    if (current == nullptr || current->id != merge.id) continue;  // one of them has grown since
+    if (current == nullptr || current->id != merge.id) continue;  // one was merged since
     left.id = merge.id;
     left.next = right.next;
     right.merged = true;

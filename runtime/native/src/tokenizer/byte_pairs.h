@@ -14,28 +14,28 @@
 
 namespace skipdec::runtime {
 
-// What a tokenizer.json says of its BPE model.
+// The BPE model of a tokenizer.json.
 struct BytePairModel {
   Vocabulary vocabulary;  // finished
-  PairTable merges;       // ids of two tokens -> rank and id of what they make
+  PairTable merges;       // ids of two tokens -> rank and id of the merged one
   std::optional<std::string> unknown_token;
   bool fuse_unknown = false;
-  bool ignore_merges = false;  // a piece that is a token is that token
+  bool ignore_merges = false;  // encode a piece that is a token as that token
 };
 
-// Merges neighbours, the pair of the lowest rank first and of equal ones the leftmost: n log n for
-// n bytes. Immutable, any thread.
+// Merges neighbours, lowest rank first and leftmost first among equals, in n log n for n bytes.
+// Immutable; any thread may use it.
 class BytePairs {
  public:
   // Memory that `encode` reuses; one per thread.
   struct Workspace {
     struct Symbol {
       std::uint32_t id;
-      std::uint32_t previous, next;  // places; kNone at the ends
-      bool merged;                   // into the one before
+      std::uint32_t previous, next;  // indices; kNone at the ends
+      bool merged;                   // into its predecessor
     };
     struct Merge {
-      std::uint64_t order;  // rank, then place
+      std::uint64_t order;  // rank, then position
       std::uint32_t id;
     };
     std::vector<Symbol> symbols;
@@ -46,7 +46,7 @@ class BytePairs {
   explicit BytePairs(BytePairModel model);
 
   const Vocabulary& vocabulary() const { return model_.vocabulary; }
-  // Whether each byte is a token.
+  // True if each byte is a token.
   bool has_all_bytes() const;
 
   // Appends the tokens of `piece`, any bytes of less than 4 GiB. Throws Error (kBundle) for a byte

@@ -1,4 +1,4 @@
-// Text of one sequence, token by token.
+// Decodes one sequence token by token.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace skipdec::runtime {
 
-// What `push` and the final `flush` return, joined, is `Tokenizer::decode` of all tokens. `push`
-// returns whole characters only: "é" as bytes C3, A9 in two tokens gives "", then "é".
+// The results of `push` and the final `flush`, joined, equal `Tokenizer::decode` of all tokens.
+// `push` returns complete characters only: "é" as bytes C3, A9 in two tokens gives "", then "é".
 class IncrementalDecoder {
  public:
   // `tokenizer` must outlive this.
   explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true)
       : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
-  // Takes the next token and returns the text that is certain by now; may be "".
+  // Adds the next token and returns the text that is now certain; may be "".
   std::string push(std::int64_t token_id) {
     std::string text;
     if (!(skip_special_tokens_ && tokenizer_->is_special(token_id)))
@@ -25,7 +25,7 @@ class IncrementalDecoder {
     return text;
   }
 
-  // Ends the sequence and returns what was held back: U+FFFD for an incomplete character.
+  // Ends the sequence and returns the remaining text: U+FFFD for an incomplete character.
   std::string flush() {
     std::string text;
     repair_.flush(text);

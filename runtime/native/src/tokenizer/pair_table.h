@@ -1,4 +1,4 @@
-// A hash table of pairs of numbers.
+// Hash table with pairs of numbers as keys.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ class PairTable {
     std::uint32_t id;
   };
 
-  // Memory for `pairs` of them; more grow it.
+  // Reserves memory for `pairs` entries; the table grows beyond that.
   explicit PairTable(std::size_t pairs = 0);
 
-  // A pair that is there already gets the new value. `value.rank` is below 2^32 - 1.
+  // Inserts or replaces the value of a pair. `value.rank` is below 2^32 - 1.
   void put(std::uint32_t first, std::uint32_t second, Value value);
 
-  // Null if there is none; valid until the next put.
+  // Returns null if the pair is missing; valid until the next put.
   const Value* find(std::uint32_t first, std::uint32_t second) const {
     const Slot& slot = slots_[place_of(key_of(first, second))];
     return slot.value.rank == kEmpty ? nullptr : &slot.value;
@@ -49,7 +49,7 @@ class PairTable {
 
   void resize(std::size_t slots);
 
-  std::vector<Slot> slots_;  // a power of two of them, at most half of them in use
+  std::vector<Slot> slots_;  // size is a power of two; at most half in use
   std::size_t used_ = 0;
 };
 

@@ -27,7 +27,7 @@ TokenBytes::TokenBytes(const Vocabulary& vocabulary, const std::vector<AddedToke
     for (; next != rest.end() && next->first < id; ++next)
       add(next->first, next->second->content, next->second->special);
     if (next != rest.end() && next->first == id) {
-      add(id, next->second->content, next->second->special);  // hides the model's
+      add(id, next->second->content, next->second->special);  // overrides the model's token
       ++next;
     } else {
       add(id, vocabulary.text_at(place), false);
@@ -49,7 +49,7 @@ bool TokenBytes::is_special(std::int64_t token_id) const {
 std::size_t TokenBytes::place_of(std::int64_t token_id) const {
   if (token_id < 0 || ids_.empty() || token_id > ids_.back()) return ids_.size();
   const auto id = static_cast<std::uint32_t>(token_id);
-  if (id < ids_.size() && ids_[id] == id) return id;  // as in nearly all files: without holes
+  if (id < ids_.size() && ids_[id] == id) return id;  // the usual case: ids without gaps
   const auto found = std::lower_bound(ids_.begin(), ids_.end(), id);
   return *found == id ? static_cast<std::size_t>(found - ids_.begin()) : ids_.size();
 }

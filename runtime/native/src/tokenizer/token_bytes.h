@@ -1,4 +1,4 @@
-// What each token stands for.
+// Bytes of each token.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ class TokenBytes {
  public:
   TokenBytes(const Vocabulary& vocabulary, const std::vector<AddedToken>& added);
 
-  // "" for an id that is no token.
+  // Returns "" for an id that is not a token.
   std::string_view of(std::int64_t token_id) const;
   bool is_special(std::int64_t token_id) const;
 
  private:
-  // Where the id is in ids_; their number if it is no token.
+  // Returns the index of the id in ids_, or their number if it is not a token.
   std::size_t place_of(std::int64_t token_id) const;
 
   std::vector<std::uint32_t> ids_;  // ascending

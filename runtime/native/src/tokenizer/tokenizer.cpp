@@ -18,8 +18,8 @@ namespace {
 constexpr std::string_view kPromptPlaceholder = "{prompt}";
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
-// Bytes of the longest token, as written in the file; 0 unless the tokens of a text hold all of its
-// bytes.
+// Number of bytes of the longest token as written in the file; 0 unless the tokens of a text
+// contain all of its bytes.
 std::size_t longest_token(const BytePairs& pairs, const TokenizerParts& parts) {
   if (!parts.one_pre_tokenizer || !pairs.has_all_bytes()) return 0;
   std::size_t longest = 0;

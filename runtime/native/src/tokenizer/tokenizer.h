@@ -44,10 +44,10 @@ class Tokenizer {
   // Whether ``skip_special_tokens`` leaves this token out.
   bool is_special(std::int64_t token_id) const;
 
-  // What a token stands for, as long as this object; "" if it is no token.
+  // Returns the bytes of a token, valid as long as this object; "" if it is not a token.
   std::string_view token_bytes(std::int64_t token_id) const;
 
-  // Number of tokens, added ones included; a model's vocabulary may be padded beyond.
+  // Number of tokens, including added ones; a model's vocabulary may be padded beyond it.
   std::size_t vocab_size() const;
 
  private:

@@ -11,7 +11,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// A margin of 0 leaves none but the largest, of which the number 0 draws the first.
+// A margin of 0 keeps only the largest logits, and the number 0 selects the first of them.
 constexpr Draw kGreedy{1.0F, 0.0F, 0, 1.0, 0.0};
 
 InstructionSet instruction_set() {
@@ -22,7 +22,7 @@ InstructionSet instruction_set() {
   }
 }
 
-// What min_p keeps: p ≥ min_p · p_best.
+// min_p keeps p ≥ min_p · p_best.
 float min_p_margin(const SamplingParams& params) {
   if (params.min_p <= 0) return -std::numeric_limits<float>::infinity();
   return static_cast<float>(params.temperature * std::log(params.min_p));
@@ -50,7 +50,7 @@ Drawer::Drawer(const SamplingParams& params) : Drawer(draw_of(params)) {}
 Drawer Drawer::greedy() { return Drawer(kGreedy); }
 
 std::int64_t Drawer::draw(const float* logits, std::int64_t size, double uniform) const {
-  static thread_local DrawScratch scratch;  // megabytes, which no sequence needs for itself
+  static thread_local DrawScratch scratch;  // some megabytes, shared by all sequences of the thread
   Draw draw = draw_;
   draw.uniform = uniform;
   return draw_token_(draw, logits, size, scratch);

@@ -17,7 +17,7 @@ double log_total(const float* logits, std::int64_t size, const std::string& subj
   return static_cast<double>(best) + std::log(drawer.sum_weights(logits, size, best));
 }
 
-// The ``count`` best, by rank.
+// Returns the ``count`` best tokens by rank.
 std::vector<std::int64_t> best_tokens(const float* logits, std::int64_t size, std::int64_t count) {
   const auto is_better = [logits](std::int64_t a, std::int64_t b) {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);

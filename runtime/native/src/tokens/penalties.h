@@ -1,4 +1,4 @@
-// Penalties of tokens that were seen: repetition, frequency, presence.
+// Penalties for tokens seen before: repetition, frequency, presence.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace skipdec::runtime {
 
-// Distinct tokens of prompt and output with their output counts, kept up to date by token.
+// Counts the distinct tokens of prompt and output as the output grows.
 class Penalties {
  public:
-  // ``prompt`` matters to the repetition penalty only.
+  // Only the repetition penalty uses ``prompt``.
   Penalties(const SamplingParams& params, const std::vector<std::int64_t>& prompt);
 
-  // Whether ``params`` have any.
+  // True if ``params`` set a penalty.
   static bool needed_by(const SamplingParams& params);
 
   // Counts one output token.
   void add(std::int64_t token_id);
 
-  // Changes ``logits`` in place, at the tokens seen so far, which all are places in it.
+  // Applies the penalties to ``logits`` in place; all tokens seen so far are valid indices.
   void apply(float* logits) const;
 
  private:
@@ -34,7 +34,7 @@ class Penalties {
 
   float repetition_, frequency_, presence_;
   std::vector<Seen> seen_;
-  std::unordered_map<std::int64_t, std::size_t> places_;  // in ``seen_``, by token
+  std::unordered_map<std::int64_t, std::size_t> places_;  // token -> index in ``seen_``
 };
 
 }  // namespace skipdec::runtime

@@ -10,7 +10,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// The 128 bits of a · b.
+// Returns the 128 bits of a · b.
 struct Product {
   std::uint64_t high, low;
 };
@@ -39,7 +39,7 @@ Philox Philox::of_entropy() {
   Key key{};
   ssize_t read;
   do {
-    read = getrandom(key.data(), sizeof key, 0);  // so few bytes come whole
+    read = getrandom(key.data(), sizeof key, 0);  // so few bytes are never split
   } while (read < 0 && errno == EINTR);
   if (read != static_cast<ssize_t>(sizeof key)) {
     throw Error(Status::kEnvironment, "seed",

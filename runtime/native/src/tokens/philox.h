@@ -1,4 +1,4 @@
-// The random stream of one completion, word for word numpy's Philox.
+// Random stream of one completion, word for word numpy's Philox.
 #pragma once
 
 #include <array>
@@ -9,15 +9,14 @@ namespace skipdec::runtime {
 // Philox 4x64 with ten rounds (Salmon et al., Parallel random numbers: as easy as 1, 2, 3). Block b
 // = 1, 2, … of four words is the counter (b, 0, 0, 0) under the key.
 //
-// Number t of `next_number` is that of numpy's
-// ``Generator(Philox(key=[seed, output_index])).random()``.
+// Equals numpy's ``Generator(Philox(key=[seed, output_index])).random()``, number by number.
 class Philox {
  public:
   using Key = std::array<std::uint64_t, 2>;
 
   explicit Philox(const Key& key) : key_(key) {}
 
-  // Keyed by the system's entropy. Throws Error (kEnvironment) if there is none.
+  // Seeds the key with the system's entropy. Throws Error (kEnvironment) if there is none.
   static Philox of_entropy();
 
   std::uint64_t next_word() {
@@ -29,7 +28,7 @@ class Philox {
     return block_[used_++];
   }
 
-  // In [0, 1): the first 53 bits of the next word.
+  // Returns a number in [0, 1): the first 53 bits of the next word.
   double next_number() { return static_cast<double>(next_word() >> 11) * 0x1p-53; }
 
  private:

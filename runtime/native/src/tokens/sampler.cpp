@@ -47,7 +47,8 @@ class Sampler::State {
   }
 
  private:
-  // ``logits`` with what can change the greedy choice; a copy only if there is such.
+  // Returns ``logits`` after penalties and masks that can change the greedy choice; copies only if
+  // needed.
   const float* adjust(const float* logits) const {
     const bool is_masked = num_sampled_ < min_tokens_ && !ending_token_ids_.empty();
     if (!penalties_ && !is_masked) return logits;
@@ -67,7 +68,7 @@ class Sampler::State {
   std::int64_t vocab_size_, min_tokens_;
   std::optional<std::int64_t> logprobs_;
   Drawer drawer_;
-  std::optional<Philox> random_;  // none: greedy
+  std::optional<Philox> random_;  // empty: greedy
   std::optional<Penalties> penalties_;
   std::vector<std::int64_t> ending_token_ids_;
   std::int64_t num_sampled_ = 0;

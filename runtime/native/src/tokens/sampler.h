@@ -1,4 +1,4 @@
-// One token from one row of logits, with a random stream of its own.
+// Samples tokens from rows of logits with one random stream per completion.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace skipdec::runtime {
 
 struct SampledToken {
   std::int64_t token_id = 0;
-  std::vector<Logprob> logprobs;  // if asked for: the chosen one first, then the best by rank
+  std::vector<Logprob> logprobs;  // if requested: chosen one first, then the best by rank
 };
 
 // Chooses the tokens of one running sequence: penalties, min_tokens mask, temperature, min_p,
 // top_k, top_p, softmax, draw; see docs/bundle-format.md for the arithmetic and the random stream.
 class Sampler {
  public:
-  // ``params`` and ``prompt`` were checked: their token ids are below ``vocab_size``. ``prompt``
-  // matters to the repetition penalty only. Throws Error (kEnvironment) if there is no entropy for
-  // a stream without a seed, or SKIPDEC_INSTRUCTION_SET names what can't run here.
+  // ``params`` and ``prompt`` must be valid, with token ids below ``vocab_size``. Only the
+  // repetition penalty uses ``prompt``. Throws Error (kEnvironment) if there is no entropy for a
+  // stream without a seed, or SKIPDEC_INSTRUCTION_SET names a set that cannot run here.
   Sampler(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
           std::int64_t vocab_size, std::int64_t output_index,
           std::optional<std::int64_t> eos_token_id);
@@ -30,10 +30,10 @@ class Sampler {
   Sampler(Sampler&&) noexcept;
   Sampler& operator=(Sampler&&) noexcept;
 
-  // The next token from ``logits`` [vocab_size], left unchanged. Allocates nothing but counts of
-  // penalties and log-probabilities: other memory is that of the thread. Throws Error (kEngine) if
-  // a logit that is not masked is NaN or +infinity, or none is finite; of log-probabilities, if
-  // any is.
+  // Returns the next token from ``logits`` [vocab_size], which it does not change. Allocates
+  // nothing except counts of penalties and log-probabilities; other memory is thread-local. Throws
+  // Error (kEngine) if an unmasked logit is NaN or +infinity, or none is finite; for
+  // log-probabilities, if any logit is.
   SampledToken sample(const float* logits);
 
  private:

@@ -14,14 +14,14 @@ constexpr std::int64_t kMaxCompletions = 1024;  // of one prompt
 constexpr std::size_t kMaxStopStrings = 64, kMaxStopLength = 1024;
 constexpr int kMaxOutside = 10;  // token ids in one message
 
-// Everything that is wrong with one value of parameters, in the order of its fields.
+// Collects all problems of one SamplingParams, in the order of its fields.
 class Problems {
  public:
   explicit Problems(const SamplingParams& params) : params_(params) {}
 
   void check_numbers();
   void check_stopping();
-  // What fields that are right one by one get wrong together.
+  // Problems of combinations of valid fields.
   void check_together();
   void check_vocabulary(std::int64_t vocab_size, std::optional<std::int64_t> eos_token_id);
 

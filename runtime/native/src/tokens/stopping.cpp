@@ -11,8 +11,8 @@
 
 namespace skipdec::runtime {
 
-// All of it counts in bytes where Python counts characters. In UTF-8 no character begins inside
-// another, so texts contain, begin and end alike either way.
+// Positions count bytes where Python counts characters. In UTF-8 no character begins inside
+// another, so texts contain, begin and end the same either way.
 
 const char* name_of(FinishReason reason) {
   switch (reason) {
@@ -85,7 +85,7 @@ std::string StopChecker::finish(std::string piece, bool may_stop) {
 
 std::string StopChecker::up_to_stop_string(const std::string& piece, bool may_stop) {
   const bool included = rules_.include_stop_str_in_output;
-  const std::string text = tail_ + piece;  // any stop string that ends in piece begins in here
+  const std::string text = tail_ + piece;  // contains any stop string that ends in piece
   const std::size_t returned = included ? tail_.size() : 0;
   const auto found = may_stop ? find_stop_string(text, tail_.size()) : std::nullopt;
   if (found) {

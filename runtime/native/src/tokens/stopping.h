@@ -1,4 +1,4 @@
-// When a completion ends, and which of its text may be shown.
+// Decides when a completion ends, and which of its text may be shown.
 #pragma once
 
 #include <cstddef>
@@ -23,43 +23,43 @@ enum class FinishReason {
 // "stop", "length", "abort" or "error".
 const char* name_of(FinishReason reason);
 
-// The stop token or string, or what happened; none for end of text.
+// The stop token or string, or the error; none for end of text.
 using StopReason = std::variant<std::monostate, std::int64_t, std::string>;
 
-// The fields of SamplingParams that end a completion, checked.
+// The validated fields of SamplingParams that end a completion.
 struct StopRules {
   std::vector<std::string> stop;  // UTF-8, not empty
   std::vector<std::int64_t> stop_token_ids;
   bool ignore_eos = false;
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  std::int64_t min_tokens = 0;  // these tokens stop nothing; a stop string must end after them
-  std::int64_t max_tokens = 0;  // once the model's own limit has been applied
+  std::int64_t min_tokens = 0;  // tokens that cannot stop; a stop string must end after them
+  std::int64_t max_tokens = 0;  // after applying the model's own limit
   std::optional<std::int64_t> eos_token_id;
 };
 
-// Follows the output tokens of one sequence. Text that may be the beginning of a stop string is
-// held back: stop string "END", tokens "an E", "N", "g END it": `push` returns "an ", "", "ENg "
-// and the text ends there; with `include_stop_str_in_output` it returns "an E", "N", "g END".
-// A stop token's own text is left out, unless `include_stop_str_in_output`. Of several stop strings
-// the one that is complete first counts, of those the longest.
+// Follows the output tokens of one sequence. Text that may begin a stop string is held back: for
+// the stop string "END" and the tokens "an E", "N", "g END it", `push` returns "an ", "", "ENg "
+// and the text ends there; with `include_stop_str_in_output` it returns "an E", "N", "g END". A
+// stop token's own text is omitted, unless `include_stop_str_in_output`. Of several stop strings,
+// the one that is complete first ends the text, and the longest of those.
 class StopChecker {
  public:
-  // Without a `tokenizer`, which must outlive this, text stays empty and stop strings are refused
-  // with an Error (kUsage).
+  // Without a `tokenizer`, which must outlive this, text is empty and stop strings throw Error
+  // (kUsage).
   StopChecker(StopRules rules, const Tokenizer* tokenizer);
 
-  // Takes the next output token and returns the text that it adds for good; may be "". The sequence
-  // must not have ended.
+  // Adds the next output token and returns the text that is now final; may be "". The sequence must
+  // not have ended.
   std::string push(std::int64_t token_id);
 
-  // Ends the sequence as cancelled and returns the text held back; nothing happens if it has ended.
+  // Cancels the sequence and returns the text held back; does nothing if it has ended.
   std::string abort(StopReason reason = {});
 
-  // Ends the sequence because of an error; text that is held back is lost.
+  // Ends the sequence with an error; text held back is lost.
   void fail(std::string reason);
 
-  // None: it goes on.
+  // Nothing while the sequence continues.
   std::optional<FinishReason> finish_reason() const { return finish_reason_; }
   const StopReason& stop_reason() const { return stop_reason_; }
 

@@ -1,4 +1,4 @@
-// The part of ONNX Runtime's C API that runs sessions, declared by ourselves: no wheel ships its
+// Declarations of the part of ONNX Runtime's C API that runs sessions, because no wheel ships its
 // header. Functions have positions in a table that is only ever appended to;
 // scripts/libskipdec/abi.cpp compares positions and parameters with the real header.
 #pragma once
@@ -80,7 +80,7 @@ inline constexpr Function<ThreadingOptions*, int> kSetGlobalInterOpNumThreads{14
 inline constexpr Function<SessionOptions*, const char*, const Value*> kAddInitializer{150};
 inline constexpr Function<std::size_t, int, int, int, ArenaConfiguration**> kCreateArenaCfg{156};
 
-// Where the function stands that frees a handle.
+// Position of the function that frees a handle.
 template <class Handle>
 inline constexpr std::size_t kRelease = 0;
 template <>
@@ -106,7 +106,7 @@ inline constexpr std::size_t kRelease<IoBinding> = 135;
 template <>
 inline constexpr std::size_t kRelease<ArenaConfiguration> = 157;
 
-// What ONNX Runtime answers that it can't do, in its words.
+// An error of ONNX Runtime with its message.
 class Refusal : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -125,7 +125,7 @@ struct Releaser {
 template <class Handle>
 using Owned = std::unique_ptr<Handle, Releaser<Handle>>;
 
-// A table of the version that abi::kVersion names, or newer.
+// The function table of version abi::kVersion or newer.
 class Api {
  public:
   explicit Api(abi::ApiTable table) : table_(table) {}
@@ -136,13 +136,13 @@ class Api {
     check(status_of(function, arguments...));
   }
 
-  // Whether it was done; why not is dropped.
+  // Returns true on success and drops the error otherwise.
   template <class... Parameters, class... Arguments>
   bool succeeds(Function<Parameters...> function, Arguments... arguments) const {
     return owned(status_of(function, arguments...)) == nullptr;
   }
 
-  // What ``function`` gives by its last parameter.
+  // Returns the value that ``function`` writes through its last parameter.
   template <class Handle, class... Parameters, class... Arguments>
   Owned<Handle> make(Function<Parameters...> function, Arguments... arguments) const {
     Handle* made = nullptr;
@@ -150,7 +150,7 @@ class Api {
     return Owned<Handle>(made, Releaser<Handle>{table_});
   }
 
-  // Throws Refusal for a status; nullptr is success.
+  // Throws Refusal unless the status is nullptr.
   void check(abi::Status* status) const {
     if (status != nullptr) refuse(status);
   }

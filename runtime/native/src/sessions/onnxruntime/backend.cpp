@@ -9,7 +9,7 @@
 #include "sessions/onnxruntime/process.h"
 #include "sessions/onnxruntime/signature.h"
 
-// Of the kernels that are linked in (engines/kernels/native/operators/register.cpp).
+// Entry point of the linked kernels (engines/kernels/native/operators/register.cpp).
 extern "C" skipdec::abi::Status* RegisterCustomOps(skipdec::abi::SessionOptions* options,
                                                    const skipdec::abi::ApiBase* base);
 extern "C" const char* skipdec_instruction_set();
@@ -91,7 +91,7 @@ class OrtSession final : public runtime::Session {
     const auto value = api().make<Value>(
         kCreateTensorWithDataAsOrtValue, static_cast<const MemoryInfo*>(memory_.get()), given.data,
         bytes, given.shape.data(), given.shape.size(), element_type(wanted.dtype));
-    const Value* bound = value.get();  // the binding holds it, too
+    const Value* bound = value.get();  // the binding also holds it
     api().call(bind, io, wanted.name.c_str(), bound);
   }
 
@@ -111,7 +111,7 @@ class OrtSession final : public runtime::Session {
                 "nothing was bound to " + std::string(name_of(wanted.role)));
   }
 
-  // In the order of their lives: what a session uses outlives it.
+  // Declared in order of lifetime: what a session uses outlives it.
   EngineSpec spec_;
   SharedProcessPointer process_;
   CopiedWeights weights_;
@@ -166,7 +166,7 @@ class OrtBackend final : public Backend {
     api.call(kSetSessionLogSeverityLevel, options.get(), kErrorsOnly);
     api.call(kDisablePerSessionThreads, options.get());
     api.call(kAddSessionConfigEntry, options.get(), "session.use_env_allocators", "1");
-    if (integer_products_may_saturate())  // u8 x u8, slower where there is VNNI
+    if (integer_products_may_saturate())  // u8 x u8, slower with VNNI
       api.call(kAddSessionConfigEntry, options.get(), "session.x64quantprecision", "1");
     if (bundle_->manifest().uses_skipdec_kernels)
       api.check(RegisterCustomOps(options.get(), process_->library().base));

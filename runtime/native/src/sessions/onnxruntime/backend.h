@@ -1,4 +1,4 @@
-// Engines on ONNX Runtime's CPU execution provider.
+// Runs engines on ONNX Runtime's CPU execution provider.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace skipdec::runtime::onnxruntime {
 
-// Throws what Backend::open does.
+// Throws as Backend::open.
 std::shared_ptr<Backend> open_backend(const std::shared_ptr<const Bundle>& bundle,
                                       const runtime::SessionOptions& options);
 

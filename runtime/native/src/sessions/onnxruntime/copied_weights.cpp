@@ -53,7 +53,7 @@ HugePages::HugePages(std::size_t size) : mapped_(size + kHugePage), size_(size) 
   mapping_ = static_cast<char*>(mapping);
   const auto address = reinterpret_cast<std::uintptr_t>(mapping);
   data_ = mapping_ + (kHugePage - address % kHugePage) % kHugePage;
-  ::madvise(data_, size_, MADV_HUGEPAGE);  // where the system gives none, small ones do
+  ::madvise(data_, size_, MADV_HUGEPAGE);  // falls back to small pages
 }
 
 HugePages::~HugePages() { ::munmap(mapping_, mapped_); }

@@ -1,8 +1,8 @@
-// Weights in memory of this process, in huge pages where the system gives them.
+// Weights copied to memory of this process, in huge pages if the system provides them.
 //
-// ONNX Runtime maps files: opening copies nothing and processes share the pages. A copy belongs to
-// one process and takes as long as reading; fewer page tables are walked while a step streams
-// gigabytes.
+// ONNX Runtime normally maps files: opening copies nothing and processes share the pages. A copy
+// belongs to one process and takes as long as reading, but a step that streams gigabytes walks
+// fewer page tables.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace skipdec::runtime::onnxruntime {
 
-// Anonymous memory, freed with this object.
+// Owns anonymous memory.
 class HugePages {
  public:
-  // Throws Error (kCapacity) where there is no such memory.
+  // Throws Error (kCapacity) if the memory is not available.
   explicit HugePages(std::size_t size);
   ~HugePages();
   HugePages(const HugePages&) = delete;
@@ -34,14 +34,14 @@ class HugePages {
   std::size_t size_;
 };
 
-// What a session reads in place of files; it outlives the session.
+// Memory that a session reads instead of files; it must outlive the session.
 struct CopiedWeights {
   std::vector<std::unique_ptr<HugePages>> files;
   std::vector<Owned<Value>> values;
 };
 
-// Reads the weights of an engine and has a session of ``options`` use them. Throws Error (kBundle)
-// for a file of another size, and a graph that asks for bytes that there are not.
+// Reads the weights of an engine and makes a session of ``options`` use them. Throws Error
+// (kBundle) for a file of the wrong size, or a graph that refers to bytes beyond the end of a file.
 CopiedWeights copy_weights(const Bundle& bundle, const EngineSpec& spec, const Api& api,
                            const MemoryInfo* memory, SessionOptions* options);
 

@@ -7,7 +7,7 @@
 namespace skipdec::runtime::onnxruntime {
 namespace {
 
-// Numbers of the fields in onnx.proto that are read here.
+// Field numbers of onnx.proto that are read here.
 constexpr std::uint64_t kModelGraph = 7, kGraphInitializer = 5;
 constexpr std::uint64_t kTensorDims = 1, kTensorType = 2, kTensorName = 8, kTensorExternal = 13;
 constexpr std::uint64_t kEntryKey = 1, kEntryValue = 2;
@@ -19,14 +19,14 @@ struct Field {
   std::string_view bytes;  // a text, a message, packed numbers
 };
 
-// A serialised message, from its first byte on.
+// Reader of a serialised message.
 class Message {
  public:
   explicit Message(std::string_view rest) : rest_(rest) {}
 
   bool is_at_end() const { return rest_.empty(); }
 
-  // Numbers of seven bits a byte, lowest first.
+  // Reads a varint: seven bits per byte, lowest first.
   std::uint64_t varint() {
     std::uint64_t number = 0;
     for (int shift = 0; shift < 64; shift += 7) {
@@ -72,7 +72,7 @@ class Message {
   std::string_view rest_;
 };
 
-// The messages and texts in ``message`` that stand under ``number``.
+// Returns the messages and texts of field ``number`` in ``message``.
 void for_each(std::string_view message, std::uint64_t number,
               const std::function<void(std::string_view)>& visit) {
   for (Message rest(message); !rest.is_at_end();) {

@@ -1,4 +1,4 @@
-// Which initialisers of an ONNX graph lie in other files, read without protobuf.
+// Finds the initialisers of an ONNX graph that are stored in other files, without protobuf.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace skipdec::runtime::onnxruntime {
 
-// An initialiser whose bytes lie in a file beside the graph.
+// An initialiser whose bytes are in a file beside the graph.
 struct ExternalTensor {
   std::string name;
-  int element_type = 0;  // ONNX's number
+  int element_type = 0;  // ONNX's enumerator
   std::vector<std::int64_t> shape;
   std::string file;                    // relative to the graph's folder
   std::uint64_t offset = 0, size = 0;  // in bytes
 };
 
-// Throws std::invalid_argument for what is no serialised ONNX model, or has weights of a type or
-// size that no bundle has.
+// Throws std::invalid_argument if the bytes are not a serialised ONNX model, or its weights have a
+// type or size that no bundle has.
 std::vector<ExternalTensor> external_tensors(std::string_view graph);
 
 }  // namespace skipdec::runtime::onnxruntime

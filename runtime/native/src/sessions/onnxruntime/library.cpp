@@ -25,7 +25,7 @@ constexpr const char* kAdvice =
 struct Attempt {
   void* handle = nullptr;
   std::string name;
-  std::string problem;  // if handle is nullptr
+  std::string problem;  // set if handle is nullptr
 };
 
 Attempt opened(const std::string& name, int flags = 0) {
@@ -39,7 +39,7 @@ Attempt opened(const std::string& name, int flags = 0) {
   return attempt;
 }
 
-// Files of ``folder`` that are the library.
+// Candidate files of the library in ``folder``.
 std::vector<std::string> libraries_in(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code ignored;
@@ -62,7 +62,7 @@ void add(std::vector<std::string>& names, const std::vector<std::string>& more) 
   names.insert(names.end(), more.begin(), more.end());
 }
 
-// Beside this code, and in the Python package of a folder around it.
+// Candidates beside this code, and in the Python package of a folder around it.
 std::vector<std::string> nearby() {
   std::vector<std::string> names;
   const fs::path own = own_folder();
@@ -83,7 +83,7 @@ std::vector<std::string> in_virtual_environment() {
   return names;
 }
 
-// The first that can be loaded; all that was tried.
+// Returns the first candidate that can be loaded, and all that were tried.
 std::vector<Attempt> search(const std::string& asked) {
   const char* variable = std::getenv(kVariable);
   if (!asked.empty()) return {opened(asked)};

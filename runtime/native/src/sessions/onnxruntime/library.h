@@ -1,4 +1,4 @@
-// libonnxruntime.so, loaded when the first bundle is opened that needs it.
+// libonnxruntime.so, loaded when the first bundle that needs it is opened.
 #pragma once
 
 #include <string>
@@ -13,21 +13,22 @@ struct Library {
   Api api;
   std::string path;
   std::string version;  // "1.31.0"
-  void* handle;         // dlopen's
+  void* handle;         // from dlopen
 };
 
-// The one library of this process, which is never unloaded. The first call looks for it, in order:
+// Returns the library of this process, which is never unloaded. The first call searches in this
+// order:
 //   1. ``asked``, if it is not empty
 //   2. the environment variable SKIPDEC_ONNXRUNTIME
-//   3. libonnxruntime.so.1 or libonnxruntime.so beside the file that holds this code
+//   3. libonnxruntime.so.1 or libonnxruntime.so beside the file that contains this code
 //   4. onnxruntime/capi/ in a folder around that file: the Python package beside skipdec's
 //   5. libonnxruntime.so.1 that this process has already loaded
 //   6. the Python package of the environment VIRTUAL_ENV
-//   7. libonnxruntime.so.1 where the system looks for libraries
-// What 1 or 2 names is taken or refused: nothing else is tried.
+//   7. libonnxruntime.so.1 in the system's library paths
+// If 1 or 2 names a file that cannot be used, the search fails.
 //
-// Throws Error (kEnvironment), with all that was tried, if there is none or it is too old, and
-// Error (kUsage) if ``asked`` is another file than the one that is loaded.
+// Throws Error (kEnvironment) with every path tried if none is found or it is too old, and Error
+// (kUsage) if ``asked`` differs from the loaded file.
 const Library& load_library(const std::string& asked);
 
 }  // namespace skipdec::runtime::onnxruntime

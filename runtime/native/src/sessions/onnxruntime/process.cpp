@@ -22,11 +22,11 @@ Owned<Environment> made_environment(const Api& api, int threads) {
                                options.get());
 }
 
-// Each engine of a step takes its activations from where the last one's were.
+// Shared by all engines, so that each reuses the activation memory of the one before.
 void share_arena(const Api& api, Environment* environment) {
   const auto memory = api.make<MemoryInfo>(kCreateCpuMemoryInfo, kArenaAllocator, kDefaultMemory);
   const auto defaults = api.make<ArenaConfiguration>(kCreateArenaCfg, std::size_t{0}, -1, -1, -1);
-  // Who made this process's environment before us has one, which serves as well.
+  // If other code has created this process's environment, ONNX Runtime returns that one.
   api.succeeds(kCreateAndRegisterAllocator, environment, memory.get(), defaults.get());
 }
 
@@ -50,10 +50,10 @@ SharedProcess::SharedProcess(const Library& library, int threads)
 }
 
 std::shared_ptr<const SharedProcess> SharedProcess::get(const Library& library, int threads) {
-  static std::mutex mutex;  // held while one is made or freed, so that there are never two
+  static std::mutex mutex;  // held while one is created or freed, so that two never coexist
   static std::weak_ptr<const SharedProcess> current;
   check_threads(threads);
-  std::shared_ptr<const SharedProcess> found;  // let go, if it is the last one, without the lock
+  std::shared_ptr<const SharedProcess> found;  // freed without the lock if it is the last one
   const std::scoped_lock lock(mutex);
   found = current.lock();
   if (found != nullptr && found->process_ != getpid())

@@ -1,4 +1,4 @@
-// What all ONNX Runtime sessions of this process share: threads, and memory for activations.
+// Resources that all ONNX Runtime sessions of this process share: threads and activation memory.
 #pragma once
 
 #include <sys/types.h>
@@ -9,17 +9,17 @@
 
 namespace skipdec::runtime::onnxruntime {
 
-// One pool of threads and one arena, which a forked child can't use. Freed with the last engine
-// that holds it; the next one may choose another number of threads.
+// A thread pool and an arena, which a forked child cannot use. They are freed with the last engine
+// that holds them; the next one may choose another number of threads.
 class SharedProcess {
  public:
-  // For `get`. Throws Refusal.
+  // Used by `get`. Throws Refusal.
   SharedProcess(const Library& library, int threads);
 
-  // ``threads`` 0: as many as there are, or the processors that this process may use.
-  // Throws Error (kUsage) for more threads than processors, or for another number than the engines
-  // have that are open, or in a fork of the process that made the pool, and Error (kEnvironment)
-  // if ONNX Runtime refuses.
+  // With ``threads`` 0, uses the existing pool, or one thread per available processor. Throws Error
+  // (kUsage) for more threads than processors, for another number than that of the open engines,
+  // and in a fork of the process that created the pool, and Error (kEnvironment) if ONNX Runtime
+  // refuses.
   static std::shared_ptr<const SharedProcess> get(const Library& library, int threads);
 
   const Library& library() const { return library_; }

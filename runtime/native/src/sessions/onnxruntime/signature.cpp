@@ -9,10 +9,10 @@ namespace {
 struct Node {
   std::string name;
   int element_type = 0;
-  std::vector<std::int64_t> shape;  // negative where it is a symbol
+  std::vector<std::int64_t> shape;  // negative for a symbol
 };
 
-// The functions that say what a session takes, or what it gives.
+// API functions that describe a session's inputs, or its outputs.
 struct Direction {
   const char* name;
   Function<const NativeSession*, std::size_t*> count;
@@ -64,7 +64,7 @@ std::string names_of(const Tensors& tensors) {
   return text;
 }
 
-// Whether two shapes agree where both have numbers; symbols take any size.
+// True if two shapes agree in all fixed dimensions; symbols match any size.
 bool can_be(const std::vector<std::int64_t>& wanted, const std::vector<std::int64_t>& seen) {
   return std::equal(wanted.begin(), wanted.end(), seen.begin(), seen.end(),
                     [](std::int64_t first, std::int64_t second) {

@@ -1,4 +1,4 @@
-// Whether a graph has the inputs and outputs that the manifest says of it.
+// Compares a graph's inputs and outputs with the manifest.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace skipdec::runtime::onnxruntime {
 
-// ONNX's number of a type.
+// Returns ONNX's enumerator of a type.
 int element_type(DType dtype);
 
-// What the inputs and outputs of a loaded graph have other than ``spec`` says of them.
+// Returns the differences between the inputs and outputs of a loaded graph and ``spec``.
 std::vector<std::string> signature_problems(const Api& api, const NativeSession* session,
                                             const EngineSpec& spec);
 

@@ -29,7 +29,7 @@ JsonEvents& ModelEvents::tree() {
     refuse("model.merges is no list of pairs of tokens");
   if (++tree_values_ > kMaxTreeValues)
     refuse("holds more than " + std::to_string(kMaxTreeValues) + " values beside the model's");
-  place_ = Place::kTree;  // a vocabulary or merges of another kind of model
+  place_ = Place::kTree;  // vocabulary or merges of another kind of model
   return tree_;
 }
 

@@ -1,4 +1,4 @@
-// Takes the long parts of a tokenizer.json, tokens and merges, out of its tree.
+// Reads tokens and merges, the long parts of a tokenizer.json, without building a tree of them.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace skipdec::runtime {
 
-// In the tree, `model.vocab` and `model.merges` are null. What they hold is checked, but not
-// whether merges are of tokens.
+// In the tree, `model.vocab` and `model.merges` are null. Their contents are checked, except that
+// merges may be of unknown tokens.
 class ModelEvents final : public JsonEvents {
  public:
   ModelEvents(const std::string& subject, const JsonLimits& limits);
@@ -21,7 +21,7 @@ class ModelEvents final : public JsonEvents {
   nlohmann::json take_tree();
   bool has_model() const { return has_vocabulary_ && has_merges_; }
   Vocabulary& vocabulary() { return vocabulary_; }  // not finished
-  // Two texts a merge, in the order of their ranks.
+  // Two texts per merge, in order of rank.
   const TextList& merges() const { return merges_; }
 
   void on_null() override;
@@ -40,7 +40,7 @@ class ModelEvents final : public JsonEvents {
   enum class Place { kTree, kBeforeVocabulary, kVocabulary, kBeforeMerges, kMerges, kPair };
 
   [[noreturn]] void refuse(const std::string& problem) const;
-  // The tree, which gets the next value.
+  // The tree, which receives the next value.
   JsonEvents& tree();
   void add_merge(std::string& value);
 
@@ -51,7 +51,7 @@ class ModelEvents final : public JsonEvents {
   std::size_t depth_ = 0;  // of the tree
   std::size_t tree_values_ = 0;
   bool in_model_ = false;
-  std::string token_;  // the key that came last
+  std::string token_;  // the last key
   Vocabulary vocabulary_;
   bool has_vocabulary_ = false;
   TextList merges_;

@@ -20,19 +20,19 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostValues = std::size_t{1} << 27;  // their memory is bounded one by one
+constexpr std::size_t kMostValues = std::size_t{1} << 27;  // their sizes are bounded individually
 
 bool required_flag(Fields& fields, const char* name) {
   fields.value(name);
   return fields.boolean(name, false);
 }
 
-// One that may be null.
+// A member that may be null.
 bool optional_flag(Fields& fields, const char* name) {
   return fields.find(name) != nullptr && fields.boolean(name, false);
 }
 
-// What the `tokenizers` package knows; a bundle with any other name is damaged.
+// Types that the `tokenizers` package knows; a bundle with any other name is damaged.
 constexpr std::array<std::string_view, 4> kModels{"BPE", "WordPiece", "WordLevel", "Unigram"};
 constexpr std::array<std::string_view, 14> kNormalizers{
     "BertNormalizer", "Strip", "StripAccents", "NFC",         "NFD",     "NFKC",    "NFKD",
@@ -55,7 +55,7 @@ template <std::size_t size>
   throw UnsupportedTokenizer(document.subject, "has the " + what + " " + shown(json(type)));
 }
 
-// The fields that are `ByteLevel`'s as pre-tokenizer, decoder and post-processor.
+// Fields that `ByteLevel` has as pre-tokenizer, decoder and post-processor.
 void check_byte_level(Fields& fields) {
   required_flag(fields, "add_prefix_space");
   required_flag(fields, "trim_offsets");
@@ -82,7 +82,7 @@ PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
 }
 
 void check_kind_of_model(Fields& model, bool has_vocabulary_and_merges, const Document& document) {
-  // Old files name no type; then this is what tells BPE from the others.
+  // Old files name no type; this distinguishes BPE from the others.
   const std::string type = model.text("type", has_vocabulary_and_merges ? "BPE" : "without a type");
   if (type != "BPE") refuse_kind("model", type, kModels, document);
   if (!has_vocabulary_and_merges) document.refuse("model", "lacks vocab or merges");
@@ -148,7 +148,7 @@ void check_other_kinds(Fields& file, const Document& document) {
   check_byte_level(fields);
 }
 
-// What shortens and fills texts for training: read, and not used here.
+// Truncation and padding for training: read, but not used here.
 void check_lengths(Fields& file, const Document& document) {
   if (const json* found = file.find("truncation")) {
     Fields truncation(*found, "truncation", document);
@@ -177,8 +177,8 @@ AddedToken read_added_token(const json& entry, const Document& document) {
   return token;
 }
 
-// With the ids that the `tokenizers` package gives, whatever the file says: the model's, where the
-// content is a token of it, else one after another behind the number of the model's tokens.
+// Assigns the ids that the `tokenizers` package would, regardless of the file: the model's if the
+// content is one of its tokens, and otherwise consecutive ids after the model's.
 std::vector<AddedToken> read_added_tokens(Fields& file, const Vocabulary& vocabulary,
                                           const Document& document) {
   std::vector<AddedToken> tokens;

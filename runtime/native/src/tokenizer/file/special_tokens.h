@@ -1,4 +1,4 @@
-// The tokens that a post-processor puts around a text.
+// Tokens that a post-processor adds around a text.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,7 +8,7 @@
 
 namespace skipdec::runtime {
 
-// Of `post_processor` in a tokenizer.json; none if it is null.
+// Reads `post_processor` of a tokenizer.json; none if it is null.
 SpecialTokens read_special_tokens(const nlohmann::json* post_processor, const Document& document);
 
 }  // namespace skipdec::runtime

@@ -1,4 +1,4 @@
-// The refusal of tokenizers of another kind.
+// Error for tokenizers of unsupported kinds.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace skipdec::runtime {
 
-// A tokenizer.json that is whole, but of a kind that this library doesn't implement: its bundle
-// runs on token ids only.
+// A valid tokenizer.json of a kind that this library does not implement; its bundle runs on token
+// ids only.
 class UnsupportedTokenizer : public Error {
  public:
   UnsupportedTokenizer(const std::string& subject, const std::string& problem)

@@ -8,7 +8,7 @@
 namespace skipdec::runtime {
 namespace {
 
-constexpr std::size_t kCharacters = 0x144;  // the last stand-in is U+0143
+constexpr std::size_t kCharacters = 0x144;  // the last representing character is U+0143
 constexpr std::int16_t kNoByte = -1;
 
 constexpr bool is_printable(unsigned byte) {
@@ -55,7 +55,7 @@ void append_bytes(std::string_view token, std::string& bytes) {
     const auto first = static_cast<std::uint8_t>(token[at]);
     std::size_t character = first;
     if (first >= 0xE0) {
-      character = kCharacters;  // three bytes or more: beyond all stand-ins
+      character = kCharacters;  // three bytes or more: represents no byte
     } else if (first >= 0x80) {
       character = ((first & 0x1FU) << 6U) | (static_cast<std::uint8_t>(token[++at]) & 0x3FU);
     }

@@ -1,4 +1,4 @@
-// The characters that stand for bytes in the tokens of byte-level BPE.
+// Characters that represent bytes in the tokens of byte-level BPE.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace skipdec::runtime {
 
-// The character, in UTF-8, that stands for `byte`: printable ones of Latin-1 for themselves, U+0100
-// and so on for the others.
+// Returns the character, in UTF-8, that represents `byte`: printable characters of Latin-1
+// represent themselves, U+0100 and so on the others.
 std::string_view stand_in(std::uint8_t byte);
 
-// Appends the bytes that the characters of `token` stand for; the token's own UTF-8 if one of them
-// stands for none.
+// Appends the bytes that the characters of `token` represent, or the token's own UTF-8 if one of
+// them represents none.
 void append_bytes(std::string_view token, std::string& bytes);
 
 }  // namespace skipdec::runtime

@@ -1,4 +1,4 @@
-// Classes of characters, as the `tokenizers` package knows them.
+// Character classes, as the `tokenizers` package defines them.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@ enum CharacterClass : std::uint8_t {
   kLetter = 1,
   kNumber = 2,
   kSpace = 4,
-  kWord = 8,       // may not stand beside an added token of the kind "single word"
-  kStripped = 16,  // taken in by added tokens of the kinds "lstrip" and "rstrip"
+  kWord = 8,       // must not be beside a "single word" added token
+  kStripped = 16,  // included by "lstrip" and "rstrip" added tokens
 };
 
 std::uint8_t classes_of(char32_t character);
 
-// The character that starts at `text[at]`, valid UTF-8; `at` moves behind it.
+// Returns the class of the character at `text[at]`, valid UTF-8, and moves `at` past it.
 char32_t next_character(std::string_view text, std::size_t& at);
 
-// Where the last character of `text[0, end)` starts; `end` is above 0.
+// Returns the start of the last character of `text[0, end)`; `end` is above 0.
 std::size_t start_of_last_character(std::string_view text, std::size_t end);
 
 }  // namespace skipdec::runtime

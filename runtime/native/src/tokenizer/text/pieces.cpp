@@ -17,7 +17,7 @@ std::uint8_t kind_at(std::string_view text, std::size_t at) {
   return classes_of(next_character(text, at)) & kKinds;
 }
 
-// The end of the characters of `kind` from `at` on.
+// Returns the end of the run of characters of `kind` from `at` on.
 std::size_t end_of_run(std::string_view text, std::size_t at, std::uint8_t kind) {
   while (at < text.size()) {
     std::size_t behind = at;
@@ -27,7 +27,8 @@ std::size_t end_of_run(std::string_view text, std::size_t at, std::uint8_t kind)
   return at;
 }
 
-// Spaces but for the last one before a word, which goes with the word, or stands alone.
+// Matches spaces except the last one before a word, which belongs to the word, or is a piece
+// itself.
 std::size_t end_of_spaces(std::string_view text, std::size_t start) {
   const std::size_t end = end_of_run(text, start, kSpace);
   if (end == text.size()) return end;

@@ -9,9 +9,9 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What may follow a first byte.
+// The bytes that may follow a first byte.
 struct Sequence {
-  int missing = -1;  // -1: begins no character
+  int missing = -1;  // -1: not a first byte
   std::uint8_t least = 0x80, most = 0xBF;
 };
 

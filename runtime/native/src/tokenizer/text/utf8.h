@@ -1,4 +1,4 @@
-// UTF-8 that may be broken.
+// Decoding of possibly invalid UTF-8.
 #pragma once
 
 #include <array>
@@ -9,14 +9,14 @@
 
 namespace skipdec::runtime {
 
-// Passes whole characters on, U+FFFD for each maximal part of one that can't go on: the rule of
-// Python's decoder with errors="replace".
+// Passes complete characters on and replaces each maximal invalid part by U+FFFD, like Python's
+// decoder with errors="replace".
 class Utf8Repair {
  public:
-  // Takes the next bytes; what is certain by now is appended to `text`.
+  // Adds bytes and appends the text that is now certain to `text`.
   void push(std::string_view bytes, std::string& text);
 
-  // Ends the text: U+FFFD for an incomplete character.
+  // Ends the text, with U+FFFD for an incomplete character.
   void flush(std::string& text);
 
  private:
@@ -25,12 +25,12 @@ class Utf8Repair {
   std::array<char, 4> held_{};  // bytes of the incomplete character
   int count_ = 0;
   int missing_ = 0;
-  std::uint8_t least_ = 0x80, most_ = 0xBF;  // the next byte
+  std::uint8_t least_ = 0x80, most_ = 0xBF;  // range of the next byte
   bool half_surrogate_ =
       false;  // ED A0 to BF came last: two errors, but Python awaits a third byte
 };
 
-// Bytes from the start of `text` that are valid UTF-8.
+// Returns the number of bytes at the start of `text` that are valid UTF-8.
 std::size_t valid_utf8_length(std::string_view text);
 
 }  // namespace skipdec::runtime
