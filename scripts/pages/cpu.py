@@ -1,4 +1,4 @@
-"""Draw docs/benchmarks/cpu.md from the figures of all processors, docs/benchmarks/cpu/*.json.
+"""Write docs/benchmarks/cpu.md from the figures of all processors, docs/benchmarks/cpu/*.json.
 
     PYTHONPATH=scripts python -m pages.cpu
 
@@ -19,13 +19,13 @@ FIGURES = ROOT / "docs" / "benchmarks" / "cpu"
 PAGE = FIGURES.with_suffix(".md")
 _INTRODUCTION = """# Figures on a CPU
 
-Drawn by `scripts/pages/cpu.py` from `docs/benchmarks/cpu/*.json`, which `scripts/bench.py cpu`
-measures, a file for each processor. Weights are random at real sizes, opt-1.3b where nothing else
-is said; a step attends to 160 positions unless a row says otherwise. What is compared runs in turn,
-step by step, in one process on one pool of threads: a ratio is the median of the rounds' ratios,
-the times in brackets are medians (p50), "fastest" is the ratio of the fastest steps. The byte floor
-is the time in which memory gives the bytes that a step reads, at the bandwidth measured beside that
-step. Why figures are **missed** is said in [Kernels](../concepts/kernels.md#figures).
+`scripts/pages/cpu.py` generates this page from `docs/benchmarks/cpu/*.json`, one file per processor,
+which `scripts/bench.py cpu` measures. Weights are random at real sizes, of opt-1.3b unless stated
+otherwise; a step attends to 160 positions unless a row says otherwise. Variants that are compared
+run in turn, step by step, in one process with one thread pool. A ratio is the median of the rounds'
+ratios, times in parentheses are medians (p50), and "fastest" is the ratio of the fastest steps. The
+byte floor is the time in which memory delivers the bytes that a step reads, at the bandwidth
+measured together with that step. [Kernels](../concepts/kernels.md#figures) explains the **missed** goals.
 """
 
 
@@ -59,7 +59,7 @@ def _figures_table(machines: Sequence[Mapping[str, Any]]) -> str:
         (what, target, *(row.get(name, "not measured") for name in names))
         for (what, target), row in found.items()
     ]
-    return markdown_table(("figure", "asked", *names), rows)
+    return markdown_table(("figure", "goal", *names), rows)
 
 
 def _cell(figure: Mapping[str, Any]) -> str:
@@ -83,7 +83,7 @@ def _sections(machine: Mapping[str, Any]) -> Iterator[str]:
     ]
     if timed:
         rows = [[str(cell) for cell in row] for row in timed]
-        yield "\n" + markdown_table(("part", "what", "p50 ms", "fastest", "p95", "of"), rows)
+        yield "\n" + markdown_table(("part", "variant", "p50 ms", "fastest", "p95", "steps"), rows)
     for part in parts.values():
         for name, document in part.get("bench", {}).items():
             yield f"\n### {name}, `skipdec bench`\n"
@@ -102,9 +102,9 @@ def bench_table(document: Mapping[str, Any]) -> str:
         "tokens/s": lambda entry: f"{entry['tokens_per_second']:.1f}",
         "whole call s": lambda entry: f"{entry['wall_seconds']:.2f}",
         "speed-up": lambda entry: f"{entry['speedup']:.2f}×",
-        "of steps": lambda entry: f"{entry['decode_speedup']:.2f}×",
+        "speed-up of steps": lambda entry: f"{entry['decode_speedup']:.2f}×",
         "fewer bytes": lambda entry: f"{entry['bytes_ratio']:.2f}×",
-        "of bandwidth": lambda entry: f"{entry['bandwidth_fraction']:.2f}",
+        "fraction of bandwidth": lambda entry: f"{entry['bandwidth_fraction']:.2f}",
         "best": lambda entry: f"{entry['best_bandwidth_fraction']:.2f}",
     }
     rows = [[cell(entry) for cell in columns.values()] for entry in document["measurements"]]
@@ -112,9 +112,9 @@ def bench_table(document: Mapping[str, Any]) -> str:
     config = document["config"]
     return "\n".join(
         [
-            f"Prompt {config['prompt_length']}, {config['num_tokens']} tokens a row, medians of "
-            f"{config['repetitions']}; memory reads {bandwidth:.1f} GB/s, best of "
-            f"{document['bandwidth_passes']}.\n",
+            f"Prompt {config['prompt_length']}, {config['num_tokens']} tokens per row, medians of "
+            f"{config['repetitions']} runs; memory reads {bandwidth:.1f} GB/s, best of "
+            f"{document['bandwidth_passes']} passes.\n",
             markdown_table(list(columns), rows),
         ]
     )

@@ -1,4 +1,4 @@
-"""Draw docs/benchmarks/peers.md from the figures of all processors, docs/benchmarks/peers/*.json.
+"""Write docs/benchmarks/peers.md from the figures of all processors, docs/benchmarks/peers/*.json.
 
 PYTHONPATH=scripts python -m pages.peers
 """
@@ -19,16 +19,16 @@ from skipdec.engines.host.console import markdown_table
 FIGURES = ROOT / "docs" / "benchmarks" / "peers"
 PAGE = FIGURES.with_suffix(".md")
 _PEERS = ("CTranslate2", "OpenVINO")
-_INTRODUCTION = f"""# Beside other engines
+_INTRODUCTION = f"""# Comparison with other engines
 
-Drawn by `scripts/pages/peers.py` from `docs/benchmarks/peers/*.json`, which
-`scripts/bench.py peers` measures, a file for each processor. Full depth, random weights at real
-sizes, greedy, prompts of {PROMPT} random tokens where decoding is timed, each engine in a process
-of its own, one at a time, in turn. Every engine is started anew several times: the time is the
-median of its starts, in brackets the fastest and the slowest start. Ratio: the faster peer's time ÷
-ours, in brackets their fastest start ÷ our slowest and their slowest ÷ our fastest; "reached" and
-"missed" are said only where both ends of that range agree. A peer stands here in the fastest of the
-ways in which it was tried.
+`scripts/pages/peers.py` generates this page from `docs/benchmarks/peers/*.json`, one file per
+processor, which `scripts/bench.py peers` measures. All engines run at full depth with random weights
+at real sizes, greedily, on prompts of {PROMPT} random tokens where decoding is timed. Each engine
+runs in a process of its own, one at a time, in turn, and is restarted several times: a time is the
+median of its starts, with the fastest and the slowest start in parentheses. The ratio is the faster
+peer's time ÷ skipdec's; parentheses give their fastest start ÷ our slowest and their slowest ÷ our
+fastest. A goal is "reached" or "missed" only if both ends of that range agree. The table shows the
+fastest of the configurations that were tried for each peer.
 """
 
 

@@ -113,7 +113,7 @@ def cells(weights: str, *, has_amx: bool) -> list[Cell]:
     """Return the cells: batch 1 and 8, and a prompt of 512 tokens."""
     prompt = Cell("prompt of 512 tokens, ms", 2.0 if has_amx else 1.5, weights, 1, 512, False)
     return [
-        Cell("decode, batch 1, ms a step", 1.25, weights, 1),
-        Cell("decode, batch 8, ms a step", 1.5, weights, 8),
+        Cell("decode, batch 1, ms per step", 1.25, weights, 1),
+        Cell("decode, batch 8, ms per step", 1.5, weights, 8),
         prompt,
     ]
