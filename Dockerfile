@@ -1,11 +1,11 @@
-# `skipdec serve` for a bundle at /srv/bundle, which it only reads:
+# Runs `skipdec serve` on a bundle mounted read-only at /srv/bundle:
 #
 #     docker build -t skipdec:0.1.0 .
 #     docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/restaurants-int8:/srv/bundle:ro" skipdec:0.1.0
 #
-# What follows the image's name replaces the last line: /srv/bundle --schedule 2x --allow-schedule 4x.
-# Only what serving needs is installed: no torch, no compiler. scripts/environments/rehearse_container.py runs these
-# steps where there is no Docker.
+# Arguments after the image's name replace CMD: /srv/bundle --schedule 2x --allow-schedule 4x.
+# The image has neither torch nor a compiler. scripts/environments/rehearse_container.py runs these steps without
+# Docker.
 
 FROM python:3.11-slim-bookworm AS build
 # hadolint ignore=DL3008
@@ -14,8 +14,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/source
 COPY . .
-# The kernels are compiled for this architecture, with code for all its processors; without them the
-# installation would still succeed, so they are asked for; libskipdec, which no server needs, is not.
+# The kernels contain code for all processors of this architecture. An installation succeeds without
+# them, so the last command checks that they are there. The server does not need libskipdec.
 RUN python -m venv /opt/skipdec \
     && SKIPDEC_LIBSKIPDEC=0 /opt/skipdec/bin/pip install --no-cache-dir --constraint scripts/constraints.txt ".[serve]" \
     && /opt/skipdec/bin/python -c "from skipdec.engines.kernels.library import require_library as r; r('image')"

@@ -1,4 +1,4 @@
-/* Continues a prompt with a bundle, token by token, in C99:
+/* Streams a completion of a prompt token by token, in C99:
  *
  *   generate-c opt-1.3b-int8 "The capital of France is" 4x
  */

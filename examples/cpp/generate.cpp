@@ -1,4 +1,4 @@
-// Continues a prompt with a bundle, twice: as its tokens come, and all at once.
+// Completes a prompt twice: streamed token by token, and as two sampled texts at once.
 //
 //   generate opt-1.3b-int8 "The capital of France is" 4x
 #include <cstdlib>

@@ -1,10 +1,9 @@
-// A small HTTP service on a bundle: POST /v1/completions, as OpenAI's, and GET /health.
+// A small HTTP service for a bundle: POST /v1/completions as in OpenAI's API, and GET /health.
 //
 //   server opt-1.3b-int8 8080
-//   curl -N localhost:8080/v1/completions -d '{"prompt": "Hello", "stream": true, "schedule":
-//   "4x"}'
+//   curl -N localhost:8080/v1/completions -d '{"prompt": "Hello", "stream": true}'
 //
-// SIGTERM and Ctrl-C let what runs come to its end.
+// After SIGTERM or Ctrl-C, running requests finish.
 #include <httplib.h>
 #include <signal.h>
 
@@ -31,10 +30,10 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMaxBody = std::size_t{1} << 20;  // bytes
-constexpr std::size_t kMaxAnswers = 64;                 // at once, each on a thread of its own
-constexpr skipdec::Seconds kPatience{0.1};  // until a silent stream looks after its client
+constexpr std::size_t kMaxAnswers = 64;                 // concurrent, one thread each
+constexpr skipdec::Seconds kPatience{0.1};  // interval at which a silent stream checks its client
 
-// ---- what is asked for ----
+// ---- requests ----
 
 struct Body {
   std::string prompt;
@@ -69,7 +68,7 @@ std::uint64_t seed(const json& value) {
 
 using Field = std::function<void(Body&, const json&)>;
 
-// What a value may be is the library's to say; here it only gets its type.
+// Only checks types; the library checks the values.
 const std::map<std::string, Field>& fields() {
   static const std::map<std::string, Field> all = {
       {"prompt", [](Body& body, const json& value) { body.prompt = text(value); }},
@@ -109,7 +108,7 @@ Body read_body(const std::string& content) {
   return body;
 }
 
-// ---- what is answered ----
+// ---- responses ----
 
 int http_status(skipdec_status status) {
   static const std::map<skipdec_status, int> codes = {
@@ -129,7 +128,7 @@ json choice_of(std::int64_t index, const std::string& text,
           {"finish_reason", finish_reason ? json(*finish_reason) : json(nullptr)}};
 }
 
-// Which layers ran, by their number.
+// The layers that ran, by their number.
 json layer_sets(const skipdec::Request& request, const skipdec::Completion& completion) {
   json found = json::object();
   for (const std::int64_t count : completion.layers) {
@@ -151,7 +150,7 @@ json document_of(const skipdec::Request& request) {
             {"completion_tokens", completion.token_ids.size()}}}};
 }
 
-// Bytes that are no UTF-8, of what somebody sent, are replaced.
+// Replaces bytes of the client's input that are not UTF-8.
 std::string text_of(const json& document) {
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -161,7 +160,8 @@ bool write_event(httplib::DataSink& sink, const std::string& data) {
   return sink.write(event.data(), event.size());
 }
 
-// The next event of a stream; false if its client has gone, which ends the request, too.
+// Sends the next event of a stream; returns false if the client has disconnected, which also
+// cancels the request.
 bool send_next(skipdec::Request& request, httplib::DataSink& sink) try {
   const std::optional<skipdec::Delta> delta = request.next(kPatience);
   if (delta) {
@@ -177,10 +177,10 @@ bool send_next(skipdec::Request& request, httplib::DataSink& sink) try {
   return false;
 }
 
-// Counts answers that are on their way.
+// Counts responses in flight.
 class Answers {
  public:
-  // One of them: it ends with the last copy of what is returned.
+  // Adds a response, which ends when the last copy of the return value is destroyed.
   std::shared_ptr<void> begin() {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++count_;
@@ -219,7 +219,8 @@ class Service {
                  });
   }
 
-  // Answers until a signal comes and what runs then has ended. Returns whether it could listen.
+  // Serves until a signal arrives and running requests have finished. Returns false if it could not
+  // listen.
   bool serve(int port, const sigset_t& signals) {
     if (port == 0) {
       port = server_.bind_to_any_port("127.0.0.1");
@@ -232,7 +233,7 @@ class Service {
       sigwait(&signals, &number);
       is_draining_ = true;
       engine_.drain();
-      answers_.wait_for_all();  // which stopping would cut off
+      answers_.wait_for_all();  // stopping would cut them off
       server_.stop();
     });
     server_.listen_after_bind();
@@ -284,12 +285,12 @@ class Service {
 
 int main(int argc, char** argv) try {
   if (argc != 3) throw skipdec::Error(SKIPDEC_USAGE, "usage: server BUNDLE PORT");
-  sigset_t signals;  // of this thread, and so of all that it starts
+  sigset_t signals;  // blocked in this thread and those that it starts
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // of clients that go away
+  std::signal(SIGPIPE, SIG_IGN);  // raised when clients disconnect
   Service service(argv[1]);
   if (!service.serve(std::atoi(argv[2]), signals)) {
     throw skipdec::Error(SKIPDEC_ENVIRONMENT, std::string("port ") + argv[2] + " can't be used");

@@ -1,11 +1,11 @@
-"""Continues the prompts of files of JSON lines with Ray: what is finished is not computed again.
+"""Complete the prompts of JSON lines files with Ray, skipping files that are already finished.
 
     python examples/ray/continue_files.py restaurants-int8 prompts/*.jsonl --output texts --actors 2
 
-A line is one of ``skipdec generate --input``, {"prompt": …, "max_tokens": …}; its line in the
-output has the text, too. Started again after a stop or a crash it takes the files whose output is
-missing. ``--address auto`` joins a cluster, all of whose machines must see the same paths; without
-it Ray runs on this machine alone.
+Lines have the format of ``skipdec generate --input``, {"prompt": …, "max_tokens": …}; output lines
+add the text. Restarted after a stop or a crash, it processes the files whose output is missing.
+``--address auto`` joins a cluster, all of whose machines must see the same paths; without it Ray
+runs on this machine only.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from skipdec.runtime.serving.ray_data import PredictorConfig, continue_files
 
 
 def main() -> None:
-    """Print what was written, and how long it took."""
+    """Run the job and print the number of files and the time."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("inputs", type=Path, nargs="+", metavar="FILE.jsonl")
     parser.add_argument("--output", type=Path, required=True, metavar="DIRECTORY")
     parser.add_argument("--actors", type=int, default=2, help="processes, one engine each")
-    parser.add_argument("--threads", type=int, default=1, help="of an actor")
-    parser.add_argument("--schedule", help="(the bundle's own)")
+    parser.add_argument("--threads", type=int, default=1, help="per actor")
+    parser.add_argument("--schedule", help="default: the bundle's own")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--address", help="of a cluster")
+    parser.add_argument("--address", help="address of a cluster")
     arguments = parser.parse_args()
     config = PredictorConfig(
         bundle=arguments.bundle.resolve(),

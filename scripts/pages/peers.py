@@ -1,4 +1,4 @@
-"""Write docs/benchmarks/peers.md from the figures of all processors, docs/benchmarks/peers/*.json.
+"""Generate docs/benchmarks/peers.md from all processors' figures, docs/benchmarks/peers/*.json.
 
 PYTHONPATH=scripts python -m pages.peers
 """
@@ -23,7 +23,7 @@ _INTRODUCTION = f"""# Comparison with other engines
 
 `scripts/pages/peers.py` generates this page from `docs/benchmarks/peers/*.json`, one file per
 processor, which `scripts/bench.py peers` measures. All engines run at full depth with random weights
-at real sizes, greedily, on prompts of {PROMPT} random tokens where decoding is timed. Each engine
+at real sizes, greedily, with prompts of {PROMPT} random tokens for decoding. Each engine
 runs in a process of its own, one at a time, in turn, and is restarted several times: a time is the
 median of its starts, with the fastest and the slowest start in parentheses. The ratio is the faster
 peer's time ÷ skipdec's; parentheses give their fastest start ÷ our slowest and their slowest ÷ our
