@@ -20,13 +20,13 @@ PAGE = FIGURES.with_suffix(".md")
 _INTRODUCTION = """# Figures on a CPU
 
 `scripts/pages/cpu.py` generates this page from `docs/benchmarks/cpu/*.json`, one file for each
-processor, which `scripts/bench.py cpu` measures. Weights are random at real sizes, of opt-1.3b unless
-stated otherwise; a step attends to 160 positions unless a row says otherwise. Variants that are
-compared run in turn, step by step, in one process with one thread pool. A ratio is the median of the
-rounds' ratios, times in parentheses are medians (p50), and "fastest" is the ratio of the fastest
-steps. The byte floor is the time in which memory delivers the bytes that a step reads, at the
-bandwidth measured together with that step. [Kernels](../concepts/kernels.md#figures) explains the **missed**
-goals.
+processor, which `scripts/bench.py cpu` measures. Weights are random at real sizes, of opt-1.3b
+unless stated otherwise; a step attends to 160 positions unless a row says otherwise. Variants
+that are compared run in turn, step by step, in one process with one thread pool. A ratio is the
+median of the rounds' ratios, times in parentheses are medians (p50), and "fastest" is the ratio
+of the fastest steps. The byte floor is the time in which memory delivers the bytes that a step
+reads, at the bandwidth measured together with that step. [Kernels](../concepts/kernels.md#figures)
+explains the **missed** goals.
 """
 
 

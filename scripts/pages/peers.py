@@ -21,14 +21,14 @@ PAGE = FIGURES.with_suffix(".md")
 _PEERS = ("CTranslate2", "OpenVINO")
 _INTRODUCTION = f"""# Comparison with other engines
 
-`scripts/pages/peers.py` generates this page from `docs/benchmarks/peers/*.json`, one file for each
-processor, which `scripts/bench.py peers` measures. All engines run at full depth with random weights
-at real sizes, greedily; decoding starts from prompts of {PROMPT} random tokens. Each engine runs in a
-process of its own, one at a time, in turn, and is restarted several times: a time is the median of
-its starts, with the fastest and the slowest start in parentheses. The ratio is the faster peer's time
-÷ skipdec's; parentheses give their fastest start ÷ our slowest and their slowest ÷ our fastest. A
-goal is "reached" or "missed" only if both ends of that range agree. The table shows the fastest of
-the configurations that were tried for each peer.
+`scripts/pages/peers.py` generates this page from `docs/benchmarks/peers/*.json`, one file for
+each processor, which `scripts/bench.py peers` measures. All engines run at full depth with random
+weights at real sizes, greedily; decoding starts from prompts of {PROMPT} random tokens. Each
+engine runs in a process of its own, one at a time, in turn, and is restarted several times: a
+time is the median of its starts, with the fastest and the slowest start in parentheses. The ratio
+is the faster peer's time ÷ skipdec's; parentheses give their fastest start ÷ our slowest and
+their slowest ÷ our fastest. A goal is "reached" or "missed" only if both ends of that range
+agree. The table shows the fastest of the configurations that were tried for each peer.
 """
 
 

@@ -60,7 +60,7 @@ struct Tokens {
   std::vector<float> keys, values;
 };
 
-// Append tokens first … last - 1 of sequence b.
+// Appends tokens first … last - 1 of sequence b.
 void append(const Case& c, const attention::Kernels& kernels, const Tokens& tokens, std::int64_t b,
             std::int64_t first, std::int64_t last) {
   std::vector<std::int64_t> indices(c.write_indices);
@@ -68,7 +68,7 @@ void append(const Case& c, const attention::Kernels& kernels, const Tokens& toke
   Call call = c.call;
   call.write_indices = indices.data();
   call.tokens = last - first;
-  // kernels look for token s of sequence b at (b·S + s)·stride
+  // kernels expect token s of sequence b at (b·S + s)·stride
   const std::int64_t start = (b * tokens.length + first - b * call.tokens) * call.key_stride;
   call.key = tokens.keys.data() + start;
   call.value = tokens.values.data() + start;
@@ -94,7 +94,7 @@ std::vector<float> computed(Case& c, const attention::Kernels& kernels, const To
   return results;
 }
 
-// Query head h of token s of sequence b, into ``to``.
+// Copies query head h of token s of sequence b to ``to``.
 void attend(const Case& c, const Tokens& tokens, std::int64_t b, std::int64_t s, std::int64_t h,
             float* to) {
   const Call& call = c.call;
@@ -136,7 +136,7 @@ std::vector<float> expected(const Case& c, const Tokens& tokens) {
   return results;
 }
 
-// How far a rounded cache may move a result. Numbers have 11 bits: float16 keeps all of them.
+// Tolerance for a rounded cache. Numbers have 11 bits, which float16 represents exactly.
 float tolerance(CacheType type) {
   switch (type) {
     case CacheType::kFloat32:

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "int4/block_product.h"
 #include "families.h"
+#include "int4/block_product.h"
 #include "operators/scratch.h"
 
 namespace skipdec::tests {
@@ -52,7 +52,7 @@ struct Case {
   std::vector<float> bias, x, residual;
 };
 
-// ``total`` and what block number ``block`` of row m and column n adds to it.
+// Returns ``total`` plus the contribution of block number ``block`` of row m and column n.
 float with_block(Case& c, std::int64_t m, std::int64_t n, std::int64_t block, float total) {
   const std::int64_t first = block * c.weights.block_size,
                      last = std::min(first + c.weights.block_size, c.shape.depth);

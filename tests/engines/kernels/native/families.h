@@ -1,6 +1,6 @@
-// The kernels without Python or ONNX Runtime, so that they can run under an emulator or a
-// sanitizer. A family computes the same cases on the instruction set it is given, half of the work
-// in each of two threads, and compares them with plain loops.
+// Tests of kernels without Python or ONNX Runtime, so that they can run under an emulator or a
+// sanitizer. A family computes the same cases on a given instruction set, half of the work in each
+// of two threads, and compares them with plain loops.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace skipdec::tests {
 
-// The bytes of all results (FNV-1a), and the first that is not as expected.
+// Digest of the bytes of all results (FNV-1a), and the first unexpected result.
 class Outcome {
  public:
-  // Takes results of ``expected``'s size; they may differ from it by ``tolerance``.
+  // Adds results of ``expected``'s size, which may differ from it by ``tolerance``.
   void add(const std::vector<float>& results, const std::vector<float>& expected, float tolerance);
   std::uint64_t digest() const { return digest_; }
   bool is_right() const { return is_right_; }
@@ -32,14 +32,14 @@ Outcome attention(InstructionSet set);
 Outcome normalization(InstructionSet set);
 Outcome drawing(InstructionSet set);
 
-// Rows, depth and columns of a product: one, odd, whole and broken blocks of each.
+// Rows, depth and columns of a product: one, odd numbers, complete and partial blocks.
 struct Shape {
   std::int64_t rows, depth, columns;
 };
 constexpr Shape kShapes[] = {{1, 1, 1},     {1, 64, 16},   {2, 100, 33}, {5, 128, 48}, {8, 192, 17},
                              {13, 61, 130}, {17, 256, 64}, {33, 96, 47}, {40, 130, 80}};
 
-// Pseudo-random numbers, the same with every standard library.
+// Pseudo-random numbers that are the same with every standard library.
 class Numbers {
  public:
   std::int64_t below(std::int64_t limit) {

@@ -7,7 +7,7 @@
 namespace skipdec::tests {
 namespace {
 
-// bfloat16 weights: multiples of 1/16 that have no more bits.
+// bfloat16 weights: multiples of 1/16 that fit into its mantissa.
 struct Case {
   explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
     weights.depth = shape.depth;

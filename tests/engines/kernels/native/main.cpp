@@ -1,5 +1,5 @@
-// Prints a digest of each family's results, which is the same on every processor; exits with 1
-// where an instruction set of this one differs from plain loops or from another instruction set.
+// Prints a digest of each family's results, which is the same on every processor. Exits with 1 if
+// an instruction set of this processor differs from plain loops or from another instruction set.
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>

@@ -12,7 +12,7 @@ using skipdec::runtime::Schedules;
 
 constexpr std::int64_t kLayers = 4;  // of the corpus' bundles
 
-// What a request may ask for, and what it then computes.
+// Fuzzes schedules of requests and their resolution.
 void resolve(const Schedules& schedules, std::string_view asked) {
   try {
     const auto schedule = schedules.resolve(asked, 16, false);

@@ -1,4 +1,4 @@
-// Any bytes as a tokenizer.json, and what it makes of a text.
+// Fuzzes tokenizer.json files and their encoding of a text.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ using skipdec::runtime::Tokenizer;
 constexpr std::string_view kText =
     "</s>It's 12 \xC2\xBD\xE6\x9D\xB1\xE4\xBA\xAC,  <sep>\n\t word [left] x ";
 
-// Whatever the tokens are, both ways of decoding agree, and no text has fewer tokens than promised.
+// Both ways of decoding must agree, and no text may have fewer tokens than promised.
 void use(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<std::int64_t> token_ids = tokenizer.encode(text);
   IncrementalDecoder decoder(tokenizer, false);

@@ -1,5 +1,5 @@
-// skipdec-fuzz CORPUS COUNT SEED [NAME…]: COUNT inputs for each parser, or for those named.
-// skipdec-fuzz FILE NAME: one input again. The input of a crash lies in ./NAME.input.
+// skipdec-fuzz CORPUS COUNT SEED [NAME…]: runs COUNT inputs for each parser, or for the named ones.
+// skipdec-fuzz FILE NAME: repeats one input. The input of a crash is in ./NAME.input.
 #include "fuzzing.h"
 
 #include <fcntl.h>
@@ -107,7 +107,7 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The files of the folder that is named like the parser; all files, if there is none.
+// Files of the folder with the parser's name, or all files if it is missing.
 std::vector<std::string> read_seeds(const std::filesystem::path& corpus, const Parser& parser) {
   const auto own = corpus / parser.name.substr(kPrefix.size());
   std::vector<std::filesystem::path> paths;
@@ -125,7 +125,7 @@ std::vector<std::string> read_seeds(const std::filesystem::path& corpus, const P
   return seeds;
 }
 
-// Exits unless memory is as it was: what a first call keeps, a second one must not.
+// Exits unless memory is unchanged: a second call must not retain more than the first.
 void parse(const Parser& parser, const std::string& input) {
   // a copy of exactly this size, so that reading beyond its end is seen
   const std::vector<std::uint8_t> data(input.begin(), input.end());

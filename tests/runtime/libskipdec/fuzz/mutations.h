@@ -1,4 +1,4 @@
-// Inputs for parsers under attack, from texts that they read.
+// Mutates texts into inputs for fuzz targets.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace skipdec::fuzzing {
 
-// What breaks readers of JSON: values first, then what is none.
+// Fragments that break readers of JSON: values first, then invalid JSON.
 constexpr std::string_view kValues[] = {
     "0",
     "-1",
@@ -56,7 +56,8 @@ inline bool is_word(char symbol) {
   return symbol != 0 && std::strchr("+-.0123456789aeflnrstuE", symbol);
 }
 
-// Where what begins at ``begin`` ends: a string, an array or object with all that is in it, a word.
+// Returns the end of the value at ``begin``: a string, an array or object with its contents, a
+// word.
 inline std::size_t end_of_value(const std::string& text, std::size_t begin) {
   std::size_t depth = 0;
   for (std::size_t place = begin; place < text.size(); ++place) {
@@ -82,7 +83,7 @@ struct Span {
   std::size_t begin = 0, size = 0;
 };
 
-// A random one of the values, arrays, objects and names of fields.
+// Returns a random value, array, object or field name.
 inline Span find_value(const std::string& text, Random& random) {
   std::vector<std::size_t> begins;
   for (std::size_t place = 0; place < text.size(); ++place) {
@@ -104,7 +105,7 @@ inline bool holds(const std::string& text, std::size_t place, char symbol) {
   return place < text.size() && text[place] == symbol;
 }
 
-// What stays JSON, mostly.
+// Mutations that mostly keep the text valid JSON.
 inline void replace_value(std::string& text, const std::string& other, Random& random) {
   Span old = find_value(text, random);
   const std::size_t behind = skip_spaces(text, old.begin + old.size);
@@ -129,7 +130,7 @@ inline void replace_value(std::string& text, const std::string& other, Random& r
   }
 }
 
-// What knows bytes only.
+// Mutations of bytes.
 inline void replace_bytes(std::string& text, const std::string& other, Random& random) {
   const std::size_t place = below(random, text.size() + 1);
   const std::size_t length = std::min(text.size() - place, std::size_t{1} << below(random, 12));
@@ -161,7 +162,8 @@ inline void replace_bytes(std::string& text, const std::string& other, Random& r
   }
 }
 
-// ``text`` after some changes, with pieces of ``other``; three of four results keep to the grammar.
+// Returns ``text`` after some changes, with pieces of ``other``; three of four results are valid
+// JSON.
 inline std::string mutated(std::string text, const std::string& other, Random& random) {
   const bool keeps_values = below(random, 4) != 0;
   for (std::size_t left = 1 + below(random, 3); left > 0; --left) {

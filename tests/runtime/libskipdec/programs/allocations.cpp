@@ -1,5 +1,5 @@
-// allocations BUNDLE: how often this program's own code allocates while every engine of a bundle
-// runs a hundred times; what ONNX Runtime itself allocates is not counted.
+// allocations BUNDLE: counts allocations by this program's own code, not by ONNX Runtime, while
+// every engine of a bundle runs a hundred times.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -51,7 +51,7 @@ void run(const char* path) {
 
 }  // namespace
 
-// Not inline: the return address says who calls.
+// Not inlined, because the return address identifies the caller.
 __attribute__((noinline)) void* operator new(std::size_t size) {
   return allocated(size, __builtin_return_address(0));
 }

@@ -1,6 +1,6 @@
-// clients BUNDLE SHARING: two clients of one engine with one row, whose prompts' beginnings are
-// kept as SHARING, a skipdec_prefix_cache, says. Prints the tokens that prompts of a, b and a again
-// did not have to run, then the order in which a1, a2, a3 and b1, sent in that order, were begun.
+// clients BUNDLE SHARING: two clients of one engine with one row; SHARING is the
+// skipdec_prefix_cache for their prompts' prefixes. Prints the number of reused tokens for prompts
+// of a, b and a again, then the order in which a1, a2, a3 and b1, sent in that order, started.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -30,8 +30,7 @@ void print_kept_tokens(skipdec::Engine& engine) {
   std::cout << '\n';
 }
 
-// All requests come within the first token of one of a's, so that they wait
-// together.
+// All requests arrive during the first token of one of a's, so that they wait together.
 void print_order(skipdec::Engine& engine) {
   std::mutex mutex;
   std::vector<std::string> begun;

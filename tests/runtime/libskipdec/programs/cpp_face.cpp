@@ -1,5 +1,5 @@
-// What skipdec.hpp promises beyond skipdec.h, on the bundle that is named: for test_cpp_face.py.
-// Writes what does not hold, and exits with 1.
+// Tests of skipdec.hpp beyond skipdec.h on the given bundle, for test_cpp_face.py. Prints failures
+// and exits with 1 if there are any.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -93,7 +93,7 @@ void callbacks(skipdec::Engine& engine) {
   expect(engine.generate("Hello").size() == 1, "and leaves the engine as it was");
 }
 
-// A request that is destroyed by its own callback, which goes on with what it holds.
+// A request that its own callback destroys; the callback continues to use what it holds.
 void own_end(skipdec::Engine& engine) {
   auto held = std::make_shared<std::optional<skipdec::Request>>();
   auto is_over = std::make_shared<bool>(false);
@@ -115,7 +115,7 @@ void own_end(skipdec::Engine& engine) {
   expect(*is_over, "a callback may destroy its own request");
 }
 
-// A C callback that is C++ and throws.
+// A C callback that throws a C++ exception.
 void c_callbacks(skipdec::Engine& engine) {
   skipdec_params params;
   skipdec_params_init(&params, sizeof params);
@@ -132,7 +132,7 @@ void c_callbacks(skipdec::Engine& engine) {
   expect(engine.generate("Hello").size() == 1, "and the engine goes on");
 }
 
-// Says which thread freed it.
+// Records which thread freed it.
 struct Witness {
   explicit Witness(std::thread::id& seen) : freed_by(seen) {}
   Witness(const Witness&) = delete;
@@ -141,8 +141,8 @@ struct Witness {
   std::thread::id& freed_by;
 };
 
-// The callback that an assignment frees is still called by the engine's thread until the request
-// is released; freed before, it would be freed by that thread, at the end of the call.
+// The engine's thread still calls the callback that an assignment frees until the request is
+// released. Freed earlier, it would be freed by that thread at the end of the call.
 void assignments(skipdec::Engine& engine) {
   std::thread::id freed_by;
   std::atomic<bool> is_called{false}, is_assigning{false};

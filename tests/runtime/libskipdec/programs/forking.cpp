@@ -1,5 +1,5 @@
-// forking BUNDLE: what a child process may do whose parent runs, or has run, an engine. A line says
-// how each child ended; one that hangs is killed.
+// forking BUNDLE: tests child processes whose parent runs, or has run, an engine. Prints one line
+// on how each child ended, and kills one that hangs.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ std::string end_of(pid_t child) {
                            : "is ended by signal " + std::to_string(WTERMSIG(status));
 }
 
-// Runs ``work`` in a child that calls exit() with what it returns, or with the status of an Error.
+// Runs ``work`` in a child that calls exit() with its return value, or with the status of an Error.
 void fork_for(const char* name, const std::function<int()>& work) {
   std::fflush(stdout);
   const pid_t child = fork();

@@ -1,10 +1,10 @@
-// generate BUNDLE OPTIONS: runs requests on one engine and prints what came of each.
+// generate BUNDLE OPTIONS: runs requests on one engine and prints their results.
 //
 // OPTIONS is a JSON object of fields of skipdec_options. Each line of stdin is a request: "prompt"
-// (a text or token ids), "params" (fields of skipdec_params), "schedule", and when it comes:
-// "after" so many deltas of the requests before it, or once these have ended; "patience": after so
-// many deltas of its own it is cancelled. Or a text to score: "prompt", "continuation", "schedule".
-// Prints a JSON array with one object a line of stdin.
+// (a text or token ids), "params" (fields of skipdec_params), "schedule", and its timing: "after"
+// so many deltas of the requests before it, or after these have ended; "patience": it is cancelled
+// after so many deltas of its own. Or it is a text to score: "prompt", "continuation", "schedule".
+// Prints a JSON array with one object per line of stdin.
 #include <condition_variable>
 #include <iostream>
 #include <map>
@@ -58,7 +58,7 @@ skipdec::Params params_of(const json& request) {
   return params;
 }
 
-// Counts deltas, of all requests and of each, and who has ended.
+// Counts deltas in total and per request, and records which requests have ended.
 class Progress {
  public:
   void add(std::size_t request, const skipdec::Delta& delta, std::int64_t completions) {

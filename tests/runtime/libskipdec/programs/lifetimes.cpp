@@ -1,7 +1,7 @@
 // lifetimes BUNDLE COUNT: opens and closes a bundle COUNT times, each time with a request that
-// ended, one that is cut off and one that is released early; before, two engines run side by side,
-// and a child process is refused. Prints the resident memory without files, in KiB, after a tenth
-// of the times and at the end.
+// finishes, one that is cut off and one that is released early. Before that, two engines run side
+// by side, and a child process is refused. Prints the resident memory without files, in KiB, after
+// a tenth of the times and at the end.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// read_bundles: reads the path of a bundle a line, and answers each with a line: "open", or
-// "refused " and why. Nothing is loaded: no engines, no ONNX Runtime.
+// read_bundles: reads paths of bundles, one per line, and answers each with a line: "open", or
+// "refused " and the reason. Loads neither engines nor ONNX Runtime.
 #include <algorithm>
 #include <iostream>
 #include <optional>

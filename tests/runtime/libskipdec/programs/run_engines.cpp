@@ -1,5 +1,5 @@
-// run_engines BUNDLE ROWS TOKENS mapped|copied OUTPUT: one call of every engine of a bundle on
-// fixed inputs; writes what hidden states, caches and logits hold afterwards, byte for byte.
+// run_engines BUNDLE ROWS TOKENS mapped|copied OUTPUT: calls every engine of a bundle once on fixed
+// inputs and writes the resulting hidden states, caches and logits, byte for byte.
 #include <cstdint>
 #include <cstdio>
 #include <exception>

@@ -1,4 +1,4 @@
-// Samples as the records on its standard input say, for test_sampling.py: a line of tokens each.
+// Samples as requested by records on standard input, for test_sampling.py: one line of tokens each.
 //
 // A record is numbers of eight bytes (see `read_params`), token ids, and logits float32
 // [steps, vocab_size].

@@ -1,6 +1,6 @@
-// schedules FILE NUM_LAYERS [POSITIONS]: reads lines "MAX_TOKENS ASKED" and writes what each token
-// of the schedule runs that FILE, a schedule.json, has for it: what generated tokens run, the last
-// index of each layer, and how many tokens of prompts run each layer; or what is wrong.
+// schedules FILE NUM_LAYERS [POSITIONS]: reads lines "MAX_TOKENS ASKED" and resolves them with
+// FILE, a schedule.json. Prints the layers of generated tokens, the last index of each layer, and
+// how many prompt tokens run each layer; or the error.
 #include "schedule/schedules.h"
 
 #include <cstdio>

@@ -1,9 +1,9 @@
-// Runs StopChecker on cases that come on standard input, for comparison with the Python one.
+// Runs StopChecker on cases from standard input, for comparison with Python's.
 //
 //   stop TOKENIZER_JSON
 //
 // A case is a line of JSON: the fields of StopRules, "tokens", "abort" and "fail", which are null,
-// or what to abort or fail with once the tokens are through; "tokenizer": false for none. Answers a
+// or the reason to abort or fail with after the tokens; "tokenizer": false for none. Answers with a
 // line of JSON: "pieces", "text", "finish_reason", "stop_reason", or "error".
 
 #include <exception>

@@ -1,18 +1,18 @@
-// Encodes and decodes what comes on standard input, for comparison with the `tokenizers` package.
+// Encodes and decodes records from standard input, for comparison with the `tokenizers` package.
 //
 //   tokenize TOKENIZER_JSON
 //
-// Reads records: a letter, the number of bytes in decimal, a newline, the bytes. Answers a line
-// each:
+// A record is a letter, the number of bytes in decimal, a newline, and the bytes. Each gets one
+// line:
 //   e TEXT  tokens with special ones, "|", without them, "|", least_tokens
-//   d IDS   (in decimal, a blank between) all text without special tokens, with them, then the
+//   d IDS   (decimal, separated by blanks) the text without special tokens, with them, then the
 //   pieces
-//           of an incremental decoder without and with them: hexadecimal, a blank between
+//           of an incremental decoder without and with them: hexadecimal, separated by blanks
 //   p TEXT  ends of the pieces that are encoded one by one, in bytes
-//   m TEXT  seconds that encoding takes, and the number of tokens
+//   m TEXT  seconds for encoding, and the number of tokens
 //   v       number of tokens
-// The first line is the number of seconds that reading the file took.
-// Where the file or a text is refused, the line is "error ", the status and the message.
+// The first line is the number of seconds for reading the file. If the file or a text is refused,
+// the line is "error ", the status and the message.
 
 #include <chrono>
 #include <cstdint>
@@ -67,7 +67,7 @@ void pieces(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) std::cout << (at = end_of_piece(text, at)) << ' ';
 }
 
-// Bytes encoded in a second, all special tokens left out.
+// Bytes encoded per second, without special tokens.
 void measure(const Tokenizer& tokenizer, const std::string& text) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();

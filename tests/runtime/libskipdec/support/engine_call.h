@@ -1,4 +1,4 @@
-// The memory of one call of a bundle's engines, with fixed inputs.
+// Memory for one call of a bundle's engines, with fixed inputs.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class EngineCall {
     make(Role::kLogits, {rows, model.vocab_size}, sizeof(float));
   }
 
-  // What all roles are bound to; the caches are new for another layer.
+  // Memory bound to all roles; the caches are new for another layer.
   std::vector<BoundTensor> tensors(std::int64_t layer = 0) {
     const std::vector<std::int64_t> cache{rows_, manifest_.model.num_kv_heads, tokens_,
                                           manifest_.kv_width};

@@ -10,7 +10,7 @@
 
 namespace skipdec::runtime {
 
-// As Python's engines/documents.py writes it.
+// Writes a document like Python's engines/sealing.py.
 inline std::string sealed(nlohmann::json document) {
   document["digest"] = std::string(64, '0');
   return fuzzing::sealed(document.dump(2) + "\n");
@@ -34,7 +34,7 @@ inline nlohmann::json hollow_engine(const std::string& name, const char* kind,
           {"step_bytes", 8}};
 }
 
-// Two layers of four heads, each two wide; all files hold their own names.
+// Two layers of four heads, each two wide; each file contains its own name.
 inline nlohmann::json hollow_manifest() {
   using nlohmann::json;
   const json hidden{"B", "S", 8}, cache{"B", 4, "T", 2};
@@ -87,8 +87,8 @@ inline nlohmann::json hollow_manifest() {
           {"source", {{"tuned_schedule", "2x"}}}};
 }
 
-// schedule.json of a model of six layers, but for its digest: own segments {0: all, 1: 0 4 5,
-// 3: 0 5}; the preset "2x" runs 4, 3, 2 of them.
+// schedule.json of a model of six layers, without its digest: own segments {0: all, 1: 0 4 5,
+// 3: 0 5}; the preset "2x" runs 4, 3 and 2 of them.
 inline nlohmann::json hollow_schedule() {
   return nlohmann::json::parse(R"({
     "plan": {"horizon": 4, "num_layers": 6, "prompt": null,
@@ -109,7 +109,7 @@ inline nlohmann::json hollow_schedule() {
                  "num_layers": 6, "table": [6, 3, 3, 2]}})");
 }
 
-// The same, but that all tokens run all layers.
+// The same, with all tokens running all layers.
 inline nlohmann::json full_schedule() {
   nlohmann::json document = hollow_schedule();
   document["plan"] = nlohmann::json::parse(R"({
@@ -121,7 +121,7 @@ inline nlohmann::json full_schedule() {
   return document;
 }
 
-// Of two layers, which all tokens run.
+// The same for two layers, which all tokens run.
 inline nlohmann::json shallow_schedule() {
   return nlohmann::json::parse(R"({
     "plan": {"horizon": null, "num_layers": 2, "prompt": null,

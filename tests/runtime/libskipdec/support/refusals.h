@@ -1,4 +1,4 @@
-// What an Error says.
+// Helpers for error messages.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace skipdec::runtime {
 
-// The words of the Error that ``call`` throws; "" if it throws none.
+// Returns the message of the Error that ``call`` throws; "" if it throws none.
 template <class Call>
 std::string refusal(const Call& call) {
   try {

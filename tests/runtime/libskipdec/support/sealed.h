@@ -1,4 +1,4 @@
-// Documents that hold a digest of themselves, made right again after an attack.
+// Repairs the digests of documents that were mutated.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace skipdec::fuzzing {
 
-// ``text`` with the digest that it should have, if there is a place for one; see sealing/digest.h.
+// Returns ``text`` with its correct digest if it has a place for one; see sealing/digest.h.
 inline std::string sealed(std::string text) {
   const std::string before = "\n  \"digest\": \"";
   constexpr std::size_t kDigits = 64;

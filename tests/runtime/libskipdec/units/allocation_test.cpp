@@ -1,4 +1,4 @@
-// What a step allocates: every operator new of this program counts.
+// Tests that steps do not allocate, by counting every operator new of this program.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

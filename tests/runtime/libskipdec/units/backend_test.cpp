@@ -1,4 +1,4 @@
-// Which bundles no backend runs here, said before ONNX Runtime is looked for.
+// Tests that bundles without a backend are refused before ONNX Runtime is searched for.
 
 #include <gtest/gtest.h>
 

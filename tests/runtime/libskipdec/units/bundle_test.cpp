@@ -1,4 +1,4 @@
-// Bundles on disk: whole ones are opened, what is wrong with others is said.
+// Tests that intact bundles open, and that errors name the fault of others.
 
 #include "bundle/bundle.h"
 
@@ -32,7 +32,7 @@ class BundleOnDisk : public testing::Test {
     return Bundle::open(path().string(), verify);
   }
 
-  // What is said of a bundle that was changed.
+  // Returns the error for a changed bundle.
   void expect_refused(const std::string& expected) const {
     const std::string words = refusal([&] { opened()->await_weights(); });
     EXPECT_EQ(words.rfind(fs::canonical(folder_).string() + "/hollow", 0), 0U) << words;

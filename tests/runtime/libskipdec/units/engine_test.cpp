@@ -48,7 +48,7 @@ class EngineTest : public ::testing::Test {
     return made;
   }
 
-  // Steps until all have ended; the tokens of each request's completions.
+  // Steps until all have ended and returns the tokens of each request's completions.
   std::map<std::int64_t, std::vector<Completion>> run() {
     std::map<std::int64_t, std::vector<Completion>> ended;
     while (engine_->is_busy()) {
@@ -62,7 +62,7 @@ class EngineTest : public ::testing::Test {
     return ended;
   }
 
-  // What a request gives in an engine where nothing else runs.
+  // Returns a request's result in an engine that runs nothing else.
   std::vector<Completion> alone(const Request& asked) {
     make(static_cast<std::int64_t>(asked.params.n), 1 << 22, 2048, false);
     engine_->add(0, asked, 0);
@@ -93,7 +93,7 @@ struct Mix {
 
 class MixedTest : public EngineTest, public ::testing::WithParamInterface<Mix> {};
 
-// Requests that come at any time, some of which are cancelled, with prompts that begin alike.
+// Requests that arrive at random times with shared prompt prefixes; some are cancelled.
 TEST_P(MixedTest, EveryRequestHasTheTokensThatItHasAlone) {
   std::mt19937 chance(7);  // NOLINT(bugprone-random-generator-seed): repeatable
   const auto draw = [&](std::int64_t low, std::int64_t high) {

@@ -1,4 +1,4 @@
-// What parse_json reads, and what it refuses before it costs memory.
+// Tests which texts parse_json accepts, and which it refuses before they cost memory.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What manifest.json may hold, and what of it is refused before anything is made of it.
+// Tests which manifests are accepted, and which are refused before their contents are used.
 
 #include "bundle/manifest.h"
 

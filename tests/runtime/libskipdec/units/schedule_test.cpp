@@ -1,4 +1,4 @@
-// Which layers tokens run, and which schedules are none.
+// Tests which layers tokens run, and which schedules are refused.
 
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST(Schedule, HasOneSetOfLayersForEachNumber) {
   EXPECT_THROW(schedule.layers(5), Error);
 }
 
-// Of three layers, as in schedule.json: segments, the prompt's rule, what is said.
+// A plan of three layers as in schedule.json: segments, the prompt's rule, the message.
 struct Hole {
   const char* segments;
   const char* prompt;

@@ -1,4 +1,4 @@
-// SHA-256, and the digests that documents hold of themselves.
+// Tests SHA-256 and the digests that documents contain of themselves.
 
 #include <gtest/gtest.h>
 

@@ -32,7 +32,7 @@ class SlotsTest : public ::testing::Test {
     }
   }
 
-  // What the last head of a slot's third position holds.
+  // Returns the contents of the last head of a slot's third position.
   float held(std::int64_t layer, std::int64_t slot) const {
     const CacheView all = cache_.first(layer, slot + 1);
     const void* const key = all.key;

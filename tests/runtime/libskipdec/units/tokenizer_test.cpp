@@ -1,5 +1,5 @@
-// Tokenizer's calls on a file of one token a byte; parity with Python is
-// test_tokenizer_parity.py's.
+// Tests Tokenizer with a file of one token per byte; test_tokenizer_parity.py tests parity with
+// Python.
 
 #include "tokenizer/tokenizer.h"
 
@@ -29,7 +29,7 @@ json added(std::int64_t id, const std::string& content, bool special) {
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-// Token i is byte i; then <s>, which is special and goes before every text, <sep> and "he".
+// Token i is byte i; then <s>, which is special and precedes every text, <sep> and "he".
 json document() {
   json vocabulary;
   for (int byte = 0; byte < 256; ++byte)
