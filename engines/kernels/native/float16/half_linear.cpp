@@ -28,8 +28,8 @@ HalfWeights checked_weights(const NodeInfo& node) {
   return weights;
 }
 
-// Threads take parts as they come free, so that one on a busy core delays the others by no more
-// than a part: about 128 KB of weights, or a sixteenth of small ones, in whole tiles.
+// Threads take parts when they become free, so a thread on a busy core delays the others by at most
+// one part: about 128 KB of weights, or a sixteenth of small ones, in complete tiles.
 std::int64_t blocks_of_a_task(const HalfWeights& weights) {
   constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16, kTile = 4;
   const std::int64_t of_bytes = kBytes / (weights.depth * HalfWeights::kBlockColumns * 2);

@@ -1,4 +1,4 @@
-// The operator HalfLinear: y = activation(x · W + bias) + residual, with weights of 16 bits.
+// The operator HalfLinear: y = activation(x · W + bias) + residual, with 16-bit weights.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
-// Products of float32 rows and weights of 16 bits, with float32 sums.
+// Products of float32 rows and 16-bit weights, with float32 sums.
 //
-// Each result is one chain of fused multiply-adds over k = 0 … K - 1 from 0, so its bits depend on
-// nothing but its row and its column: not on the instruction set, the other rows or the threads.
-// NaN and infinity go the way of IEEE 754.
+// Each result is one chain of fused multiply-adds over k = 0 … K - 1 from 0, so its bits depend
+// only on its row and its column, not on the instruction set, the other rows or the threads. NaN
+// and infinity follow IEEE 754.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 
 namespace skipdec {
 
-// Weights [K, N] of a product. All pointers are the caller's.
+// Weights [K, N] of a product. The caller owns all memory.
 struct HalfWeights {
-  static constexpr std::int64_t kBlockColumns = 16;  // that lie together
+  static constexpr std::int64_t kBlockColumns = 16;  // contiguous columns
 
   std::int64_t depth = 0;        // K
   std::int64_t columns = 0;      // N
@@ -26,7 +26,7 @@ struct HalfWeights {
   std::int64_t blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
 };
 
-// Rows of a call. All pointers are the caller's.
+// Rows of a call. The caller owns all memory.
 struct HalfRows {
   std::int64_t count = 0;           // M
   const float* values = nullptr;    // [M, K]
@@ -35,22 +35,23 @@ struct HalfRows {
   float* result = nullptr;          // [M, N]
 };
 
-// How one instruction set does it. Calls on disjoint ranges may run at the same time.
+// Kernels of one instruction set. Calls on disjoint ranges may run concurrently.
 struct HalfKernels {
   using Multiply = void (*)(const HalfWeights&, const HalfRows&, std::int64_t begin,
                             std::int64_t end) noexcept;
 
-  // Rows are multiplied in panels, as many as registers have room for; one row needs no packing.
+  // Rows are multiplied in panels of as many as fit into registers; a single row needs no packing.
   std::int64_t (*panels)(std::int64_t rows);
   std::size_t (*packed_floats)(std::int64_t rows, std::int64_t depth);
-  // Pack the rows of panels begin … end - 1.
+  // Packs the rows of panels begin … end - 1.
   void (*pack)(const HalfWeights&, const HalfRows&, std::int64_t begin, std::int64_t end) noexcept;
-  // Make all rows of the result, in blocks begin … end - 1 of 16 columns, when all are packed.
+  // Computes all rows of the result in blocks begin … end - 1 of 16 columns, after all rows are
+  // packed.
   Multiply multiply_float16;
   Multiply multiply_bfloat16;
 };
 
-// The kernels of ``set``, or of the next plainer one that has some.
+// Returns the kernels of ``set``, or of the next simpler set that has some.
 const HalfKernels& half_kernels(InstructionSet set);
 
 }  // namespace skipdec

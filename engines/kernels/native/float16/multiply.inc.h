@@ -1,8 +1,8 @@
-// Sums of packed rows and weights, held in registers, with the Vector of the including file.
+// Computes sums of packed rows and weights in registers, with the Vector of the including file.
 //
-// That file says
-//   kPanelRows                          // whose sums fit into registers
-//   constexpr int blocks_at_once(int rows)  // of columns, so that sums enough are under way
+// That file defines
+//   kPanelRows                          // rows whose sums fit into registers
+//   constexpr int blocks_at_once(int rows)  // blocks of columns for enough independent sums
 #pragma once
 
 #include "simd/finish.inc.h"
@@ -17,7 +17,7 @@ inline std::int64_t first_row(std::int64_t rows, std::int64_t panel) {
   return panel * rows / panels_of(rows);
 }
 
-// A panel lies [K, its rows]; the last store of 16 lanes reaches beyond it.
+// A panel is stored as [K, its rows]; the last store of 16 lanes writes beyond it.
 inline float* packed_panel(const HalfRows& rows, std::int64_t depth, std::int64_t panel) {
   return rows.packed + first_row(rows.count, panel) * depth + panel * Vector::kLanes;
 }
@@ -48,7 +48,7 @@ void pack(const HalfWeights& weights, const HalfRows& rows, std::int64_t begin,
   }
 }
 
-// ``packed``: [K, kRows], those from ``row`` on.
+// ``packed`` is [K, kRows], starting at ``row``.
 template <class Element, int kRows, int kBlocks>
 inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, const float* packed,
                           std::int64_t row, std::int64_t block) {
@@ -100,7 +100,8 @@ void multiply(const HalfWeights& weights, const HalfRows& rows, std::int64_t beg
               std::int64_t end) noexcept {
   static constexpr auto kByRows = by_rows<Element>(std::make_integer_sequence<int, kPanelRows>{});
   const std::int64_t panels = panels_of(rows.count);
-  // All panels of some columns before the next: weights come from memory once, then from the cache.
+  // Runs all panels of some columns before the next ones, so weights come from memory once, then
+  // from the cache.
   const std::int64_t step = panels == 1 ? end - begin : blocks_at_once(kPanelRows);
   for (std::int64_t block = begin; block < end; block += step) {
     for (std::int64_t panel = 0; panel < panels; ++panel) {

@@ -1,4 +1,4 @@
-// The kernels that each source file of this folder makes for its instruction set.
+// Tables of kernels, one per instruction set and source file of this folder.
 #pragma once
 
 #include "float16/half_product.h"

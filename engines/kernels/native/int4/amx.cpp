@@ -1,7 +1,7 @@
-// Products on AMX: an instruction multiplies 16 rows by 16 columns, 64 inputs deep.
+// Products on AMX: one instruction multiplies 16 rows by 16 columns, 64 inputs deep.
 //
 // Sums of a block leave the tiles to be scaled and added as floats, which takes longer than the
-// products: so codes of weights are unpacked for 64 rows, whose sums stay in the first cache.
+// products. Codes of weights are therefore unpacked for 64 rows, whose sums stay in the L1 cache.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kGroup = 16;             // rows of a tile
 constexpr int kGroupsTogether = 4;     // each with a tile for its sums
-constexpr std::int64_t kAhead = 3072;  // bytes of weights that are fetched ahead
+constexpr std::int64_t kAhead = 3072;  // prefetch distance of weights in bytes
 
 }  // namespace
 }  // namespace skipdec
@@ -49,10 +49,10 @@ namespace skipdec {
 namespace {
 
 struct alignas(64) Weights {
-  std::int8_t bytes[1024];  // [16, 16, 4]: of 64 inputs, 4 of a column together
+  std::int8_t bytes[1024];  // [16, 16, 4]: 64 inputs, 4 of a column contiguous
 
-  // ``units`` of 32 inputs; where there is one, the tile's other half stays zero, so that it does
-  // not matter what codes of rows meet it.
+  // Unpacks ``units`` of 32 inputs. With one unit, the tile's other half stays zero, so the codes
+  // of rows that it meets do not matter.
   void unpack(const std::uint8_t* from, std::int64_t units) {
     const __m512i low = _mm512_set1_epi8(15), zero_code = _mm512_set1_epi8(kZeroCode);
     for (std::int64_t at = 0; at < units * kUnitBytes; at += 64) {
@@ -70,7 +70,7 @@ struct alignas(64) Sums {
   std::int32_t lanes[kGroup][kPanelColumns];
 };
 
-// Up to 64 rows, in groups begin … end - 1, and a panel.
+// Multiplies up to 64 rows, in groups begin … end - 1, with a panel.
 class TileProduct {
  public:
   TileProduct(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
@@ -96,13 +96,13 @@ class TileProduct {
   }
 
  private:
-  // Where what belongs to ``block`` of ``group`` begins, in blocks of a row.
+  // Returns the start of the data of ``block`` of ``group``, in blocks of a row.
   std::int64_t place(std::int64_t group, std::int64_t block) const {
     return group * kGroup * weights_.blocks + block * rows_.rows_of(group);
   }
 
-  // Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 codes: 64 bytes of 16 rows, which may be those
-  // of other rows beyond a block of 32 or a group's end.
+  // Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 codes: 64 bytes of 16 rows, which may belong
+  // to other rows beyond a block of 32 or the end of a group.
   void multiply_block(Tiles& tiles, const std::uint8_t* packed, std::int64_t block) {
     const std::int64_t size = weights_.block_size;
     const std::int64_t units = std::min<std::int64_t>(2, size / kUnitDepth);

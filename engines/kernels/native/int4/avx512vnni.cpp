@@ -52,7 +52,7 @@ struct Sums {
   Vector as_floats() const { return {_mm512_cvtepi32_ps(lanes)}; }
 };
 
-// Row after row for each four inputs: sums of one row wait for each other, those of rows don't.
+// Processes each four inputs row after row, because sums of one row depend on each other.
 template <int kRows>
 inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes& codes,
                                                     const std::int8_t* rows, std::int64_t stride) {

@@ -13,7 +13,7 @@ bool has_shape(const Tensor& tensor, std::array<std::int64_t, 4> dims, std::size
   return tensor.rank == rank && std::equal(dims.begin(), dims.begin() + rank, tensor.dims.begin());
 }
 
-// Whether codes and scales beyond the last column are those of 0: other packings have none there.
+// True if codes and scales beyond the last column are those of 0, which other packings lack.
 bool is_packed(const BlockWeights& weights) {
   constexpr std::uint8_t kTwoZeros = kZeroCode << 4 | kZeroCode;
   const std::int64_t panel = weights.panels() - 1, first = weights.columns - panel * kPanelColumns;
@@ -29,14 +29,14 @@ bool is_packed(const BlockWeights& weights) {
   return true;
 }
 
-// About 10 µs of work, so that one row or a few short ones need no second thread.
+// About 10 µs of work, so that one row or a few short ones use one thread.
 std::int64_t groups_of_a_task(const BlockRows& rows) {
   constexpr std::int64_t kElements = 32768;
   return std::max<std::int64_t>(1, kElements / (rows.depth * rows.group));
 }
 
-// Threads take parts as they come free, so that one on a busy core delays the others by no more
-// than a part: about 128 KB of weights, or a sixteenth of small ones.
+// Threads take parts when they become free, so a thread on a busy core delays the others by at most
+// one part: about 128 KB of weights, or a sixteenth of small ones.
 std::int64_t panels_of_a_task(const BlockWeights& weights) {
   constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16;
   const std::int64_t of_bytes = kBytes / (weights.padded_depth() * kPanelColumns / 2);

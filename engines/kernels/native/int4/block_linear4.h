@@ -1,4 +1,4 @@
-// skipdec::BlockLinear4: a linear layer with int4 weights in blocks, which quantises its rows
+// skipdec::BlockLinear4: a linear layer with blocks of int4 weights that quantises its input rows
 // itself.
 #pragma once
 
@@ -26,11 +26,11 @@ class BlockLinear4 {
   static constexpr std::array<Operand, 1> kOutputs{{{abi::ElementType::kFloat}}};
   static constexpr int kInplaceInput = 4;
 
-  // Throws OperatorError if attributes and initialisers disagree or are not those of packed
+  // Throws OperatorError if attributes and initialisers are inconsistent or not those of packed
   // weights.
   explicit BlockLinear4(const NodeInfo& node);
 
-  // Throws OperatorError if x or residual don't fit.
+  // Throws OperatorError if x or residual have the wrong shape.
   void compute(const CallContext& call) const;
 
  private:

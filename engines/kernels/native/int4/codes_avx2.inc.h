@@ -1,4 +1,4 @@
-// Codes of weights, two a byte, unpacked into AVX2 registers. Needs simd/bytes_avx2.inc.h.
+// Codes of weights, two per byte, unpacked into AVX2 registers. Needs simd/bytes_avx2.inc.h.
 #pragma once
 
 namespace skipdec {

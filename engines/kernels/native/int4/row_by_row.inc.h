@@ -1,4 +1,4 @@
-// A unit's products where each row's sums are made at once: Sums::add(codes, row).
+// Products of a unit where each row's sums are computed together: Sums::add(codes, row).
 #pragma once
 
 namespace skipdec {

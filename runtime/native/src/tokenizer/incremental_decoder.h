@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "tokenizer/tokenizer.h"
 #include "tokenizer/text/utf8.h"
+#include "tokenizer/tokenizer.h"
 
 namespace skipdec::runtime {
 

@@ -9,8 +9,8 @@
 #include "errors.h"
 #include "tokenizer/file/parts.h"
 #include "tokenizer/text/pieces.h"
-#include "tokenizer/token_bytes.h"
 #include "tokenizer/text/utf8.h"
+#include "tokenizer/token_bytes.h"
 
 namespace skipdec::runtime {
 namespace {

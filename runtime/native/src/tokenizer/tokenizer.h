@@ -31,7 +31,7 @@ class Tokenizer {
   // The tokens that the model reads for `prompt`, the template's included.
   std::vector<std::int64_t> encode_prompt(std::string_view prompt) const;
 
-  // How many tokens `text` has in any case, from its length alone; 0 if nothing is known.
+  // Returns a lower bound on the number of tokens of `text` from its length alone; 0 if unknown.
   std::int64_t least_tokens(std::string_view text) const;
 
   // UTF-8; U+FFFD for what is none. Ids that are no token are left out.
@@ -41,7 +41,7 @@ class Tokenizer {
   // The text of one token alone, also a special one.
   std::string token_text(std::int64_t token_id) const;
 
-  // Whether ``skip_special_tokens`` leaves this token out.
+  // True if ``skip_special_tokens`` omits this token.
   bool is_special(std::int64_t token_id) const;
 
   // Returns the bytes of a token, valid as long as this object; "" if it is not a token.

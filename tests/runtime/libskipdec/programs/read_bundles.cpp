@@ -7,8 +7,8 @@
 
 #include "bundle/bundle.h"
 #include "errors.h"
-#include "tokenizer/tokenizer.h"
 #include "tokenizer/file/unsupported.h"
+#include "tokenizer/tokenizer.h"
 
 namespace {
 

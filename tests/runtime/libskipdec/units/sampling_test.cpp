@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "errors.h"
+#include "json/shown.h"
 #include "tokens/philox.h"
 #include "tokens/sampler.h"
-#include "json/shown.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "errors.h"
-#include "tokenizer/text/byte_alphabet.h"
-#include "tokenizer/incremental_decoder.h"
 #include "tokenizer/file/unsupported.h"
+#include "tokenizer/incremental_decoder.h"
+#include "tokenizer/text/byte_alphabet.h"
 
 namespace skipdec::runtime {
 namespace {
