@@ -1,9 +1,10 @@
-"""Generator: text from a bundle, at any exit schedule."""
+"""Generator: generates text with a bundle, at any exit schedule."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -16,16 +17,16 @@ from .kv.pool import KVMemory
 from .kv.prefix_sharing import PrefixSharing
 from .requests.prompts import Prompts
 from .requests.request import Request, make_requests
-from .requests.runner import BatchRunner, GeneratorConfig
 from .requests.scoring import make_score_requests
-from .requests.step import gather_outputs
 from .schedule import ExitSchedule
 from .schedule.resolved import bundle_schedule
 from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import UntunedWarning
-from .scheduling.engine import Engine
-from .scheduling.parts import EngineConfig
-from .scheduling.source import EngineSource
+from .scheduling.call import Call
+from .scheduling.config import RunningBatchConfig
+from .scheduling.loaded_bundle import GeneratorConfig, LoadedBundle
+from .scheduling.running_batch import RunningBatch, open_running_batch
+from .scheduling.scorer import Scorer
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
@@ -42,13 +43,14 @@ class Generator:
     ...     outputs = generator.generate(["The capital of France is"], SamplingParams(max_tokens=8))
     ...     print(outputs[0].outputs[0].text)
 
-    Any thread may call. One call runs at a time, and those of other threads wait for it in order of
-    arrival, for an open ``stream`` until its end; a second call within a thread's own stream is
-    refused. An `engine` runs the requests of many clients together.
-    Results don't depend on what else is in the batch but for rounding (int8: not at all).
-    Only the process that opened it can use it: a forked child opens one of its own.
+    Any thread may call it. One call runs at a time; calls of other threads wait in order of
+    arrival, also for the end of an open ``stream``. A second call within a thread's own stream is
+    refused. A `running_batch` runs the requests of many clients together. Results don't depend on
+    what else is in the batch, up to rounding (with int8: not at all). Only the process that opened
+    a generator can use it; a forked child must open its own.
 
-    ``kernels`` names what runs its engines, e.g. ``skipdec avx512vnni`` or ``onnxruntime``.
+    ``kernels`` names the kernels that run its engines, e.g. ``skipdec avx512vnni`` or
+    ``onnxruntime``.
     """
 
     def __init__(
@@ -85,9 +87,10 @@ class Generator:
             )
             template = None if raw_prompts else bundle.manifest.prompt_template
             self.tokenizer = Tokenizer.of(bundle, template)
-            self._runner = BatchRunner(bundle, backend, config, self.tokenizer)
-            self._engines = self._runner.engines
-            self._source = EngineSource(self._runner, self.model, self.tokenizer, self._schedules)
+            self._loaded = LoadedBundle.load(
+                bundle, backend, config, self.tokenizer, self._schedules
+            )
+            self._engines = self._loaded.engines
             on_failure.pop_all()
 
     @classmethod
@@ -149,23 +152,23 @@ class Generator:
     def close(self) -> None:
         """Free engines and caches; later calls raise ClosedError. Idempotent, from any thread.
 
-        A call that is going on is ended: close waits for the step that runs, if one does, then
-        frees; the call, or a stream that is open, raises ClosedError at its next step. Within a
-        step (in a signal handler) it can't wait, so the step's end frees. In a forked child
-        nothing is done: all of it is the parent's.
+        It waits for a running step, then frees the memory; a running call or an open stream raises
+        ClosedError at its next step. Within a step (in a signal handler) it cannot wait, so the
+        memory is freed when the step ends. In a forked child it does nothing, since the memory is
+        the parent's.
         """
         self._engines.close()
 
     @property
     def device(self) -> Device | None:
-        """The device that engines run on; None for the CPU."""
+        """The device that the engines run on; None for the CPU."""
         return self._engines.device
 
     @property
     def prompt_template(self) -> str | None:
-        """What text prompts are put into, e.g. ``"{prompt}\\nTL;DR:"``; None: they stand alone.
+        """The template around text prompts, e.g. ``"{prompt}\\nTL;DR:"``, or None.
 
-        The bundle's, which is that of the model's tuning, unless ``raw_prompts`` was given.
+        It is the bundle's, with which the model was tuned, unless ``raw_prompts`` was given.
         """
         return None if self.tokenizer is None else self.tokenizer.prompt_template
 
@@ -179,9 +182,9 @@ class Generator:
     ) -> None:
         """Run calls of these sizes, so that later ones find memory, kernels and graphs ready.
 
-        On a device each layer plan is captured as a graph, which later calls replay if their
-        caches lie at the same addresses: calls of as many rows in the same KV bucket (TensorRT), or
-        of like lengths. An engine's caches are others. Raises what ``generate`` raises.
+        On a device each layer plan is captured as a graph, which later calls replay if their caches
+        have the same addresses: calls with as many rows in the same KV bucket (TensorRT), or of
+        similar lengths. Raises what ``generate`` raises.
         """
         params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
         for batch_size in batch_sizes:
@@ -193,12 +196,12 @@ class Generator:
 
     @property
     def schedules(self) -> ScheduleResolver:
-        """What resolves the schedules of its calls."""
+        """The resolver of its calls' schedules."""
         return self._schedules
 
     @property
     def kv_memory(self) -> KVMemory:
-        """KV-cache memory of the last call: planned against actual."""
+        """The KV-cache memory of the last call: planned against actual."""
         return self._engines.kv_memory
 
     def resolve_schedule(
@@ -206,18 +209,18 @@ class Generator:
     ) -> ExitSchedule:
         """Return the schedule that a request of a call with ``schedule`` runs.
 
-        ``max_tokens``: the request's own (of a score, the continuation's tokens), the horizon of a
-        preset that names none where the bundle's own schedule has none to lend. Requests of
-        different horizons run in different batches; ``2x:horizon=64`` lets them share one.
+        ``max_tokens`` is the request's own, or for a score the number of the continuation's tokens.
+        It is the horizon of a preset that names none, if the bundle's own schedule has no horizon
+        either.
 
-        Raises ScheduleError for a text that is none, and for a schedule of another depth.
+        Raises ScheduleError for an invalid text, and for a schedule of another depth.
         """
         return self._schedules.resolve(schedule, max_tokens)
 
     def resolve_schedules(
         self, requests: Sequence[Request], schedule: str | ExitSchedule | None = None
     ) -> list[ExitSchedule]:
-        """Return what each request of a call with ``schedule`` runs: `resolve_schedule` for all."""
+        """Return the schedule of each request of a call, as `resolve_schedule` does for one."""
         return self._schedules.resolve_all(schedule, [request.max_tokens for request in requests])
 
     def generate(
@@ -232,13 +235,13 @@ class Generator:
         """Continue each prompt and return results in input order.
 
         A prompt is a text, token ids (an array or tensor of them, too) or one of vLLM's mappings,
-        ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``. A text stands in ``prompt_template``,
-        token ids are read as they are; the results have both, ``prompt`` as it was given and
-        ``prompt_token_ids`` as they were read.
+        ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``. A text is put into
+        ``prompt_template``; token ids are read as they are. The results have ``prompt`` as it was
+        given and ``prompt_token_ids`` as they were read.
 
-        ``sampling_params``: one for all prompts, or one each. ``cancelled`` is asked between
-        steps; once true, what is unfinished ends with finish_reason "abort". ``on_progress``
-        gets the deltas of each step.
+        ``sampling_params``: one for all prompts, or one each. ``cancelled`` is called between
+        steps; once it returns true, unfinished texts end with finish_reason "abort".
+        ``on_progress`` receives the deltas of each step.
 
         Raises UsageError, ScheduleError or CapacityError before any work.
         """
@@ -254,7 +257,7 @@ class Generator:
         prompts: Prompts,
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
     ) -> list[Request]:
-        """Tokenize and check what ``generate`` takes, and run nothing."""
+        """Tokenize and check the arguments of ``generate``, and run nothing."""
         return make_requests(prompts, sampling_params, self.model, self.tokenizer)
 
     def generate_requests(
@@ -265,12 +268,11 @@ class Generator:
         cancelled: Callable[[], bool] = _never,
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
-        """``generate`` of requests that were made before, each with an ``index`` of its own.
+        """Run requests that were made before, each with an ``index`` of its own.
 
-        ``schedules``: one a request, see `resolve_schedules`.
+        ``schedules`` has one for each request, see `resolve_schedules`; otherwise as `generate`.
         """
-        steps = self._source.steps(requests, schedules, cancelled)
-        return gather_outputs(requests, schedules, steps, on_progress)
+        return Call(self._loaded, requests, schedules).run(cancelled, on_progress)
 
     def stream(
         self,
@@ -280,10 +282,10 @@ class Generator:
         schedule: str | ExitSchedule | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
-        """Like ``generate``, yielding each token as it comes, text cut at whole characters.
+        """Yield each token as it comes, in deltas of whole characters; otherwise as ``generate``.
 
-        Arguments are checked at the call, not at the first delta. Closing the iterator stops
-        the work.
+        Arguments are checked at the call, not at the first delta. Closing the iterator stops the
+        work.
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
@@ -297,11 +299,45 @@ class Generator:
         *,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
-        """``stream`` of requests that were made before, as `generate_requests` takes them."""
-        steps = self._source.steps(requests, schedules, cancelled)
-        return (delta for step in steps for delta in step.deltas)
+        """Stream requests that were made before, as `generate_requests` takes them."""
+        steps = Call(self._loaded, requests, schedules).steps(cancelled)
+        return (delta for deltas, _ in steps for delta in deltas)
 
     @contextmanager
+    def running_batch(
+        self,
+        *,
+        max_prefill_tokens: int | None = None,
+        max_model_len: int | None = None,
+        admission: str | None = None,
+        prefix_cache: bool | PrefixSharing = "shared",
+    ) -> Iterator[RunningBatch]:
+        """Hold this generator for requests that come at any time and run together.
+
+        Up to ``max_batch_size`` rows run at once; see `RunningBatch`.
+
+        ``max_prefill_tokens`` bounds one call for prompts, None for 2,048; with a smaller number
+        running texts wait less. ``max_model_len`` bounds the positions of a request, prompt and
+        text, None for as many as the bundle holds. On a device each slot has memory for that many,
+        and TensorRT runs the engines of the smallest KV bucket that holds them. ``admission`` is
+        ``fcfs``, the default on a CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device.
+
+        ``prefix_cache``: on a CPU, keep the keys and values of prompts' beginnings in up to a
+        quarter of the KV memory, so that a prompt which begins like an earlier one runs only its
+        rest. The texts stay the same. With "shared" all clients share them; with "client" a prompt
+        uses only those of the same ``client`` (`RunningBatch.add`), since others could learn from
+        the time to a first token what was sent before; "off" keeps nothing. True and False mean
+        "shared" and "off".
+
+        Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
+        SkipDecError inside another running batch or this thread's open stream.
+        """
+        config = RunningBatchConfig(admission=admission, prefixes=cast(PrefixSharing, prefix_cache))
+        if max_prefill_tokens is not None:
+            config = config.updated(max_prefill_tokens=max_prefill_tokens)
+        with open_running_batch(self._loaded, config, max_model_len=max_model_len) as batch:
+            yield batch
+
     def engine(
         self,
         *,
@@ -309,30 +345,20 @@ class Generator:
         max_model_len: int | None = None,
         admission: str | None = None,
         prefix_cache: bool | PrefixSharing = "shared",
-    ) -> Iterator[Engine]:
-        """Hold this generator for requests that come at any time and run together; see `Engine`.
-
-        ``max_prefill_tokens``: of one call for prompts, None for 2,048; a smaller number lets the
-        texts that run go on sooner. ``max_model_len``: positions of a request, prompt and text,
-        None for as many as the bundle holds; on a device each slot has memory for as many, and of
-        TensorRT's engines those of the smallest KV bucket that holds them run. ``admission``:
-        ``fcfs``, the default on a CPU, or ``gang:min_free=2,hold_ms=8``, that on a device. Up to
-        ``max_batch_size`` rows run at once. ``prefix_cache``: on a CPU, keep what prompts'
-        beginnings make, in up to a quarter of the KV memory, so that prompts that begin like one
-        before run the rest only; the texts are the same. "shared": whoever sent that one; "client":
-        only if it was of the same ``client`` (`Engine.add`), who else could tell from the time of a
-        first token what others sent; "off": keep nothing. True and False are "shared" and "off".
-
-        Other calls are refused while it is open.
-
-        Raises UsageError for a value that is not allowed, SkipDecError inside
-        another engine or this thread's open stream.
-        """
-        config = EngineConfig(admission=admission, prefixes=cast(PrefixSharing, prefix_cache))
-        if max_prefill_tokens is not None:
-            config = config.updated(max_prefill_tokens=max_prefill_tokens)
-        with self._source.engine(config, max_model_len=max_model_len) as engine:
-            yield engine
+    ) -> AbstractContextManager[RunningBatch]:
+        """Call `running_batch`, the new name of this method; the next release removes this one."""
+        warnings.warn(
+            "Generator.engine() is now Generator.running_batch(); the old name goes with the next "
+            "release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.running_batch(
+            max_prefill_tokens=max_prefill_tokens,
+            max_model_len=max_model_len,
+            admission=admission,
+            prefix_cache=prefix_cache,
+        )
 
     def score(
         self,
@@ -341,15 +367,15 @@ class Generator:
         *,
         schedule: str | ExitSchedule | None = None,
     ) -> list[ScoreOutput]:
-        """Log-probabilities of given continuations, each at the depth that generating it has.
+        """Return log-probabilities of given continuations, each at the depth of generating it.
 
-        Equal to feeding the tokens one by one, in one pass: each layer runs on the prefix of
-        tokens that are active in it.
+        They equal those of feeding the tokens one by one, but take one pass: each layer runs on the
+        prefix of tokens that are active in it.
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
         lengths = [len(request.token_ids) for request in requests]
         schedules = self._schedules.resolve_all(schedule, lengths)
-        return self._runner.score(requests, schedules)
+        return Scorer(self._loaded).score_all(requests, schedules)
 
 
-OpenGenerator = Callable[[Path], Generator]  # how a long call opens a bundle, with its options
+OpenGenerator = Callable[[Path], Generator]  # opens a bundle with the options of a long call

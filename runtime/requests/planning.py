@@ -1,4 +1,4 @@
-"""What may run at once: rows, KV memory, and what the engines were built for."""
+"""BatchLimits: the rows, KV memory and lengths that the engines of a bundle take at once."""
 
 from __future__ import annotations
 
@@ -12,25 +12,18 @@ from ..kv.reservation import capacity_class, row_class
 from ..stitching.slot_limits import SlotLimits
 from .request import Request
 
-# Enough rows for matrix products to run at full speed; more would only cost activation memory.
+# Enough tokens for matrix products to run at full speed; more would only cost activation memory.
 MAX_PREFILL_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class Row:
-    """One completion to be made: a request and which of its ``n`` completions this is."""
-
-    request: Request
-    output_index: int
-
-
-@dataclass(frozen=True)
 class BatchLimits:
-    """What a batch must fit into.
+    """Limits of every batch of a bundle.
 
-    ``max_prefill_rows`` and, of each, ``max_prompt_tokens`` bound one call for prompts; None: no
-    bound but the model's. ``kv_buckets``: static capacities of the engines, ascending; none where
-    they take any. ``pads_rows``: steps run on 1, 2, 4, ... rows, up to ``max_batch_size``.
+    One call for prompts has at most ``max_prefill_rows`` of up to ``max_prompt_tokens`` each, None
+    where only the model bounds them. ``kv_buckets`` are the static capacities of the engines,
+    ascending, or empty where they take any capacity. With ``pads_rows`` steps run on 1, 2, 4, …
+    rows, up to ``max_batch_size``.
     """
 
     max_batch_size: int
@@ -42,7 +35,7 @@ class BatchLimits:
 
     @classmethod
     def of(cls, manifest: Manifest, *, max_batch_size: int, kv_bytes: int, on_device: bool) -> Self:
-        """The limits of a bundle's engines; those that TensorRT compiled have some of their own.
+        """Return the limits of a bundle's engines; TensorRT's were built for limits of their own.
 
         Raises UsageError if ``max_batch_size`` is more rows than the engines were built for.
         """
@@ -65,7 +58,7 @@ class BatchLimits:
         )
 
     def check_prompt(self, subject: str, num_tokens: int) -> Iterator[str]:
-        """Say what is wrong with a prompt of ``num_tokens``, if anything."""
+        """Yield a problem if a prompt of ``num_tokens`` is too long for the engines."""
         if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
             yield (
                 f"{subject} has {num_tokens} tokens; the engines were built for prompts of up to "
@@ -73,14 +66,14 @@ class BatchLimits:
             )
 
     def kv_bucket(self, positions: int) -> int | None:
-        """The smallest static capacity that holds ``positions``; None where there are none."""
+        """Return the smallest static capacity that holds ``positions``, or None without any."""
         return next((bucket for bucket in self.kv_buckets if bucket >= positions), None)
 
     def slot_limits(self, max_model_len: int | None, longest: int) -> SlotLimits:
-        """The limits of a running batch whose rows have up to ``max_model_len`` positions.
+        """Return the limits of a running batch whose rows have up to ``max_model_len`` positions.
 
-        None: as many as there can be, at most ``longest``, the bundle's own. Raises UsageError for
-        more than that.
+        None allows as many as the engines hold, at most ``longest``, the bundle's own number.
+        Raises UsageError for more than that.
         """
         most = self._most_positions(longest)
         positions = most if max_model_len is None else max_model_len
@@ -91,10 +84,10 @@ class BatchLimits:
         return self._slot_limits(self.max_batch_size, positions, positions)
 
     def call_limits(self, requests: Sequence[Request], longest: int) -> SlotLimits:
-        """The limits of a running batch of ``requests``, all of which are known.
+        """Return the limits of a batch that runs ``requests`` and no others.
 
-        Capacities are of few sizes, so that calls of like lengths are bound to the same ones.
-        Requests that are longer than any are refused by the engine.
+        Capacities come in few sizes, so that calls of similar lengths reuse the same bindings. The
+        running batch refuses requests that are too long for any capacity.
         """
         rows = max(1, min(self.max_batch_size, sum(one.params.n for one in requests)))
         lengths = (len(one.prompt_token_ids) + one.max_tokens for one in requests)
@@ -105,19 +98,20 @@ class BatchLimits:
 
     @property
     def call_admission(self) -> str:
-        """When requests of a call, whose tokens nobody awaits, take the places of those that ended.
+        """The admission rule of a call, whose texts nobody reads token by token.
 
-        Two prompts share what reading the weights costs, and stand at like depths: 2 to 7 % faster
-        than one by one on texts of like length, as fast on others. On a device a quarter of the
-        rows together, or fewer after a while: in a simulation of one 9 to 14 % more short texts a
-        second than one by one, 7 % fewer of long ones; against static batches 4 % and 60 % more.
+        On a CPU two requests start together: their prompts share one read of the weights and run
+        at similar depths, which makes texts of similar length 2 to 7 % faster than one by one, and
+        others no slower. On a device a quarter of the rows start together, or fewer after 50 ms: in
+        a simulation that gave 9 to 14 % more short texts per second than one by one and 7 % fewer
+        long ones; against static batches, 4 % and 60 % more.
         """
         if not self.pads_rows:
             return "gang:min_free=2,hold_ms=1000000"
         return f"gang:min_free={max(2, self.max_batch_size // 4)},hold_ms=50"
 
     def _most_positions(self, longest: int) -> int:
-        """Of a row: the last token is never fed back, so a cache holds one less."""
+        """Return the positions of the longest row; its cache holds one less than its tokens."""
         return min(longest, self.kv_buckets[-1] + 1) if self.kv_buckets else longest
 
     def _slot_limits(self, rows: int, positions: int, capacity: int) -> SlotLimits:
@@ -133,7 +127,7 @@ class BatchLimits:
         )
 
     def padded_rows(self, rows: int) -> int:
-        """Rows that a step of ``rows`` rows runs on: 1, 2, 4, … on a device.
+        """Return the number of rows that a step of ``rows`` rows runs on: 1, 2, 4, … on a device.
 
         >>> [BatchLimits(6, 6, 1, pads_rows=True).padded_rows(rows) for rows in (2, 3, 5)]
         [2, 4, 6]

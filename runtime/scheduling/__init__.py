@@ -1,1 +1,1 @@
-"""Continuous batching: which request runs when, at its own position, depth and schedule."""
+"""Continuous batching: each request runs at its own position, depth and schedule."""

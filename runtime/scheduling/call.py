@@ -1,4 +1,4 @@
-"""Requests that are all known: a call of `Generator.generate`, in an engine of its own."""
+"""Call: requests that are all known, run to their ends in a batch of their own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from time import perf_counter
 
 from ...engines.errors import CapacityError
 from ..requests.request import Request
-from ..requests.step import Step
+from ..requests.results import request_output
 from ..schedule import ExitSchedule
-from ..tokens.outputs import CompletionOutput
-from .engine import Engine
+from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
+from .config import RunningBatchConfig
+from .loaded_bundle import LoadedBundle
+from .running_batch import RunningBatch
+from .running_request import RunningRequest
 
-_FORESIGHT = 3  # times the slots: rows that the engine knows of, to find prompts of like length
+_LOOKAHEAD = 3  # rows that the batch knows of, per slot, to find prompts of similar length
+
+_Step = tuple[list[StreamDelta], list[RunningRequest]]
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Completions of one request that run from one prompt."""
+    """Completions of a request, by their indices, that run side by side from one prompt."""
 
     request: Request
     schedule: ExitSchedule
@@ -27,87 +32,117 @@ class _Part:
 
 
 class Call:
-    """All completions of ``requests`` in ``engine``, request i at ``schedules[i]``.
+    """All completions of ``requests``, request i at ``schedules[i]``.
 
-    Longest first: prompts of like length share a call, and what takes longest does not come last.
-    A request whose n completions don't fit side by side runs in parts, each from its own prompt.
+    The longest requests run first, so that prompts of similar length share a call and the longest
+    text does not come last. A request whose n completions don't fit side by side runs in parts,
+    each from its own prompt.
 
     Raises CapacityError, with the numbers, if one completion alone does not fit.
     """
 
     def __init__(
-        self, engine: Engine, requests: Sequence[Request], schedules: Sequence[ExitSchedule]
+        self, loaded: LoadedBundle, requests: Sequence[Request], schedules: Sequence[ExitSchedule]
     ) -> None:
-        self._engine = engine
+        """Check that all requests can run; nothing runs before `run` or `steps`."""
+        self._requests = requests
+        self._schedules = schedules
+        self._engines = loaded.engines
+        self._slots = loaded.call_slots(requests)
+        config = RunningBatchConfig(
+            fills_first=True, failures="raise", admission=loaded.limits.call_admission
+        )
+        self._batch = RunningBatch(loaded, self._slots, config)
         self._start = perf_counter()
         parts = [
             part
             for request, schedule in zip(requests, schedules, strict=True)
-            for part in self._cut(request, schedule)
+            for part in self._parts(request, schedule)
         ]
-        self._to_come = deque(
+        self._waiting = deque(
             sorted(
                 parts,
                 key=lambda part: (-len(part.request.prompt_token_ids), -part.request.max_tokens),
             )
         )
-        self._inside: dict[int, _Part] = {}  # in the engine, by number
+        self._running: dict[int, int] = {}  # number in the batch -> rows
 
-    def steps(self, cancelled: Callable[[], bool]) -> Iterator[Step]:
-        """Run until all have ended, a step as it is asked for.
+    def run(
+        self,
+        cancelled: Callable[[], bool],
+        on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Run all requests and return their results in order; see `steps`.
 
-        ``cancelled`` is asked between steps; once true, unfinished completions end with "abort".
-        Raises what an engine or a sampler raises.
+        ``on_progress`` receives the deltas of each step.
         """
-        while self._inside or self._to_come:
-            if cancelled():
-                yield from self._aborted()
-                return
-            self._feed()
-            deltas = self._engine.step()
-            has_ended = any(delta.finish_reason is not None for delta in deltas)
-            yield Step(deltas, self._take_ended() if has_ended else [])
+        completions: dict[int, list[CompletionOutput]] = {}
+        for deltas, ended in self.steps(cancelled):
+            for part in ended:
+                done = completions.setdefault(part.request.index, [])
+                done += [row.output() for row in part.rows]
+            if on_progress is not None:
+                on_progress(deltas)
+        return [
+            request_output(
+                request,
+                schedule,
+                tuple(sorted(completions[request.index], key=lambda one: one.index)),
+            )
+            for request, schedule in zip(self._requests, self._schedules, strict=True)
+        ]
 
-    def _cut(self, request: Request, schedule: ExitSchedule) -> Iterator[_Part]:
+    def steps(self, cancelled: Callable[[], bool]) -> Iterator[_Step]:
+        """Yield the deltas of each step, and the parts of requests that have ended.
+
+        ``cancelled`` is called between steps; once it returns true, unfinished completions end with
+        "abort". Raises what an engine or a sampler raises.
+        """
+        with self._engines.hold(self._slots):
+            while self._running or self._waiting:
+                if cancelled():
+                    yield from self._abort()
+                    return
+                self._fill()
+                deltas = self._batch.step()
+                has_ended = any(delta.finish_reason is not None for delta in deltas)
+                yield deltas, self._remove_ended() if has_ended else []
+
+    def _parts(self, request: Request, schedule: ExitSchedule) -> Iterator[_Part]:
         rows = self._rows_that_fit(request, schedule)
         for start in range(0, request.params.n, rows):
             yield _Part(request, schedule, range(start, min(start + rows, request.params.n)))
 
     def _rows_that_fit(self, request: Request, schedule: ExitSchedule) -> int:
-        for rows in range(min(request.params.n, self._engine.max_rows), 1, -1):
+        limits = self._batch.limits
+        for rows in range(min(request.params.n, limits.max_rows), 1, -1):
             try:
-                self._engine.room.limits.require_memory(request, schedule, rows, "")
+                limits.require_memory(request, schedule, rows, "")
             except CapacityError:
                 continue
             return rows
-        self._engine.room.limits.require_memory(request, schedule, 1, f"prompt {request.index}")
+        limits.require_memory(request, schedule, 1, f"prompt {request.index}")
         return 1
 
-    def _feed(self) -> None:
-        rows = sum(len(part.outputs) for part in self._inside.values())
-        while self._to_come and rows < _FORESIGHT * self._engine.max_rows:
-            part = self._to_come.popleft()
-            self._add(part)
-            rows += len(part.outputs)
+    def _fill(self) -> None:
+        """Queue as many parts as the batch looks ahead."""
+        while self._waiting and sum(self._running.values()) < _LOOKAHEAD * self._batch.max_rows:
+            self._add(self._waiting.popleft())
 
-    def _add(self, part: _Part) -> int:
-        number = self._engine.add_outputs(part.request, part.schedule, part.outputs, self._start)
-        self._inside[number] = part
-        return number
+    def _add(self, part: _Part) -> None:
+        number = self._batch.add_outputs(part.request, part.schedule, part.outputs, self._start)
+        self._running[number] = len(part.outputs)
 
-    def _take_ended(self) -> list[tuple[int, CompletionOutput]]:
-        ended = [number for number in self._inside if self._engine.has_ended(number)]
-        taken = [(self._inside.pop(number), self._engine.take(number)) for number in ended]
-        return [
-            (part.request.index, completion)
-            for part, output in taken
-            for completion in output.outputs
-        ]
+    def _remove_ended(self) -> list[RunningRequest]:
+        ended = [number for number in self._running if self._batch.has_ended(number)]
+        for number in ended:
+            del self._running[number]
+        return [self._batch.remove(number) for number in ended]
 
-    def _aborted(self) -> Iterator[Step]:
-        """End those inside, then those to come, without running anything."""
-        while self._inside or self._to_come:
-            if not self._inside:
-                self._add(self._to_come.popleft())
-            deltas = [delta for number in self._inside for delta in self._engine.abort(number)]
-            yield Step(deltas, self._take_ended())
+    def _abort(self) -> Iterator[_Step]:
+        """End the running parts, then the waiting ones, without running anything."""
+        while self._running or self._waiting:
+            if not self._running:
+                self._add(self._waiting.popleft())
+            deltas = [delta for number in self._running for delta in self._batch.abort(number)]
+            yield deltas, self._remove_ended()

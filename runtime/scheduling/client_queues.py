@@ -1,4 +1,4 @@
-"""Queues of several clients, who take turns."""
+"""ClientQueues: a queue for each client, served in turns."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class ClientQueues(Generic[K, T]):
-    """Items that wait, a queue per client; iterating goes round the clients.
+    """Waiting items in one queue per client; iteration goes round the clients.
 
     A client's items keep their order of arrival. A client whose item was served goes behind all
-    others, and so does one that had nothing waiting: each waits for one item of every client
-    before it at most. With one client the order is that of arrival.
+    others, and so does one that had nothing waiting, so each client waits for at most one item of
+    every client before it. With one client the order is that of arrival.
 
     >>> queues = ClientQueues[int, str]()
     >>> for key, (client, item) in enumerate([("a", "a1"), ("a", "a2"), ("b", "b1")]):
@@ -25,8 +25,8 @@ class ClientQueues(Generic[K, T]):
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, dict[K, T]] = {}  # by client, in order of their turns
-        self._clients: dict[K, str] = {}  # of all items
+        self._queues: dict[str, dict[K, T]] = {}  # by client, in the order of turns
+        self._clients: dict[K, str] = {}  # of each item
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -42,12 +42,12 @@ class ClientQueues(Generic[K, T]):
                 break
 
     def add(self, key: K, item: T, client: str) -> None:
-        """Let an item wait behind the others of its client."""
+        """Queue an item behind the others of its client."""
         self._clients[key] = client
         self._queues.setdefault(client, {})[key] = item
 
     def serve(self, key: K) -> None:
-        """Take out an item that waits; its client's next turn comes after all others'."""
+        """Remove a waiting item; its client's next turn comes after all other clients."""
         client = self._clients.pop(key)
         queue = self._queues.pop(client)
         del queue[key]
@@ -55,7 +55,7 @@ class ClientQueues(Generic[K, T]):
             self._queues[client] = queue
 
     def discard(self, key: K) -> bool:
-        """Take out an item that is given up, which costs its client no turn; False if unknown."""
+        """Remove an item without using its client's turn; return False if it is unknown."""
         if (client := self._clients.pop(key, None)) is None:
             return False
         del self._queues[client][key]

@@ -1,4 +1,4 @@
-"""How often values lay between bounds: histograms as Prometheus reads them."""
+"""Histograms with fixed bounds, as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 @dataclass(frozen=True)
 class Distribution:
-    """A snapshot: ``counts[i]`` values of at most ``bounds[i]``, and above the bound before.
+    """A snapshot: ``counts[i]`` values lie above ``bounds[i - 1]`` and up to ``bounds[i]``.
 
-    ``counts`` has one more than ``bounds``: values above all of them. ``total``: their sum.
+    ``counts`` has one entry more than ``bounds``, for values above all of them. ``total`` is the
+    sum of all values.
     """
 
     bounds: tuple[float, ...]
@@ -24,13 +25,13 @@ class Distribution:
 
     @classmethod
     def merged(cls, parts: Sequence[Distribution]) -> Distribution:
-        """All that was counted between the same bounds."""
+        """Return the sum of distributions with the same bounds."""
         counts = zip(*(part.counts for part in parts), strict=True)
         return cls(parts[0].bounds, tuple(map(sum, counts)), sum(part.total for part in parts))
 
 
 class Histogram:
-    """Counts values; for one thread, but for `snapshot`."""
+    """Counts values in one thread; any thread may take a `snapshot`."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -43,20 +44,20 @@ class Histogram:
         self._total += value
 
     def snapshot(self) -> Distribution:
-        """What was counted so far."""
+        """Return the counts so far."""
         return Distribution(self._bounds, tuple(self._counts), self._total)
 
 
-class EngineHistograms:
-    """What an engine counts of each request, call and step."""
+class BatchHistograms:
+    """The distributions that a running batch observes, per request, call or step."""
 
     def __init__(self, num_layers: int) -> None:
-        self.queue_seconds = Histogram(_LONG_SECONDS)  # from arrival until a prompt's first call
-        self.prefill_seconds = Histogram(_SECONDS)  # of a call for prompts, or a part of one
-        self.step_seconds = Histogram(_SECONDS)  # of a decode step, sampling left out
+        self.queue_seconds = Histogram(_LONG_SECONDS)  # from arrival to the prompt's first call
+        self.prefill_seconds = Histogram(_SECONDS)  # of a call that runs prompts or a part of one
+        self.step_seconds = Histogram(_SECONDS)  # of a decode step, without sampling
         self.step_rows = Histogram(_ROWS)
         self.step_union_layers = Histogram(range(1, num_layers + 1))  # that a step called
 
     def snapshot(self) -> dict[str, Distribution]:
-        """All of them, by name."""
+        """Return all distributions by name."""
         return {name: histogram.snapshot() for name, histogram in vars(self).items()}

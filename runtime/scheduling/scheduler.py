@@ -1,37 +1,51 @@
-"""What an engine does next: a prompt, a part of one, a step, or nothing."""
+"""Scheduler: decides whether a running batch runs prompts, a part of one, or a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from .admission import Admission, Situation
 from .client_queues import ClientQueues
 
 
-@dataclass(frozen=True)
-class Job:
-    """A request as far as scheduling goes: its number, its prompt's tokens, its completions.
+class Schedulable(Protocol):
+    """The part of a request that the scheduler reads; a `RunningRequest` has it.
 
-    ``client``: who asks; requests without a name are those of one client.
+    Requests whose ``client`` has no name belong to one client.
     """
 
-    number: int
-    prompt_length: int
-    rows: int = 1
-    client: str = ""
+    @property
+    def number(self) -> int:
+        """The request's number, by which actions name it."""
+
+    @property
+    def prompt_length(self) -> int:
+        """The number of the prompt's tokens."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of completions that run side by side."""
+
+    @property
+    def client(self) -> str:
+        """The name of the client that asks."""
+
+
+R = TypeVar("R", bound=Schedulable)
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """Run these requests' prompts in one call; they run from then on."""
+    """Run the prompts of these requests in one call; after it the requests run."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Run tokens ``start`` … ``stop`` - 1 of a long prompt; at its end the request runs."""
+    """Run tokens ``start`` to ``stop`` - 1 of a long prompt; after the last the request runs."""
 
     number: int
     start: int
@@ -40,44 +54,39 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Decode:
-    """Run a step of all rows that run."""
+    """Run a step of all running rows."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing can be done before ``until``, seconds of the clock; None: before something comes."""
+    """Do nothing until ``until``, in seconds of the clock, or with None until a request comes."""
 
     until: float | None
 
 
-# Tokens that a row may be padded by whatever its length: running them costs less than reading the
-# weights for another call (12 tokens of OPT-1.3b in int8 on two cores).
+# Padding that any row may have: running so many tokens costs less than reading the weights for
+# another call (12 tokens of OPT-1.3b in int8 on two cores).
 _CHEAP_PADDING = 16
 
 Action = Prefill | Chunk | Decode | Wait
-Fits = Callable[[Sequence[Job]], bool]
-KeptTokens = Callable[[Job], int]
 
 
-def _no_tokens(job: Job) -> int:
+def _no_tokens(request: Schedulable) -> int:
     return 0
 
 
-class Scheduler:
-    """Lets requests into ``slots`` rows; it runs nothing itself and reads no clock.
+class Scheduler(Generic[R]):
+    """Admits requests to ``slots`` rows; it runs nothing itself and its caller reads the clock.
 
-    Clients take turns, a request each (`ClientQueues`); requests of one client are let in first
-    come, first served. Prompts of like length (the shortest at least half the longest) share a
-    call of at most ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of
-    that many. After a call for prompts comes a step, so that the gap between two tokens of a text
-    is at most one such call and one step. The next call for prompts has the request whose turn it
-    is, which none passes while it waits for rows or memory, so nobody starves.
+    Clients take turns, one request each (`ClientQueues`); requests of one client are served in
+    order of arrival. Prompts of similar length (the shortest at least half the longest) share a
+    call of at most ``max_prefill_tokens``, padding included. Longer prompts run alone, in chunks of
+    that many tokens, or of ``max_chunk_tokens`` where that is less. A step follows each call for
+    prompts, so that the gap between two tokens of a text is at most one such call and one step. No
+    request passes the one whose turn it is while that waits for rows or memory, so none starves.
 
-    ``max_chunk_tokens``: of one prompt in one call, where that is less.
-
-    ``fits``: whether jobs can be let in together, by memory; asked for what is let in next.
-    ``kept_tokens``: how many of a prompt's first tokens need not run; it then runs alone, in chunks
-    from there on.
+    ``fits`` returns whether there is memory to admit requests together. ``kept_tokens`` returns how
+    many of a prompt's first tokens are cached; such a prompt runs alone, in chunks, from there on.
     """
 
     def __init__(
@@ -85,9 +94,9 @@ class Scheduler:
         slots: int,
         max_prefill_tokens: int,
         admission: Admission,
-        fits: Fits,
+        fits: Callable[[Sequence[R]], bool],
         *,
-        kept_tokens: KeptTokens = _no_tokens,
+        kept_tokens: Callable[[R], int] = _no_tokens,
         max_chunk_tokens: int | None = None,
         fills_first: bool = False,
     ) -> None:
@@ -98,52 +107,52 @@ class Scheduler:
         self._fits = fits
         self._kept_tokens = kept_tokens
         self._fills_first = fills_first
-        self._waiting = ClientQueues[int, Job]()
-        self._running: dict[int, int] = {}  # number -> rows that still run
-        self._chunked: tuple[Job, int] | None = None  # and its tokens that have run
+        self._waiting = ClientQueues[int, R]()
+        self._running: dict[int, int] = {}  # request number -> running rows
+        self._chunked: tuple[R, int] | None = None  # a request and its tokens that have run
         self._owes_step = False
-        self._since: float | None = None  # when the first that waits could have come in
+        self._since: float | None = None  # when the next request could first have been admitted
 
     @property
-    def waiting(self) -> tuple[Job, ...]:
-        """Those that wait, in the order in which they are let in if no other comes."""
+    def waiting(self) -> tuple[R, ...]:
+        """The waiting requests, in the order of their admission if no other comes."""
         return tuple(self._waiting)
 
     @property
     def num_waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return len(self._waiting)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits, runs, or is under way in chunks."""
+        """True while a request waits, runs, or has its prompt run in chunks."""
         return bool(self._waiting or self._running or self._chunked)
 
     @property
     def running_rows(self) -> int:
-        """Rows that run; those of a prompt that is under way in chunks do not yet."""
+        """The number of running rows, without those whose prompt still runs in chunks."""
         return sum(self._running.values())
 
-    def add(self, job: Job) -> None:
-        """Let a request wait, which has at most as many rows as there are slots."""
-        assert job.rows <= self._slots, job
-        self._waiting.add(job.number, job, job.client)
+    def add(self, request: R) -> None:
+        """Queue a request, which has at most as many rows as there are slots."""
+        assert request.num_rows <= self._slots, request
+        self._waiting.add(request.number, request, request.client)
 
     def cancel(self, number: int) -> None:
-        """Forget a request, wherever it is."""
+        """Forget a request, whether it waits or runs."""
         self._waiting.discard(number)
         self._running.pop(number, None)
         if self._chunked is not None and self._chunked[0].number == number:
             self._chunked = None
 
     def row_ended(self, number: int) -> None:
-        """One row of a running request has ended."""
+        """Free one row of a running request."""
         self._running[number] -= 1
         if not self._running[number]:
             del self._running[number]
 
     def next_action(self, now: float) -> Action:
-        """What to do at ``now``; the caller does it before it asks again."""
+        """Return what to do at ``now``; the caller does it before the next call."""
         if self._owes_step and self._running and not self._fills_first:
             self._owes_step = False
             return Decode()
@@ -153,7 +162,7 @@ class Scheduler:
         group = self._group()
         until = None if is_filling else self._held_until(group, now)
         if group and until is None:
-            return self._let_in(group)
+            return self._admit(group)
         if self._running:
             return Decode()
         return Wait(until)
@@ -161,40 +170,43 @@ class Scheduler:
     def _free(self) -> int:
         return self._slots - self.running_rows
 
-    def _group(self) -> list[Job]:
-        """Return the job whose turn it is, if it fits, and others of like length that do, too."""
-        group: list[Job] = []
+    def _group(self) -> list[R]:
+        """Return the next request, if it fits, and others of similar length that fit beside it."""
+        group: list[R] = []
         free = self._free()
         shortest = longest = 0
-        for job in self._waiting:
-            low = min(shortest or job.prompt_length, job.prompt_length)
-            high = max(longest, job.prompt_length)
+        for request in self._waiting:
+            low = min(shortest or request.prompt_length, request.prompt_length)
+            high = max(longest, request.prompt_length)
             is_alike = high <= max(2 * low, low + _CHEAP_PADDING)
             is_alike &= high * (len(group) + 1) <= self._max_prefill_tokens
             if group and not is_alike:
                 continue
-            if job.rows > free:
-                break  # whoever comes later must not pass it
-            runs_alone = self._runs_in_chunks(job)
+            if request.num_rows > free:
+                break  # no later request may pass it
+            runs_alone = self._runs_in_chunks(request)
             if group and runs_alone:
                 continue
-            if not self._fits([*group, job]):
+            if not self._fits([*group, request]):
                 break
-            group.append(job)
-            free -= job.rows
+            group.append(request)
+            free -= request.num_rows
             shortest, longest = low, high
             if runs_alone:
                 break
         return group
 
-    def _runs_in_chunks(self, job: Job) -> bool:
-        return job.prompt_length > self._max_chunk_tokens or self._kept_tokens(job) > 0
+    def _runs_in_chunks(self, request: R) -> bool:
+        return request.prompt_length > self._max_chunk_tokens or self._kept_tokens(request) > 0
 
-    def _held_until(self, group: Sequence[Job], now: float) -> float | None:
-        waiting = sum(job.rows for job in self._waiting)
-        if not group or (self._fills_first and waiting <= self._free()):
+    def _held_until(self, group: Sequence[R], now: float) -> float | None:
+        if not group:
             self._since = None
-            return None  # nobody else comes who could share the call
+            return None
+        waiting = sum(request.num_rows for request in self._waiting)
+        if self._fills_first and waiting <= self._free():
+            self._since = None
+            return None  # no other request will come to share the call
         self._since = now if self._since is None else self._since
         situation = Situation(
             waiting=waiting,
@@ -205,24 +217,24 @@ class Scheduler:
         )
         return self._admission.wait_until(situation)
 
-    def _let_in(self, group: Sequence[Job]) -> Action:
+    def _admit(self, group: Sequence[R]) -> Action:
         self._since = None
-        for job in group:
-            self._waiting.serve(job.number)
+        for request in group:
+            self._waiting.serve(request.number)
         first = group[0]
         if self._runs_in_chunks(first):
             return self._next_chunk(first, self._kept_tokens(first))
-        for job in group:
-            self._running[job.number] = job.rows
+        for request in group:
+            self._running[request.number] = request.num_rows
         self._owes_step = True
-        return Prefill(tuple(job.number for job in group))
+        return Prefill(tuple(request.number for request in group))
 
-    def _next_chunk(self, job: Job, start: int) -> Chunk:
-        stop = min(start + self._max_chunk_tokens, job.prompt_length)
+    def _next_chunk(self, request: R, start: int) -> Chunk:
+        stop = min(start + self._max_chunk_tokens, request.prompt_length)
         self._owes_step = True
-        if stop < job.prompt_length:
-            self._chunked = job, stop
+        if stop < request.prompt_length:
+            self._chunked = request, stop
         else:
             self._chunked = None
-            self._running[job.number] = job.rows
-        return Chunk(job.number, start, stop)
+            self._running[request.number] = request.num_rows
+        return Chunk(request.number, start, stop)

@@ -1,26 +1,26 @@
-"""What an engine has done so far, in numbers that an operator can act on."""
+"""Figures of a running batch that an operator can act on."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from ..schedule import LayerPlan
-from .histogram import Distribution, EngineHistograms
+from .histogram import BatchHistograms, Distribution
 
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A snapshot of `Engine.stats`.
+    """A snapshot by `RunningBatch.stats`.
 
-    ``layer_calls[l]`` and ``layer_rows[l]``: how often decode steps called layer l, and on how many
-    rows in all. What a layer's weights were read for is their quotient. ``histograms``: those of
-    `EngineHistograms`, by name.
+    Decode steps called layer l ``layer_calls[l]`` times, on ``layer_rows[l]`` rows in all; the
+    quotient is the number of rows per read of the layer's weights. ``histograms`` are those of
+    `BatchHistograms`, by name.
     """
 
-    requests: int  # that wait, run, or have ended and were not taken
+    requests: int  # that wait, run, or have ended but were not taken
     running: int  # rows
     waiting: int  # requests
     submitted: int  # requests
@@ -28,10 +28,10 @@ class EngineStats:
     aborted: int
     failed: int
     reserved_bytes: int
-    prefix_bytes: int  # hold beginnings of prompts, beside those reserved
+    prefix_bytes: int  # of kept prefixes, in addition to reserved_bytes
     limit_bytes: int
     prompt_tokens: int
-    prefix_tokens: int  # of these, what a prompt before had made
+    prefix_tokens: int  # of these, taken from kept prefixes
     generated_tokens: int
     steps: int
     step_rows: int
@@ -45,10 +45,11 @@ class EngineStats:
 
     @property
     def mixing_loss(self) -> float | None:
-        """Layers read a step ÷ layers that a row ran in the mean: 1.0 if all rows stood alike.
+        """Mean layers read per step over mean layers run per row; None before the first step.
 
-        Of steps in which each row runs 12 layers in the mean and some row 16: 1.33. None before the
-        first step. What it costs depends on how much of a step reading weights is.
+        It is 1.0 if all rows of a step run the same layers, and 1.33 if rows run 12 layers in the
+        mean and one of them runs 16. Its cost depends on the share of a step that reading weights
+        takes.
         """
         if not self.step_rows:
             return None
@@ -56,13 +57,13 @@ class EngineStats:
 
     @classmethod
     def total(cls, stats: Sequence[EngineStats]) -> EngineStats:
-        """What several engines of one bundle, at least one, did together."""
+        """Return the sum of the figures of one or more batches of one bundle."""
         return cls(
             **{one.name: _sum([getattr(each, one.name) for each in stats]) for one in fields(cls)}
         )
 
     def ended(self, lost: int) -> EngineStats:
-        """What is left of it once its engine is gone, ``lost`` requests that ran with it."""
+        """Return the figures after the batch is gone and ``lost`` running requests with it."""
         failed = self.failed + lost
         return replace(
             self,
@@ -88,11 +89,11 @@ def _sum(values: Sequence[Any]) -> Any:  # noqa: ANN401  (numbers, tuples of suc
 
 @dataclass
 class Counters:
-    """The engine's own, which grow."""
+    """The counters of a running batch, which only grow."""
 
     layer_calls: list[int]
     layer_rows: list[int]
-    histograms: EngineHistograms
+    histograms: BatchHistograms
     submitted: int = 0
     finished: int = 0
     aborted: int = 0
@@ -107,13 +108,32 @@ class Counters:
     sampling_seconds: float = 0.0
     scoring_seconds: float = 0.0
 
+    @classmethod
+    def zero(cls, num_layers: int) -> Self:
+        """Return counters of a batch that has done nothing yet."""
+        return cls([0] * num_layers, [0] * num_layers, BatchHistograms(num_layers))
+
+    @property
+    def text_seconds(self) -> float:
+        """The time that generated texts have taken: their prompts, their steps and sampling."""
+        return self.prefill_seconds + self.decode_seconds + self.sampling_seconds
+
+    def snapshot(self, **present: int) -> EngineStats:
+        """Return all figures, of which ``present`` describe this moment."""
+        values = vars(self) | {
+            "layer_calls": tuple(self.layer_calls),
+            "layer_rows": tuple(self.layer_rows),
+            "histograms": self.histograms.snapshot(),
+        }
+        return EngineStats(**present, **values)
+
     def count_prefill(self, seconds: float) -> None:
-        """Count a call for prompts, or for a part of one."""
+        """Count a call that ran prompts or a part of one."""
         self.prefill_seconds += seconds
         self.histograms.prefill_seconds.observe(seconds)
 
     def count_step(self, plans: Sequence[LayerPlan], seconds: float) -> None:
-        """Count a decode step, whose rows ran these plans."""
+        """Count a decode step whose rows ran ``plans``."""
         self.decode_seconds += seconds
         self.steps += 1
         self.step_rows += len(plans)

@@ -12,7 +12,7 @@ from ..kv.prefix_sharing import PrefixSharing
 
 if TYPE_CHECKING:
     from ..generator import Generator
-    from ..scheduling.engine import Engine
+    from ..scheduling.running_batch import RunningBatch
 
 
 class ServiceConfig(ValidatedConfig):
@@ -42,9 +42,9 @@ class ServiceConfig(ValidatedConfig):
         "own only, or off (shared)",
     )
 
-    def engine(self, generator: Generator) -> AbstractContextManager[Engine]:
+    def engine(self, generator: Generator) -> AbstractContextManager[RunningBatch]:
         """Hold ``generator`` for the engine that is described here. Raises what it does."""
-        return generator.engine(
+        return generator.running_batch(
             max_prefill_tokens=self.max_prefill_tokens,
             max_model_len=self.max_model_len,
             admission=self.admission,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ..requests.request import Request
 from ..schedule import ExitSchedule
-from ..scheduling.engine import Engine
+from ..scheduling.running_batch import RunningBatch
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .scoring import EngineScore, ScoreQueue, ScoreResult
 
@@ -61,7 +61,7 @@ class StepSink(Protocol):
 class EngineLoop:
     """Steps ``engine`` while it is busy; `send` and `stop` from any thread, `run` in one."""
 
-    def __init__(self, engine: Engine, sink: StepSink) -> None:
+    def __init__(self, engine: RunningBatch, sink: StepSink) -> None:
         self._engine = engine
         self._sink = sink
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()

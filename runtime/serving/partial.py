@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..requests.step import ranges_of
-from ..schedule.text import format_schedule
+from ..requests.results import request_output
 from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from .engine_loop import EngineRequest
 
@@ -31,15 +30,7 @@ def partial_output(asked: EngineRequest, deltas: Sequence[StreamDelta]) -> Reque
         _completion(index, [delta for delta in deltas if delta.index == index])
         for index in range(asked.request.params.n)
     )
-    return RequestOutput(
-        request_id=asked.request_id,
-        prompt=asked.request.prompt,
-        prompt_token_ids=asked.request.prompt_token_ids,
-        outputs=outputs,
-        finished=True,
-        schedule=format_schedule(asked.schedule),
-        layer_ranges=ranges_of(asked.schedule, outputs),
-    )
+    return request_output(asked.request, asked.schedule, outputs, request_id=asked.request_id)
 
 
 def _completion(index: int, deltas: Sequence[StreamDelta]) -> CompletionOutput:

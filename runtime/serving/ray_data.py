@@ -110,7 +110,7 @@ class SkipDecPredictor:
 
     def continued(self, records: Sequence[Record | BadRecord]) -> list[dict[str, Any]]:
         """Return a dict of the columns above for each record."""
-        with self._generator.engine() as engine:
+        with self._generator.running_batch() as engine:
             numbers: list[int | str] = []  # of requests, or what is wrong
             for record in records:
                 if isinstance(record, BadRecord):

@@ -10,8 +10,7 @@ from ...engines.errors import ClosedError, SkipDecError
 from ..requests.scoring import ScoreRequest
 from ..schedule import ExitSchedule
 from ..scheduling.client_queues import ClientQueues
-from ..scheduling.engine import Engine
-from ..scheduling.scoring_turns import ScoringTurns
+from ..scheduling.running_batch import RunningBatch
 from ..tokens.outputs import ScoreOutput
 
 
@@ -68,15 +67,13 @@ class ScoreFuture:
 class ScoreQueue:
     """Texts that wait to be scored, all in the engine's thread; clients take turns, a text each.
 
-    Scored texts and those that are generated share the time (`ScoringTurns`): the gap between two
-    tokens grows by one scored text at most. One that needs memory which running requests hold
-    waits for it.
+    Scored and generated texts share the time (`BatchScoring`): the gap between two tokens grows by
+    at most one scored text. A text waits for memory that running requests hold.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RunningBatch) -> None:
         self._engine = engine
         self._waiting = ClientQueues[str, EngineScore]()
-        self._turns = ScoringTurns()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -102,28 +99,22 @@ class ScoreQueue:
 
     @property
     def next(self) -> EngineScore | None:
-        """The text whose turn it is, unless what runs is owed time or holds its memory."""
+        """The text whose turn it is, unless running requests are due or hold its memory."""
         if not self._waiting:
             return None
         engine, first = self._engine, next(iter(self._waiting))
         if not engine.is_busy:
             return first
-        scoring, running = engine.scoring, engine.running_rows > 0
-        is_due = self._turns.is_due(scoring.text_seconds, scoring.text_steps, running=running)
-        return first if is_due and scoring.fits(first.request) else None
+        is_due = engine.scoring.is_due(first.request, running=engine.running_rows > 0)
+        return first if is_due else None
 
     def run(self, score: EngineScore) -> ScoreResult:
         """Score the text that `next` is."""
         self._waiting.serve(score.request_id)
-        scoring = self._engine.scoring
-        start = scoring.seconds
         try:
-            output = scoring.run(score.request, score.schedule)
+            output = self._engine.scoring.run(score.request, score.schedule)
         except SkipDecError as error:
             return ScoreResult(score.request_id, error=error)
-        finally:
-            seconds = scoring.seconds - start
-            self._turns.scored(seconds, scoring.text_seconds, scoring.text_steps)
         return ScoreResult(score.request_id, output)
 
 

@@ -1,13 +1,12 @@
-"""The loaded engines of one generator: who uses them, and when they are freed."""
+"""LoadedEngines: the engines of one generator, and the one guard of access to them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition, get_ident
-from typing import TypeVar
 
 from ...engines.backends.device import Device
 from ...engines.backends.session import EngineBackend
@@ -18,39 +17,37 @@ from ..kv.pool import BufferPool, KVMemory
 from .slots import SlotStitcher
 from .stitcher import Stitcher
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, eq=False)
-class _Call:
-    """Who holds the engines, or waits for them."""
+class _Holder:
+    """A thread that holds the engines, or waits for them."""
 
     thread: int
     lasts: bool
 
 
 class LoadedEngines:
-    """Engines and their KV memory, used by one call at a time, a step at a time; others queue.
+    """Engines and their KV memory, held by one call at a time and used one step at a time.
 
-    A call (`exclusive`) may rest between two steps for as long as it likes, as a stream does that
-    nobody reads; `close` waits for a running step only. Whoever is in a call afterwards gets
-    ClosedError from its next step. Every method may be called from any thread.
+    Calls of other threads wait for the holder (`hold`). A holder may pause between two steps for as
+    long as it likes, for example a stream that nobody reads; `close` waits only for a running step.
+    After `close` the holder's next step raises ClosedError. Any thread may call any method.
 
-    ``backend`` and ``pool`` belong to this object from here on.
+    This object owns ``backend`` and ``pool``.
     """
 
     def __init__(self, stitcher: Stitcher, backend: EngineBackend, pool: BufferPool) -> None:
         self.pool = pool
         self._stitcher: Stitcher | None = stitcher
         self._backend = backend
-        self._slots: SlotStitcher | None = None  # of the engine that holds the call
+        self._slots: SlotStitcher | None = None  # the holder's
         self._planned_bytes = 0
         self._is_closed = False
         self._home = HomeProcess("Generator", "open a generator here")
-        self._changed = Condition()  # guards all of the above and below
+        self._changed = Condition()  # guards all other attributes
         self._stepping: int | None = None  # the thread that runs a step
-        self._holder: _Call | None = None
-        self._queue: deque[_Call] = deque()  # of calls that wait for the holder's end
+        self._holder: _Holder | None = None
+        self._queue: deque[_Holder] = deque()  # threads that wait to hold the engines
 
     @property
     def device(self) -> Device | None:
@@ -59,7 +56,7 @@ class LoadedEngines:
 
     @property
     def kv_memory(self) -> KVMemory:
-        """See Generator."""
+        """The KV-cache memory of the last call: planned against actual."""
         assert self.pool.limit is not None
         return KVMemory(
             limit=self.pool.limit,
@@ -69,24 +66,28 @@ class LoadedEngines:
         )
 
     @contextmanager
-    def exclusive(self, *, planned_bytes: int, lasts: bool = False) -> Iterator[None]:
-        """Hold the engines for one call, which plans to use so much KV memory.
+    def hold(
+        self,
+        slots: SlotStitcher | None = None,
+        *,
+        planned_bytes: int = 0,
+        lasts: bool = False,
+    ) -> Iterator[None]:
+        """Hold the engines for a call until the block ends, which closes its ``slots``.
 
-        Another thread's call is waited for, in order of arrival, unless it ``lasts``: as long as
-        somebody likes, as an engine does. Raises what `require_usable` raises, and SkipDecError
-        where waiting would never end: this thread holds them itself, or a call that lasts does.
+        Calls of other threads wait in order of arrival; ``planned_bytes`` is the KV memory that a
+        call without slots plans to use. A call that ``lasts``, as a running batch does, may never
+        end, so nobody waits for it.
+
+        Raises ClosedError, and SkipDecError in a forked child, or where waiting could last for
+        ever: the holder is this thread or ``lasts``.
         """
         self.require_usable()
-        call = _Call(get_ident(), lasts)
+        holder = _Holder(get_ident(), lasts)
         with self._changed:
-            self._enqueue(call)
-            try:
-                self._changed.wait_for(lambda: self._is_closed or self._is_turn_of(call))
-                self.require_usable()
-            finally:
-                self._queue.remove(call)
-                self._changed.notify_all()
-            self._holder = call
+            self._wait_for_turn(holder)
+            self._holder = holder
+            self._slots = slots
             self._planned_bytes = planned_bytes
             self.pool.reset_peak()
         try:
@@ -94,49 +95,35 @@ class LoadedEngines:
         finally:
             if not self._home.is_left:
                 with self._changed:
+                    self._close_slots()
                     self._holder = None
                     self._changed.notify_all()
 
     @contextmanager
-    def slots(self, slots: SlotStitcher) -> Iterator[None]:
-        """Own the slots of an engine that holds the call, which are closed at the block's end."""
-        with self._changed:
-            self.require_usable()
-            self._slots = slots
-        try:
-            yield
-        finally:
-            if not self._home.is_left:
-                with self._changed:
-                    self._close_slots()
+    def step(self) -> Iterator[Stitcher]:
+        """Run a step in a block, during which nothing is freed; don't keep the stitcher after it.
 
-    def run(self, step: Callable[[Stitcher], T]) -> T:
-        """Return ``step(stitcher)``; nothing is freed meanwhile. It must not keep the stitcher.
-
-        Raises what `require_usable` raises, ClosedError while the interpreter exits, and
-        CapacityError where memory runs out.
+        Raises ClosedError, also while the interpreter exits, SkipDecError in a forked child, and
+        CapacityError if the block runs out of memory.
         """
-        self.require_usable()  # a fork may have inherited the lock, taken
+        self.require_usable()  # a fork may have inherited the lock in a locked state
         with NATIVE_WORK:
-            return self._run(step)
-
-    def _run(self, step: Callable[[Stitcher], T]) -> T:
-        with self._changed:
-            self._stepping = get_ident()
-        try:
-            return step(self.require_usable())
-        except MemoryError as error:
-            raise CapacityError(
-                "memory of this machine",
-                "a step needs more than can be had; lower max_batch_size or kv_memory, or use "
-                "shorter prompts",
-            ) from error
-        finally:
             with self._changed:
-                self._stepping = None
-                if self._is_closed:
-                    self._free()
-                self._changed.notify_all()
+                self._stepping = get_ident()
+            try:
+                yield self.require_usable()
+            except MemoryError as error:
+                raise CapacityError(
+                    "memory of this machine",
+                    "a step needs more than can be had; lower max_batch_size or kv_memory, or use "
+                    "shorter prompts",
+                ) from error
+            finally:
+                with self._changed:
+                    self._stepping = None
+                    if self._is_closed:
+                        self._free()
+                    self._changed.notify_all()
 
     def trim(self) -> None:
         """Free the memory that no call uses."""
@@ -145,16 +132,16 @@ class LoadedEngines:
                 self.pool.trim()
 
     def close(self) -> None:
-        """Free all, once no step is running; idempotent.
+        """Free everything once no step is running; idempotent.
 
-        Inside a step (a signal handler), returns at once: the step frees all when it ends. In a
-        forked child, does nothing: what it would free is its parent's.
+        Inside a step (in a signal handler) it returns at once, and the step frees everything when
+        it ends. In a forked child it does nothing, since the memory is the parent's.
         """
         if self._home.is_left:
             return
         with self._changed:
             self._is_closed = True
-            self._changed.notify_all()  # calls that wait end
+            self._changed.notify_all()  # wakes waiting calls, which then raise ClosedError
         with self._between_steps() as may_free:
             if may_free:
                 self._free()
@@ -166,28 +153,38 @@ class LoadedEngines:
             raise ClosedError("Generator", "is closed; open the bundle again")
         return self._stitcher
 
-    def _enqueue(self, call: _Call) -> None:
+    def _wait_for_turn(self, holder: _Holder) -> None:
+        self._require_end_of_wait(holder)
+        self._queue.append(holder)
+        try:
+            self._changed.wait_for(lambda: self._is_closed or self._is_turn_of(holder))
+            self.require_usable()
+        finally:
+            self._queue.remove(holder)
+            self._changed.notify_all()
+
+    def _require_end_of_wait(self, waiting: _Holder) -> None:
+        """Raise SkipDecError where the present holder may never give the engines back."""
         holder = self._holder
-        if holder is not None and holder.thread == call.thread:
+        if holder is not None and holder.thread == waiting.thread:
             raise SkipDecError(
                 "Generator",
-                "is busy in this very thread: an engine or a stream is open; close it first, or "
-                "open a second generator",
+                "is busy in this very thread: a running batch or a stream is open; close it "
+                "first, or open a second generator",
             )
         if holder is not None and holder.lasts:
             raise SkipDecError(
                 "Generator",
-                "is busy: an engine holds it; send requests to the engine, close it, or open a "
-                "second generator",
+                "is busy: a running batch holds it; send requests to the batch, close it, or open "
+                "a second generator",
             )
-        self._queue.append(call)
 
-    def _is_turn_of(self, call: _Call) -> bool:
-        return self._holder is None and self._queue[0] is call
+    def _is_turn_of(self, holder: _Holder) -> bool:
+        return self._holder is None and self._queue[0] is holder
 
     @contextmanager
     def _between_steps(self) -> Iterator[bool]:
-        """Keep steps from beginning once none is running; False if this thread is running one."""
+        """Keep steps from beginning, once none runs; False if this very thread is running one."""
         with self._changed:
             is_inside = self._stepping == get_ident()
             if not is_inside:

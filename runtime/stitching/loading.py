@@ -1,4 +1,4 @@
-"""Loads a bundle's engines into the stitcher that its backend needs."""
+"""Load a bundle's engines into the stitcher that its backend needs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .stitcher import Stitcher
 def load_stitcher(
     bundle: EngineBundle, backend: EngineBackend, max_rows: int, padded_rows: Callable[[int], int]
 ) -> Stitcher:
-    """Load all engines of ``bundle``; of layers with a static capacity, the smallest bucket.
+    """Load all engines of ``bundle``; layers with static capacities in their smallest bucket.
 
-    Plans of larger buckets are loaded when a batch first needs them, and kept. Weights that the
-    backend does not hash itself are hashed meanwhile, where the bundle asks for it. Raises what the
-    backend's ``load`` does.
+    The plans of larger buckets are loaded when a batch first needs them, and kept. Weights that the
+    backend does not hash itself are hashed at the same time, where the bundle asks for it. Raises
+    the errors of the backend's ``load``.
     """
     engines = bundle.manifest.all_engines
     with bundle.weights_checked(spec for spec in engines if not backend.hashes_weights(spec)):
@@ -60,7 +60,7 @@ def _load_stitcher(
 
 
 class LayerSets:
-    """The layers' sessions by static KV capacity; None where engines take any."""
+    """The layers' sessions by static KV capacity, or None where engines take any capacity."""
 
     def __init__(self, bundle: EngineBundle, backend: EngineBackend) -> None:
         self._bundle = bundle
@@ -68,7 +68,7 @@ class LayerSets:
         self._loaded: dict[int | None, Sequence[EngineSession]] = {}
 
     def __call__(self, capacity: int | None) -> Sequence[EngineSession]:
-        """The sessions for ``capacity``, loaded on first use."""
+        """Return the sessions for ``capacity``, loaded on first use."""
         if capacity not in self._loaded:
             self._loaded[capacity] = [
                 self._backend.load(

@@ -100,7 +100,7 @@ def main() -> int:
             kv_memory=_KV_MEMORY,
         ) as generator:
             device = generator.device
-            generator._runner.engines.pool.memory = (
+            generator._engines.pool.memory = (
                 _PoisonedMemory() if device is None else _PoisonedDeviceMemory(device)
             )
             outputs = _together(generator, arrivals)
@@ -117,7 +117,7 @@ def _together(generator: Generator, arrivals: list[Arrival]) -> list[RequestOutp
     impatient: dict[int, int] = {}  # request -> steps until it is cancelled
     coming = list(reversed(arrivals))
     pause = 0
-    with generator.engine(max_prefill_tokens=16) as engine:
+    with generator.running_batch(max_prefill_tokens=16) as engine:
         while coming or engine.is_busy:
             while coming and pause <= 0:
                 arrival = coming.pop()

@@ -6,6 +6,7 @@ Public names load lazily, so that ``import skipdec`` imports nothing until one i
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from .runtime.schedule.plot import plot_schedule
     from .runtime.schedule.text import format_schedule, parse_schedule
     from .runtime.schedule.upgrade import upgrade_bundle
-    from .runtime.scheduling.engine import Engine
+    from .runtime.scheduling.running_batch import RunningBatch
     from .runtime.scheduling.stats import EngineStats
     from .runtime.serving.async_engine import AsyncEngine
     from .runtime.serving.process.engine import ProcessEngine
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from .runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
     from .runtime.tokens.sampling import SamplingParams
 
+    Engine = RunningBatch  # renamed, see _RENAMED
     __version__: str
 
 _RUNNING = {  # everything a service needs; no torch, no onnx
@@ -104,7 +106,6 @@ _RUNNING = {  # everything a service needs; no torch, no onnx
     "Decay": ".runtime.schedule.decays",
     "FallingDecay": ".runtime.schedule.decays",
     "DeviceError": ".engines.errors",
-    "Engine": ".runtime.scheduling.engine",
     "EngineBuildError": ".engines.errors",
     "EngineBundle": ".engines.bundle",
     "EngineStats": ".runtime.scheduling.stats",
@@ -121,6 +122,7 @@ _RUNNING = {  # everything a service needs; no torch, no onnx
     "RequestOutput": ".runtime.tokens.outputs",
     "RequestStream": ".runtime.serving.stream",
     "RestartPolicy": ".runtime.serving.process.restarts",
+    "RunningBatch": ".runtime.scheduling.running_batch",
     "SamplingParams": ".runtime.tokens.sampling",
     "ScheduleError": ".engines.errors",
     "ScheduleFields": ".runtime.schedule.fields",
@@ -179,6 +181,7 @@ _MAKING = {
     "verify_bundle": ".exporter.verification.process",
 }
 _PUBLIC_NAMES = _RUNNING | _MAKING
+_RENAMED = {"Engine": "RunningBatch"}  # old names, which the next release removes
 
 __all__ = [  # a star import takes only _RUNNING, as the others would load torch
     "AsyncEngine",
@@ -193,7 +196,6 @@ __all__ = [  # a star import takes only _RUNNING, as the others would load torch
     "ConsoleProgress",
     "Decay",
     "DeviceError",
-    "Engine",
     "EngineBuildError",
     "EngineBundle",
     "EngineStats",
@@ -211,6 +213,7 @@ __all__ = [  # a star import takes only _RUNNING, as the others would load torch
     "RequestOutput",
     "RequestStream",
     "RestartPolicy",
+    "RunningBatch",
     "SamplingParams",
     "ScheduleError",
     "ScheduleFields",
@@ -241,6 +244,11 @@ __all__ = [  # a star import takes only _RUNNING, as the others would load torch
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
     if name == "__version__":
         return importlib.import_module(".engines.host.installation", __name__).own_version()
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        text = f"skipdec.{name} is now skipdec.{new}; the old name goes with the next release"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        name = new
     if name in _PUBLIC_NAMES:
         return getattr(importlib.import_module(_PUBLIC_NAMES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

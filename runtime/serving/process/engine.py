@@ -17,7 +17,7 @@ from ....engines.errors import BundleError, ClosedError
 from ...kv.prefix_sharing import PrefixSharing
 from ...requests.prompts import Prompt
 from ...schedule import ExitSchedule
-from ...scheduling.room import RequestLimits, require_rows
+from ...scheduling.request_limits import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import ScoreOutput
 from ...tokens.sampling import SamplingParams

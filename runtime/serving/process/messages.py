@@ -14,7 +14,7 @@ from ....engines.errors import SkipDecError
 from ...requests.request import Request
 from ...requests.scoring import ScoreRequest
 from ...schedule.text import format_schedule, parse_schedule
-from ...scheduling.room import RequestLimits
+from ...scheduling.request_limits import RequestLimits
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
 from ..engine_loop import Cancellation, EngineRequest

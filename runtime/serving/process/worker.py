@@ -17,7 +17,7 @@ from time import monotonic
 
 from ....engines.errors import SkipDecError
 from ....engines.host.signals import SIGNALS
-from ...scheduling.engine import Engine
+from ...scheduling.running_batch import RunningBatch
 from ..engine_loop import Cancellation, EngineLoop, EngineRequest, StepResult
 from .link import Link
 from .messages import Begun, Loaded, Logged, Refused, Submission
@@ -47,7 +47,7 @@ def main() -> None:
         loop = EngineLoop(engine, _LinkSink(link, engine))
         intake.serve(engine, loop, generator.model.num_layers)
         digest = generator.bundle.manifest.digest
-        link.send(Loaded(digest, engine.stats(), engine.room.limits))
+        link.send(Loaded(digest, engine.stats(), engine.limits))
         try:
             loop.run()
         except Exception:
@@ -62,7 +62,7 @@ class _Intake(Thread):
         super().__init__(name="skipdec intake", daemon=True)
         self._link = link
 
-    def serve(self, engine: Engine, loop: EngineLoop, num_layers: int) -> None:
+    def serve(self, engine: RunningBatch, loop: EngineLoop, num_layers: int) -> None:
         """Hand over requests from now on; the parent sends none before it is told `Loaded`."""
         self._engine, self._loop, self._num_layers = engine, loop, num_layers
 
@@ -87,7 +87,7 @@ class _Intake(Thread):
                 try:
                     asked = message.asked(self._num_layers)
                     if isinstance(asked, EngineRequest):
-                        self._engine.room.limits.require_possible(asked.request, asked.schedule)
+                        self._engine.limits.require_possible(asked.request, asked.schedule)
                     else:
                         self._engine.scoring.check(asked.request)
                 except SkipDecError as error:
@@ -102,7 +102,7 @@ class _LinkSink:
     With figures where a request has begun or ended, or they are a twentieth of a second old.
     """
 
-    def __init__(self, link: Link, engine: Engine) -> None:
+    def __init__(self, link: Link, engine: RunningBatch) -> None:
         self._link = link
         self._engine = engine
         self._told = 0.0  # of time.monotonic: when figures were told; 0.0: they are due

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 from skipdec import Generator, SamplingParams
-from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.tokens.outputs import CompletionOutput
 
 _REQUESTS_A_ROW = 4
@@ -57,7 +57,7 @@ def draw(
     ]
 
 
-def together(engine: Engine, wanted: list[Wanted]) -> list[CompletionOutput]:
+def together(engine: RunningBatch, wanted: list[Wanted]) -> list[CompletionOutput]:
     """Generate the texts of requests that all wait from the start."""
     numbers = [engine.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
     while engine.is_busy:
@@ -83,7 +83,7 @@ def main() -> None:
         count = _REQUESTS_A_ROW * rows
         vocab_size = generator.model.vocab_size
         wanted = draw(count, prompt_length, num_tokens, sys.argv[6:], vocab_size)
-        with generator.engine(max_model_len=prompt_length + num_tokens) as engine:
+        with generator.running_batch(max_model_len=prompt_length + num_tokens) as engine:
             together(engine, wanted)
             before, start = engine.stats(), perf_counter()
             outputs = together(engine, wanted)

@@ -18,7 +18,7 @@ from benchmarks.serving.ways import Requests
 from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.runtime.requests.planning import MAX_PREFILL_TOKENS
 from skipdec.runtime.scheduling.admission import parse_admission
-from skipdec.runtime.scheduling.scheduler import Chunk, Decode, Job, Prefill, Scheduler
+from skipdec.runtime.scheduling.scheduler import Chunk, Decode, Prefill, Scheduler
 
 _STEPS = 48  # timed at each depth and number of rows
 _POSITIONS = 96  # of the preceding prompts: the middle of a request
@@ -64,13 +64,25 @@ def measured_costs(generator: Generator, slots: int) -> Costs:
     return Costs(*map(float, (ends, ends_row, weights, row, prompt, token)))
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """A request with one completion, as the scheduler reads it."""
+
+    number: int
+    prompt_length: int
+    num_rows: int = 1
+    client: str = ""
+
+
 def predicted_seconds(
     costs: Costs, requests: Requests, schedule: ExitSchedule, slots: int
 ) -> float:
     """Predict ``requests`` that all wait from the start, in a running batch of ``slots`` rows."""
-    scheduler = Scheduler(slots, MAX_PREFILL_TOKENS, parse_admission("fcfs"), lambda jobs: True)
+    scheduler = Scheduler[_Waiting](
+        slots, MAX_PREFILL_TOKENS, parse_admission("fcfs"), lambda requests: True
+    )
     for number, request in enumerate(requests.requests):
-        scheduler.add(Job(number, len(request.prompt)))
+        scheduler.add(_Waiting(number, len(request.prompt)))
     written: dict[int, int] = {}  # for requests in flight
     now = 0.0
     while scheduler.is_busy:
@@ -94,7 +106,7 @@ def predicted_seconds(
 def _step_seconds(generator: Generator, depth: int, rows: int) -> float:
     params = SamplingParams(temperature=0, max_tokens=_STEPS, ignore_eos=True)
     schedule = f"constant:max={depth}"
-    with generator.engine(prefix_cache=False) as engine:
+    with generator.running_batch(prefix_cache=False) as engine:
         for row in range(rows):
             engine.add([5 + row] * _POSITIONS, params, schedule=schedule)
         while engine.is_busy and engine.stats().waiting:

@@ -59,7 +59,7 @@ def sampling(
     generator: Generator, params: SamplingParams, rows: int, schedule: str
 ) -> tuple[float, float]:
     """Return seconds per step, and their share of the step."""
-    with generator.engine(prefix_cache=False) as engine:
+    with generator.running_batch(prefix_cache=False) as engine:
         for row in range(rows):
             engine.add([5 + row] * 16, params, schedule=schedule)
         while engine.is_busy and engine.stats().waiting:

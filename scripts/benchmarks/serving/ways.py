@@ -59,8 +59,8 @@ def static_batches(generator: Generator, requests: Requests, schedule: str, slot
 
 
 def running_batch(generator: Generator, requests: Requests, schedule: str) -> Texts:
-    """Run all requests in one engine, waiting from the start."""
-    with generator.engine() as engine:
+    """Run all requests in one running batch, waiting from the start."""
+    with generator.running_batch() as engine:
         numbers = [
             engine.add(prompt, params, schedule=schedule)
             for prompt, params in zip(requests.prompts, requests.params, strict=True)

@@ -76,6 +76,6 @@ def test_the_device_path_reads_the_same_caches(path: Path, generator: Generator)
 def test_memory_is_planned_by_type(generator: Generator, kv_dtype: str) -> None:
     generator.generate([PROMPTS[0]], seeded(8))
     assert generator.kv_memory.peak == generator.kv_memory.planned
-    layout = generator._runner.layout
+    layout = generator._loaded.layout
     assert layout.dtype == kv_dtype
     assert layout.width == generator.model.head_dim + (4 if kv_dtype == "int8" else 0)

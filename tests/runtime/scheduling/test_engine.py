@@ -13,7 +13,7 @@ from random_requests import Wanted, draw, texts, together
 from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, UsageError
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.schedule.plan import LayerPlan
-from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.stitching.host.slots import HostSlotStitcher
 from skipdec.runtime.stitching.slots import StepRow
 from skipdec.runtime.tokens.sampler import Sampler
@@ -50,7 +50,7 @@ def test_prompts_at_unlike_depths_share_a_call(generator: Generator) -> None:
 
 def test_unused_cache_is_never_read(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh memory full of NaN: a position that was not written would spoil a text."""
-    memory = type(generator._runner.engines.pool.memory)
+    memory = type(generator._engines.pool.memory)
     allocate = memory.allocate
 
     def poisoned(self: object, nbytes: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def test_a_cancelled_request_ends_and_frees_its_slots_and_changes_no_other(
     wanted = [
         Wanted([5, 6, 7], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), "full", 0)
     ] * 3
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         numbers = [engine.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
         engine.step()
         engine.step()
@@ -91,7 +91,7 @@ def test_a_cancelled_request_ends_and_frees_its_slots_and_changes_no_other(
     assert texts(outputs[0]) == texts(outputs[2]) == texts(wanted[0].alone(generator))
 
 
-def run_all(engine: Engine) -> None:
+def run_all(engine: RunningBatch) -> None:
     while engine.is_busy:
         engine.step()
 
@@ -105,10 +105,10 @@ def test_a_row_whose_logits_are_no_numbers_ends_alone(
     def spoiled(self: Sampler, logits: np.ndarray) -> object:
         return sample(self, np.full_like(logits, np.nan) if self is sick else logits)
 
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         numbers = [engine.add(prompt, params) for prompt in ([5, 6], [7, 8, 9])]
         engine.step()
-        sick = engine._requests[numbers[0]].rows[0].sequence.sampler
+        sick = engine._requests[numbers[0]].rows[0].sampler
         monkeypatch.setattr(Sampler, "sample", spoiled)
         run_all(engine)
         monkeypatch.undo()
@@ -127,7 +127,7 @@ def test_when_an_engine_fails_what_runs_ends_and_what_waits_goes_on(
     def broken(self: OrtBinding) -> None:
         raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
 
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         first = engine.add([5, 6], params)
         engine.step()
         waiting = [engine.add([7, 8, 9], params) for _ in range(5)]
@@ -149,11 +149,11 @@ def test_engines_that_keep_failing_are_told_at_the_third_call(
     def broken(self: OrtBinding) -> None:
         raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
 
-    def reason(engine: Engine) -> str | None:
+    def reason(engine: RunningBatch) -> str | None:
         engine.add([5, 6], SamplingParams(temperature=0, max_tokens=1))
         return engine.step()[0].finish_reason
 
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         with monkeypatch.context() as patch:
             patch.setattr(OrtBinding, "run", broken)
             assert [reason(engine) for _ in range(2)] == ["error"] * 2
@@ -167,7 +167,7 @@ def test_engines_that_keep_failing_are_told_at_the_third_call(
 def test_what_could_never_run_is_refused_before_it_waits(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm", kernels="auto")
     small = Generator.open(bundle, threads=1, max_batch_size=2, kv_memory=50_000)
-    with small, small.engine() as engine:
+    with small, small.running_batch() as engine:
         with pytest.raises(CapacityError, match="kv_memory allows 50,000"):
             engine.add(list(range(4, 34)), SamplingParams(max_tokens=30, n=2), schedule="full")
         with pytest.raises(CapacityError, match="n 3"):
@@ -191,7 +191,7 @@ def test_memory_for_one_is_enough_for_any_number_one_after_another(
 
 def test_only_one_holds_a_generator(generator: Generator) -> None:
     with (
-        generator.engine(),
+        generator.running_batch(),
         ThreadPoolExecutor(1) as thread,
         pytest.raises(SkipDecError, match="busy"),
     ):

@@ -19,7 +19,8 @@ from skipdec.runtime.kv.pool import BufferPool
 from skipdec.runtime.kv.prefix_sharing import PrefixSharing
 from skipdec.runtime.kv.prefixes import BLOCK_TOKENS, PrefixCache, restore
 from skipdec.runtime.requests.scoring import make_score_requests
-from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.running_batch import RunningBatch
+from skipdec.runtime.scheduling.scorer import Scorer
 from skipdec.runtime.tokens.outputs import RequestOutput
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -33,7 +34,9 @@ def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> 
         yield generator
 
 
-def run(engine: Engine, prompts: list[list[int]], schedule: str = "full") -> list[RequestOutput]:
+def run(
+    engine: RunningBatch, prompts: list[list[int]], schedule: str = "full"
+) -> list[RequestOutput]:
     numbers = [engine.add(prompt, PARAMS, schedule=schedule) for prompt in prompts]
     while engine.is_busy:
         engine.step()
@@ -47,10 +50,10 @@ def tokens(outputs: list[RequestOutput]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("schedule", ["full", "linear:max=5,min=2,horizon=12"])
 def test_a_hit_and_a_miss_give_equal_tokens(generator: Generator, schedule: str) -> None:
     prompts = [[*SYSTEM, 7, 8, number] for number in range(4, 9)]
-    with generator.engine(prefix_cache=False) as engine:
+    with generator.running_batch(prefix_cache=False) as engine:
         expected = tokens(run(engine, prompts, schedule))
         assert engine.stats().prefix_tokens == engine.stats().prefix_bytes == 0
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         first = tokens(run(engine, prompts[:1], schedule))
         assert engine.stats().prefix_tokens == 0
         later = tokens(run(engine, prompts[1:], schedule))
@@ -69,7 +72,7 @@ def test_a_client_of_its_own_cache_finds_its_own_beginnings_alone(
     prompts = [[*SYSTEM, 7, 8, number] for number in range(4, 9)]
     expected = tokens(generator.generate(prompts, PARAMS, schedule="full"))
     found = []
-    with generator.engine(prefix_cache=sharing) as engine:
+    with generator.running_batch(prefix_cache=sharing) as engine:
         for prompt, client in zip(prompts, ["a", "b", "a", "b", ""], strict=True):
             number = engine.add(prompt, PARAMS, schedule="full", client=client)
             run_all(engine)
@@ -82,14 +85,14 @@ def test_a_client_of_its_own_cache_finds_its_own_beginnings_alone(
 def test_a_sharing_that_is_none_is_refused_with_what_is_allowed(generator: Generator) -> None:
     with (
         pytest.raises(UsageError, match="'shared', 'client' or 'off'"),
-        generator.engine(prefix_cache="own"),  # type: ignore[arg-type]
+        generator.running_batch(prefix_cache="own"),  # type: ignore[arg-type]
     ):
         pass
 
 
 def test_what_a_hit_adds_is_kept_as_well(generator: Generator) -> None:
     longer = [*SYSTEM, *range(4, 4 + BLOCK_TOKENS)]
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         run(engine, [[*SYSTEM, 7], longer, [*longer, 9]])
         run(engine, [longer])
         before = engine.stats().prefix_tokens
@@ -101,7 +104,7 @@ def test_a_prompt_that_skips_layers_shares_nothing(generator: Generator) -> None
     """A layer's cache there depends on where the prompt ends."""
     decay = "linear:max=4,min=2,horizon=5,prompt=decay"
     prompts = [[*SYSTEM, 7], [*SYSTEM, 9, 10]]
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         results = [run(engine, [prompt], decay)[0] for prompt in prompts]
         assert engine.stats().prefix_tokens == 0
     assert tokens(results) == tokens(generator.generate(prompts, PARAMS, schedule=decay))
@@ -112,7 +115,7 @@ def test_a_failed_prompt_leaves_nothing_behind(
 ) -> None:
     prompts = [[*SYSTEM, 7]]
     expected = tokens(generator.generate(prompts, PARAMS, schedule="full"))
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         with monkeypatch.context() as patch:
             patch.setattr(OrtBinding, "run", _fails)
             assert run(engine, prompts)[0].outputs[0].finish_reason == "error"
@@ -130,7 +133,7 @@ def test_kept_beginnings_make_way_for_what_runs(exported: Callable[..., Path]) -
     prompts = [[draw.randrange(4, 90) for _ in range(3 * BLOCK_TOKENS)] for _ in range(12)]
     with Generator.open(bundle, threads=1, max_batch_size=4, kv_memory=700_000) as generator:
         expected = tokens(generator.generate(prompts, PARAMS, schedule="full"))
-        with generator.engine() as engine:
+        with generator.running_batch() as engine:
             assert tokens(run(engine, prompts * 2)) == expected * 2
             assert 0 < engine.stats().prefix_bytes <= 700_000 // 4
             assert generator.kv_memory.peak <= 700_000
@@ -142,10 +145,10 @@ def test_kept_beginnings_make_way_for_a_text_that_is_scored(exported: Callable[.
     prompts = [[draw.randrange(4, 90) for _ in range(3 * BLOCK_TOKENS)] for _ in range(4)]
     with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
         (score,) = make_score_requests([prompts[0]], [[5] * 10], generator.model, None)
-        most = generator._runner.scorer.nbytes(score)
+        most = Scorer(generator._loaded).nbytes(score)
     with (
         Generator.open(bundle, threads=1, max_batch_size=1, kv_memory=200_000) as generator,
-        generator.engine() as engine,
+        generator.running_batch() as engine,
     ):
         run(engine, prompts)
         kept = engine.stats().prefix_bytes

@@ -15,7 +15,6 @@ from skipdec.runtime.scheduling.scheduler import (
     Action,
     Chunk,
     Decode,
-    Job,
     Prefill,
     Scheduler,
     Wait,
@@ -25,10 +24,18 @@ SLOTS = 4
 TOKENS = 32
 
 
+@dataclass(frozen=True)
+class Job:
+    number: int
+    prompt_length: int
+    num_rows: int = 1
+    client: str = ""
+
+
 def scheduler(
     admission: str = "fcfs", tokens: int = TOKENS, *, fills_first: bool = False
-) -> Scheduler:
-    return Scheduler(
+) -> Scheduler[Job]:
+    return Scheduler[Job](
         SLOTS, tokens, parse_admission(admission), lambda jobs: True, fills_first=fills_first
     )
 
@@ -84,7 +91,7 @@ def test_a_long_prompt_runs_in_chunks_with_steps_between() -> None:
 
 def test_nobody_passes_one_who_waits_for_memory() -> None:
     fitting = {0: True, 1: False, 2: True}
-    engine = Scheduler(
+    engine = Scheduler[Job](
         SLOTS,
         TOKENS,
         parse_admission("fcfs"),
@@ -175,7 +182,7 @@ def test_an_admission_is_read_with_its_parameters() -> None:
 class Model:
     """Records the actions of a run and checks the rules that it has to keep."""
 
-    scheduler: Scheduler
+    scheduler: Scheduler[Job]
     limit: int
     arrived: list[Job] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)  # running -> steps to go
@@ -206,11 +213,11 @@ class Model:
                     self.left[number] -= 1
                     if not self.left[number]:
                         del self.left[number]
-                        for _ in range(jobs[number].rows):
+                        for _ in range(jobs[number].num_rows):
                             self.scheduler.row_ended(number)
             case Wait():
                 assert not self.left
-        rows = sum(jobs[number].rows for number in self.left)
+        rows = sum(jobs[number].num_rows for number in self.left)
         assert rows == self.scheduler.running_rows <= SLOTS
         assert sum(jobs[number].prompt_length for number in self.left) <= self.limit
 
@@ -246,7 +253,7 @@ def test_everyone_runs_once_within_slots_and_memory(
         used = sum(job.prompt_length for job in running.arrived if job.number in running.left)
         return used + sum(job.prompt_length for job in wanted) <= limit
 
-    running = Model(Scheduler(SLOTS, TOKENS, parse_admission(admission), fits), limit)
+    running = Model(Scheduler[Job](SLOTS, TOKENS, parse_admission(admission), fits), limit)
     steps = [count for _, _, count, _ in jobs]
     led_since: dict[str, set[str]] = {}  # by client that waits: who has led calls since it does
     now, to_come = 0.0, list(enumerate(jobs))

@@ -22,9 +22,8 @@ from skipdec import (
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.requests.scoring import ScoreRequest
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.scheduling.engine import Engine
-from skipdec.runtime.scheduling.scoring import EngineScoring
-from skipdec.runtime.scheduling.scoring_turns import ScoringTurns
+from skipdec.runtime.scheduling.running_batch import RunningBatch
+from skipdec.runtime.scheduling.scoring import BatchScoring, ScoringTurns
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.tokens.outputs import ScoreOutput, StreamDelta
 
@@ -94,13 +93,13 @@ def test_between_two_texts_that_are_scored_comes_a_step(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    score, decode = EngineScoring.run, Engine._decode
+    score, decode = BatchScoring.run, RunningBatch._decode
 
-    def scored(self: EngineScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+    def scored(self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
         done.append("score")
         return score(self, request, schedule)
 
-    def decoded(self: Engine) -> list[StreamDelta]:
+    def decoded(self: RunningBatch) -> list[StreamDelta]:
         done.append("decode")
         return decode(self)
 
@@ -113,8 +112,8 @@ def test_between_two_texts_that_are_scored_comes_a_step(
             await asyncio.sleep(0)
         await asyncio.gather(text, *scores)
 
-    monkeypatch.setattr(EngineScoring, "run", scored)
-    monkeypatch.setattr(Engine, "_decode", decoded)
+    monkeypatch.setattr(BatchScoring, "run", scored)
+    monkeypatch.setattr(RunningBatch, "_decode", decoded)
     with_engine(bundle, main)
     assert done.count("score") == 5
     while done[-1] == "score":  # the text has ended
@@ -137,9 +136,9 @@ def test_clients_take_turns_to_have_texts_scored(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    score = EngineScoring.run
+    score = BatchScoring.run
 
-    def scored(self: EngineScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+    def scored(self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
         done.append(request.client)
         return score(self, request, schedule)
 
@@ -152,7 +151,7 @@ def test_clients_take_turns_to_have_texts_scored(
             await asyncio.sleep(0)
         await asyncio.gather(text, *scores)
 
-    monkeypatch.setattr(EngineScoring, "run", scored)
+    monkeypatch.setattr(BatchScoring, "run", scored)
     with_engine(bundle, main)
     assert done == ["a", "b", "a", "a", "a"]
 
@@ -232,9 +231,9 @@ def test_more_than_the_memory_allows_is_refused(bundle: Path) -> None:
 def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = EngineScoring.run
+    run = BatchScoring.run
 
-    def failing(self: EngineScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+    def failing(self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
         with monkeypatch.context() as patch:
             patch.setattr(OrtBinding, "run", broken)
             return run(self, request, schedule)
@@ -244,7 +243,7 @@ def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
 
     async def main(engine: AsyncEngine) -> None:
         running = asyncio.create_task(engine.generate(TEXT, LONG))
-        monkeypatch.setattr(EngineScoring, "run", failing)
+        monkeypatch.setattr(BatchScoring, "run", failing)
         with pytest.raises(SkipDecError, match="layer_001"):
             await engine.score(TEXT)
         assert (await running).outputs[0].finish_reason == "length"
@@ -260,9 +259,10 @@ def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> Non
             running = asyncio.create_task(engine.generate(TEXT, LONG))
             while not engine.stats().running:
                 await asyncio.sleep(0)
-            pool = engine._engine._parts.engines.pool
+            pool = engine._engine._loaded.engines.pool
             request, _ = engine.outline.prepare_score(TEXT, None, None)
-            pool.limit = pool.in_use_bytes + engine._engine._parts.scorer.nbytes(request) - 1
+            needed = engine._engine.scoring._scorer.nbytes(request)
+            pool.limit = pool.in_use_bytes + needed - 1
             scored = asyncio.create_task(engine.score(TEXT))
             await asyncio.sleep(0)
         await running

@@ -96,7 +96,7 @@ def test_a_cancelled_request_frees_its_slots_and_changes_no_other(open_on_device
     generator = open_on_device(max_batch_size=5)
     wanted = [Wanted([5, 6 + index], GREEDY, schedule, 0) for index, schedule in enumerate(MIXED)]
     expected = [texts(one.alone(generator)) for one in wanted]
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         numbers = [engine.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
         for _ in range(3):
             engine.step()
@@ -115,7 +115,10 @@ def test_where_memory_is_short_rows_wait_for_it(open_on_device: Open) -> None:
     assert [texts(output) for output in together(tight, wanted)] == expected
     assert tight.kv_memory.peak <= 400_000
     small = open_on_device(max_batch_size=5, kv_memory=50_000)
-    with small.engine() as engine, pytest.raises(CapacityError, match="kv_memory allows 50,000"):
+    with (
+        small.running_batch() as engine,
+        pytest.raises(CapacityError, match="kv_memory allows 50,000"),
+    ):
         engine.add([5, 6], GREEDY, schedule="full")
 
 
@@ -130,7 +133,7 @@ def test_when_a_device_fails_what_runs_ends_and_what_waits_goes_on(
         monkeypatch.setattr(HostDevice, "synchronize", drain)
         raise DeviceError("stream", "an illegal memory access was encountered")
 
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         first = [engine.add([5, 6], GREEDY), engine.add([6, 5], GREEDY, schedule=MIXED[1])]
         for _ in range(3):
             engine.step()

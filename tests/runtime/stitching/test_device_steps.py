@@ -22,7 +22,7 @@ MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,p
 def steady(generator: Generator, wanted: list[Wanted]) -> list[Counter[str]]:
     """Run the requests three times in one engine; what the device was asked for each time."""
     device, changes = device_of(generator), []
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         for _ in range(3):
             before = Counter(device.counts)
             for one in wanted:
@@ -47,7 +47,7 @@ def test_the_steady_state_allocates_and_captures_nothing(open_on_device: Open) -
 def test_a_step_is_one_launch_one_wait_and_copies_no_logits(open_on_device: Open) -> None:
     generator = open_on_device(max_batch_size=4)
     device = device_of(generator)
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         for index, schedule in enumerate(MIXED):
             engine.add([5 + index, 6], GREEDY.updated(max_tokens=30), schedule=schedule)
         for _ in range(12):  # all stand at their last depths
@@ -67,7 +67,7 @@ def test_graphs_are_keyed_by_padded_rows_a_layer_not_by_who_they_are(open_on_dev
         Wanted([5, index], GREEDY.updated(max_tokens=4 + index), "full", 3 * index)
         for index in range(8)
     ]
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         for step in range(200):
             for one in wanted:
                 if one.arrival == step:
@@ -108,7 +108,7 @@ def test_without_graphs_steps_are_enqueued_and_the_reason_is_logged(
 def test_closing_frees_all_device_memory(open_on_device: Open, ends: str) -> None:
     generator = open_on_device(max_batch_size=5)
     device = device_of(generator)
-    with generator.engine() as engine:
+    with generator.running_batch() as engine:
         engine.add([5, 6], GREEDY)
         for _ in range(3):
             engine.step()
@@ -127,7 +127,7 @@ def test_one_bucket_holds_all_rows_and_a_request_beyond_it_is_refused(
     with Generator(bundle, backend) as generator:
         for max_model_len, bucket in ((None, 64), (18, 32), (17, 16)):
             most = max_model_len or 63
-            with generator.engine(max_model_len=max_model_len) as engine:
+            with generator.running_batch(max_model_len=max_model_len) as engine:
                 number = engine.add([5] * 6, GREEDY.updated(max_tokens=most - 6))
                 if max_model_len is not None:
                     with pytest.raises(CapacityError, match=f"max_model_len allows {most}"):
@@ -136,7 +136,7 @@ def test_one_bucket_holds_all_rows_and_a_request_beyond_it_is_refused(
                 assert len(engine.take(number).outputs[0].token_ids) == most - 6
                 assert slots_of(engine)._cache.first(0, 1)[0].shape[2] == bucket
         with pytest.raises(UsageError, match="is 65; the bundle holds 64 positions"):
-            generator.engine(max_model_len=65).__enter__()
+            generator.running_batch(max_model_len=65).__enter__()
 
 
 def test_a_prompt_longer_than_plans_take_runs_in_chunks(exported: Exported, tmp_path: Path) -> None:

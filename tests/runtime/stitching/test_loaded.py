@@ -77,15 +77,16 @@ def test_close_waits_for_the_step_that_runs_and_ends_the_call(
 ) -> None:
     room, in_step = Room(), Event()
 
-    def step(_: Stitcher) -> None:
-        in_step.set()
-        assert waits.wait(SECONDS), "close did not wait"
-        room.done.append("step")
+    def step() -> None:
+        with room.engines.step():
+            in_step.set()
+            assert waits.wait(SECONDS), "close did not wait"
+            room.done.append("step")
 
     def call() -> None:
-        with room.engines.exclusive(planned_bytes=0), room.engines.slots(room.slots()):
-            room.engines.run(step)
-            room.engines.run(step)
+        with room.engines.hold(room.slots()):
+            step()
+            step()
 
     running = threads.submit(call)
     assert in_step.wait(SECONDS)
@@ -98,23 +99,22 @@ def test_close_waits_for_the_step_that_runs_and_ends_the_call(
 
 
 def test_close_does_not_wait_for_a_call_that_rests(room: Room) -> None:
-    with room.engines.exclusive(planned_bytes=0), room.engines.slots(room.slots()):
-        room.engines.run(lambda _: None)
+    with room.engines.hold(room.slots()):
+        with room.engines.step():
+            pass
         room.engines.close()
         assert room.done == ["closed", "freed"]
         assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
-        with pytest.raises(ClosedError):
-            room.engines.run(lambda _: room.done.append("step"))
+        with pytest.raises(ClosedError), room.engines.step():
+            room.done.append("step")
     assert room.done == ["closed", "freed"]
     assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
 
 
 def test_close_inside_a_step_leaves_freeing_to_its_end(room: Room) -> None:
-    def step(_: Stitcher) -> None:
+    with room.engines.step():
         room.engines.close()
         assert room.done == []
-
-    room.engines.run(step)
     assert room.done == ["freed"]
     room.backend.close.assert_called_once()
 
@@ -122,13 +122,14 @@ def test_close_inside_a_step_leaves_freeing_to_its_end(room: Room) -> None:
 def test_trim_waits_for_the_step_that_runs(waits: Event, threads: ThreadPoolExecutor) -> None:
     room, in_step = Room(), Event()
 
-    def step(_: Stitcher) -> None:
-        room.pool.release(room.pool.acquire(5000))
-        in_step.set()
-        assert waits.wait(SECONDS), "trim did not wait"
-        assert room.pool.idle_bytes > 0
+    def step() -> None:
+        with room.engines.step():
+            room.pool.release(room.pool.acquire(5000))
+            in_step.set()
+            assert waits.wait(SECONDS), "trim did not wait"
+            assert room.pool.idle_bytes > 0
 
-    running = threads.submit(room.engines.run, step)
+    running = threads.submit(step)
     assert in_step.wait(SECONDS)
     room.engines.trim()
     running.result(SECONDS)
@@ -136,9 +137,10 @@ def test_trim_waits_for_the_step_that_runs(waits: Event, threads: ThreadPoolExec
 
 
 def test_a_step_that_runs_out_of_memory_says_what_to_lower(room: Room) -> None:
-    with pytest.raises(CapacityError, match="lower max_batch_size"):
-        room.engines.run(Mock(side_effect=MemoryError))
-    room.engines.run(lambda _: room.done.append("step"))
+    with pytest.raises(CapacityError, match="lower max_batch_size"), room.engines.step():
+        raise MemoryError
+    with room.engines.step():
+        room.done.append("step")
     assert room.done == ["step"]
 
 
@@ -148,10 +150,10 @@ def test_calls_of_other_threads_wait_in_order_of_arrival(
     room = Room()
 
     def call(name: str) -> None:
-        with room.engines.exclusive(planned_bytes=0):
+        with room.engines.hold():
             room.done.append(name)
 
-    with room.engines.exclusive(planned_bytes=0):
+    with room.engines.hold():
         first = threads.submit(call, "first")
         assert waits.wait(SECONDS), "the first did not wait"
         waits.clear()
@@ -167,10 +169,10 @@ def test_close_ends_the_wait_of_a_call(waits: Event, threads: ThreadPoolExecutor
     room = Room()
 
     def call() -> None:
-        with room.engines.exclusive(planned_bytes=0):
+        with room.engines.hold():
             room.done.append("ran")
 
-    with room.engines.exclusive(planned_bytes=0):
+    with room.engines.hold():
         waiting = threads.submit(call)
         assert waits.wait(SECONDS), "it did not wait"
         room.engines.close()
@@ -180,35 +182,36 @@ def test_close_ends_the_wait_of_a_call(waits: Event, threads: ThreadPoolExecutor
 
 
 def test_a_call_that_lasts_is_not_waited_for(room: Room, threads: ThreadPoolExecutor) -> None:
-    with room.engines.exclusive(planned_bytes=0, lasts=True):
-        call = threads.submit(room.engines.exclusive(planned_bytes=0).__enter__)
-        with pytest.raises(SkipDecError, match="an engine holds it"):
+    with room.engines.hold(lasts=True):
+        call = threads.submit(room.engines.hold().__enter__)
+        with pytest.raises(SkipDecError, match="a running batch holds it"):
             call.result(SECONDS)
 
 
 def test_a_second_call_within_the_first_is_refused(room: Room) -> None:
     with (
-        room.engines.exclusive(planned_bytes=0),
+        room.engines.hold(),
         pytest.raises(SkipDecError, match="is busy"),
-        room.engines.exclusive(planned_bytes=0),
+        room.engines.hold(),
     ):
         pass
-    with room.engines.exclusive(planned_bytes=0):
+    with room.engines.hold():
         pass
 
 
 def test_a_fork_may_neither_use_nor_free_its_parents_engines(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with room.engines.exclusive(planned_bytes=0), room.engines.slots(room.slots()):
+    with room.engines.hold(room.slots()):
         with monkeypatch.context() as fork:
             fork.setattr(os, "getpid", lambda: -1)
             with pytest.raises(SkipDecError, match=r"-1, is a fork: .* by 'spawn'"):
-                room.engines.run(Mock())
+                room.engines.step().__enter__()
             with pytest.raises(SkipDecError, match="is a fork"):
-                room.engines.exclusive(planned_bytes=0).__enter__()
+                room.engines.hold().__enter__()
             room.engines.trim()
             room.engines.close()
         assert room.done == []
-        room.engines.run(lambda _: room.done.append("step"))
+        with room.engines.step():
+            room.done.append("step")
     assert room.done == ["step", "closed"]

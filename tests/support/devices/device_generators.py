@@ -14,7 +14,7 @@ from skipdec import Generator
 from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.trt.backend import TensorRtBackend
-from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.stitching.device.slots import DeviceSlotStitcher
 
 Exported = Callable[..., Path]
@@ -50,8 +50,8 @@ def device_of(generator: Generator) -> HostDevice:
     return generator.device
 
 
-def slots_of(engine: Engine) -> DeviceSlotStitcher:
+def slots_of(engine: RunningBatch) -> DeviceSlotStitcher:
     """Return the slots of an engine of such a generator."""
-    slots = engine._parts.slots
+    slots = engine._slots
     assert isinstance(slots, DeviceSlotStitcher)
     return slots

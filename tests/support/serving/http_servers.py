@@ -18,7 +18,7 @@ from text_bundles import copy_with_tokenizer
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
@@ -143,15 +143,15 @@ def connected(server: Running, receive_buffer: int | None = None) -> Iterator[so
 def held_steps(method: str = "_decode") -> Iterator[None]:
     """Engines of this process wait in their next decode step, or other method, for the end."""
     may_go_on = Event()
-    original = getattr(Engine, method)
+    original = getattr(RunningBatch, method)
 
-    def held(engine: Engine, *args: object) -> list[StreamDelta]:
+    def held(engine: RunningBatch, *args: object) -> list[StreamDelta]:
         may_go_on.wait()
         deltas: list[StreamDelta] = original(engine, *args)
         return deltas
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, method, held)
+        patch.setattr(RunningBatch, method, held)
         try:
             yield
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from skipdec import Engine, Generator, SamplingParams
+from skipdec import Generator, RunningBatch, SamplingParams
 from skipdec.runtime.tokens.outputs import RequestOutput
 
 SCHEDULES = (
@@ -52,7 +52,7 @@ def together(
 ) -> list[RequestOutput]:
     numbers: list[int] = []
     to_come = list(wanted)
-    with generator.engine(max_prefill_tokens=max_prefill_tokens) as engine:
+    with generator.running_batch(max_prefill_tokens=max_prefill_tokens) as engine:
         steps = 0
         while to_come or engine.is_busy:
             while to_come and to_come[0].arrival <= steps:
@@ -70,7 +70,7 @@ def texts(output: RequestOutput) -> list[tuple[tuple[int, ...], tuple[int, ...],
     return [(one.token_ids, one.layers_per_token, one.finish_reason) for one in output.outputs]
 
 
-def run_all(engine: Engine) -> None:
+def run_all(engine: RunningBatch) -> None:
     """Until nothing runs or waits."""
     while engine.is_busy:
         engine.step()

@@ -11,18 +11,18 @@ import os
 import signal
 from threading import Event
 
-from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.process import worker
 from skipdec.runtime.tokens.outputs import StreamDelta
 
 HOLD, STUCK, DIE, RAISE = 21, 22, 23, 24
 
-_decode = Engine._decode
+_decode = RunningBatch._decode
 
 
-def _steered(engine: Engine) -> list[StreamDelta]:
-    running = (engine._requests[row.sequence.request_index] for row in engine._rows)
-    orders = {one.request.prompt_token_ids[0] for one in running}
+def _steered(engine: RunningBatch) -> list[StreamDelta]:
+    running = (row.request for row in engine._rows)
+    orders = {one.prompt_token_ids[0] for one in running}
     if STUCK in orders:
         Event().wait()
     if DIE in orders:
@@ -36,5 +36,5 @@ def _steered(engine: Engine) -> list[StreamDelta]:
 
 
 if __name__ == "__main__":
-    Engine._decode = _steered  # type: ignore[method-assign]
+    RunningBatch._decode = _steered  # type: ignore[method-assign]
     worker.main()

@@ -18,7 +18,7 @@ from skipdec.runtime.kv.layout import KVLayout
 from skipdec.runtime.kv.reservation import SlotSizes
 from skipdec.runtime.requests.request import Request
 from skipdec.runtime.scheduling.histogram import Distribution
-from skipdec.runtime.scheduling.room import RequestLimits
+from skipdec.runtime.scheduling.request_limits import RequestLimits
 from skipdec.runtime.scheduling.stats import EngineStats
 from skipdec.runtime.serving.engine_loop import Cancellation, StepResult
 from skipdec.runtime.serving.process import settings as settings_module

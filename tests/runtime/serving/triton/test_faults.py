@@ -19,13 +19,13 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 LONG = 4000  # tokens: seconds, while it takes 0.05 s to notice that a client has gone
 PROMPT = "Ant is a pub"
 BROKEN = """
-from skipdec.runtime.scheduling.engine import Engine
+from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.triton.model import TritonPythonModel
 
 def step(self):
     raise RuntimeError("a step that was broken on purpose")
 
-Engine.step = step
+RunningBatch.step = step
 """
 
 

@@ -1,25 +1,23 @@
-"""Whether requests fit: alone, at any time, and beside what runs, now."""
+"""RequestLimits: the largest request that a running batch accepts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...engines.errors import CapacityError
 from ..requests.request import Request
 from ..schedule import ExitSchedule
-from ..stitching.prompt_rows import PromptRow
 from ..stitching.slot_memory import SlotMemory
-from .job import prompt_row
-from .parts import EngineConfig, EngineParts
+from .running_request import prompt_row
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a request may need at most if nothing else runs, for whoever checks requests.
+    """The most that a request may need while nothing else runs; any process can check it.
 
-    ``max_rows`` run at once, of ``max_positions`` each, prompt and text; a prompt of more than
-    ``max_chunk_tokens`` runs in chunks. ``kv_bytes``: None is no bound.
+    Up to ``max_rows`` completions run at once, each with up to ``max_positions`` tokens of prompt
+    and text. A prompt of more than ``max_chunk_tokens`` runs in chunks. ``kv_bytes`` is None where
+    KV memory has no bound.
     """
 
     max_rows: int
@@ -46,7 +44,7 @@ class RequestLimits:
                 f"{asked} are {positions:,} positions; max_model_len allows "
                 f"{self.max_positions:,}; raise it, shorten the prompt or lower max_tokens",
             )
-        prompt = prompt_row(self.memory.layout, request, schedule, 0, rows)
+        prompt = prompt_row(self.memory.layout, request, schedule, rows)
         needed = self.memory.alone(prompt, in_chunks=tokens > self.max_chunk_tokens)
         if self.kv_bytes is not None and needed > self.kv_bytes:
             raise CapacityError(
@@ -66,31 +64,3 @@ def require_rows(request: Request, max_rows: int) -> None:
             f"has n {rows}; the engine runs up to {max_rows} rows at once; lower n or raise "
             "max_batch_size",
         )
-
-
-class Room:
-    """The slots and KV memory of an engine, as far as admission goes."""
-
-    def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
-        self._slots = parts.slots
-        limits = parts.slots.limits
-        most = limits.most_prompt_tokens or config.max_prefill_tokens
-        self.limits = RequestLimits(
-            max_rows=parts.max_rows,
-            max_positions=limits.max_positions,
-            max_chunk_tokens=min(config.max_prefill_tokens, most),
-            kv_bytes=parts.engines.pool.limit,
-            memory=parts.slots.memory,
-        )
-
-    def has(self, prompts: Sequence[PromptRow]) -> bool:
-        """Whether these can be let in now, together; one that runs in chunks comes alone."""
-        first = prompts[0]
-        if len(first.tokens) > self.limits.max_chunk_tokens or self.kept_tokens(first):
-            assert len(prompts) == 1, "what runs in chunks runs alone"
-            return self._slots.fits_in_chunks(first)
-        return self._slots.fits(prompts)
-
-    def kept_tokens(self, prompt: PromptRow) -> int:
-        """See `SlotStitcher.kept_tokens`."""
-        return self._slots.kept_tokens(prompt)

@@ -1,0 +1,107 @@
+"""LoadedBundle: all that running batches, calls and scoring share of one opened bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from pydantic import Field
+
+from ...engines.backends.session import EngineBackend
+from ...engines.bundle import EngineBundle
+from ...engines.checking import MemorySize, ValidatedConfig
+from ...engines.manifest import ModelSpec, TensorRole
+from ..kv.layout import KVLayout
+from ..kv.pool import BufferPool
+from ..requests.planning import BatchLimits
+from ..requests.request import Request
+from ..schedule.resolver import ScheduleResolver
+from ..stitching.loaded import LoadedEngines
+from ..stitching.loading import load_stitcher
+from ..stitching.slot_limits import SlotLimits
+from ..stitching.slot_stitchers import make_slots
+from ..stitching.slots import SlotStitcher
+from ..tokens.tokenizer import Tokenizer
+
+_MAX_ROWS = 1 << 16  # the plan of a batch takes memory for each row before it runs
+
+
+class GeneratorConfig(ValidatedConfig):
+    """The most that a generator may hold at once; ``kv_memory`` is bytes, or a text like ``2GiB``.
+
+    Without it, each of ``kv_shares`` processes takes an equal part of the default.
+    """
+
+    max_batch_size: int = Field(default=8, ge=1, le=_MAX_ROWS)
+    kv_memory: MemorySize | None = Field(default=None, ge=1)
+    kv_shares: int = Field(default=1, ge=1)
+
+
+@dataclass(frozen=True)
+class LoadedBundle:
+    """A bundle with its engines loaded; `LoadedEngines` guards who uses them."""
+
+    model: ModelSpec
+    tokenizer: Tokenizer | None
+    schedules: ScheduleResolver
+    layout: KVLayout
+    limits: BatchLimits
+    engines: LoadedEngines
+
+    @classmethod
+    def load(
+        cls,
+        bundle: EngineBundle,
+        backend: EngineBackend,
+        config: GeneratorConfig,
+        tokenizer: Tokenizer | None,
+        schedules: ScheduleResolver,
+    ) -> Self:
+        """Load the engines of ``bundle`` by ``backend``, which belongs to the result."""
+        on_device = backend.device is not None
+        limits = BatchLimits.of(
+            bundle.manifest,
+            max_batch_size=config.max_batch_size,
+            kv_bytes=config.kv_memory or 0,
+            on_device=on_device,
+        )
+        stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
+        # The free memory is known once the engines are loaded.
+        kv_bytes = config.kv_memory or backend.memory.available_bytes() // config.kv_shares
+        pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
+        return cls(
+            model=bundle.manifest.model,
+            tokenizer=tokenizer,
+            schedules=schedules,
+            layout=KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY)),
+            limits=replace(limits, kv_bytes=kv_bytes),
+            engines=LoadedEngines(stitcher, backend, pool),
+        )
+
+    def batch_slots(self, max_model_len: int | None, *, keeps_prefixes: bool) -> SlotStitcher:
+        """Return slots for requests that come and go; they take no memory yet.
+
+        Each row has up to ``max_model_len`` positions, or without it as many as the bundle holds.
+        Raises UsageError for more than that.
+        """
+        limits = self.limits.slot_limits(max_model_len, self.model.max_seq_len)
+        return self._slots(limits, keeps_prefixes=keeps_prefixes)
+
+    def call_slots(self, requests: Sequence[Request]) -> SlotStitcher:
+        """Return slots with no more memory than ``requests`` need, where no other will come."""
+        limits = self.limits.call_limits(requests, self.model.max_seq_len)
+        return self._slots(limits, exact=True)
+
+    def _slots(
+        self, limits: SlotLimits, *, exact: bool = False, keeps_prefixes: bool = False
+    ) -> SlotStitcher:
+        return make_slots(
+            self.engines.require_usable(),
+            self.engines.pool,
+            self.layout,
+            self.model.num_layers,
+            limits,
+            exact=exact,
+            keeps_prefixes=keeps_prefixes,
+        )

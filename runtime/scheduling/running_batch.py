@@ -1,0 +1,369 @@
+"""RunningBatch: requests come at any time and run together, each as if it were alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+
+from ...engines.errors import ClosedError, SkipDecError, UsageError
+from ...engines.memory import Array
+from ..requests.prompts import Prompt
+from ..requests.request import Request, make_request
+from ..requests.row import Row
+from ..schedule import ExitSchedule
+from ..stitching.slots import SlotStitcher
+from ..tokens.logits import HostLogits, StepLogits
+from ..tokens.outputs import RequestOutput, StreamDelta
+from ..tokens.sampling import SamplingParams
+from .admission import parse_admission
+from .config import RunningBatchConfig
+from .loaded_bundle import LoadedBundle
+from .request_limits import RequestLimits
+from .running_request import RunningRequest
+from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait
+from .scoring import BatchScoring
+from .stats import Counters, EngineStats
+
+_LOGGER = logging.getLogger(__name__)
+
+_MAX_FAILURES = 3  # failed calls in a row, after which the engines are not expected to recover
+
+
+def _ignore(numbers: Sequence[int]) -> None:
+    pass
+
+
+class RunningBatch:
+    """Requests that arrive at any time and run together, each at its own depth and schedule.
+
+    >>> with generator.running_batch() as batch:
+    ...     number = batch.add("The capital of France is", SamplingParams(max_tokens=8))
+    ...     while batch.is_busy:
+    ...         for delta in batch.step():
+    ...             print(delta.request_index, delta.text)
+    ...     output = batch.take(number)
+
+    A request gets the tokens that it would get alone, whatever runs beside it (up to rounding where
+    products are float32). Its KV memory is reserved when it is admitted, so no running request is
+    ever preempted. If the computation of one row fails (NaN logits), that row ends with
+    finish_reason "error"; if an engine fails, all running rows do, and waiting requests go on. The
+    third failure in a row is raised by `step`.
+
+    Only one thread at a time may use it. `Generator.running_batch` makes one.
+    """
+
+    def __init__(
+        self, loaded: LoadedBundle, slots: SlotStitcher, config: RunningBatchConfig
+    ) -> None:
+        """Make an empty batch on ``slots``, which the holder of the engines closes.
+
+        Raises UsageError for an invalid admission rule.
+        """
+        self._loaded = loaded
+        self._slots = slots
+        self._config = config
+        self._requests: dict[int, RunningRequest] = {}
+        self._rows: list[Row] = []  # that run, in order of admission
+        self._next_number = self._next_row = 0
+        self._failures_in_a_row = 0
+        self._in_chunks: int | None = None  # the request whose prompt last ran in chunks
+        self._counters = Counters.zero(loaded.model.num_layers)
+        self.scoring = BatchScoring(loaded, slots, self._counters)
+        # Called with the numbers of requests that stop waiting, before their prompts run.
+        self.on_admission: Callable[[Sequence[int]], None] = _ignore
+        max_call = slots.limits.most_prompt_tokens or config.max_prefill_tokens
+        self.limits = RequestLimits(
+            max_rows=loaded.limits.max_batch_size,
+            max_positions=slots.limits.max_positions,
+            max_chunk_tokens=min(config.max_prefill_tokens, max_call),
+            kv_bytes=loaded.engines.pool.limit,
+            memory=slots.memory,
+        )
+        self._scheduler = Scheduler[RunningRequest](
+            self.limits.max_rows,
+            config.max_prefill_tokens,
+            parse_admission(config.admission, on_device=loaded.engines.device is not None),
+            self._fits,
+            kept_tokens=lambda request: slots.kept_tokens(request.prompt),
+            max_chunk_tokens=self.limits.max_chunk_tokens,
+            fills_first=config.fills_first,
+        )
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows that run at once."""
+        return self.limits.max_rows
+
+    @property
+    def running_rows(self) -> int:
+        """The number of running rows."""
+        return len(self._rows)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while anything runs or waits."""
+        return self._scheduler.is_busy
+
+    def add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        client: str = "",
+    ) -> int:
+        """Queue a request and return its number, which its deltas carry as ``request_index``.
+
+        ``client`` names who asks. Clients take turns, one request each; all requests without a
+        name belong to one client.
+
+        Raises UsageError, ScheduleError, or CapacityError if the request could never run, before
+        it is queued.
+        """
+        return self.add_request(*self.prepare(prompt, params, schedule, client))
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        schedule: str | ExitSchedule | None,
+        client: str = "",
+    ) -> tuple[Request, ExitSchedule]:
+        """Make and check the arguments of `add_request`; raises as `add`. Any thread may call."""
+        loaded = self._loaded
+        params = params or SamplingParams()
+        request = make_request(0, prompt, params, loaded.model, loaded.tokenizer, "prompt", client)
+        resolved = loaded.schedules.resolve(schedule, request.max_tokens)
+        self.limits.require_possible(request, resolved)
+        return request, resolved
+
+    def add_request(self, request: Request, schedule: ExitSchedule) -> int:
+        """Queue a prepared request, whose index becomes its number, and return that."""
+        request = replace(request, index=self._next_number)
+        return self.add_outputs(request, schedule, range(request.params.n), perf_counter())
+
+    def add_outputs(
+        self, request: Request, schedule: ExitSchedule, outputs: range, start: float
+    ) -> int:
+        """Queue some of a request's n completions; deltas carry the request's own index.
+
+        ``start`` is the ``perf_counter`` time at which the caller began to wait.
+        """
+        number = self._next_number
+        running = RunningRequest.create(
+            self._loaded,
+            number,
+            request,
+            schedule,
+            outputs=outputs,
+            first_row=self._next_row,
+            start=start,
+            owner=request.client if self._config.prefixes == "client" else "",
+        )
+        self._next_number += 1
+        self._next_row += len(outputs)
+        self._requests[number] = running
+        self._counters.submitted += 1
+        self._scheduler.add(running)
+        return number
+
+    def step(self) -> list[StreamDelta]:
+        """Run prompts, a part of one, or a step; the result is empty if nothing can run now.
+
+        Raises ClosedError if the generator was closed, and the engines' error once they have
+        failed three times in a row.
+        """
+        action = self._scheduler.next_action(perf_counter())
+        self._loaded.engines.require_usable()
+        try:
+            match action:
+                case Prefill(numbers):
+                    deltas = self._prefill(numbers)
+                case Chunk():
+                    deltas = self._chunk(action)
+                case Decode():
+                    deltas = self._decode()
+                case Wait():
+                    deltas = []
+        except ClosedError:
+            raise
+        except SkipDecError as error:
+            self._failures_in_a_row += 1
+            if self._config.failures == "raise" or self._failures_in_a_row >= _MAX_FAILURES:
+                raise
+            self._loaded.engines.require_usable()
+            _LOGGER.exception("an engine failed; running rows end, waiting requests go on")
+            return self._fail_all(str(error), action)
+        self._failures_in_a_row = 0
+        return deltas
+
+    def has_ended(self, number: int) -> bool:
+        """Return whether all completions of a request, not taken yet, have ended."""
+        return self._requests[number].is_finished
+
+    def abort(self, number: int, reason: str | None = None) -> list[StreamDelta]:
+        """End a request as cancelled, with ``reason`` as stop_reason, and free its slots.
+
+        A request that is unknown or has ended is left alone.
+        """
+        request = self._requests.get(number)
+        if request is None or request.is_finished:
+            return []
+        deltas = [row.abort(reason) for row in request.rows if row.finish_reason is None]
+        self._scheduler.cancel(number)
+        self._rows = [row for row in self._rows if row.request_number != number]
+        for row in request.rows:
+            self._slots.release(row.number)
+        self._counters.aborted += 1
+        return deltas
+
+    def take(self, number: int) -> RequestOutput:
+        """Return the result of a request that has ended, and forget it; raises as `remove`."""
+        return self.remove(number).output()
+
+    def remove(self, number: int) -> RunningRequest:
+        """Return a request that has ended, and forget it.
+
+        Raises UsageError for a number that is unknown, was taken, or still runs.
+        """
+        request = self._requests.get(number)
+        if request is None or not request.is_finished:
+            raise UsageError(
+                "request", f"{number} {'is unknown' if request is None else 'has not ended'}"
+            )
+        return self._requests.pop(number)
+
+    def stats(self) -> EngineStats:
+        """Return what runs, what waits, and what was done so far."""
+        return self._counters.snapshot(
+            requests=len(self._requests),
+            running=len(self._rows),
+            waiting=self._scheduler.num_waiting,
+            reserved_bytes=self._slots.reserved_bytes,
+            prefix_bytes=self._slots.prefix_bytes,
+            limit_bytes=self._loaded.engines.pool.limit or 0,
+        )
+
+    def _fits(self, requests: Sequence[RunningRequest]) -> bool:
+        """Return whether there is KV memory to admit ``requests`` now, together."""
+        first, slots = requests[0].prompt, self._slots
+        if len(first.tokens) > self.limits.max_chunk_tokens or slots.kept_tokens(first):
+            assert len(requests) == 1, "a prompt that runs in chunks runs alone"
+            return slots.fits_in_chunks(first)
+        return slots.fits([request.prompt for request in requests])
+
+    def _announce(self, numbers: Sequence[int]) -> None:
+        """Report that requests no longer wait."""
+        now = perf_counter()
+        for number in numbers:
+            self._counters.histograms.queue_seconds.observe(now - self._requests[number].start)
+        self.on_admission(numbers)
+
+    def _prefill(self, numbers: Sequence[int]) -> list[StreamDelta]:
+        self._announce(numbers)
+        requests = [self._requests[number] for number in numbers]
+        start = perf_counter()
+        with self._loaded.engines.step():
+            logits = self._slots.prefill([request.prompt for request in requests])
+        self._counters.count_prefill(perf_counter() - start)
+        return self._begin(requests, logits)
+
+    def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
+        request, engines = self._requests[chunk.number], self._loaded.engines
+        if self._in_chunks != chunk.number:
+            self._in_chunks = chunk.number
+            self._announce([chunk.number])
+            with engines.step():
+                self._counters.prefix_tokens += self._slots.begin_chunks(request.prompt)
+        start = perf_counter()
+        with engines.step():
+            logits = self._slots.chunk(chunk.stop)
+        self._counters.count_prefill(perf_counter() - start)
+        return [] if logits is None else self._begin([request], logits)
+
+    def _begin(self, requests: Sequence[RunningRequest], logits: Array) -> list[StreamDelta]:
+        """Sample the first token of each row; ``logits`` float32 [requests, V]."""
+        rows = [row for request in requests for row in request.rows]
+        row_logits = [logits[index] for index, request in enumerate(requests) for _ in request.rows]
+        self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
+        self._rows += rows
+        return self._accept(rows, HostLogits(row_logits), [row.first_depth for row in rows], None)
+
+    def _decode(self) -> list[StreamDelta]:
+        start, rows = perf_counter(), self._rows[:]
+        steps = [row.step_row() for row in rows]
+        with self._loaded.engines.step():
+            logits = self._slots.step(steps)
+        self._counters.count_step([step.plan for step in steps], perf_counter() - start)
+        return self._accept(rows, logits, [len(step.plan) for step in steps], start)
+
+    def _accept(
+        self,
+        rows: Sequence[Row],
+        logits: StepLogits,
+        depths: Sequence[int],
+        step_start: float | None,
+    ) -> list[StreamDelta]:
+        """Sample a token for each row, and remove the rows that end."""
+        start = perf_counter()
+        deltas = []
+        for index, (row, depth) in enumerate(zip(rows, depths, strict=True)):
+            try:
+                token = logits.sample(index, row.sampler)
+                deltas.append(row.accept(token, depth, step_start=step_start))
+            except Exception as error:
+                if self._config.failures == "raise":
+                    raise
+                _LOGGER.exception("a row of request %d failed", row.request_number)
+                deltas.append(row.fail(str(error)))
+        self._counters.generated_tokens += len(rows)
+        if ended := [row for row in rows if row.finish_reason is not None]:
+            self._remove(ended)
+        self._counters.sampling_seconds += perf_counter() - start
+        return deltas
+
+    def _remove(self, ended: Sequence[Row]) -> None:
+        """Free the slots of rows that have ended, and count the requests that ended with them."""
+        self._rows = [row for row in self._rows if row.finish_reason is None]
+        for row in ended:
+            self._slots.release(row.number)
+            self._scheduler.row_ended(row.request_number)
+        for number in {row.request_number for row in ended}:
+            request = self._requests[number]
+            if request.is_finished:
+                failed = any(row.finish_reason == "error" for row in request.rows)
+                self._counters.failed += failed
+                self._counters.finished += not failed
+
+    def _fail_all(self, reason: str, action: Action) -> list[StreamDelta]:
+        """End all rows that run or were about to, since their slots may hold wrong values."""
+        numbers = dict.fromkeys(row.request_number for row in self._rows)
+        match action:
+            case Prefill(begun):
+                numbers |= dict.fromkeys(begun)
+        partly_run = self._requests.get(-1 if self._in_chunks is None else self._in_chunks)
+        if partly_run is not None and not partly_run.is_finished:
+            numbers[partly_run.number] = None
+        deltas = []
+        for number in numbers:
+            rows = self._requests[number].rows
+            deltas += [row.fail(reason) for row in rows if row.finish_reason is None]
+            self._scheduler.cancel(number)
+            self._counters.failed += 1
+        self._rows = []
+        self._slots.reset()
+        return deltas
+
+
+@contextmanager
+def open_running_batch(
+    loaded: LoadedBundle, config: RunningBatchConfig, *, max_model_len: int | None
+) -> Iterator[RunningBatch]:
+    """Hold the engines for a running batch until the block ends; see `Generator.running_batch`."""
+    keeps_prefixes = config.prefixes != "off"
+    slots = loaded.batch_slots(max_model_len, keeps_prefixes=keeps_prefixes)
+    with loaded.engines.hold(slots, lasts=True):
+        yield RunningBatch(loaded, slots, config)
