@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -120,12 +120,12 @@ class Counters:
 
     def snapshot(self, **present: int) -> EngineStats:
         """Return all figures, of which ``present`` describe this moment."""
-        values = vars(self) | {
+        values: dict[str, Any] = vars(self) | {
             "layer_calls": tuple(self.layer_calls),
             "layer_rows": tuple(self.layer_rows),
             "histograms": self.histograms.snapshot(),
         }
-        return EngineStats(**present, **values)
+        return EngineStats(**(values | present))
 
     def count_prefill(self, seconds: float) -> None:
         """Count a call that ran prompts or a part of one."""
@@ -137,11 +137,16 @@ class Counters:
         self.decode_seconds += seconds
         self.steps += 1
         self.step_rows += len(plans)
-        rows_of = Counter(plans)
-        union = set[int]().union(*(plan.layers for plan in rows_of))
+        first = plans[0]
+        if all(plan is first for plan in plans):  # the common case, without hashing plans
+            groups: Iterable[tuple[LayerPlan, int]] = [(first, len(plans))]
+            union: Collection[int] = first.layers
+        else:
+            groups = Counter(plans).items()
+            union = set[int]().union(*(plan.layers for plan, _ in groups))
         for layer in union:
             self.layer_calls[layer] += 1
-        for plan, count in rows_of.items():
+        for plan, count in groups:
             for layer in plan.layers:
                 self.layer_rows[layer] += count
         self.histograms.step_seconds.observe(seconds)

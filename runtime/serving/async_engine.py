@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class AsyncEngine(EngineService):
-    """A bundle that many asyncio clients generate with at once; see `Engine` for what they get.
+    """A bundle that many asyncio clients generate with at once; see `RunningBatch`.
 
     >>> async with AsyncEngine.open("opt-1.3b-int8", schedule="2x") as engine:
     ...     async with engine.submit("The capital of France is", SamplingParams()) as stream:
@@ -150,7 +150,7 @@ class AsyncEngine(EngineService):
         deadline: float | None = None,
         client: str = "",
     ) -> RequestStream:
-        """See EngineService; raises what `Engine.add` does."""
+        """See EngineService; raises what `RunningBatch.add` does."""
         self._requests.require_home()
         made, resolved = self._engine.prepare(prompt, params, schedule, client)
         name = request_id or uuid4().hex

@@ -19,7 +19,7 @@ class ServiceConfig(ValidatedConfig):
     """What waits at most before a request is refused, and how the engine schedules.
 
     ``max_prefill_tokens``, ``max_model_len``, ``admission`` and ``prefix_cache``: see
-    `Generator.engine`.
+    `Generator.running_batch`.
     """
 
     max_waiting: Annotated[int, Option()] = Field(

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -22,6 +23,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
+from skipdec.runtime.scheduling.config import RunningBatchConfig
 from skipdec.runtime.stitching.host.prompts import HostPrompts
 
 STRUCTURE = "pre_norm"
@@ -116,7 +118,8 @@ def test_a_neighbour_does_not_change_a_score(generator: Generator) -> None:
 def test_prompts_of_many_lengths_with_several_completions_each_run(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
-    monkeypatch.setattr("skipdec.runtime.requests.planning.MAX_PREFILL_TOKENS", 40)
+    config = partial(RunningBatchConfig, max_prefill_tokens=40)
+    monkeypatch.setattr("skipdec.runtime.scheduling.call.RunningBatchConfig", config)
     prompts = [[5] * 20, [6] * 20, *([7, index] * 4 for index in range(5))]
     params = [SAMPLED.updated(n=n, max_tokens=4) for n in (2, 1, 1, 1, 1, 1, 1)]
     with Generator.open(exported(STRUCTURE), threads=1) as generator:
@@ -148,6 +151,13 @@ def test_cancelling_keeps_what_was_generated(generator: Generator) -> None:
     assert reasons == ["abort"] * len(PROMPTS)
     assert sorted(len(ids) for ids in tokens(results)) == [0, 0, 3, 3, 3, 3]
     assert generator.kv_memory.planned == generator.kv_memory.peak
+
+
+def test_engine_is_a_deprecated_name_of_running_batch(generator: Generator) -> None:
+    with pytest.warns(DeprecationWarning, match=r"is now Generator\.running_batch\(\)"):
+        opened = generator.engine(max_prefill_tokens=16, max_model_len=20, prefix_cache=False)
+    with opened as batch:
+        assert (batch.limits.max_chunk_tokens, batch.limits.max_positions) == (16, 20)
 
 
 def test_closing_a_stream_frees_the_generator(generator: Generator) -> None:

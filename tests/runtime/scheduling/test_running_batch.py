@@ -1,4 +1,4 @@
-"""Requests that come and go in one running batch: each text is what it would be alone."""
+"""Requests that come and go in one running batch: each gets the text that it gets alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_text_is_what_it_is_alone(generator: Generator, seed: int) -> None:
+def test_each_text_equals_that_of_its_request_alone(generator: Generator, seed: int) -> None:
     """Random arrivals, lengths, schedules, completions; long prompts in chunks."""
     wanted = draw(seed, 12)
     for one, output in zip(wanted, together(generator, wanted), strict=True):
@@ -37,8 +37,8 @@ def test_each_text_is_what_it_is_alone(generator: Generator, seed: int) -> None:
         assert output.schedule == expected.schedule
 
 
-def test_prompts_at_unlike_depths_share_a_call(generator: Generator) -> None:
-    """A layer that one row runs whole and another in part leaves the other's last tokens alone."""
+def test_prompts_at_different_depths_share_a_call(generator: Generator) -> None:
+    """A layer that runs one row whole and another in part leaves the rest of the other alone."""
     decay = "linear:max=4,min=2,horizon=5,prompt=decay"
     wanted = [
         Wanted(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), schedule, 0)
@@ -49,7 +49,7 @@ def test_prompts_at_unlike_depths_share_a_call(generator: Generator) -> None:
 
 
 def test_unused_cache_is_never_read(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory full of NaN: a position that was not written would spoil a text."""
+    """Fill fresh memory with NaN: reading a position that was not written would change a text."""
     memory = type(generator._engines.pool.memory)
     allocate = memory.allocate
 
@@ -68,35 +68,35 @@ def test_unused_cache_is_never_read(generator: Generator, monkeypatch: pytest.Mo
         assert texts(output) == texts(one.alone(generator))
 
 
-def test_a_cancelled_request_ends_and_frees_its_slots_and_changes_no_other(
+def test_a_cancelled_request_frees_its_slots_and_changes_no_other(
     generator: Generator,
 ) -> None:
     wanted = [
         Wanted([5, 6, 7], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), "full", 0)
     ] * 3
-    with generator.running_batch() as engine:
-        numbers = [engine.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
-        engine.step()
-        engine.step()
-        deltas = engine.abort(numbers[1])
+    with generator.running_batch() as batch:
+        numbers = [batch.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]
+        batch.step()
+        batch.step()
+        deltas = batch.abort(numbers[1])
         assert [delta.finish_reason for delta in deltas] == ["abort"]
-        assert engine.stats().running == 2
-        assert engine.abort(numbers[1]) == engine.abort(99) == []
-        while engine.is_busy:
-            engine.step()
-        stats = engine.stats()
+        assert batch.stats().running == 2
+        assert batch.abort(numbers[1]) == batch.abort(99) == []
+        while batch.is_busy:
+            batch.step()
+        stats = batch.stats()
         assert (stats.submitted, stats.finished, stats.aborted, stats.failed) == (3, 2, 1, 0)
         assert stats.reserved_bytes == 0
-        outputs = [engine.take(number) for number in numbers]
+        outputs = [batch.take(number) for number in numbers]
     assert texts(outputs[0]) == texts(outputs[2]) == texts(wanted[0].alone(generator))
 
 
-def run_all(engine: RunningBatch) -> None:
-    while engine.is_busy:
-        engine.step()
+def run_all(batch: RunningBatch) -> None:
+    while batch.is_busy:
+        batch.step()
 
 
-def test_a_row_whose_logits_are_no_numbers_ends_alone(
+def test_only_the_row_with_nan_logits_ends(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -105,21 +105,21 @@ def test_a_row_whose_logits_are_no_numbers_ends_alone(
     def spoiled(self: Sampler, logits: np.ndarray) -> object:
         return sample(self, np.full_like(logits, np.nan) if self is sick else logits)
 
-    with generator.running_batch() as engine:
-        numbers = [engine.add(prompt, params) for prompt in ([5, 6], [7, 8, 9])]
-        engine.step()
-        sick = engine._requests[numbers[0]].rows[0].sampler
+    with generator.running_batch() as batch:
+        numbers = [batch.add(prompt, params) for prompt in ([5, 6], [7, 8, 9])]
+        batch.step()
+        sick = batch._requests[numbers[0]].rows[0].sampler
         monkeypatch.setattr(Sampler, "sample", spoiled)
-        run_all(engine)
+        run_all(batch)
         monkeypatch.undo()
-        failed, whole = (engine.take(number) for number in numbers)
-        assert (engine.stats().failed, engine.stats().finished) == (1, 1)
+        failed, whole = (batch.take(number) for number in numbers)
+        assert (batch.stats().failed, batch.stats().finished) == (1, 1)
     assert failed.outputs[0].finish_reason == "error"
     assert "NaN" in str(failed.outputs[0].stop_reason)
     assert texts(whole) == texts(generator.generate([[7, 8, 9]], params)[0])
 
 
-def test_when_an_engine_fails_what_runs_ends_and_what_waits_goes_on(
+def test_after_a_failed_engine_running_rows_end_and_waiting_ones_run(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -127,60 +127,87 @@ def test_when_an_engine_fails_what_runs_ends_and_what_waits_goes_on(
     def broken(self: OrtBinding) -> None:
         raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
 
-    with generator.running_batch() as engine:
-        first = engine.add([5, 6], params)
-        engine.step()
-        waiting = [engine.add([7, 8, 9], params) for _ in range(5)]
+    with generator.running_batch() as batch:
+        first = batch.add([5, 6], params)
+        batch.step()
+        waiting = [batch.add([7, 8, 9], params) for _ in range(5)]
         with monkeypatch.context() as patch:
             patch.setattr(OrtBinding, "run", broken)
-            deltas = engine.step()
+            deltas = batch.step()
         assert [delta.request_index for delta in deltas] == [first]
-        run_all(engine)
-        assert "layer_003" in str(engine.take(first).outputs[0].stop_reason)
-        outputs = [engine.take(number) for number in waiting]
+        run_all(batch)
+        assert "layer_003" in str(batch.take(first).outputs[0].stop_reason)
+        outputs = [batch.take(number) for number in waiting]
     assert {str(texts(one)) for one in outputs} == {
         str(texts(generator.generate([[7, 8, 9]], params)[0]))
     }
 
 
-def test_engines_that_keep_failing_are_told_at_the_third_call(
+def test_a_failed_step_ends_a_prompt_that_is_partly_run(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks lie in memory that the failure gives up, so the prompt cannot go on."""
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+    def broken(self: OrtBinding) -> None:
+        raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
+
+    with generator.running_batch(max_prefill_tokens=16) as batch:
+        numbers = [batch.add([5, 6], params)]
+        batch.step()
+        numbers += [batch.add([7] * 40, params), batch.add([7, 8, 9], params)]
+        batch.step()
+        assert batch.step() == []  # the first chunk of 40 tokens
+        with monkeypatch.context() as patch:
+            patch.setattr(OrtBinding, "run", broken)
+            assert {delta.request_index for delta in batch.step()} == set(numbers[:2])
+        run_all(batch)
+        running, partly_run, waiting = (batch.take(number).outputs[0] for number in numbers)
+        assert batch.stats().reserved_bytes == 0
+    assert running.finish_reason == partly_run.finish_reason == "error"
+    assert waiting.token_ids == generator.generate([[7, 8, 9]], params)[0].outputs[0].token_ids
+
+
+def test_the_third_failure_in_a_row_is_raised(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: OrtBinding) -> None:
         raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
 
-    def reason(engine: RunningBatch) -> str | None:
-        engine.add([5, 6], SamplingParams(temperature=0, max_tokens=1))
-        return engine.step()[0].finish_reason
+    def reason(batch: RunningBatch) -> str | None:
+        batch.add([5, 6], SamplingParams(temperature=0, max_tokens=1))
+        return batch.step()[0].finish_reason
 
-    with generator.running_batch() as engine:
+    with generator.running_batch() as batch:
         with monkeypatch.context() as patch:
             patch.setattr(OrtBinding, "run", broken)
-            assert [reason(engine) for _ in range(2)] == ["error"] * 2
-        assert reason(engine) == "length"  # the count begins anew
+            assert [reason(batch) for _ in range(2)] == ["error"] * 2
+        assert reason(batch) == "length"  # the count begins anew
         monkeypatch.setattr(OrtBinding, "run", broken)
-        assert [reason(engine) for _ in range(2)] == ["error"] * 2
+        assert [reason(batch) for _ in range(2)] == ["error"] * 2
         with pytest.raises(SkipDecError, match="layer_003"):
-            reason(engine)
+            reason(batch)
 
 
-def test_what_could_never_run_is_refused_before_it_waits(exported: Callable[..., Path]) -> None:
-    bundle = exported("pre_norm", kernels="auto")
-    small = Generator.open(bundle, threads=1, max_batch_size=2, kv_memory=50_000)
-    with small, small.running_batch() as engine:
-        with pytest.raises(CapacityError, match="kv_memory allows 50,000"):
-            engine.add(list(range(4, 34)), SamplingParams(max_tokens=30, n=2), schedule="full")
-        with pytest.raises(CapacityError, match="n 3"):
-            engine.add([5], SamplingParams(max_tokens=1, n=3))
-        with pytest.raises(UsageError, match="has not ended"):
-            engine.take(engine.add([5], SamplingParams(max_tokens=2)))
-        assert engine.stats().submitted == 1
-
-
-def test_memory_for_one_is_enough_for_any_number_one_after_another(
+def test_a_request_that_can_never_run_is_refused_at_once(
     exported: Callable[..., Path],
 ) -> None:
-    """Rows wait until there is room; none that was let in ever lacks it."""
+    bundle = exported("pre_norm", kernels="auto")
+    small = Generator.open(bundle, threads=1, max_batch_size=2, kv_memory=50_000)
+    with small, small.running_batch() as batch:
+        with pytest.raises(CapacityError, match="kv_memory allows 50,000"):
+            batch.add(list(range(4, 34)), SamplingParams(max_tokens=30, n=2), schedule="full")
+        with pytest.raises(CapacityError, match="n 3"):
+            batch.add([5], SamplingParams(max_tokens=1, n=3))
+        with pytest.raises(UsageError, match="has not ended"):
+            batch.take(batch.add([5], SamplingParams(max_tokens=2)))
+        assert batch.stats().submitted == 1
+
+
+def test_memory_for_one_request_serves_any_number_one_by_one(
+    exported: Callable[..., Path],
+) -> None:
+    """Rows wait for memory; an admitted row never lacks it."""
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
     wanted = draw(5, 12)
     with Generator.open(bundle, threads=1, max_batch_size=4) as roomy:
@@ -189,7 +216,7 @@ def test_memory_for_one_is_enough_for_any_number_one_after_another(
         assert [texts(output) for output in together(tight, wanted)] == alone
 
 
-def test_only_one_holds_a_generator(generator: Generator) -> None:
+def test_a_call_beside_an_open_batch_is_refused(generator: Generator) -> None:
     with (
         generator.running_batch(),
         ThreadPoolExecutor(1) as thread,
@@ -237,12 +264,12 @@ def _retires_a_step_late(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "mutate", [_moves_too_little, _gathers_backwards, _takes_other_lengths, _retires_a_step_late]
 )
-def test_a_wrong_move_gather_length_or_retirement_changes_texts(
+def test_a_wrong_move_gather_length_or_release_changes_texts(
     mutate: Callable[[pytest.MonkeyPatch], None],
     generator: Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So the tests above would see it."""
+    """Prove that the tests above detect such mistakes."""
     wanted = [one for seed in range(3) for one in draw(seed, 12)]
     expected = [texts(one.alone(generator)) for one in wanted]
     with monkeypatch.context() as patch:
