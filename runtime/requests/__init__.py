@@ -1,1 +1,1 @@
-"""Requests that run together."""
+"""Requests: checked, run as rows, and turned into results."""

@@ -1,4 +1,4 @@
-"""Prompts: the forms in which a caller may give them, and the token ids that they stand for."""
+"""Prompts: the forms that callers may use, and the token ids of each."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _FORMS = 'a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}'
 
 
 class TextPrompt(TypedDict):
-    """A text, as vLLM has it."""
+    """A text in vLLM's form."""
 
     prompt: str
 
 
 class TokensPrompt(TypedDict):
-    """Token ids, as vLLM has them."""
+    """Token ids in vLLM's form."""
 
     prompt_token_ids: Iterable[SupportsIndex]
 
 
 Prompt = str | Iterable[SupportsIndex] | TextPrompt | TokensPrompt
-"""Token ids may be integers and arrays of numpy's or torch's, too: int, [S]."""
+"""Token ids are integers, or an array of numpy or torch: int, [S]."""
 Prompts = Prompt | Iterable[Prompt]
 
 
 def as_prompt_list(prompts: Prompts) -> list[Prompt]:
-    """Return the prompts of a call as a list; one text or mapping alone is a list of one.
+    """Return the prompts of a call as a list; a single text or mapping becomes a list of one.
 
     >>> as_prompt_list("Hello"), as_prompt_list([{"prompt": "Hello"}, [5, 7]])
     (['Hello'], [{'prompt': 'Hello'}, [5, 7]])
 
-    Raises UsageError for what is no prompts at all, a flat list of token ids among them.
+    Raises UsageError for anything else, for example a flat list of token ids.
     """
     given: Any = plain(prompts)
     if isinstance(given, str) or _is_mapping(given):
@@ -56,7 +56,7 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
 
 
 def prompt_text(prompt: Prompt) -> str | None:
-    """Return the text of a prompt that is one, None of token ids."""
+    """Return a text prompt's text, or None for token ids."""
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
     return text if isinstance(text, str) else None
 
@@ -71,9 +71,9 @@ def checked_token_ids(
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the problems of a prompt, if any, and its token ids.
 
-    A text is read with the tokenizer's prompt template and special tokens, unless it is a
-    continuation; token ids are as they are. A text that is too long for the model whatever its
-    tokens are is refused untokenized: 10 MB take half a minute.
+    A text is put into the tokenizer's prompt template and gets its special tokens, unless it is a
+    continuation; token ids are used as given. A text that is too long for the model whatever its
+    tokens are is refused without tokenizing it, which would take half a minute for 10 MB.
     """
     ids: Any = plain(prompt)
     if _is_mapping(ids):
@@ -113,7 +113,7 @@ def checked_token_ids(
 
 
 def _is_mapping(value: object) -> bool:
-    """Whether iterating gives keys, which are no prompts: a table of pandas is one, too."""
+    """Return whether iteration yields keys instead of prompts, as a table of pandas does."""
     return isinstance(value, Mapping) or hasattr(value, "keys")
 
 

@@ -1,6 +1,6 @@
-"""Prompts as lines of JSON, read alike by ``generate``, Ray's actors and the load generator.
+"""Prompts as lines of JSON, for ``generate``, Ray's actors and the load generator.
 
-A line, with any fields of SamplingParams beside the prompt:
+A line has a prompt and any fields of SamplingParams:
 
     {"id": "a1", "prompt": "name[Alimentum], food[", "temperature": 0, "max_tokens": 3}
 """
@@ -21,7 +21,7 @@ from .prompts import Prompt
 
 RecordId = str | int
 
-_MAX_PROBLEMS = 20  # shown of one line
+_MAX_PROBLEMS = 20  # of one line that a message shows
 _MAX_LINE = 16 * 2**20  # bytes
 _MAX_SCHEDULE = 500  # characters
 _MAX_SHOWN = 80  # characters of a bad value
@@ -30,15 +30,15 @@ _PROMPT: dict[str, Any] = {"anyOf": [{"type": "string"}, _IDS]}
 
 
 class PromptLine(SamplingParams):
-    """The fields of one line; each but the prompt may be left out, and an unknown one is refused.
+    """The fields of one line; all but the prompt are optional, and unknown ones are refused.
 
-    A sampling field that a line leaves out has the caller's default.
+    The caller's defaults apply to sampling fields that a line leaves out.
     """
 
     model_config = ConfigDict(title="PromptLine")
 
     id: RecordId | None = Field(
-        default=None, description="a text or an integer; the number of its line unless given"
+        default=None, description="a text or an integer; by default the number of the line"
     )
     prompt: Annotated[Any, WithJsonSchema(_PROMPT)] = Field(
         default=None, description="a text, or a list of token ids"
@@ -49,7 +49,7 @@ class PromptLine(SamplingParams):
     schedule: str | None = Field(
         default=None,
         max_length=_MAX_SCHEDULE,
-        description=f"an exit schedule in up to {_MAX_SCHEDULE} characters; a file's name is not",
+        description=f"an exit schedule in up to {_MAX_SCHEDULE} characters, not a file's name",
     )
 
     def _problems(self) -> Iterator[str]:
@@ -67,44 +67,44 @@ class PromptLine(SamplingParams):
 
     @property
     def content(self) -> Prompt:
-        """The text or the token ids."""
+        """The prompt: a text, or token ids."""
         prompt: Prompt = self.prompt_token_ids if self.prompt is None else self.prompt
         return prompt
 
     @property
     def params(self) -> SamplingParams:
-        """How the prompt is continued."""
+        """The line's sampling parameters."""
         return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line that may run: what to continue and how."""
+    """A valid line: its prompt and parameters."""
 
     line: int  # from 1
     record_id: RecordId
     prompt: Prompt
     params: SamplingParams
-    schedule: str | None = None  # None: the caller's
-    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)  # as the line has them
+    schedule: str | None = None  # None for the caller's
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)  # as in the line
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """One line that can't run."""
+    """An invalid line, and the reason."""
 
     line: int
     record_id: RecordId | None
     error: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return ``{"id", "line", "error"}``, the id only where it could be read."""
+        """Return ``{"id", "line", "error"}``, without an id that could not be read."""
         identity = {} if self.record_id is None else {"id": self.record_id}
         return identity | {"line": self.line, "error": self.error}
 
 
 def split_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file or pipe; of one that is too long for ``read_records``, a part."""
+    """Yield the lines of a file or pipe, and only a part of one too long for ``read_records``."""
     while line := file.readline(_MAX_LINE + 2):
         rest = line
         while len(rest) > _MAX_LINE and not rest.endswith(b"\n"):
@@ -113,9 +113,9 @@ def split_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_records(lines: Iterable[bytes], defaults: SamplingParams) -> Iterator[Record | BadRecord]:
-    """Read every line that is not blank; ``defaults`` are for the sampling fields it leaves out.
+    """Read every line that is not blank; ``defaults`` apply to sampling fields that it leaves out.
 
-    A line without an id has its number as id. Of two lines with one id the second is bad.
+    A line without an id gets its number as id. If two lines have the same id, the second is bad.
     """
     first_lines: dict[RecordId, int] = {}
     for number, line in enumerate(lines, start=1):
@@ -148,7 +148,7 @@ def read_record(
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line; None for anything else."""
+    """Return the JSON object of a line, or None for anything else."""
     try:
         document = parse_json(line, UsageError, subject="line")
     except UsageError:
@@ -157,7 +157,7 @@ def json_object(line: bytes) -> dict[str, Any] | None:
 
 
 def joined(problems: Sequence[str]) -> str:
-    """Return one text of some problems, which may be as many as a line has keys."""
+    """Return problems as one text, shortened, since a line may have a problem for each key."""
     more = len(problems) - _MAX_PROBLEMS
     shown = [*problems[:_MAX_PROBLEMS], *([f"and {more} more problems"] if more > 0 else [])]
     return "; ".join(shown)

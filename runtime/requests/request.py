@@ -1,4 +1,4 @@
-"""Requests: what a caller asks for, checked whole before any work starts."""
+"""Request: one prompt and its parameters, checked completely before any work starts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .prompts import Prompt, Prompts, as_prompt_list, checked_token_ids, prompt_
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and how to continue it. ``max_tokens`` is resolved: never None.
+    """One prompt and its sampling parameters; ``max_tokens`` is resolved and never None.
 
-    ``client``: who asks, for turns between clients and for a prefix cache of each client's own.
+    ``client`` names who asks: clients take turns, and may have prefix caches of their own.
     """
 
     index: int  # position in the call

@@ -225,8 +225,11 @@ void Engine::fail_all(const std::string& reason, const Action& action) {
   for (const Row& row : rows_) numbers.insert(row.running->number);
   if (const auto* prefill = std::get_if<Prefill>(&action)) {
     numbers.insert(prefill->numbers.begin(), prefill->numbers.end());
-  } else if (const auto* chunk = std::get_if<Chunk>(&action)) {
-    numbers.insert(chunk->number);
+  }
+  // A prompt that is partly run: `reset` frees its chunks.
+  if (in_chunks_) {
+    const auto found = requests_.find(*in_chunks_);
+    if (found != requests_.end() && !found->second->has_ended()) numbers.insert(*in_chunks_);
   }
   for (const std::int64_t number : numbers) {
     Running& running = *requests_.at(number);

@@ -178,6 +178,21 @@ TEST_F(EngineTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
   EXPECT_EQ(ended.at(2)[0].token_ids, alone(request({4, 5}, 4))[0].token_ids);
 }
 
+// Whichever call fails, also between two chunks of a prompt, every request ends.
+TEST_F(EngineTest, EveryRequestEndsWhicheverCallFails) {
+  for (std::int64_t failing_call = 1; failing_call <= 60; ++failing_call) {
+    make(2, 1 << 22, 16, false, failing_call);
+    const std::vector<Request> asked{request({4, 5}, 8), request(TokenSpan(40, 7), 4),
+                                     request({4, 5}, 4)};
+    for (std::size_t number = 0; number < asked.size(); ++number) {
+      engine_->add(static_cast<std::int64_t>(number), asked[number], 0);
+    }
+    const auto ended = run();
+    ASSERT_EQ(ended.size(), asked.size()) << failing_call;
+    EXPECT_EQ(engine_->stats().reserved_bytes, 0) << failing_call;
+  }
+}
+
 TEST_F(EngineTest, WhatCanNeverRunIsRefused) {
   make(2, kShortMemory / 2);
   EXPECT_THROW(engine_->require_possible(request({1}, 2, "full", 3)), Error);
