@@ -178,19 +178,17 @@ TEST_F(EngineTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
   EXPECT_EQ(ended.at(2)[0].token_ids, alone(request({4, 5}, 4))[0].token_ids);
 }
 
-// Whichever call fails, also between two chunks of a prompt, every request ends.
-TEST_F(EngineTest, EveryRequestEndsWhicheverCallFails) {
-  for (std::int64_t failing_call = 1; failing_call <= 60; ++failing_call) {
-    make(2, 1 << 22, 16, false, failing_call);
-    const std::vector<Request> asked{request({4, 5}, 8), request(TokenSpan(40, 7), 4),
-                                     request({4, 5}, 4)};
-    for (std::size_t number = 0; number < asked.size(); ++number) {
-      engine_->add(static_cast<std::int64_t>(number), asked[number], 0);
-    }
-    const auto ended = run();
-    ASSERT_EQ(ended.size(), asked.size()) << failing_call;
-    EXPECT_EQ(engine_->stats().reserved_bytes, 0) << failing_call;
-  }
+// `reset` frees the chunks of a prompt that is partly run, so it cannot go on.
+TEST_F(EngineTest, AFailedStepEndsAPromptThatIsPartlyRun) {
+  // A call for prompt 0, a step, the first chunk of prompt 1, and a step that fails.
+  make(2, 1 << 22, 16, false, 3 * testing::kLayers + 1);
+  engine_->add(0, request({4, 5}, 8), 0);
+  engine_->add(1, request(TokenSpan(40, 7), 4), 0);
+  while (!engine_->has_ended(0)) engine_->step(0);
+  EXPECT_TRUE(engine_->has_ended(1));
+  EXPECT_FALSE(engine_->is_busy());
+  EXPECT_EQ(engine_->stats().failed, 2);
+  EXPECT_EQ(engine_->stats().reserved_bytes, 0);
 }
 
 TEST_F(EngineTest, WhatCanNeverRunIsRefused) {
