@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from harness import tiny_bundle
 
-from skipdec import Engine, Generator, SamplingParams
+from skipdec import Generator, RunningBatch, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.memory import DeviceBuffer, HostMemory
 from skipdec.runtime.tokens.outputs import RequestOutput
@@ -136,7 +136,7 @@ def _together(generator: Generator, arrivals: list[Arrival]) -> list[RequestOutp
         return [engine.take(number) for number in numbers]
 
 
-def _cancel(engine: Engine, impatient: dict[int, int]) -> None:
+def _cancel(engine: RunningBatch, impatient: dict[int, int]) -> None:
     for number in list(impatient):
         impatient[number] -= 1
         if impatient[number] < 0:

@@ -10,7 +10,7 @@
 
 namespace skipdec::runtime {
 
-// Writes a document like Python's engines/sealing.py.
+// Writes a document like Python's engines/documents.py.
 inline std::string sealed(nlohmann::json document) {
   document["digest"] = std::string(64, '0');
   return fuzzing::sealed(document.dump(2) + "\n");
