@@ -116,6 +116,14 @@ class SlotCache:
         residents.extend(rows)
         return self._slots(layer, start, start + len(rows))
 
+    def length(self, row: int) -> int:
+        """Return how many positions of a row hold something."""
+        return self._lengths[row]
+
+    def reserved(self, row: int, layer: int) -> int:
+        """Return how many positions the row has reserved in the layer; 0 once it has left."""
+        return self._layers[layer].reserved.get(row, 0)
+
     def set_lengths(self, rows: Sequence[int], lengths: Iterable[int]) -> None:
         """Say how many positions of each row hold something, in each layer where it resides."""
         self._lengths.update(zip(rows, lengths, strict=True))
@@ -171,7 +179,8 @@ class SlotCache:
 
     def _copy(self, slots: _Slots, source: int, target: int, length: int) -> None:
         assert slots.pair is not None
-        slots.pair.copy_row(self._pool, source, target, length)
+        held = min(length, slots.pair.size[1])  # a row that is about to leave may be longer
+        slots.pair.copy_row(self._pool, source, target, held)
 
     def _grow(self, layer: int) -> None:
         """Make the buffers large enough for what is reserved; residents keep what they hold."""
@@ -183,8 +192,9 @@ class SlotCache:
         pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}")
         if slots.pair is not None:
             for slot, row in enumerate(slots.residents):
+                held = min(self._lengths[row], slots.pair.size[1])
                 for old, new in ((slots.pair.key, pair.key), (slots.pair.value, pair.value)):
-                    self._pool.memory.copy_between((new, slot), (old, slot), self._lengths[row])
+                    self._pool.memory.copy_between((new, slot), (old, slot), held)
             self._give_back(slots)
         slots.pair = pair
 

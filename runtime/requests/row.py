@@ -80,9 +80,8 @@ class Row:
     def step_row(self) -> StepRow:
         """Return what the stitcher runs next: the last token, at its position, with its layers."""
         tokens = self.token_ids
-        return StepRow(
-            self.number, tokens[-1], self.num_positions, self.schedule.plan(len(tokens) - 1)
-        )
+        plans = (self.schedule.plan(len(tokens) - 1),)
+        return StepRow(self.number, (tokens[-1],), self.num_positions, plans)
 
     def accept(
         self, token: SampledToken, layers: int, *, step_start: float | None = None

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from ...engines.errors import UsageError
 from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache, KVPlan
 from ..kv.pool import BufferPool
@@ -43,7 +44,8 @@ class SlotRows(SlotStitcher):
         self._limits = limits
         self._memory = SlotMemory(cache.layout, num_layers, cache.sizes, limits.bucket)
         self._prefixes = prefixes
-        self._plans: dict[int, LayerPlan] = {}  # row -> of its last step
+        self._plans: dict[int, LayerPlan] = {}  # row -> of the first token of its last step
+        self._floors: dict[int, int] = {}  # row -> the position at which it last left layers
         self._chunked: _ChunkedPrompt | None = None
 
     @property
@@ -170,11 +172,21 @@ class SlotRows(SlotStitcher):
             free = max(0, limit - others - nbytes)
             self._prefixes.set_limit(min(self._prefixes.nbytes, free))
 
+    def truncate(self, row: int, length: int) -> None:
+        """See SlotStitcher."""
+        low, high = self._floors.get(row, 0), self._cache.length(row)
+        if not low <= length <= high:
+            raise UsageError(
+                f"row {row}", f"can be rolled back to {low} to {high} positions, not to {length}"
+            )
+        self._cache.set_lengths([row], [length])
+
     def release(self, row: int) -> None:
         """See SlotStitcher."""
         if self._chunked is not None and row in self._chunked.row.rows:
             self._drop_chunked()
         self._plans.pop(row, None)
+        self._floors.pop(row, None)
         self._cache.release(row)
 
     def reset(self) -> None:
@@ -182,6 +194,7 @@ class SlotRows(SlotStitcher):
         self._drop_chunked()
         self._unbind()
         self._plans.clear()
+        self._floors.clear()
         self._cache.close()
         if self._prefixes is not None:
             self._prefixes.clear()
@@ -224,6 +237,7 @@ class SlotRows(SlotStitcher):
         layers = range(self._num_layers) if before is None else before.layers
         self._cache.leave(row.row, [layer for layer in layers if layer not in kept])
         self._plans[row.row] = row.plan
+        self._floors[row.row] = row.position
 
     def _reserve(self, rows: Sequence[PromptRow], prompts: KVPlan) -> None:
         reservations = {number: row.reservation for row in rows for number in row.rows}

@@ -15,12 +15,21 @@ from .slot_memory import SlotMemory
 
 
 class StepRow(NamedTuple):
-    """A row that goes on: ``token`` stands at ``position`` and runs the layers of ``plan``."""
+    """The tokens that a row feeds in one pass, one or several, each with the layers that it runs.
+
+    ``tokens[i]`` takes position ``position + i`` and runs ``plans[i]``, which names no layer that
+    ``plans[i - 1]`` bypasses.
+    """
 
     row: int
-    token: int
+    tokens: tuple[int, ...]
     position: int
-    plan: LayerPlan
+    plans: tuple[LayerPlan, ...]
+
+    @property
+    def plan(self) -> LayerPlan:
+        """The layers of the first token; later tokens run these or fewer."""
+        return self.plans[0]
 
 
 class SlotStitcher(ABC):
@@ -65,7 +74,25 @@ class SlotStitcher(ABC):
 
     @abstractmethod
     def step(self, rows: Sequence[StepRow]) -> StepLogits:
-        """Run one step of all rows; logits in their order, valid until the next call."""
+        """Run one pass of all rows that run, each over the tokens that it feeds.
+
+        A layer runs on exactly the tokens whose plan names it, and a token attends to all before
+        it. Returns the logits of every token, row after row in the given order, valid until the
+        next call. With several tokens in a row, results have the bits of one token at a time
+        where products are int8 or int4 on skipdec's kernels.
+
+        Raises UsageError, before anything has changed, for tokens that cannot be fed, and where
+        the engines take one token per row only.
+        """
+
+    @abstractmethod
+    def truncate(self, row: int, length: int) -> None:
+        """Roll a row back to its first ``length`` positions; later ones are fed again.
+
+        It goes back to the position where the row last left a layer at most, since that layer's
+        keys and values are gone: ``length`` may always be the first position of the last pass.
+        Raises UsageError for any other length.
+        """
 
     @abstractmethod
     def give_up_prefixes(self, nbytes: int) -> None:

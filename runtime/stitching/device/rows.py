@@ -117,7 +117,7 @@ class DeviceRows:
         logit_rows = np.zeros(self._max_rows, np.int64)
         for index, row in enumerate(rows):
             logit_rows[index] = place[row.row]
-            tokens[place[row.row]] = row.token
+            tokens[place[row.row]] = row.tokens[0]
             at[place[row.row]] = row.position
         host["tokens"][:, 0] = tokens
         host["logit rows"][...] = logit_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ....engines.errors import UsageError
 from ....engines.memory import Array
 from ...kv.layout import KVLayout
 from ...kv.pool import BufferPool, pooled_size
@@ -31,6 +32,13 @@ class DeviceSlotStitcher(SlotRows):
 
     def step(self, rows: Sequence[StepRow]) -> CandidateLogits:
         """See SlotStitcher."""
+        for row in rows:
+            if len(row.tokens) != 1:
+                raise UsageError(
+                    f"row {row.row}",
+                    f"feeds {len(row.tokens)} tokens in one pass; on devices a row feeds one token "
+                    "per pass: several are not built yet",
+                )
         for row in rows:
             self._leave_bypassed(row)
         self.steps.run(self._lay_out(rows), rows, self._cache.first)

@@ -17,6 +17,7 @@ from ..slot_limits import SlotLimits
 from ..slot_rows import SlotRows
 from ..slots import StepRow
 from ..stitcher import LayerCaches, bind, cache_tensors
+from .passes import HostPasses
 from .stitcher import HostStitcher, StepBuffers
 
 
@@ -44,6 +45,7 @@ class HostSlotStitcher(SlotRows):
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # rows -> embed and head
         self._bound: dict[tuple[int, int, bool], tuple[int, Binding]] = {}
         self._route: _Route | None = None  # of the last step
+        self._passes = HostPasses(engines, cache)
 
     @property
     def _engines(self) -> HostStitcher:
@@ -52,6 +54,11 @@ class HostSlotStitcher(SlotRows):
 
     def step(self, rows: Sequence[StepRow]) -> HostLogits:
         """See SlotStitcher."""
+        if any(len(row.tokens) != 1 for row in rows):
+            self._passes.check(rows)
+            for row in rows:
+                self._leave_bypassed(row)
+            return self._passes.run(rows)
         for row in rows:
             self._leave_bypassed(row)
         numbers = [row.row for row in rows]
@@ -60,7 +67,7 @@ class HostSlotStitcher(SlotRows):
             route = self._route = self._find_route(numbers)
         count = len(rows)
         positions = [rows[index].position for index in route.order]
-        self._all.input_ids[:count, 0] = [rows[index].token for index in route.order]
+        self._all.input_ids[:count, 0] = [rows[index].tokens[0] for index in route.order]
         self._all.set_positions(positions)
         route.embed.run()
         self._run_layers(route, positions)
@@ -75,6 +82,7 @@ class HostSlotStitcher(SlotRows):
             for binding in ends:
                 binding.release()
         self._ends.clear()
+        self._passes.close()
         self._loaded = None  # a stream that nobody reads may hold this for long
 
     def _run_prompts(
@@ -105,6 +113,7 @@ class HostSlotStitcher(SlotRows):
         for _, binding in self._bound.values():
             binding.release()
         self._bound.clear()
+        self._passes.unbind()
 
     def _run_layers(self, route: _Route, positions: Sequence[int]) -> None:
         whole, part = self._all, self._part

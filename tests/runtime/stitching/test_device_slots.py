@@ -198,7 +198,7 @@ def _retires_a_step_late(monkeypatch: pytest.MonkeyPatch) -> None:
     leave, last = DeviceSlotStitcher._leave_bypassed, dict[int, StepRow]()
 
     def late(self: DeviceSlotStitcher, row: StepRow) -> None:
-        leave(self, last.get(row.row, row._replace(plan=LayerPlan(tuple(range(6))))))
+        leave(self, last.get(row.row, row._replace(plans=(LayerPlan(tuple(range(6))),))))
         last[row.row] = row
 
     monkeypatch.setattr(DeviceSlotStitcher, "_leave_bypassed", late)

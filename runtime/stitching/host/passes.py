@@ -1,0 +1,306 @@
+"""Passes on the host in which rows feed several tokens each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ....engines.backends.session import Binding, EngineSession
+from ....engines.errors import UsageError
+from ....engines.manifest import TensorRole
+from ....engines.memory import Array
+from ...kv.slots import SlotCache
+from ...tokens.logits import HostLogits
+from ..slots import StepRow
+from ..stitcher import bind, cache_tensors
+from .stitcher import HostStitcher
+
+# Bindings kept for each engine: one per shape of its calls. Beyond it all are bound anew.
+_KEPT_BINDINGS = 64
+
+
+class HostPasses:
+    """Runs rows of several tokens each, on a past, through the layers that each token's plan names.
+
+    Hidden states of a pass lie token after token, row after row, without padding: embedding and
+    head run on exactly these. A layer runs all of its slots in one call, [rows, longest, E], for
+    which its tokens are gathered and padded: a shorter row repeats its last token there, whose
+    results are dropped. What padding writes to the cache lies behind the row's own positions, where
+    the next token that is fed overwrites it before it is read. One row, and rows of as many tokens
+    each, need no gathering.
+
+    Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Layer 3 runs
+    [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
+
+    ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
+    called row by row.
+    """
+
+    def __init__(self, engines: HostStitcher, cache: SlotCache) -> None:
+        self._engines = engines
+        self._cache = cache
+        self._all = self._part = engines.buffers.resized(0)
+        self._bound: dict[tuple[int, ...], tuple[int, Binding]] = {}
+        self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of the pass
+        self._route: _Route | None = None  # of the last pass
+
+    def check(self, rows: Sequence[StepRow]) -> None:
+        """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
+        for row in rows:
+            problem = self._problem(row)
+            if problem:
+                raise UsageError(f"row {row.row}", problem)
+
+    def run(self, rows: Sequence[StepRow]) -> HostLogits:
+        """Run a pass of rows that `check` let pass and that have left the layers they bypass."""
+        route = self._route_of(rows)
+        starts = np.array([rows[index].position for index in route.order])
+        count = len(route.owners)
+        tokens = [token for index in route.order for token in rows[index].tokens]
+        self._all.input_ids[:count, 0] = tokens
+        self._all.position_ids[:count, 0] = starts[route.owners] + route.offsets
+        route.embed.run()
+        group: _Group | None = None
+        for stop in route.stops:
+            if stop.group is not group:
+                self._scatter(group)
+                group = stop.group
+                self._gather(group, starts)
+            for binding in stop.bindings:
+                binding.run()
+        self._scatter(group)
+        route.head.run()
+        self._cache.set_lengths(
+            [row.row for row in rows], [row.position + len(row.tokens) for row in rows]
+        )
+        return route.logits
+
+    def unbind(self) -> None:
+        """Drop what is bound to slots, whose buffers are about to go."""
+        self._route = None
+        for _, binding in self._bound.values():
+            binding.release()
+        self._bound.clear()
+
+    def close(self) -> None:
+        """Drop all bindings."""
+        self.unbind()
+        for ends in self._ends.values():
+            for binding in ends:
+                binding.release()
+        self._ends.clear()
+
+    def _problem(self, row: StepRow) -> str | None:
+        if not row.tokens or len(row.tokens) != len(row.plans):
+            return f"feeds {len(row.tokens)} tokens with {len(row.plans)} plans; each has one"
+        for before, after in pairwise(row.plans):
+            if before is not after and not set(after).issubset(before):
+                return "feeds a token to a layer that the token before it bypasses"
+        for index, plan in enumerate(row.plans):
+            if index + 1 < len(row.plans) and row.plans[index + 1] is plan:
+                continue  # the last token of a plan reaches furthest
+            reserved = min((self._cache.reserved(row.row, layer) for layer in plan), default=0)
+            if row.position + index >= reserved:
+                return (
+                    f"feeds a token at position {row.position + index}; "
+                    f"a layer of its plan holds {reserved} positions of the row"
+                )
+        return None
+
+    def _gather(self, group: _Group, starts: Array) -> None:
+        """Set where the group's rows stand, and bring its tokens together."""
+        buffers = self._all if group.tokens is None else self._part
+        buffers.set_rows(starts[group.rows], group.counts)
+        if group.tokens is None:
+            return
+        padded = len(group.tokens)
+        for source, target in (
+            (self._all.hidden_states, buffers.hidden_states),
+            (self._all.position_ids, buffers.position_ids),
+        ):
+            np.take(source, group.tokens, axis=0, out=target[:padded])
+
+    def _scatter(self, group: _Group | None) -> None:
+        if group is not None and group.tokens is not None:
+            own = group.tokens[group.places]
+            self._all.hidden_states[own] = self._part.hidden_states[group.places]
+
+    def _route_of(self, rows: Sequence[StepRow]) -> _Route:
+        made_of = [(row.row, row.plans) for row in rows]
+        route = self._route
+        if route is None or route.version != self._cache.version or route.made_of != made_of:
+            if len(self._bound) > _KEPT_BINDINGS * len(self._engines.layers):
+                self.unbind()
+            self._reserve_buffers(rows)
+            route = self._route = self._find_route(rows, made_of)
+        return route
+
+    def _reserve_buffers(self, rows: Sequence[StepRow]) -> None:
+        """Make the buffers large enough; they double, so that few are made."""
+        padded = len(rows) * max(len(row.tokens) for row in rows)
+        size = 1 << (padded - 1).bit_length()
+        if size > len(self._all.row_positions):
+            self.close()
+            self._all, self._part = (self._engines.buffers.resized(size) for _ in range(2))
+
+    def _find_route(
+        self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[object, ...]]]
+    ) -> _Route:
+        """How these rows go through the layers that they reside in, lowest first."""
+        layers = self._engines.layers
+        residents = [list(self._cache.residents(layer)) for layer in range(len(layers))]
+        index = {row.row: place for place, row in enumerate(rows)}
+        numbers = residents[-1] if len(residents[-1]) == len(rows) else list(index)
+        order = [index[number] for number in numbers]
+        lengths = np.array([len(rows[place].tokens) for place in order])
+        firsts = np.cumsum(lengths) - lengths  # of each row, in the pass
+        active = np.array([_active_counts(rows[place], len(layers)) for place in order])
+        place_of = {number: place for place, number in enumerate(numbers)}
+        stops: list[_Stop] = []
+        group: _Group | None = None
+        for layer, (session, inside) in enumerate(zip(layers, residents, strict=True)):
+            if not inside:
+                continue
+            at = np.array([place_of[number] for number in inside])
+            row_by_row = TensorRole.SEQLENS_K in session.spec.roles
+            made = _Group.of(at, active[at, layer], lengths, firsts, row_by_row=row_by_row)
+            if group is None or not group.equals(made):
+                group = made
+            stops.append(_Stop(group, self._layer_bindings(layer, group, firsts, row_by_row)))
+        count = int(lengths.sum())
+        embed, head = self._ends_of(count)
+        flat = [first for row in rows for first in self._places(row, firsts, place_of)]
+        return _Route(
+            version=self._cache.version,
+            made_of=made_of,
+            order=order,
+            owners=np.repeat(np.arange(len(order)), lengths),
+            offsets=np.arange(count) - np.repeat(firsts, lengths),
+            stops=stops,
+            embed=embed,
+            head=head,
+            logits=HostLogits([self._all.logits[place] for place in flat]),
+        )
+
+    @staticmethod
+    def _places(row: StepRow, firsts: Array, place_of: dict[int, int]) -> range:
+        first = int(firsts[place_of[row.row]])
+        return range(first, first + len(row.tokens))
+
+    def _layer_bindings(
+        self, layer: int, group: _Group, firsts: Array, row_by_row: bool
+    ) -> list[Binding]:
+        session, count = self._engines.layers[layer], len(group.rows)
+        if not row_by_row:
+            return [self._binding(session, layer, 0, count, group.longest, 0, group.is_gathered)]
+        return [
+            self._binding(session, layer, slot, 1, int(tokens), int(firsts[row]), False)
+            for slot, (row, tokens) in enumerate(zip(group.rows, group.counts, strict=True))
+        ]
+
+    def _binding(
+        self,
+        session: EngineSession,
+        layer: int,
+        slot: int,
+        rows: int,
+        tokens: int,
+        first_token: int,
+        is_part: bool,
+    ) -> Binding:
+        generation = self._cache.generation(layer)
+        key = (layer, slot, rows, tokens, first_token, is_part)
+        found = self._bound.get(key)
+        if found is None or found[0] != generation:
+            if found is not None:
+                found[1].release()
+            buffers = self._part if is_part else self._all
+            places = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
+            held = self._cache.first(layer, slot + rows)
+            caches = cache_tensors(*(tensor[slot:] for tensor in held))
+            found = self._bound[key] = generation, bind(session, places | caches)
+        return found[1]
+
+    def _ends_of(self, tokens: int) -> tuple[Binding, Binding]:
+        if tokens not in self._ends:
+            tensors, engines = self._all.tensors(tokens), self._engines
+            self._ends[tokens] = (bind(engines.embed, tensors), bind(engines.head, tensors))
+        return self._ends[tokens]
+
+
+def _active_counts(row: StepRow, num_layers: int) -> list[int]:
+    """Return how many of the row's tokens, from the first on, run each layer."""
+    counts = [0] * num_layers
+    for plan in row.plans:
+        for layer in plan:
+            counts[layer] += 1
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """The tokens that neighbouring layers run.
+
+    ``rows`` [n]: places in the pass, in the order of the layers' slots; ``counts`` [n]: tokens of
+    each. ``tokens`` [n · longest]: the pass's tokens that are gathered, padding included; None if
+    they already lie so. ``places``: those of ``tokens`` that are no padding.
+    """
+
+    rows: Array
+    counts: Array
+    longest: int
+    tokens: Array | None
+    places: Array
+
+    @classmethod
+    def of(
+        cls, rows: Array, counts: Array, lengths: Array, firsts: Array, *, row_by_row: bool
+    ) -> _Group:
+        longest = int(counts.max())
+        steps = np.arange(longest)
+        is_dense = (
+            len(rows) == len(lengths)
+            and bool((rows == np.arange(len(rows))).all())
+            and (len(rows) == 1 or bool((counts == longest).all() and (lengths == longest).all()))
+        )
+        tokens = firsts[rows][:, None] + np.minimum(steps, counts[:, None] - 1)
+        places = np.flatnonzero(steps < counts[:, None])
+        lies_so = is_dense or row_by_row
+        return cls(rows, counts, longest, None if lies_so else tokens.reshape(-1), places)
+
+    @property
+    def is_gathered(self) -> bool:
+        return self.tokens is not None
+
+    def equals(self, other: _Group) -> bool:
+        return (
+            self.is_gathered == other.is_gathered
+            and np.array_equal(self.rows, other.rows)
+            and np.array_equal(self.counts, other.counts)
+        )
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A layer's calls on the tokens of a group, which neighbours share."""
+
+    group: _Group
+    bindings: list[Binding]
+
+
+@dataclass(frozen=True)
+class _Route:
+    """How a pass runs, for as long as ``version`` of the cache lasts: passes repeat it."""
+
+    version: int
+    made_of: list[tuple[int, tuple[object, ...]]]  # rows and the plans of their tokens, as given
+    order: list[int]  # places in ``made_of`` of the rows as they stand in the pass
+    owners: Array  # of each token of the pass, its row's place in ``order``
+    offsets: Array  # and how many of the row's tokens precede it
+    stops: list[_Stop]
+    embed: Binding
+    head: Binding
+    logits: HostLogits  # in the order in which rows and their tokens were given

@@ -1,0 +1,164 @@
+"""Rows that feed several tokens in a pass get the bits of one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from known_tokens import FedStitcher, alone, draw_texts, fed_stitcher, known_bits, together
+
+from skipdec import UsageError
+from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.schedule.plan import LayerPlan
+from skipdec.runtime.stitching.host.passes import HostPasses
+from skipdec.runtime.stitching.slots import StepRow
+
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
+TEXTS = draw_texts(3, 8, SCHEDULES, length=24)
+
+
+@pytest.fixture(scope="module")
+def own(exported: Callable[..., Path]) -> Iterator[FedStitcher]:
+    if find_library() is None:
+        pytest.skip("the kernels were not compiled")
+    options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}
+    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
+        yield stitcher
+
+
+@needs_kernels
+@pytest.mark.parametrize("width", [2, 3, 8])
+@pytest.mark.parametrize(
+    ("quantize", "kv_dtype"),
+    [
+        ("int8", "float32"),
+        ("int8", "float16"),
+        ("int8", "bfloat16"),
+        ("int8", "int8"),
+        ("int4", "float16"),
+    ],
+)
+def test_several_tokens_have_the_bits_of_one(
+    exported: Callable[..., Path], quantize: str, kv_dtype: str, width: int
+) -> None:
+    bundle = exported("pre_norm", kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
+    operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
+    with fed_stitcher(bundle) as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+        found = known_bits(TEXTS, operations, stitcher.run(operations))
+    assert found == wanted
+
+
+@pytest.mark.parametrize("options", [{}, {"quantize": "int8"}], ids=["float32", "int8"])
+def test_engines_of_onnxruntime_differ_by_rounding_at_most(
+    exported: Callable[..., Path], options: dict[str, str]
+) -> None:
+    operations, expected = together(TEXTS, 3, seed=5), alone(TEXTS)
+    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+        fed = stitcher.run(operations)
+    steps = [each["step"] for each in operations if "step" in each]
+    for step, given in zip(steps, fed, strict=True):
+        rest = iter(given)
+        for one in step:
+            own = TEXTS[one["row"]].tokens[one["position"] :]
+            known = True
+            for offset, token in enumerate(one["tokens"]):
+                found, known = next(rest), known and token == own[offset]
+                if known:
+                    exact = wanted[one["row"], one["position"] + offset]
+                    np.testing.assert_allclose(values(found), values(exact), atol=0.05)
+
+
+def values(bits: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(bits), np.float32)
+
+
+def _attends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    gather = HostPasses._gather
+    monkeypatch.setattr(
+        HostPasses, "_gather", lambda self, group, starts: gather(self, group, starts + 1)
+    )
+
+
+def _keeps_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scatter(self: HostPasses, group: object) -> None:
+        tokens = getattr(group, "tokens", None)
+        if tokens is not None:
+            self._all.hidden_states[tokens[::-1]] = self._part.hidden_states[: len(tokens)]
+
+    monkeypatch.setattr(HostPasses, "_scatter", scatter)
+
+
+def _runs_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "skipdec.runtime.stitching.host.passes._active_counts",
+        lambda row, num_layers: [len(row.tokens)] * num_layers,
+    )
+
+
+@pytest.mark.parametrize("mutate", [_attends_too_far, _keeps_padding, _runs_all_layers])
+def test_a_wrong_position_scatter_or_depth_changes_bits(
+    own: FedStitcher,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    expected, operations = alone(TEXTS), together(TEXTS, 3, seed=3)
+    wanted = known_bits(TEXTS, expected, own.run(expected))
+    mutate(monkeypatch)
+    logits = own.run(operations)
+    try:
+        found = known_bits(TEXTS, operations, logits)
+    except AssertionError:  # a token that was fed again gave other logits
+        found = {}
+    assert found != wanted
+
+
+PLANS = tuple(LayerPlan(tuple(layers)) for layers in (range(6), (0, 4, 5), (0, 3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (StepRow(0, (5, 6), 4, PLANS[:1]), "2 tokens with 1 plans"),
+        (StepRow(0, (5, 6), 4, (PLANS[1], PLANS[0])), "that the token before it bypasses"),
+        (StepRow(0, (5, 6), 4, (PLANS[0], PLANS[0])), "holds 5 positions"),
+        (StepRow(0, (), 4, ()), "0 tokens"),
+    ],
+)
+def test_tokens_that_cannot_be_fed_are_refused(
+    own: FedStitcher, row: StepRow, problem: str
+) -> None:
+    own.run([{"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 3}}])
+    try:
+        own.step([StepRow(0, (8,), 3, PLANS[:1])])
+        with pytest.raises(UsageError, match=problem):
+            own.slots.step([row])
+        own.step([StepRow(0, (9,), 4, PLANS[:1])])  # nothing has changed
+    finally:
+        own.slots.reset()
+
+
+def test_a_row_goes_back_to_where_it_last_left_a_layer(own: FedStitcher) -> None:
+    own.run([{"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 9}}])
+    try:
+        own.step([StepRow(0, (8,), 3, PLANS[:1])])
+        own.step([StepRow(0, (8, 9, 9), 4, (PLANS[1],) * 3)])
+        for length in (3, 8):
+            with pytest.raises(UsageError, match="rolled back to 4 to 7 positions, not to"):
+                own.slots.truncate(0, length)
+        own.slots.truncate(0, 4)
+    finally:
+        own.slots.reset()
+
+
+def test_devices_refuse_several_tokens_by_name(exported: Callable[..., Path]) -> None:
+    row = StepRow(0, (5, 6), 3, PLANS[:1] * 2)
+    with (
+        fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher,
+        pytest.raises(UsageError, match="on devices a row feeds one token per pass"),
+    ):
+        stitcher.slots.step([row])

@@ -1,0 +1,220 @@
+"""Known texts fed to a slot stitcher in passes of one or several tokens per row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skipdec.engines.backends.session import open_backend
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.manifest import TensorRole
+from skipdec.runtime.kv.layout import KVLayout
+from skipdec.runtime.kv.pool import BufferPool
+from skipdec.runtime.kv.reservation import Reservation
+from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.text import parse_schedule
+from skipdec.runtime.stitching.loading import load_stitcher
+from skipdec.runtime.stitching.prompt_rows import PromptRow
+from skipdec.runtime.stitching.slot_limits import SlotLimits
+from skipdec.runtime.stitching.slot_stitchers import make_slots
+from skipdec.runtime.stitching.slots import SlotStitcher, StepRow
+
+Operation = dict[str, Any]
+Bits = dict[tuple[int, int], str]
+"""The logits behind a row's position, in hexadecimal."""
+
+KV_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class KnownText:
+    """The tokens of one row: a prompt and its continuation, at a schedule."""
+
+    prompt: tuple[int, ...]
+    continuation: tuple[int, ...]
+    schedule: str
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.prompt + self.continuation
+
+
+def draw_texts(seed: int, count: int, schedules: Sequence[str], length: int) -> list[KnownText]:
+    """Draw ``count`` texts with continuations of about ``length`` tokens."""
+    rng = random.Random(seed)
+
+    def draw(size: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(4, 90) for _ in range(size))
+
+    return [
+        KnownText(
+            draw(rng.randint(1, 9)),
+            draw(length + rng.randint(-4, 4)),
+            schedules[i % len(schedules)],
+        )
+        for i in range(count)
+    ]
+
+
+def alone(texts: Sequence[KnownText]) -> list[Operation]:
+    """Feed one text after the other, a token per pass."""
+    operations: list[Operation] = []
+    for row, text in enumerate(texts):
+        operations.append(_begin(row, text))
+        operations += [
+            {"step": [_fed(row, text, position, [text.tokens[position]])]}
+            for position in range(len(text.prompt), len(text.tokens) - 1)
+        ]
+        operations.append({"release": row})
+    return operations
+
+
+def together(texts: Sequence[KnownText], width: int, seed: int) -> list[Operation]:
+    """Feed up to ``width`` tokens of some rows and one of others in each pass.
+
+    Texts begin one after the other while others run. Some passes end in tokens that are not the
+    text's, or are rolled back, and the row's own tokens are fed again.
+    """
+    rng = random.Random(seed)
+    waiting, operations = list(enumerate(texts)), list[Operation]()
+    position: dict[int, int] = {}  # of the next token of each row that runs
+    while waiting or position:
+        while waiting and len(position) < 4 and rng.random() < 0.6:
+            row, text = waiting.pop(0)
+            operations.append(_begin(row, text))
+            position[row] = len(text.prompt)
+        if not position:
+            continue
+        fed, lengths = [], dict[int, int]()
+        for row, start in position.items():
+            text = texts[row]
+            count = min(rng.choice([1, width, width]), len(text.tokens) - 1 - start)
+            tokens = list(text.tokens[start : start + count])
+            kept = rng.randint(1, count) if rng.random() < 0.4 else count
+            tokens[kept:] = [rng.randrange(4, 90) for _ in tokens[kept:]]
+            fed.append(_fed(row, text, start, tokens))
+            lengths[row] = start + (0 if rng.random() < 0.2 else kept)
+        rng.shuffle(fed)
+        operations.append({"step": fed})
+        for one in fed:
+            row, length = one["row"], lengths[one["row"]]
+            if length < one["position"] + len(one["tokens"]):
+                operations.append({"truncate": [row, length]})
+            position[row] = length
+            if length == len(texts[row].tokens) - 1:
+                operations.append({"release": row})
+                del position[row]
+    return operations
+
+
+def known_bits(
+    texts: Sequence[KnownText], operations: Sequence[Operation], logits: Sequence[Sequence[str]]
+) -> Bits:
+    """Return what each position of the texts gave; it must be the same wherever it was fed again.
+
+    ``logits``: for each step, those of all tokens that it fed. Tokens that are not the text's, and
+    those behind them, are left out.
+    """
+    bits: Bits = {}
+    steps = [operation["step"] for operation in operations if "step" in operation]
+    for step, given in zip(steps, logits, strict=True):
+        rest = iter(given)
+        for one in step:
+            row, start = one["row"], one["position"]
+            own = texts[row].tokens[start : start + len(one["tokens"])]
+            is_known = True
+            for offset, (token, expected) in enumerate(zip(one["tokens"], own, strict=True)):
+                found, is_known = next(rest), is_known and token == expected
+                if is_known:
+                    assert bits.setdefault((row, start + offset), found) == found
+    return bits
+
+
+class FedStitcher:
+    """Runs operations on a slot stitcher of the Python runtime."""
+
+    def __init__(self, bundle: EngineBundle, slots: SlotStitcher, layout: KVLayout) -> None:
+        self.slots = slots
+        self._layout = layout
+        self._num_layers = bundle.manifest.model.num_layers
+
+    def run(self, operations: Sequence[Operation]) -> list[list[str]]:
+        """Return for each step the logits of all tokens that it fed, in hexadecimal."""
+        results = []
+        for operation in operations:
+            match operation:
+                case {"begin": one}:
+                    self.slots.prefill([self.prompt_row(one)])
+                case {"step": rows}:
+                    results.append(self.step([self.step_row(one) for one in rows]))
+                case {"truncate": [row, length]}:
+                    self.slots.truncate(row, length)
+                case {"release": row}:
+                    self.slots.release(row)
+        return results
+
+    def step(self, rows: Sequence[StepRow]) -> list[str]:
+        logits = self.slots.step(rows)
+        count = sum(len(row.tokens) for row in rows)
+        return [logits.logits[place].tobytes().hex() for place in range(count)]  # type: ignore[attr-defined]
+
+    def schedule(self, text: str) -> ExitSchedule:
+        return parse_schedule(text, num_layers=self._num_layers, horizon=8)
+
+    def prompt_row(self, one: dict[str, Any]) -> PromptRow:
+        schedule = self.schedule(one["schedule"])
+        tokens = tuple(one["tokens"])
+        reservation = Reservation.of(self._layout, schedule, len(tokens), one["max_tokens"])
+        return PromptRow(one["row"], tokens, schedule, reservation)
+
+    def step_row(self, one: dict[str, Any]) -> StepRow:
+        schedule = self.schedule(one["schedule"])
+        tokens = tuple(one["tokens"])
+        plans = tuple(schedule.plan(one["index"] + offset) for offset in range(len(tokens)))
+        return StepRow(one["row"], tokens, one["position"], plans)
+
+
+@contextmanager
+def fed_stitcher(path: Path, device: str = "cpu") -> Iterator[FedStitcher]:
+    """Open the bundle's engines, on one thread of a CPU, with slots for four rows."""
+    bundle = EngineBundle.open(path)
+    threads = 1 if device == "cpu" else None
+    backend = open_backend(bundle.manifest.target, device=device, threads=threads)
+    stitcher = load_stitcher(bundle, backend, 4, lambda rows: rows)
+    layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
+    positions = bundle.manifest.model.max_seq_len
+    limits = SlotLimits(4, positions, positions, KV_BYTES)
+    pool = BufferPool(backend.memory, KV_BYTES)
+    slots = make_slots(stitcher, pool, layout, bundle.manifest.model.num_layers, limits)
+    try:
+        yield FedStitcher(bundle, slots, layout)
+    finally:
+        slots.close()
+        stitcher.close()
+        backend.close()
+
+
+def _begin(row: int, text: KnownText) -> Operation:
+    return {
+        "begin": {
+            "row": row,
+            "tokens": text.prompt,
+            "schedule": text.schedule,
+            "max_tokens": len(text.continuation),
+        }
+    }
+
+
+def _fed(row: int, text: KnownText, position: int, tokens: Sequence[int]) -> dict[str, Any]:
+    index = position - len(text.prompt)  # of the generated token that is fed
+    return {
+        "row": row,
+        "tokens": list(tokens),
+        "position": position,
+        "index": index,
+        "schedule": text.schedule,
+    }
