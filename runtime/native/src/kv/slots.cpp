@@ -14,10 +14,6 @@ SlotCache::SlotCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_
   lengths_.reserve(static_cast<std::size_t>(limits.max_rows));
 }
 
-CacheView SlotCache::first(std::int64_t layer, std::int64_t rows) const {
-  return at(layer).pair->view(0, rows);
-}
-
 std::int64_t SlotCache::bytes_with(const std::vector<const Reservation*>& reservations,
                                    std::int64_t prompt_bytes) const {
   std::int64_t total = 0;
@@ -87,7 +83,7 @@ void SlotCache::leave(Row row, std::int64_t layer) {
       const CacheView all = left.pair->view(0, left.pair->rows());
       const std::int64_t gap = found - left.residents.begin();
       copy_positions(layout_, all, static_cast<std::int64_t>(left.residents.size()), all, gap,
-                     lengths_.at(last));
+                     held(left, last));
       *found = last;
     }
   }
@@ -135,6 +131,18 @@ std::int64_t SlotCache::pair_bytes(Size size) const {
   return size.rows == 0 ? 0 : 2 * pooled_size(layout_.nbytes(size.rows, size.positions));
 }
 
+std::int64_t SlotCache::reserved(Row row, std::int64_t layer) const {
+  const std::map<Row, std::int64_t>& reserved = at(layer).reserved;
+  const auto found = reserved.find(row);
+  return found == reserved.end() ? 0 : found->second;
+}
+
+// Positions of a resident that the layer's buffers hold: a row that is about to leave the layer may
+// be longer.
+std::int64_t SlotCache::held(const Layer& layer, Row row) const {
+  return std::min(lengths_.at(row), layer.pair->capacity());
+}
+
 void SlotCache::grow(Layer& layer) {
   std::int64_t positions = 0;
   for (const auto& [row, reserved] : layer.reserved) positions = std::max(positions, reserved);
@@ -155,7 +163,7 @@ void SlotCache::grow(Layer& layer) {
   const CacheView to = grown.view(0, size.rows);
   for (std::size_t slot = 0; slot < layer.residents.size(); ++slot) {
     const auto row = static_cast<std::int64_t>(slot);
-    copy_positions(layout_, from, row, to, row, lengths_.at(layer.residents[slot]));
+    copy_positions(layout_, from, row, to, row, held(layer, layer.residents[slot]));
   }
   layer.pair->swap(grown);
 }

@@ -47,7 +47,11 @@ class SlotCache {
   // The rows in the layer's slots, in order.
   const std::vector<Row>& residents(std::int64_t layer) const { return at(layer).residents; }
   // The layer's first slots.
-  CacheView first(std::int64_t layer, std::int64_t rows) const;
+  CacheView first(std::int64_t layer, std::int64_t rows) const { return slots(layer, 0, rows); }
+  // ``rows`` slots of the layer from slot ``start`` on.
+  CacheView slots(std::int64_t layer, std::int64_t start, std::int64_t rows) const {
+    return at(layer).pair->view(start, rows);
+  }
 
   // Most bytes that rows which reserve so much take beside those there, growing included.
   // ``prompt_bytes``: what else their prompts take while they run.
@@ -60,7 +64,11 @@ class SlotCache {
   void reserve(const std::vector<Row>& rows, const std::vector<const Reservation*>& reservations);
   // Gives rows that have reserved there the layer's next slots.
   CacheView enter(std::int64_t layer, const std::vector<Row>& rows);
-  // Says how many positions of a row hold something, in each layer where it resides.
+  // The number of positions that the row has reserved in the layer; 0 once it has left.
+  std::int64_t reserved(Row row, std::int64_t layer) const;
+  // The number of positions of a row that hold something.
+  std::int64_t length(Row row) const { return lengths_.at(row); }
+  // Sets how many positions of a row hold something, in each layer where it resides.
   void set_length(Row row, std::int64_t length) { lengths_[row] = length; }
   // Takes the row out of a layer, where it may or may not be, for good.
   void leave(Row row, std::int64_t layer);
@@ -86,6 +94,7 @@ class SlotCache {
   const Layer& at(std::int64_t layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   Size size_for(std::int64_t rows, std::int64_t positions) const;
   std::int64_t pair_bytes(Size size) const;
+  std::int64_t held(const Layer& layer, Row row) const;
   void grow(Layer& layer);
   static void give_back(Layer& layer);
 

@@ -36,10 +36,11 @@ SlotLimits limits_of(const Manifest& manifest, const EngineConfig& config) {
 }  // namespace
 
 Engine::Engine(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
-               const EngineConfig& config)
+               const EngineConfig& config, std::unique_ptr<Decoding> decoding)
     : model_(manifest.model),
       tokenizer_(tokenizer),
       config_(config),
+      decoding_(decoding ? std::move(decoding) : std::make_unique<OrdinaryDecoding>()),
       stitcher_(engines, manifest, limits_of(manifest, config),
                 config.prefix_cache != PrefixSharing::kOff),
       scheduler_(
@@ -122,25 +123,32 @@ void Engine::begin(const std::vector<Running*>& requests, const Logits& logits) 
     const std::int64_t depth = running.request.schedule->prompt_depth(length - 1, length);
     counters_.prompt_tokens += length;
     for (std::size_t place = 0; place < running.sequences.size(); ++place) {
-      rows_.push_back({&running, place});
-      accept(rows_.back(), logits.row(static_cast<std::int64_t>(index)), depth);
+      const RunningRow& row = rows_.emplace_back(running.row(place));
+      begin(row, logits.row(static_cast<std::int64_t>(index)), depth);
     }
   }
   remove_ended();
   counters_.sampling_seconds += seconds_now() - start;
 }
 
+// Samples a row's first token.
+void Engine::begin(const RunningRow& row, const float* logits, std::int64_t layers) {
+  Delta& delta = new_delta(row);
+  ++counters_.generated_tokens;
+  try {
+    row.sequence->accept(logits, layers, seconds_now(), delta);
+  } catch (const std::exception& error) {
+    row.sequence->fail(error.what(), delta);
+  }
+}
+
 void Engine::run(const Decode& /*action*/) {
   const double start = seconds_now();
-  steps_.clear();
+  steps_.resize(rows_.size());
+  decoding_->feed(rows_, steps_);
   std::int64_t layer_rows = 0;
-  for (const Row& row : rows_) {
-    const Sequence& sequence = row.sequence();
-    const LayerPlan& plan = row.running->request.schedule->plan(sequence.num_tokens() - 1);
-    const auto prompt = static_cast<std::int64_t>(row.running->prompt.tokens.size());
-    steps_.push_back(
-        {row.number(), sequence.last_token(), prompt + sequence.num_tokens() - 1, &plan});
-    layer_rows += static_cast<std::int64_t>(plan.size());
+  for (const StepRow& step : steps_) {
+    layer_rows += static_cast<std::int64_t>(step.plans.front()->size());
   }
   const std::vector<const float*>& logits = stitcher_.step(steps_);
   const double sampling = seconds_now();
@@ -149,38 +157,46 @@ void Engine::run(const Decode& /*action*/) {
   counters_.step_rows += static_cast<std::int64_t>(rows_.size());
   counters_.layer_rows += layer_rows;
   counters_.layer_calls += stitcher_.layers_called();
-  for (std::size_t place = 0; place < rows_.size(); ++place) {
-    accept(rows_[place], logits[place], static_cast<std::int64_t>(steps_[place].plan->size()));
+  const float* const* of_row = logits.data();
+  for (std::size_t index = 0; index < rows_.size(); ++index) {
+    accept(rows_[index], steps_[index], of_row);
+    of_row += steps_[index].tokens.size();
   }
   remove_ended();
   counters_.sampling_seconds += seconds_now() - sampling;
 }
 
-void Engine::accept(const Row& row, const float* logits, std::int64_t layers) {
-  Delta& delta = new_delta(row);
-  ++counters_.generated_tokens;
+// Lets the row keep what ordinary decoding would write, and rolls back what it fed beyond that.
+void Engine::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
+  const std::size_t before = deltas_.size();
   try {
-    row.sequence().accept(logits, layers, seconds_now(), delta);
+    decoding_->accept(row, fed, logits, deltas_);
   } catch (const std::exception& error) {
-    row.sequence().fail(error.what(), delta);
+    row.sequence->fail(error.what(), new_delta(row));
+  }
+  const std::size_t kept = deltas_.size() - before;
+  counters_.generated_tokens += static_cast<std::int64_t>(kept);
+  if (kept < fed.tokens.size() && !row.sequence->has_ended()) {
+    stitcher_.truncate(row.slot, row.num_positions());
   }
 }
 
-Delta& Engine::new_delta(const Row& row) {
+Delta& Engine::new_delta(const RunningRow& row) {
   Delta& delta = deltas_.emplace_back();
-  delta.number = row.running->number;
+  delta.number = row.number;
   return delta;
 }
 
 // Rows that have ended leave their slots; requests all of whose rows have are counted.
 void Engine::remove_ended() {
-  const auto has_ended = [](const Row& row) { return row.sequence().has_ended(); };
-  for (const Row& row : rows_) {
+  const auto has_ended = [](const RunningRow& row) { return row.sequence->has_ended(); };
+  for (const RunningRow& row : rows_) {
     if (!has_ended(row)) continue;
-    stitcher_.release(row.number());
-    scheduler_.row_ended(row.running->number);
-    if (--row.running->rows_left > 0) continue;
-    const std::vector<Sequence>& all = row.running->sequences;
+    stitcher_.release(row.slot);
+    scheduler_.row_ended(row.number);
+    Running& running = *requests_.at(row.number);
+    if (--running.rows_left > 0) continue;
+    const std::vector<Sequence>& all = running.sequences;
     const bool failed = std::any_of(all.begin(), all.end(), [](const Sequence& each) {
       return each.completion().finish_reason == FinishReason::kError;
     });
@@ -208,13 +224,13 @@ bool Engine::end(std::int64_t number, const std::string& reason, EndOne end_one)
   if (found == requests_.end() || found->second->has_ended()) return false;
   Running& running = *found->second;
   for (std::size_t place = 0; place < running.sequences.size(); ++place) {
-    const Row row{&running, place};
-    if (!row.sequence().has_ended()) (row.sequence().*end_one)(reason, new_delta(row));
-    stitcher_.release(row.number());
+    const RunningRow row = running.row(place);
+    if (!row.sequence->has_ended()) (row.sequence->*end_one)(reason, new_delta(row));
+    stitcher_.release(row.slot);
   }
   scheduler_.cancel(number);
   rows_.erase(std::remove_if(rows_.begin(), rows_.end(),
-                             [&](const Row& row) { return row.running == &running; }),
+                             [&](const RunningRow& row) { return row.number == number; }),
               rows_.end());
   return true;
 }
@@ -222,7 +238,7 @@ bool Engine::end(std::int64_t number, const std::string& reason, EndOne end_one)
 // Ends all rows that run, or were about to: what their slots hold may be wrong.
 void Engine::fail_all(const std::string& reason, const Action& action) {
   std::set<std::int64_t> numbers;
-  for (const Row& row : rows_) numbers.insert(row.running->number);
+  for (const RunningRow& row : rows_) numbers.insert(row.number);
   if (const auto* prefill = std::get_if<Prefill>(&action)) {
     numbers.insert(prefill->numbers.begin(), prefill->numbers.end());
   }
@@ -234,8 +250,8 @@ void Engine::fail_all(const std::string& reason, const Action& action) {
   for (const std::int64_t number : numbers) {
     Running& running = *requests_.at(number);
     for (std::size_t place = 0; place < running.sequences.size(); ++place) {
-      const Row row{&running, place};
-      if (!row.sequence().has_ended()) row.sequence().fail(reason, new_delta(row));
+      const RunningRow row = running.row(place);
+      if (!row.sequence->has_ended()) row.sequence->fail(reason, new_delta(row));
     }
     scheduler_.cancel(number);
     ++counters_.failed;
@@ -245,6 +261,10 @@ void Engine::fail_all(const std::string& reason, const Action& action) {
 }
 
 bool Engine::has_ended(std::int64_t number) const { return requests_.at(number)->has_ended(); }
+
+RunningRow Engine::Running::row(std::size_t place) {
+  return {prompt.row + static_cast<SlotCache::Row>(place), number, &request, &sequences[place]};
+}
 
 bool Engine::Running::has_ended() const {
   return std::all_of(sequences.begin(), sequences.end(),

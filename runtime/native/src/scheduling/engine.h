@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduling/decoding.h"
 #include "scheduling/scheduler.h"
 #include "scheduling/sequence.h"
 #include "stitching/slot_stitcher.h"
@@ -51,9 +52,10 @@ struct ScoreResult {
 class Engine {
  public:
   // All that is given outlives the engine. ``tokenizer``: nullptr where the bundle has none.
-  // Throws Error (kUsage) for a configuration that is not allowed.
+  // ``decoding``: nullptr for ordinary decoding. Throws Error (kUsage) for a configuration that is
+  // not allowed.
   Engine(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
-         const EngineConfig& config);
+         const EngineConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
 
   // Throws Error (kCapacity) if the request could not run even alone. Any thread.
   void require_possible(const Request& request) const;
@@ -92,16 +94,8 @@ class Engine {
     std::vector<Sequence> sequences;  // row prompt.row + place
     std::int64_t rows_left = 0;       // that have not ended
     bool has_ended() const;
+    RunningRow row(std::size_t place);
   };
-  struct Row {
-    Running* running;
-    std::size_t place;
-    Sequence& sequence() const { return running->sequences[place]; }
-    SlotCache::Row number() const {
-      return running->prompt.row + static_cast<SlotCache::Row>(place);
-    }
-  };
-
   static PromptRow prompt_row(const Request& request, SlotCache::Row first);
   bool fits(const std::vector<Job>& jobs) const;
   void run(const Prefill& action);
@@ -109,23 +103,25 @@ class Engine {
   void run(const Decode& action);
   void run(const Wait& action) { wait_until_ = action.until; }
   void begin(const std::vector<Running*>& requests, const Logits& logits);
-  void accept(const Row& row, const float* logits, std::int64_t layers);
+  void begin(const RunningRow& row, const float* logits, std::int64_t layers);
+  void accept(const RunningRow& row, const StepRow& fed, const float* const* logits);
   void remove_ended();
   using EndOne = void (Sequence::*)(const std::string& reason, Delta& delta);
   bool end(std::int64_t number, const std::string& reason, EndOne end_one);
   void fail_all(const std::string& reason, const Action& action);
-  Delta& new_delta(const Row& row);
+  Delta& new_delta(const RunningRow& row);
   void publish();
 
   const ModelSpec& model_;
   const Tokenizer* tokenizer_;
   EngineConfig config_;
+  std::unique_ptr<Decoding> decoding_;
   SlotStitcher stitcher_;
   Scheduler scheduler_;
   std::map<std::int64_t, std::unique_ptr<Running>> requests_;
-  std::vector<Row> rows_;  // that run, in order of admission
-  std::vector<StepRow> steps_;
-  std::vector<Delta> deltas_;  // of the last call
+  std::vector<RunningRow> rows_;  // in order of admission
+  std::vector<StepRow> steps_;    // of the same order
+  std::vector<Delta> deltas_;     // of the last call
   SlotCache::Row next_row_ = 0;
   std::optional<std::int64_t> in_chunks_;  // the request whose prompt last ran in chunks
   std::optional<double> wait_until_;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
+
+#include "errors.h"
 
 namespace skipdec::runtime {
 
@@ -13,17 +16,26 @@ SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest,
       cache_(pool_, KVLayout::of(manifest), engines.num_layers(), limits),
       prompts_(engines, manifest),
       all_(manifest, limits.max_rows),
-      part_(manifest, limits.max_rows) {
+      part_(manifest, limits.max_rows),
+      passes_(engines, manifest, cache_) {
   if (keeps_prefixes) prefixes_.emplace(pool_, cache_.layout(), engines.num_layers());
 }
 
 const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& rows) {
+  const bool is_ordinary = std::all_of(rows.begin(), rows.end(),
+                                       [](const StepRow& row) { return row.tokens.size() == 1; });
+  if (!is_ordinary) passes_.check(rows);
   for (const StepRow& row : rows) leave_bypassed(row);
+  if (!is_ordinary) {
+    const std::vector<const float*>& logits = passes_.run(rows);
+    layers_called_ = passes_.layers_called();
+    return logits;
+  }
   if (!is_current(rows)) find_route(rows);
   Route& route = *route_;
   for (std::size_t place = 0; place < rows.size(); ++place) {
     const StepRow& row = rows[route.order[place]];
-    all_.input_ids()[place] = row.token;
+    all_.input_ids()[place] = row.tokens.front();
     all_.set_position(place, row.position);
   }
   all_.set_total(rows.size());
@@ -31,21 +43,35 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
   run_layers(rows);
   route.head->run();
   for (const StepRow& row : rows) cache_.set_length(row.row, row.position + 1);
+  layers_called_ = static_cast<std::int64_t>(route.stops.size());
   return route.logits;
+}
+
+void SlotStitcher::truncate(SlotCache::Row row, std::int64_t length) {
+  const auto found = depths_.find(row);
+  const std::int64_t low = found == depths_.end() ? 0 : found->second.since;
+  const std::int64_t high = cache_.length(row);
+  if (length < low || length > high) {
+    throw Error(Status::kInternal, "row " + std::to_string(row),
+                "can be rolled back to " + std::to_string(low) + " to " + std::to_string(high) +
+                    " positions, not to " + std::to_string(length));
+  }
+  cache_.set_length(row, length);
 }
 
 // Frees the row's slots in the layers that it bypasses from now on.
 void SlotStitcher::leave_bypassed(const StepRow& row) {
-  const auto found = plans_.find(row.row);
-  const LayerPlan* const before = found == plans_.end() ? nullptr : found->second;
-  if (before == row.plan) return;
+  const LayerPlan* const plan = row.plans.front();
+  const auto found = depths_.find(row.row);
+  const LayerPlan* const before = found == depths_.end() ? nullptr : found->second.plan;
+  if (before == plan) return;
   for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
-    const auto runs = [&](const LayerPlan& plan) {
-      return std::binary_search(plan.begin(), plan.end(), layer);
+    const auto runs = [&](const LayerPlan& each) {
+      return std::binary_search(each.begin(), each.end(), layer);
     };
-    if ((before == nullptr || runs(*before)) && !runs(*row.plan)) cache_.leave(row.row, layer);
+    if ((before == nullptr || runs(*before)) && !runs(*plan)) cache_.leave(row.row, layer);
   }
-  plans_[row.row] = row.plan;
+  depths_[row.row] = {plan, row.position};
 }
 
 bool SlotStitcher::is_current(const std::vector<StepRow>& rows) const {
@@ -149,7 +175,7 @@ void SlotStitcher::release(SlotCache::Row row) {
                        chunked_->row->copies.end())) {
     chunked_.reset();
   }
-  plans_.erase(row);
+  depths_.erase(row);
   cache_.release(row);
 }
 
@@ -157,7 +183,8 @@ void SlotStitcher::reset() {
   chunked_.reset();
   route_.reset();
   bound_.clear();
-  plans_.clear();
+  passes_.unbind();
+  depths_.clear();
   cache_.clear();
   if (prefixes_) prefixes_->clear();
 }

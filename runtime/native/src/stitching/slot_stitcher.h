@@ -13,6 +13,7 @@
 
 #include "kv/prefixes.h"
 #include "kv/slots.h"
+#include "stitching/passes.h"
 #include "stitching/prompts.h"
 #include "stitching/step_buffers.h"
 
@@ -34,14 +35,6 @@ struct PromptRow {
     return schedule->prompt_prefix(layer, static_cast<std::int64_t>(tokens.size()));
   }
   bool runs_whole() const;  // every layer runs on the whole prompt
-};
-
-// A row that goes on: ``token`` stands at ``position`` and runs the layers of ``plan``.
-struct StepRow {
-  SlotCache::Row row = 0;
-  std::int64_t token = 0;
-  std::int64_t position = 0;
-  const LayerPlan* plan = nullptr;
 };
 
 // The engines of a bundle over rows that come and go; see `SlotCache`.
@@ -75,11 +68,20 @@ class SlotStitcher {
   std::int64_t begin_chunks(const PromptRow& row);
   // Runs the begun prompt up to token ``stop``; logits [1, V] if that is its end, else [0, V].
   Logits chunk(std::int64_t stop);
-  // Runs one step of all rows: the logits [V] of each, in their order, valid until the next call.
-  // Repeated with the same rows and plans, allocates nothing.
+  // Runs one pass of all rows that run, each over the tokens that it feeds: a layer runs on exactly
+  // the tokens whose plan names it, and a token attends to all before it. Returns the logits [V] of
+  // every token, row after row in the given order, valid until the next call. With several tokens
+  // in a row, results have the bits of one token at a time where products are int8 or int4 on
+  // skipdec's kernels. Repeated with the same rows and plans, passes of one token per row allocate
+  // nothing. Throws Error (kInternal), before anything has changed, for tokens that cannot be fed.
   const std::vector<const float*>& step(const std::vector<StepRow>& rows);
-  // How many layers the last step called.
-  std::int64_t layers_called() const { return static_cast<std::int64_t>(route_->stops.size()); }
+  // The number of layers that the last pass called.
+  std::int64_t layers_called() const { return layers_called_; }
+  // Rolls a row back to its first ``length`` positions; later ones are fed again. It goes back to
+  // the position where the row last left a layer at most, since that layer's keys and values are
+  // gone: ``length`` may always be the first position of the last pass. Throws Error (kInternal)
+  // for any other length.
+  void truncate(SlotCache::Row row, std::int64_t length);
   // Teacher-forces one text: see Prompts::score. Takes KV memory meanwhile.
   void score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
              std::int64_t first, std::int64_t count,
@@ -146,7 +148,11 @@ class SlotStitcher {
   Prompts prompts_;
   std::optional<PrefixCache> prefixes_;
   StepBuffers all_, part_;
-  std::unordered_map<SlotCache::Row, const LayerPlan*> plans_;  // of each row's last step
+  struct Depth {
+    const LayerPlan* plan = nullptr;  // of the first token of the row's last pass
+    std::int64_t since = 0;           // the position at which the row last left layers
+  };
+  std::unordered_map<SlotCache::Row, Depth> depths_;
   std::optional<Chunked> chunked_;
   struct Bound {
     std::uint64_t generation = 0;
@@ -155,6 +161,8 @@ class SlotStitcher {
   std::map<std::tuple<std::int64_t, std::int64_t, bool>, Bound> bound_;  // layer, rows, is_part
   std::map<std::pair<const Session*, std::int64_t>, std::unique_ptr<Binding>> ends_;
   std::optional<Route> route_;
+  Passes passes_;
+  std::int64_t layers_called_ = 0;
 };
 
 }  // namespace skipdec::runtime

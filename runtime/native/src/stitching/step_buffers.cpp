@@ -15,6 +15,7 @@ StepBuffers::StepBuffers(const Manifest& manifest, std::int64_t max_rows)
       write_indices_(input_ids_),
       row_positions_(input_ids_),
       seqlens_k_(static_cast<std::size_t>(max_rows)),
+      total_lengths_(seqlens_k_),
       hidden_states_(max_rows * row_bytes_),
       logits_(max_rows * vocab_size_ * static_cast<std::int64_t>(sizeof(float))) {
   std::iota(row_positions_.begin(), row_positions_.end(), 0);
@@ -28,7 +29,13 @@ void StepBuffers::set_position(std::size_t row, std::int64_t position) {
 
 void StepBuffers::set_total(std::size_t rows) {
   const auto end = seqlens_k_.begin() + static_cast<std::ptrdiff_t>(rows);
-  total_sequence_length_ = *std::max_element(seqlens_k_.begin(), end) + 1;
+  total_lengths_.front() = *std::max_element(seqlens_k_.begin(), end) + 1;
+}
+
+void StepBuffers::set_row(std::size_t row, std::int64_t start, std::int64_t count) {
+  write_indices_[row] = start;
+  seqlens_k_[row] = static_cast<std::int32_t>(start + count - 1);
+  total_lengths_[row] = static_cast<std::int32_t>(start + count);
 }
 
 const float* StepBuffers::logits(std::int64_t row) const {
@@ -36,19 +43,23 @@ const float* StepBuffers::logits(std::int64_t row) const {
   return static_cast<const float*>(first) + row * vocab_size_;
 }
 
-std::vector<BoundTensor> StepBuffers::tensors(std::int64_t rows) {
-  const std::vector<std::int64_t> ids{rows, 1};
-  const std::vector<std::int64_t> hidden{rows, 1, hidden_size_};
+std::vector<BoundTensor> StepBuffers::tensors(std::int64_t rows, std::int64_t tokens,
+                                              std::int64_t first_row, std::int64_t first_token) {
+  const std::vector<std::int64_t> ids{rows, tokens};
+  const std::vector<std::int64_t> hidden{rows, tokens, hidden_size_};
+  std::byte* const states = hidden_state(first_token);
+  std::byte* const results =
+      logits_.data() + first_token * vocab_size_ * static_cast<std::int64_t>(sizeof(float));
   return {
-      {Role::kInputIds, input_ids_.data(), ids},
-      {Role::kPositionIds, position_ids_.data(), ids},
-      {Role::kHiddenStates, hidden_states_.data(), hidden},
-      {Role::kHiddenStatesOut, hidden_states_.data(), hidden},
-      {Role::kSeqlensK, seqlens_k_.data(), {rows}},
-      {Role::kTotalSequenceLength, &total_sequence_length_, {}},
-      {Role::kWriteIndices, write_indices_.data(), {rows}},
-      {Role::kRowPositions, row_positions_.data(), {rows}},
-      {Role::kLogits, logits_.data(), {rows, vocab_size_}},
+      {Role::kInputIds, input_ids_.data() + first_token, ids},
+      {Role::kPositionIds, position_ids_.data() + first_token, ids},
+      {Role::kHiddenStates, states, hidden},
+      {Role::kHiddenStatesOut, states, hidden},
+      {Role::kSeqlensK, seqlens_k_.data() + first_row, {rows}},
+      {Role::kTotalSequenceLength, total_lengths_.data() + first_row, {}},
+      {Role::kWriteIndices, write_indices_.data() + first_row, {rows}},
+      {Role::kRowPositions, row_positions_.data() + first_token, {rows * tokens}},
+      {Role::kLogits, results, {rows * tokens, vocab_size_}},
   };
 }
 

@@ -1,4 +1,4 @@
-// The memory of one decode step for up to a number of rows, allocated once.
+// The memory of one decode step for up to ``max_rows`` rows of one token each, allocated once.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,37 @@
 
 namespace skipdec::runtime {
 
-// What engines are bound to: hidden states are every layer's input and output; logits are the
-// result, overwritten by the next step. Addresses don't change.
+// The tensors that engines are bound to: hidden states are every layer's input and output; logits
+// are the result, overwritten by the next step. Addresses don't change. Rows of several tokens take
+// as many places, one after the other.
 class StepBuffers {
  public:
   StepBuffers(const Manifest& manifest, std::int64_t max_rows);
 
-  std::vector<std::int64_t>& input_ids() { return input_ids_; }  // [max_rows]
-  // At which position of its row each row's input token stands.
+  std::vector<std::int64_t>& input_ids() { return input_ids_; }        // [max_rows]
+  std::vector<std::int64_t>& position_ids() { return position_ids_; }  // [max_rows]
+  std::int64_t size() const { return static_cast<std::int64_t>(input_ids_.size()); }
+  // Sets the position of the one token that a row feeds.
   void set_position(std::size_t row, std::int64_t position);
-  // After all positions of a step of ``rows`` rows.
+  // Call it after all positions of a step of ``rows`` rows are set.
   void set_total(std::size_t rows);
+  // Sets where a row's ``count`` tokens start; their position ids are the caller's.
+  void set_row(std::size_t row, std::int64_t start, std::int64_t count);
   std::byte* hidden_state(std::int64_t row) const {
     return hidden_states_.data() + row * row_bytes_;
   }
   std::size_t row_bytes() const { return static_cast<std::size_t>(row_bytes_); }
   const float* logits(std::int64_t row) const;  // [vocab_size]
 
-  // Of the first ``rows`` rows, by role.
-  std::vector<BoundTensor> tensors(std::int64_t rows);
+  // The tensors of ``rows`` rows of ``tokens`` tokens each, by role.
+  std::vector<BoundTensor> tensors(std::int64_t rows, std::int64_t tokens = 1,
+                                   std::int64_t first_row = 0, std::int64_t first_token = 0);
 
  private:
   std::int64_t hidden_size_, vocab_size_, row_bytes_;
   std::vector<std::int64_t> input_ids_, position_ids_, write_indices_, row_positions_;
-  std::vector<std::int32_t> seqlens_k_;  // total length - 1 of each row
-  std::int32_t total_sequence_length_ = 0;
+  std::vector<std::int32_t> seqlens_k_;      // total length - 1 of each row
+  std::vector<std::int32_t> total_lengths_;  // of a call: that of its first row
   Buffer hidden_states_, logits_;
 };
 

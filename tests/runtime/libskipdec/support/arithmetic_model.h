@@ -132,7 +132,10 @@ class ArithmeticBinding : public Binding {
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t token = 0; token < tokens; ++token) {
         const std::int64_t position = data<std::int64_t>(Role::kWriteIndices)[row] + token;
-        if (position >= capacity) throw std::logic_error("written beyond the cache");
+        if (position >= capacity) {
+          if (token == 0) throw std::logic_error("written beyond the cache");
+          continue;  // padding of a shorter row
+        }
         float* const hidden = data<float>(Role::kHiddenStates) + (row * tokens + token) * kHidden;
         float* const keys = data<float>(Role::kPastKey) + row * capacity * kHidden;
         float* const values = data<float>(Role::kPastValue) + row * capacity * kHidden;

@@ -55,7 +55,7 @@ TEST_F(AllocationTest, StepsAllocateNothingWhileTheirRowsAndPlansStay) {
   std::int64_t with_allocations = 0;
   for (std::int64_t index = 0; index < 36; ++index) {
     for (std::size_t row = 0; row < rows.size(); ++row) {
-      rows[row] = {static_cast<SlotCache::Row>(row), 5, 3 + index, &schedule_->plan(index)};
+      rows[row] = {static_cast<SlotCache::Row>(row), {5}, 3 + index, {&schedule_->plan(index)}};
     }
     const std::int64_t before = allocations;
     stitcher.step(rows);

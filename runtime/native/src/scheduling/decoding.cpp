@@ -1,0 +1,42 @@
+#include "scheduling/decoding.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduling/clock.h"
+
+namespace skipdec::runtime {
+
+void Decoding::feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step) {
+  const std::int64_t num_tokens = row.sequence->num_tokens();
+  // A pass yields one token more than there are guesses.
+  const std::int64_t needed = row.request->max_tokens - num_tokens - 1;
+  const auto count = std::min(static_cast<std::int64_t>(guesses.size()), needed);
+  step.row = row.slot;
+  step.position = row.num_positions();
+  step.tokens.assign(1, row.sequence->last_token());
+  step.tokens.insert(step.tokens.end(), guesses.begin(), guesses.begin() + count);
+  step.plans.clear();
+  for (std::int64_t index = num_tokens - 1; index < num_tokens + count; ++index) {
+    step.plans.push_back(&row.request->schedule->plan(index));
+  }
+}
+
+void Decoding::accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
+                      std::vector<Delta>& deltas) {
+  for (std::size_t place = 0; place < fed.tokens.size(); ++place) {
+    Delta delta;
+    delta.number = row.number;
+    const auto layers = static_cast<std::int64_t>(fed.plans[place]->size());
+    row.sequence->accept(logits[place], layers, seconds_now(), delta);
+    deltas.push_back(std::move(delta));
+    if (row.sequence->has_ended() || place + 1 == fed.tokens.size()) return;
+    if (row.sequence->last_token() != fed.tokens[place + 1]) return;
+  }
+}
+
+void OrdinaryDecoding::feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) {
+  for (std::size_t index = 0; index < rows.size(); ++index) feed_row(rows[index], {}, steps[index]);
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,58 @@
+// Decoding: which tokens rows feed in a pass, and which results they keep.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduling/sequence.h"
+#include "stitching/slot_stitcher.h"
+
+namespace skipdec::runtime {
+
+// A completion that runs: the slots that hold its keys and values, its request, its state.
+struct RunningRow {
+  SlotCache::Row slot = 0;
+  std::int64_t number = 0;  // of its request
+  const Request* request = nullptr;
+  Sequence* sequence = nullptr;
+
+  // The number of its positions whose keys and values are known: the last token was not fed yet.
+  std::int64_t num_positions() const {
+    return static_cast<std::int64_t>(request->prompt.size()) + sequence->num_tokens() - 1;
+  }
+};
+
+// Decides which tokens each row feeds in the next pass, and takes the logits of each.
+//
+// Every row feeds its last token. Tokens behind it are guesses of what comes next: the logits of
+// each are those of ordinary decoding for as long as the guesses before it are right, so `accept`
+// keeps exactly what ordinary decoding writes. The running batch rolls back the keys and values of
+// tokens that are not kept.
+class Decoding {
+ public:
+  virtual ~Decoding() = default;
+  Decoding() = default;
+  Decoding(const Decoding&) = delete;
+  Decoding& operator=(const Decoding&) = delete;
+
+  // Writes what ``rows[i]`` feeds to ``steps[i]``; all rows take part in a pass.
+  virtual void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) = 0;
+  // Draws the row's next tokens from ``logits``, one [V] for each token that it fed, until it ends
+  // or a token differs from the guess that was fed, and adds a delta for each. Throws Error
+  // (kEngine) for logits that are no distribution; deltas of the tokens before stay.
+  virtual void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
+                      std::vector<Delta>& deltas);
+
+ protected:
+  // Writes the row's last token to ``step``, and behind it as many of ``guesses`` as the row may
+  // still need, each with the layers that its place in the text runs.
+  static void feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step);
+};
+
+// One token of each row per pass.
+class OrdinaryDecoding : public Decoding {
+ public:
+  void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) override;
+};
+
+}  // namespace skipdec::runtime
