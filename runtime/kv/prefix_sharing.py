@@ -1,4 +1,7 @@
-"""Who finds the beginnings of prompts that are kept."""
+"""PrefixSharing: the option that says who finds kept prefixes.
+
+It is apart from the cache so that reading options loads no numeric library.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-_TRUTHS = {"true": "shared", "false": "off"}  # also as texts, which is how Triton has them
+_SHARING_BY_BOOLEAN = {"true": "shared", "false": "off"}  # also as texts, for Triton
 
 
-def _from_truth(value: object) -> object:
-    return _TRUTHS.get(str(value).lower(), value)
+def _from_boolean(value: object) -> object:
+    return _SHARING_BY_BOOLEAN.get(str(value).lower(), value)
 
 
-PrefixSharing = Annotated[Literal["shared", "client", "off"], BeforeValidator(_from_truth)]
-"""All clients, each client its own only, or none are kept; True is "shared", False is "off"."""
+PrefixSharing = Annotated[Literal["shared", "client", "off"], BeforeValidator(_from_boolean)]
+"""Who finds kept prefixes: all clients, each client only its own, or nobody.
+
+True is "shared", False is "off".
+"""

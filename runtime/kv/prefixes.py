@@ -1,4 +1,4 @@
-"""Beginnings of prompts whose keys and values are kept, so that they are computed once."""
+"""The prefix cache: keys and values of prompts' first tokens, so that they are computed once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...engines.memory import Array, Buffer, Tensor
 from .layout import KVLayout
 from .pool import BufferPool, pooled_size
 
-BLOCK_TOKENS = 16  # a beginning is kept, and found, in whole blocks of as many tokens
+BLOCK_TOKENS = 16  # prefixes are kept and found in whole blocks of this many tokens
 
 
 @dataclass(eq=False)
 class _Block:
-    """Some tokens of a prompt behind those of ``parent``, and what all layers made of them.
+    """The tokens of a prompt behind those of ``parent``, and their keys and values in all layers.
 
     The first block of a prompt has its owner as parent.
     """
@@ -29,19 +29,19 @@ class _Block:
 
 
 class PrefixCache:
-    """Keys and values of prompts' beginnings, in all layers; the least recently used go first.
+    """Keeps keys and values of prompts' prefixes in all layers; evicts the least recently used.
 
-    A position's keys and values depend on the tokens up to it alone, where every layer runs on the
-    whole prompt. So a prompt that begins like one before takes them over and runs the rest.
+    Where every layer runs the whole prompt, a position's keys and values depend only on the tokens
+    up to it. So a prompt with a known prefix takes them over and runs the rest.
 
     >>> blocks = cache.find([*system, *question])  # after a prompt that began with ``system``
     >>> len(blocks) * BLOCK_TOKENS
     64
 
-    A prompt finds the beginnings of its ``owner`` alone: whoever may not learn, from how long its
-    own prompts take, what others sent is an owner of its own.
+    A prompt finds only the prefixes of its ``owner``. Clients that must not learn from latency
+    what others sent are owners of their own.
 
-    ``pool`` owns the memory; `limit` says how much of it may be kept. Host memory only.
+    ``pool`` owns the memory; `set_limit` bounds how much of it is kept. Host memory only.
     """
 
     def __init__(self, pool: BufferPool, layout: KVLayout, num_layers: int) -> None:
@@ -55,16 +55,16 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pool that are kept."""
+        """Bytes of the pool that the cache holds."""
         return self._num_held * self._block_bytes
 
     def set_limit(self, nbytes: int) -> None:
-        """Keep at most so many bytes from now on, dropping what is beyond."""
+        """Keep at most ``nbytes`` bytes from now on; evict blocks beyond that."""
         self._limit = nbytes
         self._make_room(0)
 
     def find(self, tokens: Sequence[int], owner: str = "") -> list[_Block]:
-        """Return the longest kept beginning of a prompt but its last token, which must run."""
+        """Return the longest kept prefix of a prompt, without its last token, which must run."""
         found: list[_Block] = []
         parent: _Block | str = owner
         for start in range(0, len(tokens) - BLOCK_TOKENS, BLOCK_TOKENS):
@@ -74,12 +74,12 @@ class PrefixCache:
             self._blocks.move_to_end(key)
             parent = block = self._blocks[key]
             found.append(block)
-        for block in reversed(found):  # a block is used as recently as what lies behind it
+        for block in reversed(found):  # a block is used as recently as those behind it
             self._blocks.move_to_end((block.parent, block.tokens))
         return found
 
     def record(self, tokens: Sequence[int], owner: str = "") -> Recording:
-        """Begin to keep the whole blocks of a prompt that are not kept, as far as there is room."""
+        """Begin to keep the whole blocks of a prompt that are new, as far as there is room."""
         known = self.find([*tokens, 0], owner)
         parent: _Block | str = known[-1] if known else owner
         new: list[_Block] = []
@@ -95,7 +95,7 @@ class PrefixCache:
         return Recording(self, len(known) * BLOCK_TOKENS, new)
 
     def keep(self, blocks: Sequence[_Block]) -> None:
-        """Let blocks of a recording be found; those known meanwhile are freed."""
+        """Add blocks of a recording; free those that were added by another one meanwhile."""
         is_known = False
         for block in blocks:
             key = block.parent, block.tokens
@@ -108,18 +108,18 @@ class PrefixCache:
                 block.parent.children += 1
 
     def drop(self, blocks: Sequence[_Block]) -> None:
-        """Free blocks of a recording that was given up."""
+        """Free blocks of an abandoned recording."""
         for block in blocks:
             self._free(block)
 
     def clear(self) -> None:
-        """Free all."""
+        """Free all blocks."""
         for block in self._blocks.values():
             self._free(block)
         self._blocks.clear()
 
     def _make_room(self, nbytes: int, spare: Sequence[_Block] = ()) -> bool:
-        """Drop what was used least recently, but ``spare``, until ``nbytes`` more are allowed."""
+        """Evict least recently used blocks but ``spare`` until ``nbytes`` more fit the limit."""
         while self.nbytes + nbytes > self._limit:
             oldest = next(
                 (
@@ -143,7 +143,7 @@ class PrefixCache:
 
 
 class Recording:
-    """New blocks of one prompt, filled a layer at a time while it runs."""
+    """The new blocks of one prompt, filled layer by layer while it runs."""
 
     def __init__(self, cache: PrefixCache, start: int, blocks: Sequence[_Block]) -> None:
         self._cache = cache
@@ -151,7 +151,7 @@ class Recording:
         self._blocks = blocks
 
     def copy(self, layer: int, written: tuple[Tensor, Tensor], row: int) -> None:
-        """Take over what ``layer`` made: key and value [rows, N, T, W], the prompt's ``row``."""
+        """Copy the prompt's ``row`` of what ``layer`` wrote: key and value [rows, N, T, W]."""
         key, value = (cast(Array, tensor)[row] for tensor in written)  # [N, T, W]
         for index, block in enumerate(self._blocks):
             start = self._start + index * BLOCK_TOKENS
@@ -159,18 +159,18 @@ class Recording:
             block.values[layer, 1] = value[:, start : start + BLOCK_TOKENS]
 
     def commit(self) -> None:
-        """All layers have been copied."""
+        """Add the blocks to the cache once all layers are copied."""
         self._cache.keep(self._blocks)
         self._blocks = ()
 
     def give_up(self) -> None:
-        """The prompt did not end; nothing after `commit`."""
+        """Free the blocks of a prompt that did not finish; no effect after `commit`."""
         self._cache.drop(self._blocks)
         self._blocks = ()
 
 
 def restore(blocks: Sequence[_Block], layer: int, target: tuple[Tensor, Tensor]) -> None:
-    """Write what ``layer`` made of ``blocks`` to one row's key and value [1, N, T, W]."""
+    """Write the keys and values of ``blocks`` in ``layer`` to one row's caches [1, N, T, W]."""
     key, value = (cast(Array, tensor)[0] for tensor in target)
     for index, block in enumerate(blocks):
         start = index * BLOCK_TOKENS

@@ -9,7 +9,7 @@ from typing import Self
 from ...engines.errors import UsageError
 from ...engines.manifest import Manifest
 from ..kv.reservation import capacity_class, row_class
-from ..stitching.slot_limits import SlotLimits
+from ..stitching.protocol import SlotLimits
 from .request import Request
 
 # Enough tokens for matrix products to run at full speed; more would only cost activation memory.

@@ -6,7 +6,7 @@ from time import perf_counter
 
 from ...engines.manifest import ModelSpec
 from ..schedule import ExitSchedule
-from ..stitching.slots import StepRow
+from ..stitching.protocol import StepRow
 from ..tokens.outputs import CompletionOutput, FinishReason, Logprob, StreamDelta, Timings
 from ..tokens.sampler import SampledToken, Sampler
 from ..tokens.stopping import StopChecker

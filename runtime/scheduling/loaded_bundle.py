@@ -17,11 +17,10 @@ from ..kv.pool import BufferPool
 from ..requests.planning import BatchLimits
 from ..requests.request import Request
 from ..schedule.resolver import ScheduleResolver
+from ..stitching.factory import make_slots
 from ..stitching.loaded import LoadedEngines
 from ..stitching.loading import load_stitcher
-from ..stitching.slot_limits import SlotLimits
-from ..stitching.slot_stitchers import make_slots
-from ..stitching.slots import SlotStitcher
+from ..stitching.protocol import SlotLimits, SlotStitcher
 from ..tokens.tokenizer import Tokenizer
 
 _MAX_ROWS = 1 << 16  # the plan of a batch takes memory for each row before it runs

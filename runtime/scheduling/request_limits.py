@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...engines.errors import CapacityError
 from ..requests.request import Request
 from ..schedule import ExitSchedule
-from ..stitching.slot_memory import SlotMemory
+from ..stitching.protocol import SlotMemory
 from .running_request import prompt_row
 
 

@@ -14,7 +14,7 @@ from ..requests.prompts import Prompt
 from ..requests.request import Request, make_request
 from ..requests.row import Row
 from ..schedule import ExitSchedule
-from ..stitching.slots import SlotStitcher
+from ..stitching.protocol import SlotStitcher
 from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams

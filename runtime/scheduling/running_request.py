@@ -11,7 +11,7 @@ from ..requests.request import Request
 from ..requests.results import request_output
 from ..requests.row import Row
 from ..schedule import ExitSchedule
-from ..stitching.prompt_rows import PromptRow
+from ..stitching.protocol import PromptRow
 from ..tokens.outputs import RequestOutput
 from .loaded_bundle import LoadedBundle
 

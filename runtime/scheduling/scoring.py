@@ -7,7 +7,7 @@ from time import perf_counter
 
 from ..requests.scoring import ScoreRequest
 from ..schedule import ExitSchedule
-from ..stitching.slots import SlotStitcher
+from ..stitching.protocol import SlotStitcher
 from ..tokens.outputs import ScoreOutput
 from .loaded_bundle import LoadedBundle
 from .scorer import Scorer

@@ -14,8 +14,7 @@ from ...engines.errors import CapacityError, ClosedError, SkipDecError
 from ...engines.host.exits import NATIVE_WORK
 from ...engines.host.process import HomeProcess
 from ..kv.pool import BufferPool, KVMemory
-from .slots import SlotStitcher
-from .stitcher import Stitcher
+from .protocol import SlotStitcher, Stitcher
 
 
 @dataclass(frozen=True, eq=False)

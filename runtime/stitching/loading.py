@@ -11,7 +11,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.errors import BundleError
 from .device.stitcher import DeviceStitcher
 from .host.stitcher import HostStitcher
-from .stitcher import Stitcher
+from .protocol import Stitcher
 
 
 def load_stitcher(

@@ -12,7 +12,8 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, DeviceTensor, Tensor
 from ...kv.cache import KVCache
-from ..stitcher import LayerCaches, cache_tensors, do_nothing, run_once
+from ..bindings import cache_tensors, run_once
+from ..protocol import LayerCaches, do_nothing
 from .buffers import DeviceBuffers, DeviceInputs
 
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ....engines.backends.device import DeviceMemory
 from ....engines.manifest import EngineSpec, TensorRole
 from ....engines.memory import ITEM_BYTES, DeviceTensor, Tensor
-from ..slots import StepRow
+from ..protocol import StepRow
 from .buffers import Field, Staging
 
 _Indices = NDArray[np.int64]

@@ -13,8 +13,8 @@ from ....engines.backends.device import DeviceMemory
 from ....engines.backends.session import Binding, EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import DeviceBuffer, DeviceTensor, Tensor
-from ..slots import StepRow
-from ..stitcher import bind, cache_tensors
+from ..bindings import bind, cache_tensors
+from ..protocol import StepRow
 from .buffers import DeviceBuffers
 from .graphs import GraphCapture, StepGraphs, StepPart
 from .rows import GATHERED, DeviceRows, StepLayout

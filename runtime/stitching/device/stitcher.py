@@ -9,7 +9,7 @@ from ....engines.backends.device import Device, DeviceMemory
 from ....engines.backends.session import EngineSession
 from ....engines.memory import Array
 from ...kv.cache import KVCache
-from ..stitcher import Stitcher
+from ..protocol import Stitcher
 from .buffers import DeviceBuffers
 from .graphs import GraphCapture
 from .prompts import DevicePrompts, LayerSessions, mask_capacity

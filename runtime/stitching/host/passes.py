@@ -12,10 +12,10 @@ from ....engines.backends.session import Binding, EngineSession
 from ....engines.errors import UsageError
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array
-from ...kv.slots import SlotCache
+from ...kv.slot_cache import SlotCache
 from ...tokens.logits import HostLogits
-from ..slots import StepRow
-from ..stitcher import bind, cache_tensors
+from ..bindings import bind, cache_tensors
+from ..protocol import StepRow
 from .stitcher import HostStitcher
 
 # Bindings kept for each engine: one per shape of its calls. Beyond it all are bound anew.

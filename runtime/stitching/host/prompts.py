@@ -10,7 +10,8 @@ import numpy as np
 from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, Tensor
-from ..stitcher import LayerCaches, cache_tensors, do_nothing, run_once
+from ..bindings import cache_tensors, run_once
+from ..protocol import LayerCaches, do_nothing
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import EngineSpec, TensorRole
 from ....engines.memory import Array, Tensor
 from ...kv.cache import KVCache
-from ..stitcher import Stitcher
+from ..protocol import Stitcher
 from .prompts import HostPrompts
 
 

@@ -14,8 +14,8 @@ from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, Usag
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.running_batch import RunningBatch
-from skipdec.runtime.stitching.host.slots import HostSlotStitcher
-from skipdec.runtime.stitching.slots import StepRow
+from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
+from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.sampler import Sampler
 
 
@@ -226,7 +226,7 @@ def test_a_call_beside_an_open_batch_is_refused(generator: Generator) -> None:
 
 
 def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skipdec.runtime.kv.slots import SlotCache
+    from skipdec.runtime.kv.slot_cache import SlotCache
 
     copy = SlotCache._copy
     monkeypatch.setattr(

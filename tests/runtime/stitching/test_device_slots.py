@@ -21,11 +21,11 @@ from skipdec import CapacityError, Generator, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.errors import DeviceError, EnvironmentMismatchError
 from skipdec.engines.memory import DeviceBuffer
-from skipdec.runtime.kv.slots import SlotCache
+from skipdec.runtime.kv.slot_cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.device.rows import StepLayout
-from skipdec.runtime.stitching.device.slots import DeviceSlotStitcher
-from skipdec.runtime.stitching.slots import StepRow
+from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
+from skipdec.runtime.stitching.protocol import StepRow
 
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
 MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,placement=bottom")

@@ -16,8 +16,7 @@ from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv.pool import BufferPool
 from skipdec.runtime.stitching import loaded
 from skipdec.runtime.stitching.loaded import LoadedEngines
-from skipdec.runtime.stitching.slots import SlotStitcher
-from skipdec.runtime.stitching.stitcher import Stitcher
+from skipdec.runtime.stitching.protocol import SlotStitcher, Stitcher
 
 SECONDS = 30  # after which a test that hangs fails
 

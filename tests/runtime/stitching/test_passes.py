@@ -13,7 +13,7 @@ from skipdec import UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.host.passes import HostPasses
-from skipdec.runtime.stitching.slots import StepRow
+from skipdec.runtime.stitching.protocol import StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")

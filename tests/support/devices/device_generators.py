@@ -15,7 +15,7 @@ from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.runtime.scheduling.running_batch import RunningBatch
-from skipdec.runtime.stitching.device.slots import DeviceSlotStitcher
+from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
 
 Exported = Callable[..., Path]
 Open = Callable[..., Generator]

@@ -17,11 +17,9 @@ from skipdec.runtime.kv.pool import BufferPool
 from skipdec.runtime.kv.reservation import Reservation
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
+from skipdec.runtime.stitching.factory import make_slots
 from skipdec.runtime.stitching.loading import load_stitcher
-from skipdec.runtime.stitching.prompt_rows import PromptRow
-from skipdec.runtime.stitching.slot_limits import SlotLimits
-from skipdec.runtime.stitching.slot_stitchers import make_slots
-from skipdec.runtime.stitching.slots import SlotStitcher, StepRow
+from skipdec.runtime.stitching.protocol import PromptRow, SlotLimits, SlotStitcher, StepRow
 
 Operation = dict[str, Any]
 Bits = dict[tuple[int, int], str]

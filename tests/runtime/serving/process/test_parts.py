@@ -40,7 +40,7 @@ from skipdec.runtime.serving.process.restarts import Deaths, RestartPolicy
 from skipdec.runtime.serving.process.settings import WorkerSettings
 from skipdec.runtime.serving.process.suspects import Suspects
 from skipdec.runtime.serving.scoring import ScoreResult
-from skipdec.runtime.stitching.slot_memory import SlotMemory
+from skipdec.runtime.stitching.protocol import SlotMemory
 from skipdec.runtime.tokens.outputs import (
     CompletionOutput,
     Logprob,

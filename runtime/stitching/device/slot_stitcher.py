@@ -9,12 +9,10 @@ from ....engines.memory import Array
 from ...kv.layout import KVLayout
 from ...kv.pool import BufferPool, pooled_size
 from ...kv.reservation import SlotSizes
-from ...kv.slots import SlotCache
+from ...kv.slot_cache import SlotCache
 from ...tokens.logits import CandidateLogits
-from ..slot_limits import SlotLimits
-from ..slot_rows import SlotRows
-from ..slots import StepRow
-from ..stitcher import LayerCaches
+from ..protocol import LayerCaches, SlotLimits, StepRow
+from ..rows import SlotRows
 from .rows import StepLayout
 from .steps import DeviceSteps
 from .stitcher import DeviceStitcher

@@ -8,14 +8,12 @@ from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
 from ..kv.prefixes import PrefixCache
 from ..kv.reservation import SlotSizes
-from ..kv.slots import SlotCache
-from .device.slots import DeviceSlotStitcher, device_slot_cache
+from ..kv.slot_cache import SlotCache
+from .device.slot_stitcher import DeviceSlotStitcher, device_slot_cache
 from .device.stitcher import DeviceStitcher
-from .host.slots import HostSlotStitcher
+from .host.slot_stitcher import HostSlotStitcher
 from .host.stitcher import HostStitcher
-from .slot_limits import SlotLimits
-from .slots import SlotStitcher
-from .stitcher import Stitcher
+from .protocol import SlotLimits, SlotStitcher, Stitcher
 
 
 def make_slots(

@@ -1,4 +1,4 @@
-"""Rows in slots, wherever engines run: what they reserve, their prompts, how they leave layers."""
+"""SlotRows: the part of a `SlotStitcher` that is the same on the host and on devices."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache, KVPlan
 from ..kv.pool import BufferPool
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
-from ..kv.slots import SlotCache
+from ..kv.reservation import Reservation
+from ..kv.slot_cache import SlotCache
 from ..schedule import LayerPlan
-from .prompt_rows import PromptRow, num_keeping, reservations
-from .slot_limits import SlotLimits
-from .slot_memory import SlotMemory
-from .slots import SlotStitcher, StepRow
-from .stitcher import LayerCaches
+from .protocol import LayerCaches, PromptRow, SlotLimits, SlotMemory, SlotStitcher, StepRow
 
-_PREFIX_SHARE = 4  # of KV memory, beginnings of prompts are kept in a quarter at most
+_PREFIX_SHARE = 4  # prefixes take at most a quarter of the KV memory
 
-# Fewer save less than it costs to read the weights for one prompt alone, not for several together:
-# 12 tokens of OPT-1.3b in int8 on two cores.
-_LEAST_KEPT_TOKENS = 32
+# A prompt with a kept prefix runs alone and reads all weights for itself, which costs as much as 12
+# tokens of OPT-1.3b in int8 on two cores.
+_MIN_KEPT_TOKENS = 32
 
 
 class SlotRows(SlotStitcher):
-    """All of a `SlotStitcher` but its engines."""
+    """Reserves KV memory, runs prompts, and lets rows leave layers; subclasses run engines."""
 
     def __init__(
         self,
@@ -37,7 +34,7 @@ class SlotRows(SlotStitcher):
         limits: SlotLimits,
         prefixes: PrefixCache | None = None,
     ) -> None:
-        """``prefixes`` is this object's from here on."""
+        """Take ownership of ``prefixes``."""
         self._cache = cache
         self._pool = pool
         self._num_layers = num_layers
@@ -73,11 +70,11 @@ class SlotRows(SlotStitcher):
         most = self._limits.most_prompts
         if most is not None and len(rows) > most:
             return False
-        return self._cache.fits(reservations(rows), self._memory.scratch_plan(rows).nbytes)
+        return self._cache.fits(_reservations(rows), self._memory.scratch_plan(rows).nbytes)
 
     def fits_in_chunks(self, row: PromptRow) -> bool:
         """See SlotStitcher."""
-        return self._cache.fits(reservations([row]), self._memory.chunk_plan(row).nbytes)
+        return self._cache.fits(_reservations([row]), self._memory.chunk_plan(row).nbytes)
 
     @property
     def memory(self) -> SlotMemory:
@@ -89,17 +86,17 @@ class SlotRows(SlotStitcher):
         if self._prefixes is None or not row.runs_whole:
             return 0
         kept = len(self._prefixes.find(row.tokens, row.owner)) * BLOCK_TOKENS
-        if kept < _LEAST_KEPT_TOKENS:
+        if kept < _MIN_KEPT_TOKENS:
             return 0
         if self._memory.alone(row, in_chunks=True) > self._cache.limit:
-            return 0  # in chunks it could never run
+            return 0  # it would never fit in chunks
         return kept
 
     def prefill(self, rows: Sequence[PromptRow]) -> Array:
         """See SlotStitcher.
 
-        Where all rows keep a layer, it writes their slots; else a scratch pair, from which the
-        rows that do keep it are copied.
+        A layer that all rows keep writes their slots; any other writes a scratch pair, from which
+        the rows that keep it are copied.
         """
         self._reserve(rows, self._memory.scratch_plan(rows))
         active = [[row.active_length(layer) for row in rows] for layer in range(self._num_layers)]
@@ -110,14 +107,14 @@ class SlotRows(SlotStitcher):
         ):
 
             def caches(layer: int) -> tuple[Tensor, Tensor]:
-                if num_keeping(rows, layer) == len(rows):
+                if _num_keeping(rows, layer) == len(rows):
                     written[layer] = self._cache.enter(layer, [row.row for row in rows])
                 else:
                     written[layer] = scratch.scratch(len(rows))
                 return written[layer]
 
             def copy(layer: int) -> None:
-                if 0 < num_keeping(rows, layer) < len(rows):
+                if 0 < _num_keeping(rows, layer) < len(rows):
                     self._copy_kept(rows, layer, written[layer])
                 for index, recording in recordings.items():
                     recording.copy(layer, written[layer], index)
@@ -222,11 +219,14 @@ class SlotRows(SlotStitcher):
         *,
         is_last: bool,
     ) -> Array | None:
-        """Run tokens of one prompt from ``start`` on; logits float32 [1, V] if it ends there."""
+        """Run tokens of one prompt from ``start`` on.
+
+        Returns logits float32 [1, V] of the last chunk, None for the others.
+        """
 
     @abstractmethod
     def _unbind(self) -> None:
-        """Drop what is bound to slots, whose buffers are about to go."""
+        """Drop all bindings to slots, whose buffers are about to be freed."""
 
     def _leave_bypassed(self, row: StepRow) -> None:
         """Free the row's slots in the layers that it bypasses from now on."""
@@ -255,7 +255,7 @@ class SlotRows(SlotStitcher):
 
     @contextmanager
     def _recording(self, rows: Sequence[PromptRow]) -> Iterator[dict[int, Recording]]:
-        """By index, of rows whose beginnings can be kept: at the block's end they are."""
+        """Yield recordings, by index, of rows whose prefixes can be kept; commit them at last."""
         with ExitStack() as on_failure:
             recordings = {}
             for index, row in enumerate(rows):
@@ -269,7 +269,7 @@ class SlotRows(SlotStitcher):
     def _copy_kept(
         self, rows: Sequence[PromptRow], layer: int, source: tuple[Tensor, Tensor]
     ) -> None:
-        """Let the rows that keep ``layer`` enter it, with what ``source`` [rows, N, T, W] holds."""
+        """Enter the rows that keep ``layer``, with the contents of ``source`` [rows, N, T, W]."""
         for index, row in enumerate(rows):
             if not row.reservation.capacities[layer]:
                 continue
@@ -282,8 +282,18 @@ class SlotRows(SlotStitcher):
             self._chunked = None
 
 
+def _reservations(rows: Sequence[PromptRow]) -> list[Reservation]:
+    """Return one reservation for each row and each of its copies."""
+    return [row.reservation for row in rows for _ in row.rows]
+
+
+def _num_keeping(rows: Sequence[PromptRow], layer: int) -> int:
+    """Return how many of the rows run ``layer`` after their prompts."""
+    return sum(row.keeps(layer) for row in rows)
+
+
 class _ChunkedPrompt:
-    """A prompt that runs in chunks, its keys and values of all layers, and how far it is."""
+    """A prompt that runs in chunks: its caches in all layers and how many tokens are done."""
 
     def __init__(self, row: PromptRow, cache: KVCache) -> None:
         self.row = row

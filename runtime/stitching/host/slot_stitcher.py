@@ -11,12 +11,11 @@ from ....engines.backends.session import Binding
 from ....engines.memory import Array
 from ...kv.pool import BufferPool
 from ...kv.prefixes import PrefixCache
-from ...kv.slots import SlotCache
+from ...kv.slot_cache import SlotCache
 from ...tokens.logits import HostLogits
-from ..slot_limits import SlotLimits
-from ..slot_rows import SlotRows
-from ..slots import StepRow
-from ..stitcher import LayerCaches, bind, cache_tensors
+from ..bindings import bind, cache_tensors
+from ..protocol import LayerCaches, SlotLimits, StepRow
+from ..rows import SlotRows
 from .passes import HostPasses
 from .stitcher import HostStitcher, StepBuffers
 
