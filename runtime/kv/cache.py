@@ -1,4 +1,4 @@
-"""Key/value caches of prompts: planned before work, taken from a pool; what a batch needs in all.
+"""KV caches of prompts that run, and the plan of a batch's KV memory.
 
 Worked example (L=6, warm-up 1, budgets 6 4 3 3 2 2 ..., prompt of 10 tokens, max_tokens 8):
 layers 1 and 2 run only in the prompt and share one scratch pair of capacity 10; layer 3 last runs
@@ -6,9 +6,9 @@ at generated index 0 and holds 10 + 1 positions; layer 4 last runs at index 2 an
 layers 0 and 5 always run and hold 10 + 7, since the last token is never fed back.
 
 With ``prompt="decay"`` the prompt's last token runs 4 layers; layers 1 and 2 run its first 3 and 7
-tokens, and the pair's capacity is 7. Why prefixes leave no hole: budgets never grow along a row, so
-a layer that the last prompt token bypasses never runs again for that row, and writes the scratch
-pair; a layer with a cache of its own is one that the last prompt token runs, so all before it do.
+tokens, and the pair's capacity is 7. Caches have no holes: budgets never grow along a row, so a
+layer that the last prompt token bypasses never runs again for that row and writes the scratch pair,
+and a layer with a cache of its own runs the last prompt token and therefore all before it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KVPlan:
 
     @property
     def nbytes(self) -> int:
-        """Most bytes that the batch takes from the pool at once."""
+        """The largest number of bytes that the batch takes from the pool at once."""
         sizes = [(self.rows, capacity) for capacity in self.capacities if capacity]
         if self.scratch_capacity:
             sizes.append((self.scratch_rows, self.scratch_capacity))
@@ -97,10 +97,10 @@ def plan_kv_cache(
 
 
 class KVCache:
-    """The caches of prompts that run: of layers, or one scratch pair that layers write in turn.
+    """Holds the caches of prompts that run: one per layer, or a scratch pair for all in turn.
 
-    The arrays belong to ``pool``; whoever binds them drops the binding before ``close`` gives them
-    back. A context manager: leaving closes.
+    The arrays belong to ``pool``; bindings to them must be dropped before ``close`` gives them
+    back. As a context manager it closes on exit.
     """
 
     def __init__(self, pool: BufferPool, plan: KVPlan) -> None:
@@ -125,18 +125,18 @@ class KVCache:
         self.close()
 
     def rows(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Key and value [stop - start, N, T, W] of a layer: contiguous views."""
+        """Return key and value [stop - start, N, T, W] of a layer as contiguous views."""
         pair = self._pairs[layer]
         assert pair is not None, f"layer {layer} writes the scratch pair"
         return pair.key[start:stop], pair.value[start:stop]
 
     def scratch(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Key and value [rows, N, T, W] that prompt-only layers write in turn."""
+        """Return key and value [rows, N, T, W] that prompt-only layers write in turn."""
         assert self._scratch is not None, "no layer is prompt-only"
         return self._scratch.key[:rows], self._scratch.value[:rows]
 
     def close(self) -> None:
-        """Give everything back; idempotent."""
+        """Give all buffers back to the pool; idempotent."""
         for pair in (self._scratch, *self._pairs):
             if pair is not None:
                 pair.release(self._pool)

@@ -1,4 +1,4 @@
-"""What one position of a cache is made of."""
+"""KVLayout: the shape and type of one position of a cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KVLayout:
         )
 
     def nbytes(self, rows: int, capacity: int) -> int:
-        """Bytes of one key or value buffer [rows, num_heads, capacity, width].
+        """Return the bytes of one key or value buffer [rows, num_heads, capacity, width].
 
         32 heads of 64 at 1,024 positions: 8 MiB in float32, 4 in float16, 2.125 in int8.
         """

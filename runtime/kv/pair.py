@@ -1,4 +1,4 @@
-"""The key and value buffers of one layer, and the flat memory of a pool that they lie in."""
+"""CachePair: the key and value buffers of one layer, in memory of a pool."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CachePair:
     def acquire(
         cls, pool: BufferPool, layout: KVLayout, rows: int, capacity: int, user: str
     ) -> Self:
-        """Take both from ``pool``, contents undefined, or neither: CapacityError."""
+        """Take both from ``pool``, contents undefined. Raises CapacityError and takes neither."""
         nbytes = layout.nbytes(rows, capacity)
         with ExitStack() as on_failure:
             key_memory = pool.acquire(nbytes, f"{user} key")
@@ -49,7 +49,7 @@ class CachePair:
         return self.key.shape[0], self.key.shape[2]
 
     def release(self, pool: BufferPool) -> None:
-        """Give both back; nothing may be bound to them any more."""
+        """Give both back to the pool; nothing may be bound to them any more."""
         pool.release(self.key_memory, f"{self.user} key")
         pool.release(self.value_memory, f"{self.user} value")
 

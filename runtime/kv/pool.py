@@ -1,4 +1,4 @@
-"""Memory for KV caches that outlives a call."""
+"""BufferPool: memory for KV caches that is reused from call to call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ...engines.memory import Buffer, Memory
 class KVMemory:
     """KV-cache memory of the last call, in bytes."""
 
-    limit: int  # what the generator may use
-    planned: int  # most that was to be in use at once, known before it was
-    peak: int  # most in use at once
+    limit: int  # bytes that the generator may use
+    planned: int  # maximum in use at once, as planned before the call
+    peak: int  # maximum in use at once
     held: int  # kept for later calls; ``Generator.trim`` frees it
 
 
@@ -40,13 +40,12 @@ def pooled_size(nbytes: int) -> int:
 
 
 class BufferPool:
-    """Memory that outlives a call: released buffers serve later requests of the same size class.
+    """Keeps released buffers and hands them out again to requests of the same size class.
 
-    ``limit`` bounds all bytes held; None is no bound. All that is held is at most what was in use
-    at once since the last ``trim``: an allocation beyond it first frees what has been idle longest.
-    With ``keeps_idle`` only the limit demands that. A
-    buffer goes back to the ``user`` that had it last where it can, so that a repeated call finds
-    the addresses of the one before.
+    ``limit`` bounds all bytes held; None is no bound. The pool never holds more than was in use at
+    once since the last ``trim``: an allocation beyond that first frees the buffers that have been
+    idle longest. With ``keeps_idle`` it frees them only at the limit. A buffer goes back to the
+    ``user`` that had it last if possible, so that a repeated call finds the same addresses.
     """
 
     def __init__(
@@ -89,13 +88,13 @@ class BufferPool:
         return buffer
 
     def release(self, buffer: Buffer, user: str = "") -> None:
-        """Take back a buffer of ``acquire``; the caller must hold no binding to it any more."""
+        """Take back a buffer; the caller must hold no binding to it any more."""
         self.in_use_bytes -= buffer.nbytes
         self._idle.append((buffer, user))
         self._drop_idle(self._idle_allowed())
 
     def reset_peak(self) -> None:
-        """Measure ``peak_bytes`` anew from here on."""
+        """Restart the measurement of ``peak_bytes``."""
         self.peak_bytes = self.in_use_bytes
 
     def trim(self) -> None:
@@ -104,7 +103,7 @@ class BufferPool:
         self._most_bytes = self.in_use_bytes
 
     def _idle_allowed(self) -> int:
-        """Bytes that may lie idle beside those in use."""
+        """Return how many bytes may be idle beside those in use."""
         most = self.limit if self._keeps_idle and self.limit is not None else self._most_bytes
         return most - self.in_use_bytes
 
@@ -115,8 +114,9 @@ class BufferPool:
             idle -= self._idle.pop(0)[0].nbytes
 
     def _take_idle(self, size: int, user: str) -> Buffer | None:
-        """An idle buffer of ``size`` bytes: the one that ``user`` had if it is there, another's
-        unless idle ones are to be kept and there is room for a new one.
+        """Return an idle buffer of ``size`` bytes, preferably the one that ``user`` had.
+
+        Returns None if there is none, or only others' and there is room to keep them idle.
         """
         places = [i for i, (buffer, _) in enumerate(self._idle) if buffer.nbytes == size]
         own = [place for place in places if self._idle[place][1] == user]

@@ -1,4 +1,4 @@
-"""What one row reserves: whole, when it is admitted, so that nothing it needs is missing later."""
+"""Reservation: the KV memory of one row, reserved whole on admission so that it never runs out."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ class Reservation:
     def of(
         cls, layout: KVLayout, schedule: ExitSchedule, prompt_length: int, max_tokens: int
     ) -> Self:
-        """What ``prompt_length`` tokens and up to ``max_tokens`` more need at ``schedule``."""
+        """Return what a prompt and up to ``max_tokens`` generated tokens need at ``schedule``."""
         plan = plan_kv_cache(layout, schedule, [prompt_length], [max_tokens], scratch_rows=1)
         return cls(plan.capacities)
 
 
 def row_class(rows: int, most: int) -> int:
-    """Rows of a layer's buffers: 1, 2, 4, 8, …, at most ``most``, so that few of them are made."""
+    """Round up to 1, 2, 4, 8, … rows, at most ``most``, so that buffers seldom grow."""
     return min(1 << (rows - 1).bit_length(), most)
 
 
 def capacity_class(positions: int, most: int) -> int:
-    """Positions of a layer's buffers: four sizes an octave from 16 on, at most ``most``."""
+    """Round up to four sizes per octave from 16 positions on, at most ``most``."""
     return min(size_class(positions, 16), most)
 
 
 @dataclass(frozen=True)
 class SlotSizes:
-    """How large a layer's buffers are, where some rows reserve up to some positions.
+    """Computes the size of a layer's buffers from the rows and positions that are reserved.
 
-    Buffers grow in classes up to ``most_rows`` and ``most_positions``, so that they seldom grow, or
-    are ``exact``: least memory, cheapest when the longest request comes first. With a ``capacity``
-    their rows have as many positions each, and there are ``least_rows`` or more of them.
+    Sizes are rounded up to classes, at most ``most_rows`` and ``most_positions``, so that buffers
+    seldom grow. With ``exact`` they are exactly what is reserved, which is cheapest when the
+    longest request comes first. With a ``capacity`` every row has that many positions, and there
+    are at least ``least_rows`` rows.
     """
 
     most_rows: int

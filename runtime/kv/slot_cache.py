@@ -1,4 +1,4 @@
-"""Slots: rows that come and go on their own, each in the layers that it still runs."""
+"""SlotCache: keys and values of rows that come and go, each in the layers that it still runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .reservation import Reservation, SlotSizes
 
 @dataclass
 class _Slots:
-    """One layer: who reserved how many positions, who lies in slots 0 … n-1, and the buffers."""
+    """One layer: reserved positions by row, the rows in slots 0 … n-1, and the buffers."""
 
     reserved: dict[int, int] = field(default_factory=dict)  # row -> positions
     residents: list[int] = field(default_factory=list)  # rows by slot
     pair: CachePair | None = None
-    generation: int = 0  # grows whenever the buffers are others
+    generation: int = 0  # incremented when buffers are reallocated
 
 
 class SlotCache:
@@ -28,8 +28,8 @@ class SlotCache:
     A layer's residents lie in its slots 0 … n-1, so that the first n of one buffer are what the
     layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
     positions move into the gap, in that layer alone. Rows reserve all that they will need when they
-    are admitted. Buffers are as large as ``sizes`` says, grow one layer at a time, and are given
-    back when a layer has no reservation left, unless the cache ``keeps`` them.
+    are admitted. ``sizes`` computes the size of buffers, which grow one layer at a time and are
+    given back when a layer has no reservation left, unless the cache ``keeps`` them.
 
     Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
     slots 0, 1.
@@ -49,41 +49,41 @@ class SlotCache:
     ) -> None:
         self.layout = layout
         self.limit = limit
-        self.version = 0  # grows whenever a row enters or leaves a layer, or a buffer is another
-        self.planned_bytes = 0  # most that a reservation needed at once, growing included
+        self.version = 0  # incremented when a row enters or leaves a layer or a buffer moves
+        self.planned_bytes = 0  # maximum that a reservation needed at once, growing included
         self._pool = pool
         self.sizes = sizes
         self._keeps = keeps
         self._layers = [_Slots() for _ in range(num_layers)]
-        self._lengths: dict[int, int] = {}  # row -> positions that hold something
+        self._lengths: dict[int, int] = {}  # row -> positions written
 
     def residents(self, layer: int) -> Sequence[int]:
-        """The rows in the layer's slots, in order; a view that changes with them."""
+        """Return the rows in the layer's slots, in order, as a live view."""
         return self._layers[layer].residents
 
     def generation(self, layer: int) -> int:
-        """A number that changes when the layer's buffers do: bindings of before are void."""
+        """Return a number that changes with the layer's buffers; older bindings are invalid."""
         return self._layers[layer].generation
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of the buffers that are kept although nothing is reserved in them."""
+        """Bytes of buffers that are kept without a reservation."""
         idle = (slots.pair for slots in self._layers if slots.pair and not slots.reserved)
         return sum(self._pair_bytes(pair.size) for pair in idle)
 
     def first(self, layer: int, rows: int) -> tuple[Tensor, Tensor]:
-        """Key and value [rows, N, T, W] of the layer's first slots: contiguous views."""
+        """Return key and value [rows, N, T, W] of the layer's first slots as contiguous views."""
         return self._slots(layer, 0, rows)
 
     def fits(self, reservations: Sequence[Reservation], prompt_bytes: int) -> bool:
-        """Whether these rows can be reserved beside those that are, together.
+        """Return True if these rows can be reserved together, beside those that are.
 
-        ``prompt_bytes``: what else their prompts take from the pool while they run.
+        ``prompt_bytes`` is what their prompts take from the pool besides, while they run.
         """
         return self.bytes_with(reservations, prompt_bytes) <= self.limit
 
     def bytes_with(self, reservations: Sequence[Reservation], prompt_bytes: int) -> int:
-        """Most bytes that these rows take beside those that are, growing included; see `fits`."""
+        """Return the bytes in use at most once these rows are reserved, growing included."""
         total = growth = 0
         for layer, slots in enumerate(self._layers):
             new = [one.capacities[layer] for one in reservations if one.capacities[layer]]
@@ -94,7 +94,7 @@ class SlotCache:
         return total + max(growth, prompt_bytes)
 
     def reserve(self, reservations: Mapping[int, Reservation], prompt_bytes: int) -> None:
-        """Reserve for rows, by their numbers, what `fits` said yes to."""
+        """Reserve for rows, by their numbers, what `fits` accepted."""
         planned = self.bytes_with(list(reservations.values()), prompt_bytes)
         self.planned_bytes = max(self.planned_bytes, planned)
         for layer, slots in enumerate(self._layers):
@@ -109,7 +109,7 @@ class SlotCache:
             self._grow(layer)
 
     def enter(self, layer: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Give rows that have reserved there the layer's next slots; views [rows, N, T, W]."""
+        """Give rows with a reservation the layer's next slots; return views [rows, N, T, W]."""
         self.version += 1
         residents = self._layers[layer].residents
         start = len(residents)
@@ -117,7 +117,7 @@ class SlotCache:
         return self._slots(layer, start, start + len(rows))
 
     def length(self, row: int) -> int:
-        """Return how many positions of a row hold something."""
+        """Return how many positions of a row are written."""
         return self._lengths[row]
 
     def reserved(self, row: int, layer: int) -> int:
@@ -125,11 +125,11 @@ class SlotCache:
         return self._layers[layer].reserved.get(row, 0)
 
     def set_lengths(self, rows: Sequence[int], lengths: Iterable[int]) -> None:
-        """Say how many positions of each row hold something, in each layer where it resides."""
+        """Set how many positions of each row are written, in each layer where it resides."""
         self._lengths.update(zip(rows, lengths, strict=True))
 
     def leave(self, row: int, layers: Iterable[int]) -> None:
-        """Take the row out of ``layers``, where it may or may not be, for good."""
+        """Take the row out of ``layers`` for good; it need not be in all of them."""
         self.version += 1
         for layer in layers:
             slots = self._layers[layer]
@@ -140,12 +140,12 @@ class SlotCache:
                 self._give_back(slots)
 
     def release(self, row: int) -> None:
-        """Take the row out of all layers: it has ended."""
+        """Take a row that has ended out of all layers."""
         self.leave(row, range(len(self._layers)))
         self._lengths.pop(row, None)
 
     def fork(self, row: int, copies: Sequence[int]) -> None:
-        """Let rows that have reserved as much enter where ``row`` resides, with what it holds."""
+        """Copy a row to others that have reserved as much, in each layer where it resides."""
         length = self._lengths[row]
         for layer, slots in enumerate(self._layers):
             if row not in slots.residents:
@@ -158,7 +158,7 @@ class SlotCache:
             self._lengths[copy] = length
 
     def close(self) -> None:
-        """Give all buffers back; idempotent."""
+        """Give all buffers back to the pool; idempotent."""
         self.version += 1
         for slots in self._layers:
             slots.reserved.clear()
@@ -183,7 +183,7 @@ class SlotCache:
         slots.pair.copy_row(self._pool, source, target, held)
 
     def _grow(self, layer: int) -> None:
-        """Make the buffers large enough for what is reserved; residents keep what they hold."""
+        """Make the buffers large enough for what is reserved; residents keep their contents."""
         slots = self._layers[layer]
         size = self._size(slots.reserved.values(), slots.pair)
         if slots.pair is not None and slots.pair.size == size:
@@ -206,7 +206,7 @@ class SlotCache:
         slots.generation += 1
 
     def _size(self, reserved: Iterable[int], pair: CachePair | None) -> tuple[int, int]:
-        """Rows and positions of buffers for what is reserved, never smaller than those there."""
+        """Return rows and positions of buffers for what is reserved, never below the present."""
         capacities = list(reserved)
         held_rows, held_positions = (0, 0) if pair is None else pair.size
         if not capacities:

@@ -1,4 +1,4 @@
-"""The slot stitcher of loaded engines: on the host or on a device."""
+"""Makes the slot stitcher of loaded engines, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def make_slots(
     exact: bool = False,
     keeps_prefixes: bool = False,
 ) -> SlotStitcher:
-    """Slots in memory of ``pool``, of rows that run on the engines of ``stitcher``.
+    """Make slots in memory of ``pool`` for rows that run on the engines of ``stitcher``.
 
-    On the host, ``exact``: with memory for no more than what is reserved; ``keeps_prefixes``: with
-    a `PrefixCache`.
+    On the host, ``exact`` slots take no more memory than is reserved, and ``keeps_prefixes`` adds a
+    `PrefixCache`.
     """
     if isinstance(stitcher, DeviceStitcher):
         cache = device_slot_cache(pool, layout, num_layers, limits)

@@ -1,4 +1,4 @@
-"""Device memory that is kept from call to call, and what is sent to it in one copy a call."""
+"""Device memory that is kept from call to call, and the inputs copied to it once per call."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DeviceBuffers:
         self._prompt_logits: Staging[TensorRole] = Staging(memory)
 
     def results(self, rows: int) -> dict[TensorRole, DeviceTensor]:
-        """What head and candidates write, by role, for the first ``rows`` rows."""
+        """Return what head and candidates write for the first ``rows`` rows, by role."""
         chosen = {role: tensor[:rows] for role, tensor in self._chosen.device.items()}
         return {TensorRole.LOGITS: self._logits[:rows]} | chosen
 
@@ -63,7 +63,7 @@ class DeviceBuffers:
         self._chosen.download()
 
     def candidate_logits(self, rows: int) -> CandidateLogits:
-        """The last step's result, once the device is synchronised."""
+        """Return the last step's result; the device must be synchronised."""
         return CandidateLogits(
             self._chosen.host[TensorRole.TOP_LOGITS][:rows],
             self._chosen.host[TensorRole.TOP_TOKEN_IDS][:rows],
@@ -72,7 +72,7 @@ class DeviceBuffers:
         )
 
     def prompt_hidden_states(self, rows: int, length: int) -> tuple[DeviceTensor, DeviceTensor]:
-        """Two buffers [rows, length, E] for a prefill call, valid until the next one."""
+        """Return two buffers [rows, length, E] for a prefill call, valid until the next one."""
         shape = (rows, length, self._hidden_size)
         nbytes = math.prod(shape) * ITEM_BYTES[self._dtype]
         if not self._prompt_hidden or nbytes > self._prompt_hidden[0].buffer.nbytes:
@@ -84,12 +84,12 @@ class DeviceBuffers:
         return first, second
 
     def prompt_logits(self, rows: int) -> Staging[TensorRole]:
-        """Room for logits float32 [rows, V] of a prefill call, on both sides."""
+        """Return memory for logits float32 [rows, V] of a prefill call, on both sides."""
         self._prompt_logits.lay_out({TensorRole.LOGITS: Field("float32", (rows, self._vocab_size))})
         return self._prompt_logits
 
     def _fetch(self, row: int) -> Array:
-        """All logits [V] of one row of the last step, in memory that the next fetch reuses."""
+        """Return all logits [V] of one row of the last step; the next fetch reuses their memory."""
         device = self._memory.device
         device.copy_to_host(self._fetched, self._logits[row : row + 1].address)
         device.synchronize()
@@ -107,7 +107,7 @@ class DeviceInputs:
         self._staging: Staging[TensorRole] = Staging(memory)
 
     def lay_out(self, rows: int, length: int, num_gathered: int, capacity: int | None) -> None:
-        """Make room; ``fill`` and ``upload`` follow."""
+        """Allocate memory for the tokens; ``fill`` and ``upload`` follow."""
         role = TensorRole
         fields = {
             role.INPUT_IDS: Field("int64", (rows, length)),
@@ -122,7 +122,7 @@ class DeviceInputs:
 
     @property
     def tensors(self) -> dict[TensorRole, DeviceTensor]:
-        """The tensors on the device, by role."""
+        """Return the tensors on the device, by role."""
         return self._staging.device
 
     def fill(
@@ -188,7 +188,7 @@ class Staging(Generic[Name]):
         self.device: dict[Name, DeviceTensor] = {}
 
     def lay_out(self, fields: Mapping[Name, Field]) -> None:
-        """Place ``fields`` one behind the other; what was there before is gone."""
+        """Place ``fields`` one behind the other; earlier contents are lost."""
         offsets: dict[Name, int] = {}
         size = 0
         for name, tensor in fields.items():

@@ -1,4 +1,4 @@
-"""Work on a device that is captured once and launched again: of a part of a step, and of steps."""
+"""Graphs: device work that is captured once and launched again, per step or part of a step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST_SEEN = 4 * MOST_GRAPHS
 
 
 class GraphCapture:
-    """Captures what is enqueued. If that fails once, it says why and tries no more."""
+    """Captures graphs. After a first failure, it logs the reason and captures no more."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.is_possible = True
 
     def capture(self, enqueue: Callable[[], None]) -> DeviceGraph | None:
-        """A graph of what ``enqueue`` does, which has been done once before; None if it fails."""
+        """Return a graph of ``enqueue``, which has run once before; None if capturing fails."""
         if not self.is_possible:
             return None
         try:
@@ -44,7 +44,7 @@ class GraphCapture:
 
 @dataclass(eq=False)
 class StepPart:
-    """What a step enqueues together: its beginning, a layer, or its end."""
+    """Work that a step enqueues together: its beginning, a layer, or its end."""
 
     key: Hashable  # of two parts with one key, either does
     work: Sequence[Callable[[], None]]
@@ -95,7 +95,7 @@ class StepGraphs:
             self._capture_parts(parts)
 
     def clear(self) -> None:
-        """Destroy all graphs; what they were captured from may go then."""
+        """Destroy all graphs; the memory that they refer to may be freed then."""
         for graph in self._steps.values():
             graph.destroy()
         self._steps.clear()

@@ -1,4 +1,4 @@
-"""Whole prompts on a device: prefill and teacher-forced scoring, one call of each engine."""
+"""DevicePrompts: prefill and teacher-forced scoring on a device, one call of each engine."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DevicePrompts:
         *,
         is_last: bool,
     ) -> Array | None:
-        """Run ``tokens`` of one prompt, which stand at ``start`` and behind it, on their caches.
+        """Run ``tokens`` of one prompt, from position ``start`` on, on its caches.
 
         ``active_lengths[l]``: the prompt's tokens that layer l runs, from its first on. Returns
         logits float32 [1, V] of the last token if this is the prompt's last chunk.
@@ -152,7 +152,7 @@ class DevicePrompts:
         active: Sequence[int],
         capacity: int | None,
     ) -> None:
-        """Upload what a layer reads beside the first ``active[r]`` tokens of each row."""
+        """Upload a layer's inputs beside the first ``active[r]`` tokens of each row."""
         self._device.synchronize()  # the host's copy of the inputs is about to change
         inputs.lay_out(len(prompts), max(active), 1, capacity)
         tokens = [prompt[:length] for prompt, length in zip(prompts, active, strict=True)]
@@ -190,14 +190,14 @@ class DevicePrompts:
 
 
 def mask_capacity(layers: LayerSessions, bucket: int | None) -> int | None:
-    """T of the attention mask that the layers take, None if they take none."""
+    """Return T of the attention mask that the layers take, None if they take none."""
     takes_mask = TensorRole.ATTENTION_MASK in layers(bucket)[0].spec.roles
     assert bucket is not None or not takes_mask, "a mask needs a static capacity"
     return bucket if takes_mask else None
 
 
 def _prefixes(states: DeviceTensor, length: int) -> DeviceTensor:
-    """The memory of [rows, S, E] as [rows, ``length``, E], one behind the other."""
+    """Return the memory of [rows, S, E] as dense [rows, ``length``, E]."""
     return replace(states, shape=(states.shape[0], length, states.shape[2]))
 
 
@@ -209,7 +209,7 @@ def _tensors(
     read: DeviceTensor,
     written: DeviceTensor,
 ) -> dict[TensorRole, Tensor]:
-    """All that a layer may ask for, by role."""
+    """Return all inputs that a layer may have, by role."""
     return {
         **inputs.tensors,
         **cache_tensors(key, value),

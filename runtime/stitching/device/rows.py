@@ -1,4 +1,4 @@
-"""The memory of a device's steps over rows at depths of their own.
+"""The memory of a device's steps over rows of different depths.
 
 Hidden states lie in windows of one buffer, [rows, 1, E] each: one that the embedding writes and one
 a layer. A layer's rows are gathered from where each was written last, so that a row is never moved
@@ -32,7 +32,7 @@ GATHERED = -1  # in place of a window: the rows that were gathered
 
 @dataclass(frozen=True)
 class StepLayout:
-    """Which rows each layer of a step runs, and where it finds them.
+    """The rows that each layer of a step runs, and where it finds them.
 
     ``order``: the rows as the embedding writes them. ``layers``: those that run, lowest first, each
     with its number of rows. ``is_aligned``: all of them run ``order``. ``sources`` int64
@@ -74,7 +74,7 @@ class StepLayout:
 
 
 class DeviceRows:
-    """Hidden states and integer inputs of steps of up to ``max_rows`` rows, allocated once.
+    """Holds hidden states and integer inputs of steps of up to ``max_rows`` rows.
 
     ``capacity``: T of the layers' attention mask, None for engines that take none. A mask's rows
     are copied on the device from a table of all positions' rows, [T, T].
@@ -109,7 +109,7 @@ class DeviceRows:
         self._masks = None if capacity is None else _Masks(memory, num_layers * max_rows, capacity)
 
     def fill(self, layout: StepLayout, rows: Sequence[StepRow]) -> None:
-        """Write what the next step reads, ``rows`` in the order in which their logits come."""
+        """Write the next step's inputs; logits come in the order of ``rows``."""
         host = self._inputs.host
         place = {number: index for index, number in enumerate(layout.order)}
         tokens = np.zeros(self._max_rows, np.int64)
@@ -146,12 +146,12 @@ class DeviceRows:
         )
 
     def window(self, number: int, rows: int) -> DeviceTensor:
-        """Hidden states [rows, 1, E]: 0 the embedding's, l + 1 layer l's, or GATHERED."""
+        """Return hidden states [rows, 1, E]: 0 the embedding's, l + 1 layer l's, or GATHERED."""
         start = (self._num_layers + 1 if number == GATHERED else number) * self._max_rows
         return self._hidden[start : start + rows]
 
     def embed_tensors(self, rows: int) -> dict[TensorRole, Tensor]:
-        """What the embedding reads and writes."""
+        """Return the tensors that the embedding reads and writes."""
         return {
             TensorRole.INPUT_IDS: self._inputs.device["tokens"][:rows],
             TensorRole.POSITION_IDS: self._of_layer("positions", self._num_layers, (rows, 1)),
@@ -159,7 +159,7 @@ class DeviceRows:
         }
 
     def layer_tensors(self, layer: int, source: int, rows: int) -> dict[TensorRole, Tensor]:
-        """What ``layer`` reads and writes beside its caches; ``source``: the window it reads."""
+        """Return a layer's tensors beside its caches; ``source`` is the window that it reads."""
         tensors: dict[TensorRole, Tensor] = {
             TensorRole.POSITION_IDS: self._of_layer("positions", layer, (rows, 1)),
             TensorRole.WRITE_INDICES: self._of_layer("positions", layer, (rows,)),
@@ -172,19 +172,19 @@ class DeviceRows:
         return tensors
 
     def head_tensors(self, source: int, rows: int) -> dict[TensorRole, Tensor]:
-        """What the head reads; ``source``: the window of its hidden states."""
+        """Return the head's inputs; ``source`` is the window of its hidden states."""
         return {
             TensorRole.HIDDEN_STATES: self.window(source, rows),
             TensorRole.ROW_POSITIONS: self._inputs.device["logit rows"][:rows],
         }
 
     def _of_layer(self, name: str, layer: int, shape: tuple[int, ...]) -> DeviceTensor:
-        """The beginning of a layer's row of a field [L, max_rows]."""
+        """Return the beginning of a layer's row of a field [L, max_rows]."""
         return replace(self._inputs.device[name][layer : layer + 1], shape=shape)
 
 
 class _Masks:
-    """Rows of attention masks, bool [count, 1, 1, T], copied from a table by their positions."""
+    """Attention masks, bool [count, 1, 1, T], copied from a table row by row."""
 
     def __init__(self, memory: DeviceMemory, count: int, capacity: int) -> None:
         self._device = memory.device
@@ -202,5 +202,5 @@ class _Masks:
         self._device.copy_rows(*places, rows=count, row_bytes=capacity)
 
     def rows(self, start: int, rows: int) -> DeviceTensor:
-        """Masks [rows, 1, 1, T]."""
+        """Return masks [rows, 1, 1, T]."""
         return self._masks[start : start + rows]

@@ -1,4 +1,7 @@
-"""Rows at depths of their own on a device: a step is one upload, one graph, one small download."""
+"""DeviceSlotStitcher: steps of a running batch on a device.
+
+A step is one upload, one graph and one small download.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from .stitcher import DeviceStitcher
 
 
 class DeviceSlotStitcher(SlotRows):
-    """`SlotStitcher` on the engines of a `DeviceStitcher`, which stay its own, as do its steps."""
+    """Runs steps on the engines of a `DeviceStitcher`, which owns them and the steps' graphs."""
 
     def __init__(
         self, engines: DeviceStitcher, cache: SlotCache, pool: BufferPool, limits: SlotLimits
@@ -44,7 +47,7 @@ class DeviceSlotStitcher(SlotRows):
         return self._engines.buffers.candidate_logits(len(rows))
 
     def reset(self) -> None:
-        """See SlotStitcher. What was captured may be wrong, too."""
+        """See SlotStitcher. Graphs are dropped, too: they may be wrong."""
         super().reset()
         self.steps.clear()
 
@@ -55,7 +58,7 @@ class DeviceSlotStitcher(SlotRows):
 
     @property
     def steps(self) -> DeviceSteps:
-        """Steps over slots of this capacity, whose graphs outlive these slots."""
+        """The steps over slots of this capacity; their graphs outlive the slots."""
         return self._engines.steps(self._limits.capacity, self._limits.bucket)
 
     @property
@@ -88,10 +91,10 @@ class DeviceSlotStitcher(SlotRows):
         return run(tokens, start, active_lengths, self._limits.bucket, caches, is_last=is_last)
 
     def _unbind(self) -> None:
-        """Bindings hold addresses, not buffers, so there is nothing to drop."""
+        """Do nothing: bindings hold addresses, not buffers."""
 
     def _lay_out(self, rows: Sequence[StepRow]) -> StepLayout:
-        """The layout of before, unless a row has come, gone, or left a layer."""
+        """Return the last layout, or a new one if a row has come, gone or left a layer."""
         made_of = self._cache.version, tuple(row.row for row in rows)
         if self._layout is None or self._layout[0] != made_of:
             residents = [self._cache.residents(layer) for layer in range(self._num_layers)]
@@ -103,11 +106,11 @@ class DeviceSlotStitcher(SlotRows):
 def device_slot_cache(
     pool: BufferPool, layout: KVLayout, num_layers: int, limits: SlotLimits
 ) -> SlotCache:
-    """Slots of ``capacity`` positions each, whatever a row reserves: engines are bound to that.
+    """Make slots of ``capacity`` positions each, to which engines are bound.
 
-    Where there is memory for ``max_rows`` of them in all layers, and for prompts and a text that is
-    scored beside, buffers are made so from the start and stay, and with them all that is captured.
-    Else they grow by rows and go, as on the host.
+    If there is memory for ``max_rows`` slots in all layers, and for prompts and a scored text
+    besides, buffers have that size from the start and are kept, and with them all captured graphs.
+    Otherwise they grow and are freed as on the host.
     """
 
     def pair_bytes(rows: int) -> int:

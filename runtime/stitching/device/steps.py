@@ -1,4 +1,4 @@
-"""Steps on a device over slots of one capacity: bound and captured once, launched from then on."""
+"""DeviceSteps: steps over slots of one capacity, bound and captured once and then launched."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _KEPT_PARTS = 16
 
 _Work = Callable[[], None]
 SlotCaches = Callable[[int, int], tuple[Tensor, Tensor]]
-"""Key and value [rows, N, T, W] of the first slots of a layer: of layer and rows."""
+"""Returns key and value [rows, N, T, W] of a layer's first slots, for a layer and rows."""
 
 
 @dataclass(frozen=True)
 class DeviceEngines:
-    """The engines that a step enqueues, those of its layers made for its slots' capacity."""
+    """The engines that a step enqueues; its layers are those for its slots' capacity."""
 
     memory: DeviceMemory
     embed: EngineSession
@@ -41,7 +41,7 @@ class DeviceEngines:
 
 
 class DeviceSteps:
-    """Steps of up to ``max_rows`` rows over slots of ``capacity`` positions.
+    """Runs steps of up to ``max_rows`` rows over slots of ``capacity`` positions.
 
     A layer's slots are bound as the first n of one buffer, n padded to a power of two: what a step
     writes beyond its rows lies in free slots, which the next row's prompt overwrites. Steps are
@@ -87,7 +87,7 @@ class DeviceSteps:
         self._bindings.clear()
 
     def _parts_of(self, layout: StepLayout, caches: SlotCaches) -> list[StepPart]:
-        """The embedding, the layers that run and the head, each on its rows."""
+        """Return the embedding, the layers that run and the head, each on its rows."""
         if len(self._parts) > _KEPT_PARTS * (self._num_layers + 2) * self._max_rows.bit_length():
             self.clear()
         rows = self._padded_rows(len(layout.order))
@@ -110,7 +110,7 @@ class DeviceSteps:
     def _layer_part(
         self, layer: int, rows: int, source: int, cache: tuple[Tensor, Tensor]
     ) -> StepPart:
-        """``source``: the window that it reads."""
+        """Return a layer's part; ``source`` is the window that it reads."""
         key, value = (_borrowed(tensor) for tensor in cache)
 
         def make() -> list[_Work]:
@@ -149,6 +149,6 @@ class DeviceSteps:
 
 
 def _borrowed(tensor: Tensor) -> DeviceTensor:
-    """The same address, without keeping its buffer: the pool decides how long that lives."""
+    """Return the same address without its buffer, whose lifetime the pool decides."""
     owned = cast(DeviceTensor, tensor)
     return replace(owned, buffer=DeviceBuffer(owned.address, owned.nbytes))

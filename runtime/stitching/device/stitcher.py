@@ -1,4 +1,4 @@
-"""The engines of a bundle on a device, and what their prompts and steps keep there."""
+"""DeviceStitcher: the engines of a bundle on a device, and the memory of prompts and steps."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .graphs import GraphCapture
 from .prompts import DevicePrompts, LayerSessions, mask_capacity
 from .steps import DeviceEngines, DeviceSteps
 
-# Capacities of slots whose steps are kept: calls of other lengths in between don't cost those of
-# the calls around them.
+# Steps are kept for so many capacities of slots, so that a call of another length in between does
+# not drop them.
 _KEPT_CAPACITIES = 4
 
 
 class DeviceStitcher(Stitcher):
-    """Engines that enqueue on one device; `DeviceSlotStitcher` runs these.
+    """Holds engines that enqueue on one device, for `DeviceSlotStitcher`.
 
-    ``layers(bucket)`` returns the layers' sessions for one static KV capacity, or for any (None).
-    ``padded_rows(n)``: rows that a step of n rows runs on. Memory is allocated at construction and
-    with the first step of a capacity, but for prompts, whose buffers grow with the longest call.
+    ``layers(bucket)`` returns the layers' sessions for one static KV capacity, or for any (None). A
+    step of n rows is padded to ``padded_rows(n)``. Memory is allocated at construction and with the
+    first step of a capacity; buffers of prompts grow with the longest call.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class DeviceStitcher(Stitcher):
 
     @property
     def num_graphs(self) -> int:
-        """Steps that are kept as graphs."""
+        """The number of steps that are kept as graphs."""
         return sum(len(steps.graphs) for steps in self._steps.values())
 
     def steps(self, capacity: int, bucket: int | None) -> DeviceSteps:
-        """Steps over slots of ``capacity`` positions; those of the last few are kept."""
+        """Return the steps over slots of ``capacity`` positions; the last few are kept."""
         key = capacity, bucket
         if key not in self._steps:
             engines = DeviceEngines(

@@ -79,7 +79,7 @@ class HostPasses:
         return route.logits
 
     def unbind(self) -> None:
-        """Drop what is bound to slots, whose buffers are about to go."""
+        """Drop all bindings to slots, whose buffers are about to be freed."""
         self._route = None
         for _, binding in self._bound.values():
             binding.release()
@@ -149,7 +149,7 @@ class HostPasses:
     def _find_route(
         self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[object, ...]]]
     ) -> _Route:
-        """How these rows go through the layers that they reside in, lowest first."""
+        """Find the calls of the layers that the rows reside in, lowest first."""
         layers = self._engines.layers
         residents = [list(self._cache.residents(layer)) for layer in range(len(layers))]
         index = {row.row: place for place, row in enumerate(rows)}
@@ -293,7 +293,7 @@ class _Stop:
 
 @dataclass(frozen=True)
 class _Route:
-    """How a pass runs, for as long as ``version`` of the cache lasts: passes repeat it."""
+    """The calls of a pass; passes repeat them while ``version`` of the cache lasts."""
 
     version: int
     made_of: list[tuple[int, tuple[object, ...]]]  # rows and the plans of their tokens, as given

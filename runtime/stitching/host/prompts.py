@@ -1,4 +1,4 @@
-"""Prompts on the host: many tokens of a row in one call of each engine, whole or in chunks."""
+"""HostPrompts: prompts on the host, in one call of each engine or in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..protocol import LayerCaches, do_nothing
 
 @dataclass(frozen=True)
 class HostPrompts:
-    """The engines of a bundle, called with more than one token a row."""
+    """Runs prompts and scored texts on the engines of a bundle."""
 
     embed: EngineSession
     layers: Sequence[EngineSession]
@@ -33,8 +33,8 @@ class HostPrompts:
 
         Ragged prompts are padded on the right and prefixes cut at the longest; what is computed
         beyond a row's own length is dropped: hidden states stay as the layer below left them, keys
-        and values are never read. ``caches(layer)`` says where a layer writes, and ``after(layer)``
-        is told when it has.
+        and values are never read. A layer writes to ``caches(layer)``; ``after(layer)`` is called
+        when it has.
 
         Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
         """
@@ -60,11 +60,11 @@ class HostPrompts:
         *,
         is_last: bool,
     ) -> Array | None:
-        """Run ``tokens`` of one prompt, which stand at ``start`` and behind it, on their caches.
+        """Run ``tokens`` of one prompt, from position ``start`` on, on its caches.
 
-        ``active_lengths[l]``: the prompt's tokens that layer l runs, from its first on. The same
-        bits as the whole prompt at once, with int8 products. Returns logits float32 [1, V] of
-        the last token if this is the prompt's last chunk.
+        Layer l runs the prompt's first ``active_lengths[l]`` tokens. With int8 products the bits
+        are those of the whole prompt at once. Returns logits float32 [1, V] of the last token if
+        this is the prompt's last chunk.
         """
         hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
         for layer, session in enumerate(self.layers):
@@ -150,5 +150,5 @@ def _tensors(
 
 
 def _positions(rows: int, length: int, start: int) -> Array:
-    """int64 [rows, length]: start, start + 1, start + 2 ... in each row."""
+    """Return int64 [rows, length]: start, start + 1, start + 2, … in each row."""
     return np.tile(np.arange(start, start + length, dtype=np.int64), (rows, 1))

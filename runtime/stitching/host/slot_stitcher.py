@@ -1,4 +1,4 @@
-"""Rows at depths of their own on the host: hidden states lie together, layers take theirs."""
+"""HostSlotStitcher: passes of a running batch on the host."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from .stitcher import HostStitcher, StepBuffers
 
 
 class HostSlotStitcher(SlotRows):
-    """`SlotStitcher` on the engines of a `HostStitcher`, which stay its own.
+    """Runs passes on the engines of a `HostStitcher`, which it does not own.
 
-    A step's rows stand in the order of the top layer's slots, where all of them run it. A layer
-    whose slots have another order, or fewer rows, works on a second set of buffers: its rows are
-    gathered there with their positions, and scattered back behind the last layer of that order.
+    A step's rows stand in the order of the top layer's slots, if all of them run it. A layer whose
+    slots have another order, or fewer rows, works on a second set of buffers: its rows are gathered
+    there with their positions, and scattered back behind the last layer of that order. Passes in
+    which a row feeds several tokens are those of `HostPasses`.
     """
 
     def __init__(
@@ -129,13 +130,13 @@ class HostSlotStitcher(SlotRows):
             whole.hidden_states[gathered] = part.hidden_states[: len(gathered)]
 
     def _gather(self, rows: Array, positions: Sequence[int]) -> None:
-        """Bring rows of the step, and where they stand, to the second buffers."""
+        """Copy rows of the step, and their positions, to the second buffers."""
         held = self._part.hidden_states[: len(rows)]
         np.take(self._all.hidden_states, rows, axis=0, out=held)
         self._part.set_positions([positions[row] for row in rows])
 
     def _find_route(self, numbers: Sequence[int]) -> _Route:
-        """How rows ``numbers`` go through the layers that they reside in, lowest first."""
+        """Find the calls of the layers that the rows reside in, lowest first."""
         residents = [list(self._cache.residents(layer)) for layer in range(self._num_layers)]
         order = residents[-1] if len(residents[-1]) == len(numbers) else list(numbers)
         place = {number: index for index, number in enumerate(order)}
@@ -182,7 +183,7 @@ class HostSlotStitcher(SlotRows):
 
 @dataclass(frozen=True)
 class _Stop:
-    """A layer's call: on all rows as they stand, or on those at ``rows`` of them, gathered."""
+    """A layer's call, on all rows as they stand or on those at ``rows``, gathered."""
 
     rows: Array | None  # the same object for neighbours of one order
     binding: Binding
@@ -190,7 +191,7 @@ class _Stop:
 
 @dataclass(frozen=True)
 class _Route:
-    """How a step runs, as long as ``version`` of the cache lasts: steps repeat it."""
+    """The calls of a step; steps repeat them while ``version`` of the cache lasts."""
 
     version: int
     numbers: list[int]  # rows, as they are given

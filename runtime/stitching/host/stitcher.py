@@ -1,7 +1,4 @@
-"""Stitches engines that run at once on the host's memory.
-
-Hidden states stay in one buffer that every layer reads and overwrites.
-"""
+"""HostStitcher: engines that run at once on the host's memory, and the buffers of their steps."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class StepBuffers:
         return StepBuffers(*self._specs, max_rows)
 
     def set_positions(self, positions: Sequence[int]) -> None:
-        """Say at which position of its row each row's input token stands."""
+        """Set the position of the one token that each row feeds."""
         rows = len(positions)
         self.position_ids[:rows, 0] = positions
         self.seqlens_k[:rows] = positions
@@ -81,7 +78,7 @@ class StepBuffers:
 
 
 class HostStitcher(Stitcher):
-    """Engines on numpy arrays, and the memory of their steps; `HostSlotStitcher` runs these."""
+    """Holds engines on numpy arrays and the memory of their steps, for `HostSlotStitcher`."""
 
     def __init__(
         self,
