@@ -9,7 +9,7 @@
 
 namespace skipdec::runtime {
 
-// Where a layer writes: key and value [rows, N, capacity, W]; somebody else owns the memory.
+// The key and value [rows, N, capacity, W] that a layer writes; it does not own the memory.
 struct CacheView {
   std::byte* key = nullptr;
   std::byte* value = nullptr;

@@ -1,4 +1,4 @@
-// What a cache of keys (or values) is made of, and how sizes are rounded.
+// The shape of a cache of keys (or values), and the size classes of its memory.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@ struct KVLayout {
     return {manifest.model.num_kv_heads, manifest.kv_width, manifest.kv_dtype};
   }
 
-  // Of one head's position.
+  // Bytes of one head's position.
   std::int64_t position_bytes() const {
     return width * static_cast<std::int64_t>(item_bytes(dtype));
   }
-  // Of one buffer [rows, num_heads, capacity, width].
+  // Bytes of one buffer [rows, num_heads, capacity, width].
   std::int64_t nbytes(std::int64_t rows, std::int64_t capacity) const {
     return rows * num_heads * capacity * position_bytes();
   }
@@ -37,7 +37,8 @@ inline std::int64_t size_class(std::int64_t size, std::int64_t least) {
   return (size + step - 1) / step * step;
 }
 
-// What the pool takes for a buffer of ``nbytes``: 4096 -> 4096, 4097 -> 5120, 9000 -> 10240.
+// The bytes that the pool takes for a buffer of ``nbytes``: 4096 -> 4096, 4097 -> 5120, 9000 ->
+// 10240.
 inline std::int64_t pooled_size(std::int64_t nbytes) { return size_class(nbytes, 4096); }
 
 // Rows of a layer's buffers: 1, 2, 4, 8, ..., at most ``most``, so that few of them are made.

@@ -37,7 +37,7 @@ class PrefixCache {
   // The longest kept beginning of a prompt, but its last token, which must run.
   std::vector<BlockPointer> find(const std::vector<std::int64_t>& tokens,
                                  const std::string& owner = {});
-  // How many tokens `find` would find, which changes nothing.
+  // The number of tokens that `find` would find; changes nothing.
   std::int64_t kept_tokens(const std::vector<std::int64_t>& tokens,
                            const std::string& owner = {}) const;
   void clear();

@@ -1,4 +1,4 @@
-// What one row reserves: whole, when it is admitted, so that nothing it needs is missing later.
+// The KV memory of one row, reserved whole on admission so that it never runs out.
 #pragma once
 
 #include <algorithm>

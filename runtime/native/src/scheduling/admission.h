@@ -1,4 +1,4 @@
-// When requests that wait are let in, while others run.
+// Admission: when waiting requests may join those that run.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace skipdec::runtime {
 
-// What an admission decides by; times in seconds of one clock.
+// The state that an admission rule decides by; times are seconds of one clock.
 struct Situation {
   std::int64_t waiting = 0;  // rows
   std::int64_t free = 0;     // slots
   std::int64_t running = 0;  // rows
-  double since = 0;          // when the first that waits could have been let in
+  double since = 0;          // when the first waiting request could have been admitted
   double now = 0;
 };
 
@@ -29,7 +29,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Nothing lets requests in; else the time at which to ask again at the latest.
+  // Returns nothing to admit requests now, else the time to ask again at the latest.
   virtual std::optional<double> wait_until(const Situation& situation) const = 0;
 };
 

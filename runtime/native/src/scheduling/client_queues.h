@@ -11,18 +11,18 @@
 
 namespace skipdec::runtime {
 
-// Items that wait, a queue per client; they are visited going round the clients.
+// Waiting items, one queue per client; clients are visited in turn.
 //
 // A client's items keep their order of arrival. A client whose item was served goes behind all
-// others, and so does one that had nothing waiting: each waits for one item of every client before
-// it at most. With one client the order is that of arrival.
+// others, and so does one that had nothing waiting: each waits for at most one item of every client
+// before it. With one client the order is that of arrival.
 template <class Item>
 class ClientQueues {
  public:
   std::int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // Lets an item wait behind the others of its client. Keys differ.
+  // Queues an item behind the others of its client. Keys must differ.
   void add(std::int64_t key, const std::string& client, Item item) {
     auto queue = std::find_if(queues_.begin(), queues_.end(),
                               [&](const Queue& each) { return each.client == client; });
@@ -31,17 +31,17 @@ class ClientQueues {
     ++size_;
   }
 
-  // Takes out an item that waits; its client's next turn comes after all others'.
+  // Removes an item that is served; its client's next turn comes after all others'.
   void serve(std::int64_t key) {
     const auto queue = remove(key);
     if (queue != queues_.end()) queues_.splice(queues_.end(), queues_, queue);
   }
 
-  // Takes out an item that is given up, which costs its client no turn; nothing if it is unknown.
+  // Removes a cancelled item, which costs its client no turn; ignores an unknown one.
   void discard(std::int64_t key) { remove(key); }
 
-  // Calls ``visit`` with each item until it returns false, in the order in which they are served if
-  // no other comes. Allocates nothing.
+  // Calls ``visit`` with each item, in the order of service, until it returns false. Allocates
+  // nothing.
   template <class Visit>
   void visit_in_turn(const Visit& visit) const {
     bool found = true;

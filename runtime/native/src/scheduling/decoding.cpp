@@ -1,7 +1,6 @@
 #include "scheduling/decoding.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "scheduling/clock.h"
 
@@ -15,7 +14,7 @@ void Decoding::feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow
   step.row = row.slot;
   step.position = row.num_positions();
   step.tokens.assign(1, row.sequence->last_token());
-  step.tokens.insert(step.tokens.end(), guesses.begin(), guesses.begin() + count);
+  if (count > 0) step.tokens.insert(step.tokens.end(), guesses.begin(), guesses.begin() + count);
   step.plans.clear();
   for (std::int64_t index = num_tokens - 1; index < num_tokens + count; ++index) {
     step.plans.push_back(&row.request->schedule->plan(index));
@@ -25,11 +24,15 @@ void Decoding::feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow
 void Decoding::accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas) {
   for (std::size_t place = 0; place < fed.tokens.size(); ++place) {
-    Delta delta;
-    delta.number = row.number;
     const auto layers = static_cast<std::int64_t>(fed.plans[place]->size());
-    row.sequence->accept(logits[place], layers, seconds_now(), delta);
-    deltas.push_back(std::move(delta));
+    Delta& delta = deltas.emplace_back();
+    delta.number = row.number;
+    try {
+      row.sequence->accept(logits[place], layers, seconds_now(), delta);
+    } catch (...) {
+      deltas.pop_back();
+      throw;
+    }
     if (row.sequence->has_ended() || place + 1 == fed.tokens.size()) return;
     if (row.sequence->last_token() != fed.tokens[place + 1]) return;
   }

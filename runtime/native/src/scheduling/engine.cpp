@@ -11,9 +11,9 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr int kMostFailures = 3;  // calls in a row: then engines won't recover
-constexpr std::int64_t kLeastPrefillTokens = 16;
-constexpr std::int64_t kMostRows = std::int64_t{1} << 16;
+constexpr int kMaxFailures = 3;  // in a row; the engines will not recover then
+constexpr std::int64_t kMinPrefillTokens = 16;
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 16;
 
 SlotLimits limits_of(const Manifest& manifest, const EngineConfig& config) {
   const std::int64_t most = manifest.model.max_seq_len;
@@ -25,9 +25,9 @@ SlotLimits limits_of(const Manifest& manifest, const EngineConfig& config) {
                       std::to_string(high));
     }
   };
-  require("max_batch_size", config.max_batch_size, 1, kMostRows);
+  require("max_batch_size", config.max_batch_size, 1, kMaxRows);
   require("max_model_len", config.max_model_len, 0, most);
-  require("max_prefill_tokens", config.max_prefill_tokens, kLeastPrefillTokens, INT32_MAX);
+  require("max_prefill_tokens", config.max_prefill_tokens, kMinPrefillTokens, INT32_MAX);
   require("kv_memory", config.kv_memory, 1, INT64_MAX);
   return {config.max_batch_size, config.max_model_len > 0 ? config.max_model_len : most,
           config.kv_memory};
@@ -82,7 +82,7 @@ const std::vector<Delta>& Engine::step(double now) {
     std::visit([this](const auto& what) { run(what); }, action);
     failures_in_a_row_ = 0;
   } catch (const std::exception& error) {
-    if (++failures_in_a_row_ >= kMostFailures) throw;
+    if (++failures_in_a_row_ >= kMaxFailures) throw;
     fail_all(error.what(), action);
   }
   publish();
@@ -187,7 +187,7 @@ Delta& Engine::new_delta(const RunningRow& row) {
   return delta;
 }
 
-// Rows that have ended leave their slots; requests all of whose rows have are counted.
+// Frees the slots of rows that have ended, and counts requests that have.
 void Engine::remove_ended() {
   const auto has_ended = [](const RunningRow& row) { return row.sequence->has_ended(); };
   for (const RunningRow& row : rows_) {
@@ -217,7 +217,7 @@ const std::vector<Delta>& Engine::fail(std::int64_t number, const std::string& r
   return deltas_;
 }
 
-// Ends what still runs of a request, and frees its slots; whether anything did.
+// Ends the running rows of a request and frees its slots; false if it has none.
 bool Engine::end(std::int64_t number, const std::string& reason, EndOne end_one) {
   deltas_.clear();
   const auto found = requests_.find(number);
@@ -235,7 +235,7 @@ bool Engine::end(std::int64_t number, const std::string& reason, EndOne end_one)
   return true;
 }
 
-// Ends all rows that run, or were about to: what their slots hold may be wrong.
+// Ends all rows that run or were about to: their keys and values may be wrong.
 void Engine::fail_all(const std::string& reason, const Action& action) {
   std::set<std::int64_t> numbers;
   for (const RunningRow& row : rows_) numbers.insert(row.number);

@@ -1,4 +1,4 @@
-// Engine: requests come at any time and run together, each as if it were alone.
+// Engine: a running batch of requests that come at any time, each as if it were alone.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace skipdec::runtime {
 
-// Who finds the beginnings of prompts that are kept: all clients, or each its own only.
+// Whether kept prefixes are found by nobody, by all clients, or by each client only its own.
 enum class PrefixSharing { kOff, kShared, kClient };
 
 struct EngineConfig {
@@ -27,7 +27,7 @@ struct EngineConfig {
   PrefixSharing prefix_cache = PrefixSharing::kShared;
 };
 
-// What an engine has done so far; see skipdec_stats.
+// Counters of an engine; see skipdec_stats.
 struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t submitted = 0, finished = 0, aborted = 0, failed = 0;
@@ -42,13 +42,13 @@ struct ScoreResult {
   std::vector<std::int64_t> layers;
 };
 
-// A request's tokens are those that it has alone, whatever runs beside it (rounding aside where
-// products are float32). What it needs of KV memory is reserved when it is let in, so that nothing
-// that runs is ever put off. If a row's own computation fails (NaN logits), that row ends with
-// "error"; if an engine fails, all rows that run do, and those that wait go on; at the third time
-// in a row `step` throws.
+// A request's tokens are those that it has alone, whatever runs beside it (up to rounding where
+// products are float32). Its KV memory is reserved on admission, so that no running row is ever
+// preempted. If a row's own computation fails (NaN logits), that row ends with "error"; if a call
+// of the engines fails, all running rows do, and waiting requests go on; the third failure in a
+// row makes `step` throw.
 //
-// One thread, but where it is said.
+// For one thread unless a method says otherwise.
 class Engine {
  public:
   // All that is given outlives the engine. ``tokenizer``: nullptr where the bundle has none.
@@ -57,33 +57,32 @@ class Engine {
   Engine(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
          const EngineConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
 
-  // Throws Error (kCapacity) if the request could not run even alone. Any thread.
+  // Throws Error (kCapacity) if the request could not run even alone. Any thread may call it.
   void require_possible(const Request& request) const;
   void require_possible(const ScoreRequest& request) const;
 
-  // Lets a request wait that `require_possible` let pass; its deltas carry ``number``, which
-  // ascends.
+  // Queues a request that `require_possible` accepted; its deltas carry ``number``, which ascends.
   void add(std::int64_t number, Request request, double start);
   bool is_busy() const { return scheduler_.is_busy(); }
-  // Does what is next: prompts, a part of one, or a step; empty if nothing can be done now. What is
-  // returned lives until the next call. Throws what an engine throws at the third call in a row.
+  // Runs prompts, a chunk of one, or a step, as the scheduler decides; empty if nothing can run
+  // now. The result lives until the next call. Throws the engines' error at the third failure in a
+  // row.
   const std::vector<Delta>& step(double now);
-  // How long `step` has nothing to do unless something comes; of the last call that was empty.
+  // The time until which the last, empty `step` has nothing to do unless a request comes.
   std::optional<double> wait_until() const { return wait_until_; }
-  // Ends a request as cancelled; its slots are free at once. Nothing happens to one that is
-  // unknown.
+  // Ends a request as cancelled and frees its slots; ignores an unknown one.
   const std::vector<Delta>& abort(std::int64_t number, const std::string& reason);
-  // The same of a request that failed by no fault of the engine's, e.g. in its caller's callback.
+  // Ends a request as failed for a reason outside the engine, e.g. its caller's callback.
   const std::vector<Delta>& fail(std::int64_t number, const std::string& reason);
   bool has_ended(std::int64_t number) const;
-  // The completions of a request that has ended, which the engine then forgets.
+  // Returns the completions of a request that has ended, and forgets it.
   std::vector<Completion> take(std::int64_t number);
 
-  // Whether the memory for a text is free now, and its log-probabilities; between two steps.
+  // Returns true if the memory for a text is free now; `score` then runs it between two steps.
   bool fits(const ScoreRequest& request) const;
   ScoreResult score(const ScoreRequest& request);
 
-  // Any thread.
+  // Any thread may call it.
   EngineStats stats() const;
 
  private:
@@ -92,7 +91,7 @@ class Engine {
     Request request;
     PromptRow prompt;
     std::vector<Sequence> sequences;  // row prompt.row + place
-    std::int64_t rows_left = 0;       // that have not ended
+    std::int64_t rows_left = 0;       // rows that have not ended
     bool has_ended() const;
     RunningRow row(std::size_t place);
   };

@@ -1,4 +1,4 @@
-// What a caller asks for, checked whole before any work starts.
+// Requests, checked completely before any work starts.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace skipdec::runtime {
 
-// One prompt and how to continue it. ``max_tokens`` is resolved: never 0. ``client``: who asks, for
-// turns between clients and for a prefix cache of each client's own.
+// One prompt and how to continue it. ``max_tokens`` is resolved and never 0. Clients take turns,
+// and each may have a prefix cache of its own; ``client`` names them.
 struct Request {
   TokenSpan prompt;
   SamplingParams params;
@@ -27,17 +27,17 @@ void require_token_ids(const std::string& subject, const TokenSpan& tokens,
 // Throws Error (kUsage) for more tokens than positions, before they are copied.
 void require_token_count(std::size_t count, std::int64_t max_seq_len);
 
-// How many tokens a completion of ``prompt_tokens`` may have. Throws Error (kUsage) as
+// Returns how many tokens a completion of ``prompt`` may have. Throws Error (kUsage) as
 // `require_token_ids` does, for no room for params.max_tokens, or too many log-probabilities.
 std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,
                                 std::int64_t vocab_size, std::int64_t max_seq_len);
 
-// A prompt, and the continuation behind it whose log-probabilities are asked for.
+// A prompt, and the continuation behind it whose log-probabilities are wanted.
 struct ScoreRequest {
   TokenSpan prompt, continuation;
   SchedulePointer schedule;
 
-  // What engines read: the continuation's last token is not.
+  // The tokens that engines read: all but the continuation's last.
   TokenSpan fed() const;
   std::int64_t num_fed() const {
     return static_cast<std::int64_t>(prompt.size() + continuation.size()) - 1;

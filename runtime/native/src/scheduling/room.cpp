@@ -1,5 +1,4 @@
-// The part of Engine that knows whether requests fit: alone, at any time, and beside what runs,
-// now.
+// The part of Engine that decides whether requests fit: alone, and beside those that run.
 #include "errors.h"
 #include "scheduling/engine.h"
 
@@ -33,7 +32,7 @@ void Engine::require_possible(const Request& request) const {
   }
 }
 
-// The row of a request's prompt and its copies, and what they reserve.
+// Makes the row of a request's prompt, with its copies and their reservation.
 PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
   PromptRow row;
   row.row = first;

@@ -1,4 +1,4 @@
-// What an engine does next: a prompt, a part of one, a step, or nothing.
+// Scheduler: decides whether an engine runs prompts, a chunk of one, a step, or nothing.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +31,17 @@ struct Prefill {
 struct Chunk {
   std::int64_t number = 0, start = 0, stop = 0;
 };
-// Run a step of all rows that run.
+// Run a step of all running rows.
 struct Decode {};
-// Nothing can be done before ``until``, seconds of the clock; none: before something comes.
+// Nothing can run before ``until``, in seconds of the clock; without it, before a request comes.
 struct Wait {
   std::optional<double> until;
 };
 using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 
-// Lets requests into ``slots`` rows; it runs nothing itself and reads no clock.
+// Admits requests to ``slots`` rows; it runs nothing itself and reads no clock.
 //
-// Clients take turns, a request each (`ClientQueues`); requests of one client are let in first
+// Clients take turns, one request each (`ClientQueues`); requests of one client are served first
 // come, first served. Prompts of like length (the shortest at least half the longest) share a call
 // of at most ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that
 // many. After a call for prompts comes a step, so that the gap between two tokens of a text is at
@@ -49,9 +49,10 @@ using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 // which none passes while it waits for rows or memory, so nobody starves.
 class Scheduler {
  public:
-  // Whether jobs can be let in together, by memory; asked for what is let in next.
+  // Returns true if the KV memory holds these jobs together.
   using Fits = std::function<bool(const std::vector<Job>&)>;
-  // How many of a prompt's first tokens need not run; it then runs alone, in chunks from there on.
+  // Returns how many of a prompt's first tokens need not run; if there are some, the prompt runs
+  // alone, in chunks from there on.
   using KeptTokens = std::function<std::int64_t(const Job&)>;
 
   Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens,
@@ -59,19 +60,19 @@ class Scheduler {
 
   std::int64_t waiting() const { return waiting_.size(); }
   bool is_busy() const { return !waiting_.empty() || !running_.empty() || chunked_.has_value(); }
-  // Those of a prompt that is under way in chunks do not run yet.
+  // Rows of a prompt in progress do not count yet.
   std::int64_t running_rows() const;
 
-  // Lets a request wait, which has at most as many rows as there are slots. ``client``: who asks;
-  // requests without a name are those of one client.
+  // Queues a request, which has at most as many rows as there are slots. Requests without a
+  // ``client`` belong to one client.
   void add(const Job& job, const std::string& client = {}) {
     waiting_.add(job.number, client, job);
   }
-  // Forgets a request, wherever it is.
+  // Forgets a request, waiting or running.
   void cancel(std::int64_t number);
-  // One row of a running request has ended.
+  // Notes that one row of a running request has ended.
   void row_ended(std::int64_t number);
-  // What to do at ``now``; the caller does it before it asks again.
+  // Returns the action for ``now``; the caller runs it before it asks again.
   Action next_action(double now);
 
  private:
@@ -87,10 +88,10 @@ class Scheduler {
   Fits fits_;
   KeptTokens kept_tokens_;
   ClientQueues<Job> waiting_;
-  std::map<std::int64_t, std::int64_t> running_;         // number -> rows that still run
-  std::optional<std::pair<Job, std::int64_t>> chunked_;  // and its tokens that have run
+  std::map<std::int64_t, std::int64_t> running_;         // number -> running rows
+  std::optional<std::pair<Job, std::int64_t>> chunked_;  // with the tokens that have run
   bool owes_step_ = false;
-  std::optional<double> since_;  // when the first that waits could have come in
+  std::optional<double> since_;  // when the first waiting job could have been admitted
 };
 
 }  // namespace skipdec::runtime

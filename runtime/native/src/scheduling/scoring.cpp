@@ -1,4 +1,4 @@
-// The part of Engine that scores given texts, between two steps of what runs.
+// The part of Engine that scores given texts between two steps.
 #include "errors.h"
 #include "scheduling/clock.h"
 #include "scheduling/engine.h"

@@ -1,4 +1,4 @@
-// How texts that are scored and texts that are generated share an engine's time.
+// ScoringTurns: divides an engine's time between scoring and generation.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 
 namespace skipdec::runtime {
 
-// Lets generation run for as long as the last scored text took before the next one is scored, so
-// that scoring takes about half of the time at most while something is generated.
+// After a text is scored, generation runs for as long as that took before the next one is scored,
+// so that scoring takes at most about half of the time.
 class ScoringTurns {
  public:
-  // Whether generation has had its time, and rows that run a step at least.
+  // Returns true if generation has had its time, and running rows at least one step.
   bool is_due(const EngineStats& now) const {
     return seconds(now) >= until_ && (now.running == 0 || now.steps != steps_);
   }
 
-  // Takes note of a text that was scored between ``before`` and ``after``.
+  // Notes a text that was scored between ``before`` and ``after``.
   void scored(const EngineStats& before, const EngineStats& after) {
     until_ = seconds(after) + after.scoring_seconds - before.scoring_seconds;
     steps_ = after.steps;
@@ -27,7 +27,7 @@ class ScoringTurns {
     return stats.prefill_seconds + stats.decode_seconds + stats.sampling_seconds;
   }
 
-  double until_ = 0;        // of generation, from which the next text may be scored
+  double until_ = 0;        // seconds of generation at which the next text may be scored
   std::int64_t steps_ = 0;  // when a text was last scored
 };
 

@@ -12,7 +12,7 @@
 
 namespace skipdec::runtime {
 
-// What one step added to one completion.
+// The part of a completion that one step added.
 struct Delta {
   std::int64_t number = 0;  // of the request
   std::int64_t index = 0;   // of the completion within it
@@ -25,11 +25,11 @@ struct Delta {
   std::vector<Logprob> logprobs;
 };
 
-// What there is of a completion so far.
+// A completion so far.
 struct Completion {
   std::string text;  // once it has ended
   std::vector<std::int64_t> token_ids;
-  std::vector<std::int64_t> layers;  // that made each token
+  std::vector<std::int64_t> layers;  // number of layers of each token
   std::optional<FinishReason> finish_reason;
   StopReason stop_reason;
   std::vector<Logprob> logprobs;           // of all tokens, one after the other

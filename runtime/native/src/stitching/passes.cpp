@@ -20,7 +20,7 @@ bool names(const LayerPlan& plan, std::int64_t layer) {
   return std::binary_search(plan.begin(), plan.end(), layer);
 }
 
-// How many of the row's tokens, from the first on, run ``layer``.
+// The number of the row's tokens, from the first on, that run ``layer``.
 std::int64_t active_count(const StepRow& row, std::int64_t layer) {
   return std::count_if(row.plans.begin(), row.plans.end(),
                        [&](const LayerPlan* plan) { return names(*plan, layer); });
@@ -131,7 +131,7 @@ void Passes::reserve_buffers(const std::vector<StepRow>& rows) {
   part_.emplace(manifest_, size);
 }
 
-// How the rows go through the layers that they reside in, lowest first.
+// Finds the calls of the layers that the rows reside in, lowest first.
 void Passes::find_route(const std::vector<StepRow>& rows) {
   Route route;
   route.version = cache_.version();

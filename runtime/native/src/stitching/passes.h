@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "kv/slots.h"
+#include "kv/slot_cache.h"
 #include "stitching/engines.h"
 #include "stitching/prompts.h"
 #include "stitching/step_buffers.h"
@@ -34,8 +34,8 @@ struct StepRow {
 // token that is fed overwrites it before it is read. One row, and rows of as many tokens each, need
 // no gathering.
 //
-// Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Layer 3 runs [[a0 a1 a2] [b0
-// b0 b0]], layer 4 [[a0 a1] [b0 b0]].
+// Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Then
+//     layer 3 runs [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
 //
 // ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
 // called row by row.
@@ -51,7 +51,7 @@ class Passes {
   const std::vector<const float*>& run(const std::vector<StepRow>& rows);
   // The number of layers that the last pass called.
   std::int64_t layers_called() const { return static_cast<std::int64_t>(route_->stops.size()); }
-  // Drops what is bound to slots, whose buffers are about to go.
+  // Drops all bindings to slots, whose buffers are about to be freed.
   void unbind();
 
  private:
@@ -70,7 +70,7 @@ class Passes {
     std::size_t group = 0;  // an index of Route::groups
     std::vector<Binding*> bindings;
   };
-  // How a pass runs, for as long as ``version`` of the cache lasts: passes repeat it.
+  // The calls of a pass; passes repeat them while ``version`` of the cache lasts.
   struct Route {
     std::uint64_t version = 0;
     std::vector<std::pair<SlotCache::Row, std::vector<const LayerPlan*>>> made_of;

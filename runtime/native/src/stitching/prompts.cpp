@@ -104,7 +104,8 @@ Prompts::Hidden Prompts::embed(const std::vector<const TokenSpan*>& rows, std::i
   return hidden;
 }
 
-// Of ``hidden_states`` [rows, padded, E], row r's first ``lengths[r]`` tokens count.
+// Runs a layer on ``hidden_states`` [rows, padded, E], of which row r's first ``lengths[r]`` tokens
+// count.
 void Prompts::run_layer(std::int64_t layer, std::byte* hidden_states, std::int64_t padded,
                         const CacheView& cache, const std::vector<std::int64_t>& lengths,
                         std::int64_t start) {

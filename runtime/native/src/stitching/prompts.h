@@ -10,11 +10,11 @@
 namespace skipdec::runtime {
 
 using TokenSpan = std::vector<std::int64_t>;
-// How many of each row's first tokens run a layer: [rows].
+// Returns how many of each row's first tokens run a layer: [rows].
 using ActiveLengths = std::function<std::vector<std::int64_t>(std::int64_t layer)>;
-// Where a layer writes; asked for before it runs.
+// Returns the caches that a layer writes; called before it runs.
 using LayerCaches = std::function<CacheView(std::int64_t layer)>;
-// Told when a layer has written.
+// Called when a layer has written.
 using AfterLayer = std::function<void(std::int64_t layer)>;
 
 // float32 [rows, V], owned.
@@ -36,7 +36,7 @@ class Logits {
   Buffer memory_;
 };
 
-// Calls the engines of ``engines`` with more than one token a row.
+// Runs prompts and scored texts on the engines of a bundle.
 class Prompts {
  public:
   Prompts(const Engines& engines, const Manifest& manifest);

@@ -1,4 +1,4 @@
-// The part of SlotStitcher that runs prompts: what they reserve, where they write, what is kept.
+// The part of SlotStitcher that runs prompts: reservations, caches, prefixes.
 #include <algorithm>
 #include <utility>
 
@@ -8,23 +8,23 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kPrefixShare = 4;  // of KV memory, beginnings are kept in a quarter at most
+constexpr std::int64_t kPrefixShare = 4;  // prefixes take at most a quarter of the KV memory
 
-// Fewer save less than it costs to read the weights for one prompt alone, not for several together:
+// A prompt with a kept prefix runs alone and reads all weights for itself, which costs as much as
 // 12 tokens of OPT-1.3b in int8 on two cores.
-constexpr std::int64_t kLeastKeptTokens = 32;
+constexpr std::int64_t kMinKeptTokens = 32;
 
 bool keeps(const PromptRow& row, std::int64_t layer) {
   return row.reservation[static_cast<std::size_t>(layer)] > 0;
 }
 
-// How many of the rows run ``layer`` after their prompts.
+// The number of rows that run ``layer`` after their prompts.
 std::size_t num_keeping(const std::vector<const PromptRow*>& rows, std::int64_t layer) {
   return static_cast<std::size_t>(std::count_if(
       rows.begin(), rows.end(), [&](const PromptRow* row) { return keeps(*row, layer); }));
 }
 
-// One for each row and copy.
+// One reservation for each row and each of its copies.
 std::vector<const Reservation*> reservations(const std::vector<const PromptRow*>& rows) {
   std::vector<const Reservation*> all;
   for (const PromptRow* row : rows)
@@ -58,12 +58,12 @@ std::int64_t SlotStitcher::bytes_alone(const PromptRow& row, bool in_chunks) con
 std::int64_t SlotStitcher::kept_tokens(const PromptRow& row) const {
   if (!prefixes_ || !row.runs_whole()) return 0;
   const std::int64_t kept = prefixes_->kept_tokens(row.tokens, row.owner);
-  if (kept < kLeastKeptTokens) return 0;
-  // In chunks it may never fit.
+  if (kept < kMinKeptTokens) return 0;
+  // It may never fit in chunks.
   return bytes_alone(row, true) > cache_.limits().kv_bytes ? 0 : kept;
 }
 
-// Of the layers that not all rows keep; 0 if there is none.
+// Positions of the pair that the layers share which not all rows keep; 0 if there is none.
 std::int64_t SlotStitcher::scratch_capacity(const std::vector<const PromptRow*>& rows) const {
   std::int64_t longest = 0;
   for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
@@ -79,7 +79,7 @@ std::int64_t SlotStitcher::scratch_bytes(const std::vector<const PromptRow*>& ro
   return capacity == 0 ? 0 : 2 * pooled_size(cache_.layout().nbytes(count, capacity));
 }
 
-// Every layer needs what it has seen of a prompt that comes in chunks.
+// Every layer keeps what it has seen of a prompt in chunks.
 std::int64_t SlotStitcher::chunk_bytes(const PromptRow& row) const {
   std::int64_t total = 0;
   for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
@@ -218,7 +218,7 @@ void SlotStitcher::begin(const std::vector<const PromptRow*>& rows) {
   }
 }
 
-// Lets the rows that keep ``layer`` enter it, with what ``written`` [rows, N, T, W] holds.
+// Enters the rows that keep ``layer``, with the contents of ``written`` [rows, N, T, W].
 void SlotStitcher::copy_kept(const std::vector<const PromptRow*>& rows, std::int64_t layer,
                              const CacheView& written) {
   for (std::size_t index = 0; index < rows.size(); ++index) {

@@ -80,7 +80,7 @@ bool SlotStitcher::is_current(const std::vector<StepRow>& rows) const {
                     [](const StepRow& row, SlotCache::Row number) { return row.row == number; });
 }
 
-// How the rows go through the layers that they reside in, lowest first.
+// Finds the calls of the layers that the rows reside in, lowest first.
 void SlotStitcher::find_route(const std::vector<StepRow>& rows) {
   Route route;
   route.version = cache_.version();
@@ -132,7 +132,7 @@ void SlotStitcher::run_layers(const std::vector<StepRow>& rows) {
   if (gathered != Stop::kAll) scatter(route.gathers[gathered]);
 }
 
-// Brings rows of the step, and where they stand, to the second buffers.
+// Copies rows of the step, and their positions, to the second buffers.
 void SlotStitcher::gather(const std::vector<std::size_t>& places,
                           const std::vector<StepRow>& rows) {
   for (std::size_t index = 0; index < places.size(); ++index) {

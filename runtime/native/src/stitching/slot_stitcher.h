@@ -1,4 +1,4 @@
-// Steps over rows at depths of their own: a layer runs on exactly the rows whose plan holds it.
+// SlotStitcher: prompts and passes of a running batch over the engines of a bundle.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 #include <vector>
 
 #include "kv/prefixes.h"
-#include "kv/slots.h"
+#include "kv/slot_cache.h"
 #include "stitching/passes.h"
 #include "stitching/prompts.h"
 #include "stitching/step_buffers.h"
 
 namespace skipdec::runtime {
 
-// A row that begins: its number, its prompt, and what is reserved for it. ``copies``: numbers of
-// rows that go on from the same prompt (further completions of it). ``owner``: of the kept
-// beginnings that the prompt may use, see `PrefixCache`.
+// A row that begins: its number, its prompt, and the KV memory that it reserves. ``copies`` are the
+// numbers of rows that continue the same prompt (its further completions). ``owner`` names whose
+// prefixes the prompt may use, see `PrefixCache`.
 struct PromptRow {
   SlotCache::Row row = 0;
   TokenSpan tokens;
@@ -30,41 +30,42 @@ struct PromptRow {
   std::vector<SlotCache::Row> copies;
   std::string owner;
 
-  // How many of the prompt's tokens, from the first on, run ``layer``.
+  // The number of the prompt's tokens, from the first on, that run ``layer``.
   std::int64_t active_length(std::int64_t layer) const {
     return schedule->prompt_prefix(layer, static_cast<std::int64_t>(tokens.size()));
   }
-  bool runs_whole() const;  // every layer runs on the whole prompt
+  bool runs_whole() const;  // true if every layer runs the whole prompt
 };
 
 // The engines of a bundle over rows that come and go; see `SlotCache`.
 //
-// Depth never grows along a row, so what a row's plan bypasses it never runs again: its slots in
-// these layers go to others at once, and its hidden state passes them untouched.
+// Depth never grows along a row, so a row never again runs the layers that its plan bypasses: its
+// slots in these layers are free at once, and its hidden state passes them untouched.
 //
-// A step's rows stand in the order of the top layer's slots, where all of them run it. A layer
-// whose slots have another order, or fewer rows, works on a second set of buffers: its rows are
-// gathered there with their positions, and scattered back behind the last layer of that order.
+// A step's rows stand in the order of the top layer's slots, if all of them run it. A layer whose
+// slots have another order, or fewer rows, works on a second set of buffers: its rows are gathered
+// there with their positions, and scattered back behind the last layer of that order. Passes in
+// which a row feeds several tokens are those of `Passes`.
 class SlotStitcher {
  public:
   SlotStitcher(const Engines& engines, const Manifest& manifest, const SlotLimits& limits,
                bool keeps_prefixes);
 
-  // Whether there is KV memory for these rows, beside those that run, until their ends.
+  // Returns true if the KV memory holds these rows until they end, beside those that run.
   bool fits(const std::vector<const PromptRow*>& rows) const;
-  // The same for one row whose prompt runs in chunks.
+  // Returns the same for one row whose prompt runs in chunks.
   bool fits_in_chunks(const PromptRow& row) const;
-  // Bytes of KV memory that the row and its copies need if nothing else runs. Any thread.
+  // The bytes that the row and its copies need if nothing else runs. Any thread may call it.
   std::int64_t bytes_alone(const PromptRow& row, bool in_chunks) const;
-  // Tokens at the row's beginning that need not run, since a prompt before began so. If there are
-  // some, its prompt runs in chunks, and the first of them begins there.
+  // The number of the prompt's first tokens that the prefix cache holds. If there are some, the
+  // prompt runs in chunks, and the first chunk begins behind them.
   std::int64_t kept_tokens(const PromptRow& row) const;
 
-  // Reserves for rows that `fits` said yes to and runs their prompts, together. Returns logits
-  // [rows, V] of each prompt's last token.
+  // Reserves KV memory for rows that `fits` accepted and runs their prompts in one call. Returns
+  // logits [rows, V] of each prompt's last token.
   Logits prefill(const std::vector<const PromptRow*>& rows);
-  // Reserves for a row that `fits_in_chunks` said yes to, whose prompt `chunk` will run; it
-  // outlives that. Returns how many of its first tokens need not run.
+  // Reserves KV memory for a row that `fits_in_chunks` accepted and that outlives its prompt, which
+  // `chunk` runs. Returns how many of the prompt's first tokens need not run.
   std::int64_t begin_chunks(const PromptRow& row);
   // Runs the begun prompt up to token ``stop``; logits [1, V] if that is its end, else [0, V].
   Logits chunk(std::int64_t stop);
@@ -86,13 +87,13 @@ class SlotStitcher {
   void score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
              std::int64_t first, std::int64_t count,
              const std::function<void(const Logits&)>& take);
-  // Of KV memory, and whether it can be had now, kept beginnings given up for it.
+  // The KV memory that a scored text needs, and whether it is free once prefixes are evicted.
   std::int64_t score_bytes(std::int64_t tokens) const;
   bool fits_score(std::int64_t tokens) const;
 
-  // Frees what a row holds; it has ended, or its prompt is given up.
+  // Frees the slots of a row that has ended, or whose prompt is given up.
   void release(SlotCache::Row row);
-  // Frees all rows: what they hold may be wrong.
+  // Frees all rows after a failure: their keys and values may be wrong.
   void reset();
 
   const SlotLimits& limits() const { return cache_.limits(); }
@@ -101,14 +102,14 @@ class SlotStitcher {
 
  private:
   using Rows = std::vector<SlotCache::Row>;
-  // A layer's call: on all rows as they stand, or on those of ``gather``, an index of
+  // A layer's call, on all rows as they stand or on those of ``gather``, an index of
   // Route::gathers.
   struct Stop {
     static constexpr std::size_t kAll = SIZE_MAX;
     std::size_t gather = kAll;
     Binding* binding = nullptr;
   };
-  // How a step runs, as long as ``version`` of the cache lasts: steps repeat it.
+  // The calls of a step; steps repeat them while ``version`` of the cache lasts.
   struct Route {
     std::uint64_t version = 0;
     Rows numbers;                                   // rows, as they are given
@@ -119,7 +120,7 @@ class SlotStitcher {
     Binding* head = nullptr;
     std::vector<const float*> logits;  // by place in ``numbers``
   };
-  // A prompt that runs in chunks, its keys and values of all layers, and how far it is.
+  // A prompt that runs in chunks: its caches in all layers and how many tokens are done.
   struct Chunked {
     const PromptRow* row = nullptr;
     std::vector<std::unique_ptr<CachePair>> caches;  // by layer

@@ -1,4 +1,4 @@
-// Slots: rows that come and go on their own, each in the layers that it still runs.
+// SlotCache: keys and values of rows that come and go, each in the layers that it still runs.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace skipdec::runtime {
 
-// What the slots of a running batch hold at most.
+// The limits of the slots of a running batch.
 struct SlotLimits {
   std::int64_t max_rows = 0;
   std::int64_t max_positions = 0;  // of a row, prompt and text
@@ -40,9 +40,9 @@ class SlotCache {
   const SlotLimits& limits() const { return limits_; }
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
 
-  // Grows whenever a row enters or leaves a layer, or a buffer is another.
+  // Incremented whenever a row enters or leaves a layer or a buffer moves.
   std::uint64_t version() const { return version_; }
-  // Changes when the layer's buffers do: bindings of before are void.
+  // Changes with the layer's buffers; older bindings are invalid.
   std::uint64_t generation(std::int64_t layer) const { return at(layer).generation; }
   // The rows in the layer's slots, in order.
   const std::vector<Row>& residents(std::int64_t layer) const { return at(layer).residents; }
@@ -53,30 +53,30 @@ class SlotCache {
     return at(layer).pair->view(start, rows);
   }
 
-  // Most bytes that rows which reserve so much take beside those there, growing included.
-  // ``prompt_bytes``: what else their prompts take while they run.
+  // The bytes in use at most once rows have reserved so much beside the present ones, growing
+  // included. ``prompt_bytes`` is what their prompts take besides, while they run.
   std::int64_t bytes_with(const std::vector<const Reservation*>& reservations,
                           std::int64_t prompt_bytes) const;
-  // Bytes that these rows take if there are no others. Any thread.
+  // The bytes that these rows take if there are no others. Any thread may call it.
   std::int64_t bytes_alone(const Reservation& reservation, std::int64_t rows) const;
 
-  // Reserves for rows what `bytes_with` found room for.
+  // Reserves memory that `bytes_with` found to fit.
   void reserve(const std::vector<Row>& rows, const std::vector<const Reservation*>& reservations);
-  // Gives rows that have reserved there the layer's next slots.
+  // Gives rows with a reservation the layer's next slots.
   CacheView enter(std::int64_t layer, const std::vector<Row>& rows);
   // The number of positions that the row has reserved in the layer; 0 once it has left.
   std::int64_t reserved(Row row, std::int64_t layer) const;
-  // The number of positions of a row that hold something.
+  // The number of positions of a row that are written.
   std::int64_t length(Row row) const { return lengths_.at(row); }
-  // Sets how many positions of a row hold something, in each layer where it resides.
+  // Sets how many positions of a row are written, in each layer where it resides.
   void set_length(Row row, std::int64_t length) { lengths_[row] = length; }
-  // Takes the row out of a layer, where it may or may not be, for good.
+  // Takes the row out of a layer for good; it need not be there.
   void leave(Row row, std::int64_t layer);
-  // Takes the row out of all layers: it has ended.
+  // Takes a row that has ended out of all layers.
   void release(Row row);
-  // Lets rows that have reserved as much enter where ``row`` resides, with what it holds.
+  // Copies a row to others that have reserved as much, in each layer where it resides.
   void fork(Row row, const std::vector<Row>& copies);
-  // Gives all buffers back.
+  // Gives all buffers back to the pool.
   void clear();
 
  private:

@@ -1,4 +1,4 @@
-#include "kv/slots.h"
+#include "kv/slot_cache.h"
 
 #include <algorithm>
 #include <utility>
