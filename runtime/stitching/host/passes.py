@@ -13,6 +13,7 @@ from ....engines.errors import UsageError
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array
 from ...kv.slot_cache import SlotCache
+from ...schedule import LayerPlan
 from ...tokens.logits import HostLogits
 from ..bindings import bind, cache_tensors
 from ..protocol import StepRow
@@ -147,7 +148,7 @@ class HostPasses:
             self._all, self._part = (self._engines.buffers.resized(size) for _ in range(2))
 
     def _find_route(
-        self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[object, ...]]]
+        self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[LayerPlan, ...]]]
     ) -> _Route:
         """Find the calls of the layers that the rows reside in, lowest first."""
         layers = self._engines.layers
@@ -296,7 +297,7 @@ class _Route:
     """The calls of a pass; passes repeat them while ``version`` of the cache lasts."""
 
     version: int
-    made_of: list[tuple[int, tuple[object, ...]]]  # rows and the plans of their tokens, as given
+    made_of: list[tuple[int, tuple[LayerPlan, ...]]]  # rows and the plans of their tokens, as given
     order: list[int]  # places in ``made_of`` of the rows as they stand in the pass
     owners: Array  # of each token of the pass, its row's place in ``order``
     offsets: Array  # and how many of the row's tokens precede it
