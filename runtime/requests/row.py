@@ -6,7 +6,6 @@ from time import perf_counter
 
 from ...engines.manifest import ModelSpec
 from ..schedule import ExitSchedule
-from ..stitching.protocol import StepRow
 from ..tokens.outputs import CompletionOutput, FinishReason, Logprob, StreamDelta, Timings
 from ..tokens.sampler import SampledToken, Sampler
 from ..tokens.stopping import StopChecker
@@ -76,12 +75,6 @@ class Row:
         """The number of layers that the prompt's last token runs, which yields the first token."""
         length = len(self.request.prompt_token_ids)
         return self.schedule.prompt_budget(length - 1, length)
-
-    def step_row(self) -> StepRow:
-        """Return what the stitcher runs next: the last token, at its position, with its layers."""
-        tokens = self.token_ids
-        plans = (self.schedule.plan(len(tokens) - 1),)
-        return StepRow(self.number, (tokens[-1],), self.num_positions, plans)
 
     def accept(
         self, token: SampledToken, layers: int, *, step_start: float | None = None

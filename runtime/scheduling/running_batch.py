@@ -15,11 +15,12 @@ from ..requests.request import Request, make_request
 from ..requests.row import Row
 from ..schedule import ExitSchedule
 from ..stitching.protocol import SlotStitcher
-from ..tokens.logits import HostLogits, StepLogits
+from ..tokens.logits import HostLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
 from .admission import parse_admission
 from .config import RunningBatchConfig
+from .decoding import Decoding, OrdinaryDecoding
 from .loaded_bundle import LoadedBundle
 from .request_limits import RequestLimits
 from .running_request import RunningRequest
@@ -56,15 +57,21 @@ class RunningBatch:
     """
 
     def __init__(
-        self, loaded: LoadedBundle, slots: SlotStitcher, config: RunningBatchConfig
+        self,
+        loaded: LoadedBundle,
+        slots: SlotStitcher,
+        config: RunningBatchConfig,
+        decoding: Decoding | None = None,
     ) -> None:
         """Make an empty batch on ``slots``, which the holder of the engines closes.
 
-        Raises UsageError for an invalid admission rule.
+        ``decoding`` chooses the tokens that rows feed, by default one per pass. Raises UsageError
+        for an invalid admission rule.
         """
         self._loaded = loaded
         self._slots = slots
         self._config = config
+        self._decoding = decoding or OrdinaryDecoding()
         self._requests: dict[int, RunningRequest] = {}
         self._rows: list[Row] = []  # that run, in order of admission
         self._next_number = self._next_row = 0
@@ -290,40 +297,49 @@ class RunningBatch:
         row_logits = [logits[index] for index, request in enumerate(requests) for _ in request.rows]
         self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
         self._rows += rows
-        return self._accept(rows, HostLogits(row_logits), [row.first_depth for row in rows], None)
+        start, first, deltas = perf_counter(), HostLogits(row_logits), list[StreamDelta]()
+        for index, row in enumerate(rows):
+            try:
+                deltas.append(row.accept(first.sample(index, row.sampler), row.first_depth))
+            except Exception as error:
+                deltas.append(self._fail_row(row, error))
+        self._count_and_remove(rows, deltas, start)
+        return deltas
 
     def _decode(self) -> list[StreamDelta]:
         start, rows = perf_counter(), self._rows[:]
-        steps = [row.step_row() for row in rows]
+        fed = self._decoding.feed(rows)
         with self._loaded.engines.step():
-            logits = self._slots.step(steps)
-        self._counters.count_step([step.plan for step in steps], perf_counter() - start)
-        return self._accept(rows, logits, [len(step.plan) for step in steps], start)
-
-    def _accept(
-        self,
-        rows: Sequence[Row],
-        logits: StepLogits,
-        depths: Sequence[int],
-        step_start: float | None,
-    ) -> list[StreamDelta]:
-        """Sample a token for each row, and remove the rows that end."""
-        start = perf_counter()
-        deltas = []
-        for index, (row, depth) in enumerate(zip(rows, depths, strict=True)):
+            logits = self._slots.step(fed)
+        sampling, first, deltas = perf_counter(), 0, list[StreamDelta]()
+        self._counters.count_step([step.plan for step in fed], sampling - start)
+        for row, step in zip(rows, fed, strict=True):
+            before = len(deltas)
             try:
-                token = logits.sample(index, row.sampler)
-                deltas.append(row.accept(token, depth, step_start=step_start))
+                self._decoding.accept(row, step, logits, first, start, deltas)
             except Exception as error:
-                if self._config.failures == "raise":
-                    raise
-                _LOGGER.exception("a row of request %d failed", row.request_number)
-                deltas.append(row.fail(str(error)))
-        self._counters.generated_tokens += len(rows)
+                deltas.append(self._fail_row(row, error))
+            if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
+                self._slots.truncate(row.number, row.num_positions)
+            first += len(step.tokens)
+        self._count_and_remove(rows, deltas, sampling)
+        return deltas
+
+    def _fail_row(self, row: Row, error: Exception) -> StreamDelta:
+        """End a row whose own computation failed; raises ``error`` where failures are raised."""
+        if self._config.failures == "raise":
+            raise error
+        _LOGGER.error("a row of request %d failed", row.request_number, exc_info=error)
+        return row.fail(str(error))
+
+    def _count_and_remove(
+        self, rows: Sequence[Row], deltas: Sequence[StreamDelta], start: float
+    ) -> None:
+        """Count the tokens, drawn from time ``start`` on, and remove the rows that ended."""
+        self._counters.generated_tokens += len(deltas)
         if ended := [row for row in rows if row.finish_reason is not None]:
             self._remove(ended)
         self._counters.sampling_seconds += perf_counter() - start
-        return deltas
 
     def _remove(self, ended: Sequence[Row]) -> None:
         """Free the slots of rows that have ended, and count the requests that ended with them."""

@@ -1,0 +1,79 @@
+"""Decoding: which tokens rows feed in a pass, and which results they keep."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import perf_counter
+
+from ..requests.row import Row
+from ..stitching.protocol import StepRow
+from ..tokens.logits import StepLogits
+from ..tokens.outputs import StreamDelta
+
+
+class Decoding(ABC):
+    """Decides which tokens each row feeds in the next pass, and takes the logits of each.
+
+    Every row feeds its last token. Tokens behind it are guesses of what comes next: the logits of
+    each are those of ordinary decoding for as long as the guesses before it are right, so `accept`
+    keeps exactly what ordinary decoding writes. The running batch rolls back the keys and values of
+    tokens that are not kept.
+
+    Worked: a row ends in "a" and feeds "a b c"; the sampler draws "b" behind "a", then "d". Both
+    are kept, "c" is rolled back, and the next pass feeds "d".
+    """
+
+    @abstractmethod
+    def feed(self, rows: Sequence[Row]) -> list[StepRow]:
+        """Return what each of the rows feeds in the next pass, in their order; see `fed`."""
+
+    def accept(
+        self,
+        row: Row,
+        fed: StepRow,
+        logits: StepLogits,
+        first: int,
+        step_start: float,
+        deltas: list[StreamDelta],
+    ) -> None:
+        """Draw the row's next tokens until it ends or one differs from the guess that was fed.
+
+        ``logits`` holds those of the row's tokens from place ``first`` on. Adds a delta to
+        ``deltas`` for each token; raises what the sampler raises, and deltas of the tokens before
+        stay. The first token takes the step's time, later ones that of their drawing.
+        """
+        for index, plan in enumerate(fed.plans):
+            token = logits.sample(first + index, row.sampler)
+            deltas.append(row.accept(token, len(plan), step_start=step_start))
+            if row.finish_reason is not None or index + 1 == len(fed.tokens):
+                return
+            if token.token_id != fed.tokens[index + 1]:
+                return
+            step_start = perf_counter()
+
+
+class OrdinaryDecoding(Decoding):
+    """Feeds one token of each row per pass."""
+
+    def feed(self, rows: Sequence[Row]) -> list[StepRow]:
+        """Feed the last token of each row."""
+        return [fed(row) for row in rows]
+
+
+def fed(row: Row, guesses: Sequence[int] = ()) -> StepRow:
+    """Return the row's last token, and behind it as many ``guesses`` as it may still need.
+
+    Each token has the layers that its place in the text runs.
+    """
+    tokens = row.token_ids
+    index = len(tokens) - 1  # of the generated token that is fed
+    if not guesses:
+        plan = row.schedule.plan(index)
+        return StepRow(row.number, (tokens[-1],), row.num_positions, (plan,))
+    needed = (
+        row.request.max_tokens - len(tokens) - 1
+    )  # a pass yields one token more than it has guesses
+    kept = (tokens[-1], *guesses[: max(0, needed)])
+    plans = tuple(row.schedule.plan(index + offset) for offset in range(len(kept)))
+    return StepRow(row.number, kept, row.num_positions, plans)

@@ -1,0 +1,172 @@
+"""Guesses of the tokens to come change no text: they are checked by the rows' own samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from random_requests import run_all
+from text_bundles import STRUCTURE, copy_with_tokenizer
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.kernels.library import find_library
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
+from skipdec.runtime.requests.row import Row
+from skipdec.runtime.scheduling.config import RunningBatchConfig
+from skipdec.runtime.scheduling.decoding import Decoding, fed
+from skipdec.runtime.scheduling.running_batch import RunningBatch
+from skipdec.runtime.stitching.protocol import StepRow
+from skipdec.runtime.tokens.outputs import RequestOutput
+from skipdec.runtime.tokens.sampler import Sampler
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=12", "constant:max=3")
+PROMPTS = ("The quick", "a", "Once upon a time", "skip", "decode", "42")
+Known = dict[int, Sequence[int]]  # by row
+
+
+class KnownGuesses(Decoding):
+    """Guesses what is known to come; every fifth guess is wrong, every fourth pass has none."""
+
+    def __init__(self, known: Known, width: int) -> None:
+        self._known = known
+        self._width = width
+        self._passes = self._guessed = 0
+
+    def feed(self, rows: Sequence[Row]) -> list[StepRow]:
+        return [fed(row, self._guesses(row)) for row in rows]
+
+    def _guesses(self, row: Row) -> list[int]:
+        self._passes += 1
+        guesses = [*self._known[row.number][len(row.token_ids) :], 5, 5, 5, 5, 5, 5, 5, 5]
+        for index in range(self._width - 1):
+            self._guessed += 1
+            guesses[index] += self._guessed % 5 == 0
+        return guesses[: self._width - 1] if self._passes % 4 else []
+
+
+@pytest.fixture(scope="module")
+def generator(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Generator]:
+    folder = tmp_path_factory.mktemp("decoding")
+    source = copy_with_tokenizer(checkpoint(STRUCTURE), folder / "checkpoint")
+    config = ExportConfig(
+        model=str(source),
+        output=folder / "bundle",
+        quantize="int8",
+        kernels="skipdec",
+        verify=False,
+    )
+    export(config)
+    with Generator.open(folder / "bundle", threads=1, max_batch_size=4) as generator:
+        yield generator
+
+
+def decode(
+    generator: Generator, requests: Sequence[SamplingParams], decoding: Decoding | None = None
+) -> tuple[list[RequestOutput], int]:
+    """Return the outputs of the requests, and how many steps they took."""
+    with generator.running_batch() as ordinary:
+        engine = RunningBatch(ordinary._loaded, ordinary._slots, RunningBatchConfig(), decoding)
+        numbers = [
+            engine.add(PROMPTS[index % 6], one, schedule=SCHEDULES[index % 3])
+            for index, one in enumerate(requests)
+        ]
+        run_all(engine)
+        assert engine.stats().reserved_bytes == 0
+        return [engine.take(number) for number in numbers], engine.stats().steps
+
+
+def known_of(outputs: Sequence[RequestOutput]) -> Known:
+    return dict(enumerate(one.token_ids for output in outputs for one in output.outputs))
+
+
+def shown(outputs: Sequence[RequestOutput]) -> list[tuple[object, ...]]:
+    return [
+        (
+            one.text,
+            one.token_ids,
+            one.logprobs,
+            one.layers_per_token,
+            one.finish_reason,
+            one.stop_reason,
+        )
+        for output in outputs
+        for one in output.outputs
+    ]
+
+
+def params(**options: object) -> SamplingParams:
+    """Return greedy parameters, changed by ``options``."""
+    greedy = {"temperature": 0, "max_tokens": 21, "ignore_eos": True, "logprobs": 2}
+    return SamplingParams.model_validate(greedy | options)
+
+
+GREEDY = params()
+REQUESTS = (
+    GREEDY,
+    params(temperature=0.9, seed=3, n=2),
+    params(max_tokens=2),
+    params(max_tokens=1),
+    params(temperature=1.2, seed=8, presence_penalty=0.5, repetition_penalty=1.2),
+    params(temperature=0.8, seed=9, ignore_eos=False, max_tokens=30),
+)
+
+
+@pytest.mark.parametrize("width", [2, 3, 8])
+def test_guesses_change_no_text_and_save_steps(generator: Generator, width: int) -> None:
+    ordinary, steps = decode(generator, REQUESTS)
+    found, fewer = decode(generator, REQUESTS, KnownGuesses(known_of(ordinary), width))
+    assert shown(found) == shown(ordinary)
+    assert fewer < steps
+
+
+@pytest.mark.parametrize("min_tokens", [0, 12])
+def test_a_text_ends_within_a_pass_where_it_would_alone(
+    generator: Generator, min_tokens: int
+) -> None:
+    """Stop strings and stop tokens; what would come behind them is guessed, too."""
+    whole, _ = decode(generator, [GREEDY] * 4)
+    texts = [output.outputs[0] for output in whole]
+    requests = [
+        params(min_tokens=min_tokens, stop=[texts[0].text[8:11]]),
+        params(min_tokens=min_tokens, stop_token_ids=[texts[1].token_ids[9]]),
+        params(min_tokens=min_tokens, stop=[texts[2].text[5:7], "\x00"]),
+        GREEDY,
+    ]
+    expected, _ = decode(generator, requests)
+    found, _ = decode(generator, requests, KnownGuesses(known_of(whole), 8))
+    assert shown(found) == shown(expected)
+
+
+def test_a_row_that_fails_keeps_the_tokens_before(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary, _ = decode(generator, [GREEDY] * 2)
+    sample, drawn = Sampler.sample, dict[int, int]()
+
+    def fail_at_the_seventh(self: Sampler, logits: object) -> object:
+        drawn[id(self)] = drawn.get(id(self), 0) + 1
+        if drawn[id(self)] == 7 and next(iter(drawn)) == id(self):
+            raise ValueError("NaN")
+        return sample(self, logits)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Sampler, "sample", fail_at_the_seventh)
+    found, _ = decode(generator, [GREEDY] * 2, KnownGuesses(known_of(ordinary), 3))
+    failed, other = (output.outputs[0] for output in found)
+    assert failed.finish_reason == "error"
+    assert failed.token_ids == ordinary[0].outputs[0].token_ids[:6]
+    assert shown(found[1:]) == shown(ordinary[1:])
+    assert other.finish_reason == "length"
+
+
+def test_step_times_add_up_to_the_time_of_decoding(generator: Generator) -> None:
+    ordinary, _ = decode(generator, [GREEDY])
+    found, _ = decode(generator, [GREEDY], KnownGuesses(known_of(ordinary), 8))
+    timings = found[0].outputs[0].timings
+    assert len(timings.step_seconds) == GREEDY.max_tokens - 1
+    assert sum(timings.step_seconds) <= timings.decode_seconds
