@@ -302,7 +302,10 @@ class RunningBatch:
             try:
                 deltas.append(row.accept(first.sample(index, row.sampler), row.first_depth))
             except Exception as error:
-                deltas.append(self._fail_row(row, error))
+                if self._config.failures == "raise":
+                    raise
+                _LOGGER.exception("a row of request %d failed", row.request_number)
+                deltas.append(row.fail(str(error)))
         self._count_and_remove(rows, deltas, start)
         return deltas
 
@@ -318,19 +321,15 @@ class RunningBatch:
             try:
                 self._decoding.accept(row, step, logits, first, start, deltas)
             except Exception as error:
-                deltas.append(self._fail_row(row, error))
+                if self._config.failures == "raise":
+                    raise
+                _LOGGER.exception("a row of request %d failed", row.request_number)
+                deltas.append(row.fail(str(error)))
             if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
                 self._slots.truncate(row.number, row.num_positions)
             first += len(step.tokens)
         self._count_and_remove(rows, deltas, sampling)
         return deltas
-
-    def _fail_row(self, row: Row, error: Exception) -> StreamDelta:
-        """End a row whose own computation failed; raises ``error`` where failures are raised."""
-        if self._config.failures == "raise":
-            raise error
-        _LOGGER.error("a row of request %d failed", row.request_number, exc_info=error)
-        return row.fail(str(error))
 
     def _count_and_remove(
         self, rows: Sequence[Row], deltas: Sequence[StreamDelta], start: float
