@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -44,6 +45,20 @@ def traced_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("skipdec.exporter.graphs.trace.trace_engine", canonical_graph)
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_log_handlers() -> Iterator[None]:
+    """Remove the handlers that a test adds to the root logger, e.g. by calling `skipdec serve`.
+
+    They write to the test's captured stderr, which is closed when it ends.
+    """
+    root = logging.getLogger()
+    before = root.handlers[:]
+    yield
+    for handler in root.handlers[:]:
+        if handler not in before:
+            root.removeHandler(handler)
 
 
 @pytest.fixture

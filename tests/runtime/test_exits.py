@@ -61,6 +61,8 @@ child = os.fork()
 if child:
     assert os.waitpid(child, 0) == (child, 0)
 else:
+    import signal
+    signal.alarm(60)
     from skipdec.engines.host.exits import NATIVE_WORK
     NATIVE_WORK.end()  # waits for no thread of the parent
     os._exit(0)

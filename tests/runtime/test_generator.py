@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -212,6 +213,7 @@ def test_a_forked_child_gets_an_error_and_disturbs_nothing(generator: Generator)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a child that hangs is killed, which fails the test
         try:
             generator.generate([PROMPTS[0]], GREEDY)
         except SkipDecError as error:

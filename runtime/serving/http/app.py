@@ -156,7 +156,12 @@ async def _answer(request: Request, error: Exception) -> Response:
             headers = error.headers or {}
             answer = ApiError(error.status_code, str(error.detail), headers=headers)
         case _:
-            answer = ApiError(500, "internal error", "server_error", code="internal_error")
+            # Starlette raises the error again, upon which uvicorn closes the connection. Without
+            # the header a client would send its next request on it and be reset.
+            headers = {"Connection": "close"}
+            answer = ApiError(
+                500, "internal error", "server_error", code="internal_error", headers=headers
+            )
     RequestRecord.of(request.scope).error = answer.code or answer.kind
     return answer.response()
 

@@ -39,7 +39,8 @@ async def opened(bundle: Path, max_waiting: int = 256) -> AsyncIterator[AsyncEng
     async with AsyncEngine.open(
         bundle, threads=1, max_batch_size=2, max_waiting=max_waiting
     ) as engine:
-        yield engine
+        async with asyncio.timeout(120):
+            yield engine
 
 
 def alone(bundle: Path, prompt: list[int], params: SamplingParams = SHORT) -> tuple[int, ...]:

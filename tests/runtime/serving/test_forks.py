@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -44,6 +45,7 @@ def told_in_a_fork(engine: EngineService) -> list[str]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a child that hangs is killed, which fails the test
         try:
             for use in uses(engine):
                 try:

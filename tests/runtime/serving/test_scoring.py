@@ -42,7 +42,8 @@ def with_engine(bundle: Path, main: Callable[[AsyncEngine], object], **options: 
     async def run() -> None:
         settings = {"threads": 1, "max_batch_size": 2} | options
         async with AsyncEngine.open(bundle, **settings) as engine:  # type: ignore[arg-type]
-            await main(engine)  # type: ignore[misc]
+            async with asyncio.timeout(120):
+                await main(engine)  # type: ignore[misc]
 
     asyncio.run(run())
 

@@ -81,6 +81,11 @@ class Running:
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        until = monotonic() + 60
+        while not is_so():
+            assert monotonic() < until
+
     def wait_until(self, is_so: Callable[[dict[str, float]], bool]) -> None:
         until = monotonic() + 60
         while not is_so(figures := self.figures()):
@@ -117,8 +122,10 @@ def serving(
     thread.start()
     running = Running(server)
     try:
+        until = monotonic() + 120
         while wait and running.http.get("/health/ready").status_code != 200:
             assert thread.is_alive()
+            assert monotonic() < until
         yield running
     finally:
         server.stop()

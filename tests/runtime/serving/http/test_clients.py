@@ -80,5 +80,5 @@ def test_a_second_client_does_not_wait_for_all_of_the_first(bundle: Path, tmp_pa
             sent.append(pool.submit(send, "other"))
             running.wait_until(lambda figures: figures[WAITING] + figures[RUNNING] == 8)
         for one in sent:
-            one.result()
+            one.result(60)
     assert ended.index("other") <= 2 * ROWS  # those that ran, and as many with it

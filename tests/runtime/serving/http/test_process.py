@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from time import monotonic
 
 import httpx2
@@ -32,6 +32,9 @@ class Process:
         self.process = subprocess.Popen(
             [*command, *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )
+        self._limit = Timer(300, self.process.kill)  # ends reads of a server that hangs
+        self._limit.daemon = True
+        self._limit.start()
         self.address = str(self.line("listening")["address"])
 
     def line(self, begin: str) -> dict[str, object]:
@@ -42,6 +45,11 @@ class Process:
             if str(document["message"]).startswith(begin):
                 return document
         raise AssertionError(f"no line {begin!r}, exit code {self.process.wait()}")
+
+    def end(self) -> None:
+        self._limit.cancel()
+        self.process.kill()
+        self.process.communicate()
 
     def workers(self) -> list[int]:
         """Return the process ids of its running children that execute a program of their own.
@@ -85,8 +93,7 @@ def started(bundle: Path, *options: str) -> Iterator[Process]:
     try:
         yield served
     finally:
-        served.process.kill()
-        served.process.communicate()
+        served.end()
 
 
 @pytest.mark.slow
@@ -96,11 +103,11 @@ def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
         asked = [pool.submit(served.complete, prompt=["a"] * 30) for _ in range(4)]
         served.line("POST")  # one has ended, others run
         served.process.send_signal(signal.SIGTERM)
-        answers = [one.result() for one in asked]
+        answers = [one.result(60) for one in asked]
         reader = Thread(target=served.line, args=("stopped",))
         reader.start()
         assert served.process.wait(60) == 0
-        reader.join()
+        reader.join(60)
     assert [answer.status_code for answer in answers] == [200] * 4
     reasons = {choice["finish_reason"] for answer in answers for choice in answer.json()["choices"]}
     assert reasons == {"length"}
@@ -118,7 +125,7 @@ def test_a_second_sigterm_ends_it_at_once(bundle: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == -signal.SIGTERM
         wait_for_end(workers)
-        assert any(isinstance(one.exception(), httpx2.TransportError) for one in asked)
+        assert any(isinstance(one.exception(60), httpx2.TransportError) for one in asked)
 
 
 @pytest.mark.slow
@@ -135,7 +142,7 @@ def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Pa
         while waiting not in httpx2.get(f"{served.address}/metrics").text:
             assert monotonic() < until
         served.process.send_signal(signal.SIGTERM)
-        whole, stream, score = (answer.result() for answer in answers)
+        whole, stream, score = (answer.result(60) for answer in answers)
         _, told = served.process.communicate(timeout=60)
         assert served.process.returncode == 0
         wait_for_end([worker])
@@ -171,7 +178,7 @@ def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
         served.line("POST")  # of the first that has ended
         served.process.kill()
         wait_for_end(workers)
-        assert any(isinstance(one.exception(), httpx2.TransportError) for one in asked)
+        assert any(isinstance(one.exception(60), httpx2.TransportError) for one in asked)
 
 
 @pytest.mark.slow

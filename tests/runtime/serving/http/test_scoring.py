@@ -91,8 +91,8 @@ def test_texts_run_on_between_prompts_that_are_scored(server: Running) -> None:
     with ThreadPoolExecutor() as pool:
         text = pool.submit(server.complete, **asked)
         scored = pool.submit(server.complete, **harness_request(CONTEXTS * 4))
-        assert text.result().json()["choices"][0]["text"] == alone
-        assert len(scored.result().json()["choices"]) == 12
+        assert text.result(60).json()["choices"][0]["text"] == alone
+        assert len(scored.result(60).json()["choices"]) == 12
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,8 @@ def test_a_full_queue_is_answered_429_and_openais_client_tries_again(tiny: Serve
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["code"] == "queue_full"
-            assert [answer.result().status_code for answer in taken] == [200] * 2
-            assert retried.result().choices
+            assert [answer.result(60).status_code for answer in taken] == [200] * 2
+            assert retried.result(60).choices
 
 
 def test_figures_count_what_was_asked(server: Running) -> None:
@@ -216,15 +216,13 @@ def test_a_server_that_loads_says_so_and_serves_what_it_has(tiny: ServedBundle) 
 
     second = ServedBundle("second", tiny.path.with_name("second"))
     with serving(tiny, second, open_engine=in_thread(slowly), wait=False) as running:
-        while running.complete(prompt="a", max_tokens=1).status_code == 503:
-            pass
+        running.wait_for(lambda: running.complete(prompt="a", max_tokens=1).status_code != 503)
         ready = running.http.get("/health/ready")
         assert (ready.status_code, ready.json()["error"]["message"]) == (503, "is loading second")
         assert running.complete(model="second", prompt="a").status_code == 503
         assert running.complete(model=None, prompt="a").status_code == 404
         may_go_on.set()
-        while running.http.get("/health/ready").status_code != 200:
-            pass
+        running.wait_for(lambda: running.http.get("/health/ready").status_code == 200)
         assert running.complete(model="second", prompt="a", max_tokens=1).status_code == 200
 
 
@@ -241,11 +239,11 @@ def test_when_a_server_stops_a_text_that_runs(
             running.wait_until(lambda figures: figures[RUNNING] == 1)
             running.server.stop()
             if not shutdown_timeout:
-                asked.result()  # though its step hangs
+                asked.result(60)  # though its step hangs
             else:
                 running.wait_until(lambda _: running.http.get("/health/ready").status_code == 503)
                 assert running.complete(**LONG).status_code == 503
-        answer = asked.result()
+        answer = asked.result(60)
     events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
     last = json.loads(events[-2 if stream else 0])
     if told == "length":

@@ -117,13 +117,13 @@ def test_a_death_is_an_error_for_what_ran_and_a_wait_for_the_rest(bundle: Path) 
         running.wait_until(lambda figures: figures[RUNNING] == 0)
         assert "loading again" in running.http.get("/health/ready").text
         assert running.http.get("/health/live").status_code == 200
-        answers = [one.result() for one in ran]
+        answers = [one.result(60) for one in ran]
         assert answers[0].status_code == 500
         last = events(answers[1])[-1]["error"]
         for error in (answers[0].json()["error"], last):
             assert error["code"] == "engine_failed"
             assert "died while the text ran" in error["message"]
-        assert waited.result().json()["choices"][0]["text"] == alone
+        assert waited.result(60).json()["choices"][0]["text"] == alone
         assert running.http.get("/health/ready").status_code == 200
 
 
@@ -142,12 +142,12 @@ def test_a_step_that_hangs_turns_the_server_red(bundle: Path) -> None:
         assert running.http.get("/health/live").status_code == 200
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(running.complete, **LONG | {"prompt": [STUCK]})
-            while running.http.get("/health/live").status_code == 200:
-                assert not asked.done()
+            running.wait_for(lambda: running.http.get("/health/live").status_code != 200)
+            assert not asked.done()
             answer = running.http.get("/health/live")
             assert (answer.status_code, answer.json()["error"]["code"]) == (500, "not_live")
             running.server.stop()
-            assert asked.result().json()["error"]["code"] == "unavailable"
+            assert asked.result(60).json()["error"]["code"] == "unavailable"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -181,8 +181,7 @@ def test_a_worker_that_dies_too_often_ends_the_server_with_an_error(bundle: Path
     thread = Thread(target=run)
     thread.start()
     running = Running(server)
-    while running.http.get("/health/ready").status_code != 200:
-        pass
+    running.wait_for(lambda: running.http.get("/health/ready").status_code == 200)
     assert running.complete(**LONG | {"prompt": [DIE]}).status_code == 500
     thread.join(60)
     assert [error.exit_code for error in found if isinstance(error, SkipDecError)] == [1]

@@ -100,9 +100,9 @@ def test_a_model_comes_and_goes_under_load_and_no_request_hangs(
         for _ in range(3):
             assert server.post("/v2/repository/models/coming/load")[0] == 200
             answers += [pool.submit(ask, server, name) for name in ("coming", "steady") * 12]
-            answers[-24].result()
+            answers[-24].result(60)
             assert server.post("/v2/repository/models/coming/unload")[0] == 200
-        found = [one.result() for one in answers]
+        found = [one.result(60) for one in answers]
     assert {one["text_output"] for one in found[1::2]} == {text}
     assert {one["text_output"] for one in found[::2] if "error" not in one} == {text}
     assert all("coming" in one["error"] for one in found[::2] if "error" in one)
