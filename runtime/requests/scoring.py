@@ -109,16 +109,18 @@ def make_score_request(
     top_logprobs: int | None = None,
     followed_by: SamplingParams | None = None,
     client: str = "",
+    subject: str = "prompt",
 ) -> ScoreRequest:
     """Tokenize and check one text; without a continuation, score the prompt's own tokens.
 
-    ``followed_by`` samples one token after the continuation. Raises UsageError.
+    ``subject`` names the prompt in errors. ``followed_by``: how one token behind all of these is
+    sampled. Raises UsageError.
     """
     if top_logprobs is not None and not 0 <= top_logprobs <= model.vocab_size:
         allowed = f"0 to {model.vocab_size}"
         raise UsageError("top_logprobs", f"is {top_logprobs}; allowed: {allowed}, or None")
     if continuation is None:
-        problems, token_ids = checked_token_ids(prompt, "prompt", model, tokenizer)
+        problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
         if problems:
             raise UsageError("score", *problems)
         made = ScoreRequest(0, token_ids[:1], token_ids[1:], is_prompt=True)
@@ -133,5 +135,5 @@ def make_score_request(
                 "1; for more tokens, send a request",
             )
         token_ids = (*made.prompt_token_ids, *made.token_ids)
-        following = make_request(0, token_ids, followed_by, model, tokenizer, "prompt")
+        following = make_request(0, token_ids, followed_by, model, tokenizer, subject)
     return replace(made, top_logprobs=top_logprobs, followed_by=following, client=client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def read_schedule(path: Path, *, num_layers: int) -> ExitSchedule:
     return ExitSchedule.from_document(read_document(path, num_layers=num_layers))
 
 
+@lru_cache(maxsize=256)
 def format_schedule(schedule: ExitSchedule) -> str:
     """Return the text form that ``parse_schedule`` reads back.
 

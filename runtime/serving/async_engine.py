@@ -10,27 +10,23 @@ from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Self, cast
-from uuid import uuid4
 
 from ...engines.bundle import Verify, WeightsPlace
 from ...engines.errors import ClosedError
 from ..generator import Generator
 from ..kv.prefix_sharing import PrefixSharing
-from ..requests.prompts import Prompt
+from ..requests.request import Request
+from ..requests.scoring import ScoreRequest
 from ..schedule import ExitSchedule
 from ..scheduling.admission import parse_admission
 from ..scheduling.stats import EngineStats
-from ..tokens.outputs import ScoreOutput
-from ..tokens.sampling import SamplingParams
 from .config import ServiceConfig
-from .engine_loop import Cancellation, EngineLoop, EngineRequest
+from .engine_loop import Cancellation, EngineLoop
+from .open_request import OpenRequest
 from .open_requests import OpenRequests
 from .outline import BundleOutline
-from .scoring import EngineScore
 from .service import EngineService, seconds_until_room
-from .stream import RequestStream
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -140,60 +136,24 @@ class AsyncEngine(EngineService):
         """See EngineService."""
         return self._loop.seconds_in_step
 
-    def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
-    ) -> RequestStream:
-        """See EngineService; raises what `RunningBatch.add` does."""
+    def enter(self, opened: OpenRequest) -> None:
+        """See EngineService."""
         self._requests.require_home()
-        made, resolved = self._engine.prepare(prompt, params, schedule, client)
-        name = request_id or uuid4().hex
-        ends = None if deadline is None else monotonic() + deadline
-        return self._requests.open(
-            EngineRequest(name, made, resolved, ends),
-            cancel=lambda reason: self._loop.send(Cancellation(name, reason)),
+        match opened.asked.request:
+            case Request() as request:
+                self._engine.limits.require_possible(request, opened.asked.schedule)
+            case ScoreRequest() as text:
+                self._engine.scoring.check(text)
+        self._requests.open(
+            opened,
+            cancel=lambda name, reason: self._loop.send(Cancellation(name, reason)),
             send=lambda opened: self._loop.send(opened.asked),
             retry_after=lambda: seconds_until_room(self._engine.stats()),
         )
 
-    async def score(
-        self,
-        prompt: Prompt,
-        continuation: Prompt | None = None,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        top_logprobs: int | None = None,
-        followed_by: SamplingParams | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
-    ) -> ScoreOutput:
+    def require_home(self) -> None:
         """See EngineService."""
         self._requests.require_home()
-        made, resolved = self._outline.prepare_score(
-            prompt,
-            continuation,
-            schedule,
-            top_logprobs=top_logprobs,
-            followed_by=followed_by,
-            client=client,
-        )
-        self._engine.scoring.check(made)
-        name = request_id or uuid4().hex
-        ends = None if deadline is None else monotonic() + deadline
-        future = self._requests.open_score(
-            EngineScore(name, made, resolved, ends),
-            cancel=lambda reason: self._loop.send(Cancellation(name, reason)),
-            send=lambda opened: self._loop.send(opened.asked),
-            retry_after=lambda: seconds_until_room(self._engine.stats()),
-        )
-        return await future.output()
 
     async def abort(self, request_id: str) -> None:
         """See EngineService."""

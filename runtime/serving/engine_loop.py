@@ -9,20 +9,10 @@ from time import monotonic
 from typing import Protocol
 
 from ..requests.request import Request
-from ..schedule import ExitSchedule
 from ..scheduling.running_batch import RunningBatch
 from ..tokens.outputs import RequestOutput, StreamDelta
-from .scoring import EngineScore, ScoreQueue, ScoreResult
-
-
-@dataclass(frozen=True)
-class EngineRequest:
-    """A request that was checked, under the name that it has outside of the engine."""
-
-    request_id: str
-    request: Request
-    schedule: ExitSchedule
-    deadline: float | None = None  # of time.monotonic, which the processes of a machine share
+from .open_request import ServedRequest
+from .scoring import ScoreQueue, ScoreResult
 
 
 @dataclass(frozen=True)
@@ -33,7 +23,7 @@ class Cancellation:
     reason: str
 
 
-Message = EngineRequest | EngineScore | Cancellation
+Message = ServedRequest | Cancellation
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ class EngineLoop:
         self._sink = sink
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
         self._numbers: dict[str, int] = {}  # in the engine, of those that have not ended
-        self._requests: dict[int, EngineRequest] = {}  # the same, by number
+        self._requests: dict[int, ServedRequest] = {}  # the same, by number
         self._scores = ScoreQueue(engine)
         self._step_start: float | None = None
         engine.on_admission = self._tell_begin
@@ -107,11 +97,11 @@ class EngineLoop:
             match message:
                 case None:
                     return False
-                case EngineRequest():
-                    number = self._engine.add_request(message.request, message.schedule)
+                case ServedRequest(request=Request() as request):
+                    number = self._engine.add_request(request, message.schedule)
                     self._numbers[message.request_id] = number
                     self._requests[number] = message
-                case EngineScore():
+                case ServedRequest():
                     self._scores.add(message)
                 case Cancellation():
                     self._end_early(message)

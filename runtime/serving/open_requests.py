@@ -9,55 +9,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import time_ns
 
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ...engines.host.process import HomeProcess
-from ..tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
-from .deadline import DeadlineTimer
-from .engine_loop import EngineRequest, StepResult
-from .scoring import EngineScore, ScoreFuture
+from ..tokens.outputs import StreamDelta
+from .engine_loop import StepResult
+from .open_request import OpenRequest
 from .stream import RequestStream
-
-
-@dataclass(eq=False)
-class OpenRequest:
-    """A request, or a text to score, that has not ended, and where its client waits."""
-
-    asked: EngineRequest | EngineScore
-    stream: RequestStream | ScoreFuture
-    tokens: int = 0  # that it has got
-    has_begun: bool = False  # it no longer waits
-    sends: int = 0  # to engines in other processes
-    cancelled: str | None = None  # why it is to end
-    is_answered: bool = False  # its client waits no more, though an engine may still have it
-    timer: DeadlineTimer | None = None
-
-    def finish(
-        self, output: RequestOutput | ScoreOutput | None, error: Exception | None = None
-    ) -> None:
-        """Hand over the result, or what went wrong; in the client's thread."""
-        self._stop_timer()
-        self.stream.finish(output, error)  # type: ignore[arg-type]  # as what was asked for
-
-    def give_up(self, reason: str) -> None:
-        """End it with what has come so far; in the client's thread."""
-        self._stop_timer()
-        self.stream.give_up(reason)
-
-    def _stop_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.stop()
-
-    @property
-    def outstanding_tokens(self) -> int:
-        """Tokens that it still needs at most, its prompt's while that waits."""
-        match self.asked:
-            case EngineScore(request=scored):
-                return 0 if self.has_begun else len(scored.fed)
-            case EngineRequest(request=request):
-                prompt = 0 if self.has_begun else len(request.prompt_token_ids)
-                return prompt + request.params.n * request.max_tokens - self.tokens
 
 
 class OpenRequests:
@@ -115,43 +73,19 @@ class OpenRequests:
 
     def open(
         self,
-        asked: EngineRequest,
-        *,
-        cancel: Callable[[str], None],
-        send: Callable[[OpenRequest], None],
-        retry_after: Callable[[], float],
-    ) -> RequestStream:
-        """Let a request in and hand it to ``send``, in order of arrival; its client's stream.
-
-        ``cancel`` tells the engine to end it, with a reason: when its stream is left, and at its
-        deadline. Raises UsageError for a request_id that is in use, OverloadedError if too many
-        wait, ClosedError if none is taken any more.
-        """
-        stream = RequestStream(asked, partial(cancel, "cancelled"))
-        self._let_in(OpenRequest(asked, stream), cancel, send, retry_after)
-        return stream
-
-    def open_score(
-        self,
-        asked: EngineScore,
-        *,
-        cancel: Callable[[str], None],
-        send: Callable[[OpenRequest], None],
-        retry_after: Callable[[], float],
-    ) -> ScoreFuture:
-        """`open` of a text to score."""
-        future = ScoreFuture(asked.request_id, partial(cancel, "cancelled"))
-        self._let_in(OpenRequest(asked, future), cancel, send, retry_after)
-        return future
-
-    def _let_in(
-        self,
         opened: OpenRequest,
-        cancel: Callable[[str], None],
+        *,
+        cancel: Callable[[str, str], None],
         send: Callable[[OpenRequest], None],
         retry_after: Callable[[], float],
     ) -> None:
-        request_id, deadline = opened.asked.request_id, opened.asked.deadline
+        """Admit a request and hand it to ``send``, in order of arrival.
+
+        ``cancel`` asks the engine to end a request, with a reason, when its client leaves it and at
+        its deadline. Raises UsageError for a request_id that is in use, OverloadedError if too many
+        requests wait, and ClosedError if none is taken any more.
+        """
+        request_id = opened.request_id
         with self._lock:
             if self._refusal is not None:
                 raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
@@ -170,13 +104,10 @@ class OpenRequests:
             self._num_waiting += 1
             self._num_unanswered += 1
             send(opened)
-        if deadline is not None:
-            opened.timer = DeadlineTimer(
-                opened.stream.loop,
-                deadline,
-                tell=partial(cancel, "deadline"),
-                give_up=lambda: self.give_up(request_id, "deadline", has_left=False),
-            )
+        opened.enter(
+            partial(cancel, request_id),
+            give_up=lambda: self.give_up(request_id, "deadline", has_left=False),
+        )
 
     def refuse(self, reason: str) -> None:
         """Let nothing in from now on."""
@@ -213,9 +144,7 @@ class OpenRequests:
         with self._lock:
             for opened in filter(None, map(self._by_id.get, request_ids)):
                 self._num_waiting -= not opened.has_begun
-                opened.has_begun = True
-                if isinstance(opened.stream, RequestStream):
-                    opened.stream.times.admission = time_ns()
+                opened.begin()
 
     def step(self, result: StepResult) -> None:
         """Hand a step's deltas, and the results of what it ended, to their event loops.
@@ -225,25 +154,25 @@ class OpenRequests:
         posts: dict[asyncio.AbstractEventLoop, _Post] = {}
         for request_id, delta in result.deltas:
             opened = self._by_id.get(request_id)
-            if opened is not None and isinstance(stream := opened.stream, RequestStream):
+            if isinstance(opened, RequestStream):
                 opened.tokens += len(delta.token_ids)
-                posts.setdefault(stream.loop, _Post()).deltas.append((stream, delta))
+                posts.setdefault(opened.loop, _Post()).deltas.append((opened, delta))
         for output in result.ended:
             if (opened := self._answer(output.request_id)) is not None:
                 finish = partial(opened.finish, output)
-                posts.setdefault(opened.stream.loop, _Post()).ends.append(finish)
+                posts.setdefault(opened.loop, _Post()).ends.append(finish)
         for score in result.scored:
             if (opened := self._answer(score.request_id)) is not None:
                 finish = partial(opened.finish, score.output, score.error)
-                posts.setdefault(opened.stream.loop, _Post()).ends.append(finish)
+                posts.setdefault(opened.loop, _Post()).ends.append(finish)
         for loop, post in posts.items():
             _call_soon(loop, post.deliver)
 
     def end(self, opened: Collection[OpenRequest], error: Exception) -> None:
         """End these with an error."""
         for one in opened:
-            if self._answer(one.asked.request_id) is not None:
-                _call_soon(one.stream.loop, partial(one.finish, None, error))
+            if self._answer(one.request_id) is not None:
+                _call_soon(one.loop, partial(one.finish, None, error))
 
     def give_up(self, request_id: str, reason: str, *, has_left: bool) -> None:
         """End a request with what has come of it, ``reason`` its stop_reason.
@@ -252,7 +181,7 @@ class OpenRequests:
         """
         opened = self._answer(request_id, has_left=has_left)
         if opened is not None:
-            _call_soon(opened.stream.loop, partial(opened.give_up, reason))
+            _call_soon(opened.loop, partial(opened.give_up, reason))
 
     def _answer(self, request_id: str, *, has_left: bool = True) -> OpenRequest | None:
         """Return a request whose client still waits, for its end; forget one that has left."""

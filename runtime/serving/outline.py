@@ -79,10 +79,14 @@ class BundleOutline:
         params: SamplingParams | None,
         schedule: str | ExitSchedule | None,
         client: str = "",
+        subject: str = "prompt",
     ) -> tuple[Request, ExitSchedule]:
-        """Make and check a request. Raises UsageError and ScheduleError."""
+        """Make and check a request. Raises UsageError, which names ``subject``, and ScheduleError.
+
+        ``subject``: the prompt, where a client sent several.
+        """
         request = make_request(
-            0, prompt, params or SamplingParams(), self.model, self.tokenizer, "prompt", client
+            0, prompt, params or SamplingParams(), self.model, self.tokenizer, subject, client
         )
         return request, self.schedules.resolve(schedule, request.max_tokens)
 
@@ -95,8 +99,9 @@ class BundleOutline:
         top_logprobs: int | None = None,
         followed_by: SamplingParams | None = None,
         client: str = "",
+        subject: str = "prompt",
     ) -> tuple[ScoreRequest, ExitSchedule]:
-        """Make and check a text to score. Raises UsageError and ScheduleError."""
+        """Make and check a text to score; raises as `prepare`."""
         request = make_score_request(
             prompt,
             continuation,
@@ -105,6 +110,7 @@ class BundleOutline:
             top_logprobs=top_logprobs,
             followed_by=followed_by,
             client=client,
+            subject=subject,
         )
         max_tokens = 1 if continuation is None else len(request.token_ids)
         return request, self.schedules.resolve(schedule, max_tokens)

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from ...engines.errors import ClosedError, SkipDecError
 from ..requests.scoring import ScoreRequest
-from ..schedule import ExitSchedule
 from ..scheduling.client_queues import ClientQueues
 from ..scheduling.running_batch import RunningBatch
-from ..tokens.outputs import ScoreOutput
-
-
-@dataclass(frozen=True)
-class EngineScore:
-    """A text that was checked, under the name that it has outside of the engine."""
-
-    request_id: str
-    request: ScoreRequest
-    schedule: ExitSchedule
-    deadline: float | None = None  # of time.monotonic, which the processes of a machine share
+from ..tokens.outputs import RequestOutput, ScoreOutput
+from .open_request import OpenRequest, ServedRequest
 
 
 @dataclass(frozen=True)
@@ -33,34 +23,40 @@ class ScoreResult:
     error: Exception | None = None
 
 
-class ScoreFuture:
-    """The result of one text, for its client's event loop, in which it is made."""
+class ScoreFuture(OpenRequest):
+    """The scores of one text, awaited in the event loop in which this was made."""
 
-    def __init__(self, request_id: str, cancel: Callable[[], None]) -> None:
-        self.request_id = request_id
-        self.loop = asyncio.get_running_loop()
-        self._cancel = cancel
+    def __init__(self, asked: ServedRequest) -> None:
+        super().__init__(asked)
         self._result: asyncio.Future[ScoreOutput] = self.loop.create_future()
 
+    @property
+    def outstanding_tokens(self) -> int:
+        """The text's tokens while it waits."""
+        return 0 if self.has_begun else len(cast(ScoreRequest, self.asked.request).fed)
+
     async def output(self) -> ScoreOutput:
-        """Wait for it; being cancelled meanwhile cancels the text. Raises what went wrong."""
+        """Wait for the scores. Cancelling the wait cancels the request."""
         try:
             return await self._result
         except asyncio.CancelledError:
-            self._cancel()
+            self.cancel_engine("cancelled")
             raise
 
-    def finish(self, output: ScoreOutput | None, error: Exception | None = None) -> None:
-        """There it is, or what went wrong; in the loop's thread."""
-        if self._result.done():  # its client has gone
+    def finish(
+        self, output: RequestOutput | ScoreOutput | None, error: Exception | None = None
+    ) -> None:
+        """Take the scores or the error, unless the client has gone."""
+        self.stop_timer()
+        if self._result.done():
             return
-        if output is not None:
+        if isinstance(output, ScoreOutput):
             self._result.set_result(output)
         elif error is not None:
             self._result.set_exception(error)
 
     def give_up(self, reason: str) -> None:
-        """End it without scores, whatever its engine does."""
+        """End the request without scores, whatever its engine does."""
         self.finish(None, given_up(reason))
 
 
@@ -73,12 +69,12 @@ class ScoreQueue:
 
     def __init__(self, engine: RunningBatch) -> None:
         self._engine = engine
-        self._waiting = ClientQueues[str, EngineScore]()
+        self._waiting = ClientQueues[str, ServedRequest]()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, score: EngineScore) -> None:
+    def add(self, score: ServedRequest) -> None:
         """Let a text wait."""
         self._waiting.add(score.request_id, score, score.request.client)
 
@@ -98,21 +94,23 @@ class ScoreQueue:
         ]
 
     @property
-    def next(self) -> EngineScore | None:
-        """The text whose turn it is, unless running requests are due or hold its memory."""
+    def next(self) -> ServedRequest | None:
+        """The text whose turn it is, unless what runs is owed time or holds its memory."""
         if not self._waiting:
             return None
         engine, first = self._engine, next(iter(self._waiting))
         if not engine.is_busy:
             return first
-        is_due = engine.scoring.is_due(first.request, running=engine.running_rows > 0)
+        text = cast(ScoreRequest, first.request)
+        is_due = engine.scoring.is_due(text, running=engine.running_rows > 0)
         return first if is_due else None
 
-    def run(self, score: EngineScore) -> ScoreResult:
+    def run(self, score: ServedRequest) -> ScoreResult:
         """Score the text that `next` is."""
         self._waiting.serve(score.request_id)
         try:
-            output = self._engine.scoring.run(score.request, score.schedule)
+            text = cast(ScoreRequest, score.request)
+            output = self._engine.scoring.run(text, score.schedule)
         except SkipDecError as error:
             return ScoreResult(score.request_id, error=error)
         return ScoreResult(score.request_id, output)

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
+from typing import TypedDict, Unpack
 
 from ..requests.prompts import Prompt
 from ..schedule import ExitSchedule
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, ScoreOutput
 from ..tokens.sampling import SamplingParams
+from .open_request import OpenRequest, ServedRequest
 from .outline import BundleOutline
+from .scoring import ScoreFuture
 from .stream import RequestStream
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of a request; see `EngineService.submit`."""
+
+    schedule: str | ExitSchedule | None
+    request_id: str | None
+    deadline: float | None
+    client: str
 
 
 class EngineService(ABC):
@@ -50,6 +62,25 @@ class EngineService(ABC):
         """How long the step that runs has taken so far; 0.0 where none does."""
 
     @abstractmethod
+    def enter(self, opened: OpenRequest) -> None:
+        """Queue a prepared request; raises as `submit`, but for its own checks of the prompt."""
+
+    @abstractmethod
+    def require_home(self) -> None:
+        """Raise SkipDecError in a forked child, where no thread would answer."""
+
+    def start(self, asked: ServedRequest) -> RequestStream:
+        """Queue a request that `BundleOutline.prepare` made and return its stream."""
+        stream = RequestStream(asked)
+        self.enter(stream)
+        return stream
+
+    async def wait_for_scores(self, asked: ServedRequest) -> ScoreOutput:
+        """Queue a text that `BundleOutline.prepare_score` made and return its scores."""
+        future = ScoreFuture(asked)
+        self.enter(future)
+        return await future.output()
+
     def submit(
         self,
         prompt: Prompt,
@@ -60,63 +91,66 @@ class EngineService(ABC):
         deadline: float | None = None,
         client: str = "",
     ) -> RequestStream:
-        """Queue a request and return its stream; call it where an event loop runs.
+        """Queue a request and return its stream; call it from a running event loop.
 
-        ``deadline``: seconds from now, after which it ends with finish_reason "abort" and
-        stop_reason "deadline", whether it waits or runs. If the engine hangs, or a step takes
-        long, it ends without the engine, a fifth of a second later, with what has come so far.
-        ``client``: any name of whoever asks; clients take turns, a request each, and those without
-        a name are one client. A prefix cache may be each client's own.
+        ``deadline``: seconds after which the request ends with finish_reason "abort" and
+        stop_reason "deadline", whether it waits or runs. If the engine hangs or a step takes long,
+        the request ends without the engine 0.2 s later, with the text so far.
+        ``client``: any name of the caller. Clients take turns, one request each; all requests
+        without a name belong to one client. A prefix cache may belong to one client.
 
-        Raises, before it is queued, UsageError, ScheduleError and CapacityError; OverloadedError if
-        too many wait, ClosedError while draining and when closed.
+        Raises UsageError, ScheduleError and CapacityError before the request is queued,
+        OverloadedError if too many wait, and ClosedError while draining and once closed.
         """
+        self.require_home()
+        made, resolved = self.outline.prepare(prompt, params, schedule, client)
+        return self.start(ServedRequest.named(made, resolved, request_id, deadline))
 
     async def generate(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
+        **options: Unpack[RequestOptions],
     ) -> RequestOutput:
-        """Return the whole result of a request; cancelling the call cancels it. See `submit`."""
-        stream = self.submit(
-            prompt,
-            params,
-            schedule=schedule,
-            request_id=request_id,
-            deadline=deadline,
-            client=client,
-        )
-        async with stream:
+        """Return the whole result of a request; takes the options of `submit`.
+
+        Cancelling the call cancels the request.
+        """
+        async with self.submit(prompt, params, **options) as stream:
             return await stream.output()
 
-    @abstractmethod
     async def score(
         self,
         prompt: Prompt,
         continuation: Prompt | None = None,
         *,
-        schedule: str | ExitSchedule | None = None,
         top_logprobs: int | None = None,
         followed_by: SamplingParams | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
+        **options: Unpack[RequestOptions],
     ) -> ScoreOutput:
-        """Log-probabilities of given tokens, between two steps of what runs; as `Generator.score`.
+        """Return log-probabilities of given tokens, as `Generator.score`; options as in `submit`.
 
-        Without a ``continuation``, of the prompt's own tokens but for the first, at the depth at
-        which a prompt is read. ``top_logprobs``: of so many of the most probable tokens, too.
-        ``followed_by``, of max_tokens 1: the result has the token behind all of these as
-        ``following``. ``client``: as in `submit`. Cancelling the call cancels it.
+        The text is scored between two steps of running requests. Without a ``continuation``, the
+        prompt's own tokens but the first are scored, at the depth at which a prompt is read.
+        ``top_logprobs`` adds as many of the most probable tokens. ``followed_by``, of max_tokens 1,
+        adds the next token as ``following``. Cancelling the call cancels the request.
 
-        Raises what `submit` raises, TimeoutError if the deadline is over before it was its turn,
-        ClosedError if it was aborted, SkipDecError if an engine fails.
+        Raises as `submit`, TimeoutError if the deadline passed while the text waited, ClosedError
+        if it was aborted, and SkipDecError if an engine fails.
         """
+        self.require_home()
+        made, resolved = self.outline.prepare_score(
+            prompt,
+            continuation,
+            options.get("schedule"),
+            top_logprobs=top_logprobs,
+            followed_by=followed_by,
+            client=options.get("client", ""),
+        )
+        asked = ServedRequest.named(
+            made, resolved, options.get("request_id"), options.get("deadline")
+        )
+        return await self.wait_for_scores(asked)
 
     @abstractmethod
     async def abort(self, request_id: str) -> None:

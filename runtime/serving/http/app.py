@@ -90,12 +90,12 @@ class _Routes:
     async def complete(self, request: Request) -> Response:
         """Continue prompts, as OpenAI's completions endpoint does."""
         models, metrics, record = self._models, self._metrics, RequestRecord.of(request.scope)
-        asked, model, prompts = await read_completion(request, models, self._config)
+        asked, model, prepared = await read_completion(request, models, self._config)
         if asked.scores_prompts:
-            scoring = Scoring(asked, model, prompts, models, metrics, record)
+            scoring = Scoring(asked, model, prepared, models, metrics, record)
             return await scoring.answer(request.receive)
         completion = await begin(
-            asked, model, prompts, models=models, metrics=metrics, record=record
+            asked, model, prepared, models=models, metrics=metrics, record=record
         )
         if asked.stream:
             return EventStream(completion)

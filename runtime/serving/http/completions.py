@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from uuid import uuid4
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive
 
 from ....engines.errors import UsageError, few
-from ...requests.prompts import checked_token_ids
+from ...requests.request import Request
+from ...requests.scoring import ScoreRequest
+from ...schedule import ExitSchedule
 from ...tokens.outputs import RequestOutput
+from ...tokens.sampling import SamplingParams
+from ..open_request import ServedRequest
 from ..stream import RequestStream
 from .config import ServerConfig
 from .guard.disconnects import cancelled_with
@@ -29,6 +34,8 @@ from .protocol.request import CompletionRequest, require_few_logprobs
 from .served import ServedModel, ServedModels
 from .watch.record import RequestRecord
 
+Prepared = tuple[Request | ScoreRequest, ExitSchedule]
+
 
 @dataclass(eq=False)
 class Completion:
@@ -39,7 +46,6 @@ class Completion:
     models: ServedModels
     metrics: Metrics
     record: RequestRecord
-    prompts: list[tuple[int, ...]]  # token ids
     streams: list[RequestStream]
     id: str
     created: int  # seconds since 1970
@@ -91,61 +97,52 @@ class Completion:
 
 
 async def read_completion(
-    request: Request, models: ServedModels, config: ServerConfig
-) -> tuple[CompletionRequest, ServedModel, list[tuple[int, ...]]]:
-    """What is asked, of which model, and the prompts' token ids. Raises ApiError, UsageError."""
+    request: HttpRequest, models: ServedModels, config: ServerConfig
+) -> tuple[CompletionRequest, ServedModel, list[Prepared]]:
+    """Read a body and prepare its prompts. Raises ApiError and SkipDecError."""
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
     body = await read_body(request, config)
-    stays = is_small(body)
+    is_short = is_small(body)
     parse = CompletionRequest.parse
-    asked = parse(body) if stays else await asyncio.to_thread(parse, body)
+    asked = parse(body) if is_short else await asyncio.to_thread(parse, body)
     model = models.named(asked.model)
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
-    if stays and model.lists(asked.schedule):
-        return asked, model, _token_ids(asked, model)
-    return asked, model, await asyncio.to_thread(_token_ids, asked, model)
+    if is_short and model.lists(asked.schedule):
+        prepared = _prepare(asked, model, record.client)
+    else:
+        prepared = await asyncio.to_thread(_prepare, asked, model, record.client)
+    return asked, model, prepared
 
 
 async def begin(
     asked: CompletionRequest,
     model: ServedModel,
-    prompts: list[tuple[int, ...]],
+    prepared: Sequence[Prepared],
     *,
     models: ServedModels,
     metrics: Metrics,
     record: RequestRecord,
 ) -> Completion:
-    """Queue what was read, all of its prompts or none; others get a turn between two prompts.
+    """Queue all prompts of a body or none; other requests get a turn between two prompts.
 
-    Raises UsageError, OverloadedError and ClosedError as `AsyncEngine.submit`, and UsageError for
-    more log-probabilities than one answer may have.
+    Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
     """
-    _require_few_logprobs(asked, model, prompts)
     identity = f"cmpl-{uuid4().hex}"
     streams = list[RequestStream]()
-    params, turns = asked.params, Turns()
+    turns = Turns()
     try:
-        for place, prompt in enumerate(prompts):
-            streams.append(
-                model.engine.submit(
-                    prompt,
-                    params,
-                    schedule=asked.schedule,
-                    request_id=f"{identity}-{place}",
-                    deadline=asked.timeout,
-                    client=record.client,
-                )
-            )
+        for place, (made, schedule) in enumerate(prepared):
+            served = ServedRequest.named(made, schedule, f"{identity}-{place}", asked.timeout)
+            streams.append(model.engine.start(served))
             await turns.take()
     except BaseException:
         for stream in streams:
             stream.cancel()
         raise
     record.texts = [stream.times for stream in streams]
-    created = int(time.time())
-    return Completion(asked, model, models, metrics, record, prompts, streams, identity, created)
+    return Completion(asked, model, models, metrics, record, streams, identity, int(time.time()))
 
 
 async def whole_answer(completion: Completion, receive: Receive) -> Response:
@@ -167,25 +164,7 @@ def _choices(completion: Completion, outputs: list[RequestOutput]) -> Iterator[d
             yield whole_choice(output, one, index, prompt, names)
 
 
-def _require_few_logprobs(
-    asked: CompletionRequest, model: ServedModel, prompts: list[tuple[int, ...]]
-) -> None:
-    if asked.logprobs is None:
-        return
-    positions = model.engine.outline.model.max_seq_len
-    tokens = asked.n * sum(
-        positions - len(prompt) if asked.max_tokens is None else asked.max_tokens
-        for prompt in prompts
-    )
-    require_few_logprobs(
-        tokens,
-        asked.logprobs,
-        f"{len(prompts)} prompts, n {asked.n}, max_tokens {asked.max_tokens}",
-        "lower one of them, or send fewer prompts at once",
-    )
-
-
-async def read_body(request: Request, config: ServerConfig) -> bytes:
+async def read_body(request: HttpRequest, config: ServerConfig) -> bytes:
     """Return the body. Raises ApiError 408 if it doesn't come, 413 if it is too long.
 
     And 499, which nobody gets, if its client goes.
@@ -201,17 +180,56 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
         raise ApiError(499, "the client went before its request was whole") from None
 
 
-def _token_ids(asked: CompletionRequest, model: ServedModel) -> list[tuple[int, ...]]:
-    """The prompts' token ids, once the schedule is found to be allowed."""
-    model.require_allowed(asked.schedule, asked.max_tokens or 16)
-    outline = model.engine.outline
-    problems, prompts = [], []
+def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[Prepared]:
+    """Check the schedule, tokenize and check all prompts once, and bound the log-probabilities."""
+    max_tokens = 16 if asked.max_tokens is None else asked.max_tokens
+    model.require_allowed(asked.schedule, max_tokens or 16)
+    params = None if asked.scores_prompts and not asked.max_tokens else asked.params
+    prepared: list[Prepared] = []
+    problems: list[str] = []
     for place, prompt in enumerate(asked.prompts):
-        found, token_ids = checked_token_ids(
-            prompt, f"prompt {place}", outline.model, outline.tokenizer
-        )
-        problems += found
-        prompts.append(token_ids)
+        try:
+            prepared.append(_prepare_one(asked, model, prompt, params, client, f"prompt {place}"))
+        except UsageError as error:
+            problems += error.problems
     if problems:
         raise UsageError("prompt", *few(problems))
-    return prompts
+    _require_few_logprobs(asked, [request for request, _ in prepared])
+    return prepared
+
+
+def _prepare_one(
+    asked: CompletionRequest,
+    model: ServedModel,
+    prompt: str | list[int],
+    params: SamplingParams | None,
+    client: str,
+    subject: str,
+) -> Prepared:
+    outline = model.engine.outline
+    if not asked.scores_prompts:
+        return outline.prepare(prompt, params, asked.schedule, client, subject)
+    return outline.prepare_score(
+        prompt,
+        None,
+        asked.schedule,
+        top_logprobs=asked.logprobs,
+        followed_by=params,
+        client=client,
+        subject=subject,
+    )
+
+
+def _require_few_logprobs(
+    asked: CompletionRequest, requests: Sequence[Request | ScoreRequest]
+) -> None:
+    if asked.logprobs is None:
+        return
+    scored = sum(len(one.fed) for one in requests if isinstance(one, ScoreRequest))
+    if scored:
+        words, remedy = f"{scored:,} tokens", "send fewer prompts at once"
+    else:
+        words = f"{len(requests)} prompts, n {asked.n}, max_tokens {asked.max_tokens}"
+        remedy = "lower one of them, or send fewer prompts at once"
+    made = asked.n * sum(one.max_tokens for one in requests if isinstance(one, Request))
+    require_few_logprobs(scored or made, asked.logprobs, words, remedy)

@@ -13,14 +13,18 @@ from uuid import uuid4
 from starlette.responses import Response
 from starlette.types import Receive
 
+from ...requests.request import Request
+from ...requests.scoring import ScoreRequest
+from ...schedule import ExitSchedule
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
 from ...tokens.tokenizer import Tokenizer
+from ..open_request import ServedRequest
 from .guard.disconnects import cancelled_with
 from .metrics import Metrics
 from .protocol.choices import TokenNames, logprobs_document, usage
 from .protocol.errors import ApiError, unavailable
 from .protocol.pieces import Items, Turns, consumed, json_answer
-from .protocol.request import CompletionRequest, require_few_logprobs
+from .protocol.request import CompletionRequest
 from .served import ServedModel, ServedModels
 from .watch.record import RequestRecord
 
@@ -31,24 +35,23 @@ class Scoring:
 
     asked: CompletionRequest
     model: ServedModel
-    prompts: list[tuple[int, ...]]  # token ids
+    prepared: Sequence[tuple[Request | ScoreRequest, ExitSchedule]]  # one a prompt
     models: ServedModels
     metrics: Metrics
     record: RequestRecord
 
     async def answer(self, receive: Receive) -> Response:
         """Wait for all texts. Raises ApiError, and what `AsyncEngine.score` does."""
-        self._require_few()
         identity = f"cmpl-{uuid4().hex}"
         tasks = list[asyncio.Task[ScoreOutput]]()
         try:
             async with cancelled_with(receive, self.record, tasks):
-                for place, prompt in enumerate(self.prompts):
+                for place, prepared in enumerate(self.prepared):
                     if self.record.gone:
                         break
-                    tasks.append(asyncio.create_task(self._score(prompt, f"{identity}-{place}")))
+                    tasks.append(asyncio.create_task(self._score(*prepared, f"{identity}-{place}")))
                     self.models.running.add(tasks[-1])
-                    await asyncio.sleep(0)  # a prompt is checked in its task, others between
+                    await asyncio.sleep(0)  # other requests get a turn between two prompts
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             self.models.running.difference_update(tasks)
@@ -66,23 +69,11 @@ class Scoring:
         document = head | {"model": self.model.name, "choices": choices, "usage": used}
         return await json_answer(document)
 
-    async def _score(self, prompt: Sequence[int], request_id: str) -> ScoreOutput:
-        asked = self.asked
-        return await self.model.engine.score(
-            prompt,
-            schedule=asked.schedule,
-            top_logprobs=asked.logprobs,
-            followed_by=asked.params if asked.max_tokens else None,
-            request_id=request_id,
-            deadline=asked.timeout,
-            client=self.record.client,
-        )
-
-    def _require_few(self) -> None:
-        tokens = sum(map(len, self.prompts))
-        require_few_logprobs(
-            tokens, self.asked.logprobs or 0, f"{tokens:,} tokens", "send fewer prompts at once"
-        )
+    async def _score(
+        self, request: Request | ScoreRequest, schedule: ExitSchedule, request_id: str
+    ) -> ScoreOutput:
+        asked = ServedRequest.named(request, schedule, request_id, self.asked.timeout)
+        return await self.model.engine.wait_for_scores(asked)
 
     async def _count(self, scored: Sequence[ScoreOutput], turns: Turns) -> dict[str, Any]:
         outputs = [_as_request_output(one) for one in scored]

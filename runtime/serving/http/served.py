@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ....engines.errors import ScheduleError, UsageError, shown
 from ...schedule.notation import beyond_notation
@@ -36,7 +37,7 @@ class ServedModel:
             engine.outline.resolve_schedule(text, max_tokens=16)
         return model
 
-    @property
+    @cached_property
     def listed(self) -> tuple[str, ...]:
         """The schedules that are allowed by their texts."""
         return tuple(text for text in self.schedules if text != ANY_SCHEDULE)
@@ -54,7 +55,7 @@ class ServedModel:
 
         Neither a file's name nor a document is read for a client.
         """
-        if wanted is None or self.lists(wanted):
+        if wanted is None or wanted in self.listed:
             return
         if kind := beyond_notation(wanted):
             raise ScheduleError("schedule", f"{shown(wanted)} is {kind}; {self._remedy}")

@@ -65,7 +65,9 @@ class EventStream(Response):
 async def _choices(completion: Completion) -> AsyncIterator[dict[str, object]]:
     """A choice for each completion that has got something, as often as one has."""
     names = TokenNames(completion.model.engine.outline.tokenizer)
-    schedules = [ShownSchedule(stream.exit_schedule) for stream in completion.streams]
+    schedules = [
+        ShownSchedule(stream.exit_schedule, stream.schedule) for stream in completion.streams
+    ]
     lengths: dict[int, int] = {}  # characters sent so far, of a choice
     async for place, deltas in _merged(completion.streams):
         for chunk in _chunks(deltas):

@@ -8,9 +8,11 @@ from threading import Lock
 from time import monotonic
 
 from ....engines.errors import UsageError, WorkerDiedError
-from ..engine_loop import Cancellation, EngineRequest, StepResult
-from ..open_requests import OpenRequest, OpenRequests
-from ..scoring import EngineScore, ScoreResult
+from ..engine_loop import Cancellation, StepResult
+from ..open_request import OpenRequest, ServedRequest
+from ..open_requests import OpenRequests
+from ..scoring import ScoreResult
+from ..stream import RequestStream
 from .link import Outbox
 from .messages import Begun, Refused, ScorePart, Stepped, Submission
 from .parts import LogprobParts
@@ -50,7 +52,7 @@ class Dispatcher:
             is_busy = self._outbox is not None and self._sent
             return monotonic() - self._heard if is_busy else 0.0
 
-    def require_sound(self, asked: EngineRequest | EngineScore) -> None:
+    def require_sound(self, asked: ServedRequest) -> None:
         """Raise UsageError for a request with which workers die."""
         with self._lock:
             has_suspects = bool(self._suspects)
@@ -64,7 +66,7 @@ class Dispatcher:
     def send(self, opened: OpenRequest) -> None:
         """Hand a request to the worker, or let it wait for one."""
         with self._lock:
-            self._unsent[opened.asked.request_id] = opened
+            self._unsent[opened.request_id] = opened
             self._send_unsent()
 
     def cancel(self, request_id: str, reason: str) -> None:
@@ -72,8 +74,8 @@ class Dispatcher:
         with self._lock:
             opened = self._unsent.pop(request_id, None)
             sent = self._sent.get(request_id)
-            if opened is None and sent is not None and sent.cancelled is None:
-                sent.cancelled = reason
+            if opened is None and sent is not None and sent.end_reason is None:
+                sent.end_reason = reason
                 if self._outbox is not None:
                     self._outbox.send(Cancellation(request_id, reason))
         if opened is not None:
@@ -108,20 +110,20 @@ class Dispatcher:
             kept = [
                 opened
                 for opened in sent
-                if not opened.has_begun and not opened.cancelled and opened.sends < _MOST_SENDS
+                if not opened.has_begun and not opened.end_reason and opened.sends < _MOST_SENDS
             ]
-            self._unsent = {one.asked.request_id: one for one in kept} | self._unsent
+            self._unsent = {one.request_id: one for one in kept} | self._unsent
             poison = [
                 opened
                 for opened in self._unsent.values()
                 if self._suspects.is_poison(_content(opened))
             ]
             for opened in poison:
-                del self._unsent[opened.asked.request_id]
+                del self._unsent[opened.request_id]
         for opened in sent:
-            if opened.cancelled is not None:
-                name = opened.asked.request_id
-                self._requests.give_up(name, opened.cancelled, has_left=True)
+            if opened.end_reason is not None:
+                name = opened.request_id
+                self._requests.give_up(name, opened.end_reason, has_left=True)
         self._requests.end(ran, WorkerDiedError("worker", f"died while the text ran ({reason})"))
         for opened in poison:
             self._requests.end([opened], self._poison(_content(opened)))
@@ -149,8 +151,8 @@ class Dispatcher:
             for output in message.ended:
                 opened = self._sent.pop(output.request_id, None)
                 output = self._parts.completed(output)
-                if opened is not None and isinstance(opened.asked, EngineRequest):
-                    prompt = opened.asked.request.prompt
+                if isinstance(opened, RequestStream):
+                    prompt = opened.prompt
                     result.ended.append(replace(output, prompt=prompt))
                     reasons = (one.finish_reason for one in output.outputs)
                     self._acquit(opened, ended_well=_ENDED_WELL.issuperset(reasons))
@@ -199,7 +201,7 @@ class Dispatcher:
 
     def _acquit(self, opened: OpenRequest, *, ended_well: bool) -> None:
         """A request has left the worker, which lives."""
-        if self._watched == opened.asked.request_id:
+        if self._watched == opened.request_id:
             self._watched = None
             if ended_well:
                 self._suspects.clear(_content(opened))

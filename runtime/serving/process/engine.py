@@ -8,26 +8,19 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Self, cast
-from uuid import uuid4
 
 from ....engines.bundle import Verify, WeightsPlace
 from ....engines.errors import BundleError, ClosedError
 from ...kv.prefix_sharing import PrefixSharing
-from ...requests.prompts import Prompt
-from ...schedule import ExitSchedule
+from ...requests.request import Request
 from ...scheduling.request_limits import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
-from ...tokens.outputs import ScoreOutput
-from ...tokens.sampling import SamplingParams
 from ..config import ServiceConfig
-from ..engine_loop import EngineRequest
+from ..open_request import OpenRequest
 from ..open_requests import OpenRequests
 from ..outline import BundleOutline
-from ..scoring import EngineScore
 from ..service import EngineService, seconds_until_room
-from ..stream import RequestStream
 from .dispatcher import Dispatcher
 from .keeper import WorkerKeeper
 from .link import Outbox
@@ -182,69 +175,30 @@ class ProcessEngine(EngineService):
         """Whether a request of this name has not ended."""
         return request_id in self._requests
 
-    def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
-    ) -> RequestStream:
+    def enter(self, opened: OpenRequest) -> None:
         """See EngineService.
 
-        Until the first worker has loaded nobody knows how much KV memory there is: the stream of a
+        Until the first worker has loaded, the amount of KV memory is unknown: the stream of a
         request that needs more raises CapacityError.
         """
         self._requests.require_home()
-        made, resolved = self._outline.prepare(prompt, params, schedule, client)
-        if self._limits is None:
-            require_rows(made, self._settings.max_batch_size)
-        else:
-            self._limits.require_possible(made, resolved)
-        name = request_id or uuid4().hex
-        asked = EngineRequest(name, made, resolved, _end(deadline))
-        self._dispatcher.require_sound(asked)
-        return self._requests.open(
-            asked,
-            cancel=lambda reason: self._dispatcher.cancel(name, reason),
+        request = opened.asked.request
+        if isinstance(request, Request):
+            if self._limits is None:
+                require_rows(request, self._settings.max_batch_size)
+            else:
+                self._limits.require_possible(request, opened.asked.schedule)
+        self._dispatcher.require_sound(opened.asked)
+        self._requests.open(
+            opened,
+            cancel=self._dispatcher.cancel,
             send=self._dispatcher.send,
             retry_after=self._seconds_until_room,
         )
 
-    async def score(
-        self,
-        prompt: Prompt,
-        continuation: Prompt | None = None,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        top_logprobs: int | None = None,
-        followed_by: SamplingParams | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
-    ) -> ScoreOutput:
+    def require_home(self) -> None:
         """See EngineService."""
         self._requests.require_home()
-        made, resolved = self._outline.prepare_score(
-            prompt,
-            continuation,
-            schedule,
-            top_logprobs=top_logprobs,
-            followed_by=followed_by,
-            client=client,
-        )
-        name = request_id or uuid4().hex
-        asked = EngineScore(name, made, resolved, _end(deadline))
-        self._dispatcher.require_sound(asked)
-        future = self._requests.open_score(
-            asked,
-            cancel=lambda reason: self._dispatcher.cancel(name, reason),
-            send=self._dispatcher.send,
-            retry_after=self._seconds_until_room,
-        )
-        return await future.output()
 
     async def abort(self, request_id: str) -> None:
         """See EngineService."""
@@ -325,8 +279,3 @@ class ProcessEngine(EngineService):
         if not self.loaded.done():
             self.loaded.set_exception(error)
         self._requests.fail(str(error), error)
-
-
-def _end(deadline: float | None) -> float | None:
-    """When it is over, of time.monotonic."""
-    return None if deadline is None else monotonic() + deadline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Self, get_args
 
@@ -13,12 +14,18 @@ from ....engines import errors
 from ....engines.errors import SkipDecError
 from ...requests.request import Request
 from ...requests.scoring import ScoreRequest
+from ...schedule import ExitSchedule
 from ...schedule.text import format_schedule, parse_schedule
 from ...scheduling.request_limits import RequestLimits
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
-from ..engine_loop import Cancellation, EngineRequest
-from ..scoring import EngineScore
+from ..engine_loop import Cancellation
+from ..open_request import ServedRequest
+
+
+@lru_cache(maxsize=128)
+def _parsed_schedule(text: str, num_layers: int) -> ExitSchedule:
+    return parse_schedule(text, num_layers=num_layers)
 
 
 @dataclass(frozen=True)
@@ -31,22 +38,20 @@ class Submission:
     deadline: float | None  # of time.monotonic
 
     @classmethod
-    def of(cls, asked: EngineRequest | EngineScore) -> Self:
-        """The message that `asked` makes ``asked`` of again."""
+    def of(cls, asked: ServedRequest) -> Self:
+        """Encode ``asked``; `asked` decodes it."""
         request = asked.request
         if isinstance(request, Request):
             request = replace(request, prompt=None)
         return cls(asked.request_id, request, format_schedule(asked.schedule), asked.deadline)
 
-    def asked(self, num_layers: int) -> EngineRequest | EngineScore:
-        """What it stands for. Raises ScheduleError for a rule that this process does not know."""
-        schedule = parse_schedule(self.schedule, num_layers=num_layers)
-        if isinstance(self.request, Request):
-            return EngineRequest(self.request_id, self.request, schedule, self.deadline)
-        return EngineScore(self.request_id, self.request, schedule, self.deadline)
+    def asked(self, num_layers: int) -> ServedRequest:
+        """Decode the request. Raises ScheduleError for a rule that this process does not know."""
+        schedule = _parsed_schedule(self.schedule, num_layers)
+        return ServedRequest(self.request_id, self.request, schedule, self.deadline)
 
     def content(self) -> str:
-        """A hash that requests share which ask for the same: prompt, parameters, schedule."""
+        """Return a hash of prompt, parameters and schedule, equal for equal requests."""
         request = replace(self.request, client="")
         asked = replace(self, request_id="", deadline=None, request=request)
         return sha256(encode(asked)).hexdigest()

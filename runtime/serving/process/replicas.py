@@ -10,14 +10,10 @@ from typing import Self
 
 from ....engines.errors import OverloadedError, UsageError
 from ....engines.host.process import HomeProcess
-from ...requests.prompts import Prompt
-from ...schedule import ExitSchedule
 from ...scheduling.stats import EngineStats
-from ...tokens.outputs import ScoreOutput
-from ...tokens.sampling import SamplingParams
+from ..open_request import OpenRequest
 from ..outline import BundleOutline
 from ..service import EngineService, seconds_until_room
-from ..stream import RequestStream
 from .engine import ProcessEngine
 from .restarts import RestartPolicy
 from .settings import WorkerSettings
@@ -78,49 +74,13 @@ class Replicas(EngineService):
         """The longest of all."""
         return max(engine.seconds_in_step for engine in self._engines)
 
-    def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
-    ) -> RequestStream:
-        """See `ProcessEngine.submit`."""
-        return self._least_busy(request_id).submit(
-            prompt,
-            params,
-            schedule=schedule,
-            request_id=request_id,
-            deadline=deadline,
-            client=client,
-        )
-
-    async def score(
-        self,
-        prompt: Prompt,
-        continuation: Prompt | None = None,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        top_logprobs: int | None = None,
-        followed_by: SamplingParams | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        client: str = "",
-    ) -> ScoreOutput:
+    def enter(self, opened: OpenRequest) -> None:
         """See EngineService."""
-        return await self._least_busy(request_id).score(
-            prompt,
-            continuation,
-            schedule=schedule,
-            top_logprobs=top_logprobs,
-            followed_by=followed_by,
-            request_id=request_id,
-            deadline=deadline,
-            client=client,
-        )
+        self._least_busy(opened.request_id).enter(opened)
+
+    def require_home(self) -> None:
+        """See EngineService."""
+        self._home.require()
 
     async def abort(self, request_id: str) -> None:
         """See EngineService."""
@@ -146,10 +106,10 @@ class Replicas(EngineService):
         for engine in self._engines:
             engine.close()
 
-    def _least_busy(self, request_id: str | None) -> ProcessEngine:
+    def _least_busy(self, request_id: str) -> ProcessEngine:
         """Who gets a request. Raises UsageError for a name in use, OverloadedError."""
         self._home.require()
-        if request_id is not None and any(engine.has(request_id) for engine in self._engines):
+        if any(engine.has(request_id) for engine in self._engines):
             raise UsageError(
                 "request_id", f"{request_id!r} is in use; leave it out, or choose another"
             )

@@ -17,8 +17,10 @@ from time import monotonic
 
 from ....engines.errors import SkipDecError
 from ....engines.host.signals import SIGNALS
+from ...requests.request import Request
+from ...requests.scoring import ScoreRequest
 from ...scheduling.running_batch import RunningBatch
-from ..engine_loop import Cancellation, EngineLoop, EngineRequest, StepResult
+from ..engine_loop import Cancellation, EngineLoop, StepResult
 from .link import Link
 from .messages import Begun, Loaded, Logged, Refused, Submission
 from .parts import step_messages
@@ -86,10 +88,11 @@ class _Intake(Thread):
             case Submission():
                 try:
                     asked = message.asked(self._num_layers)
-                    if isinstance(asked, EngineRequest):
-                        self._engine.limits.require_possible(asked.request, asked.schedule)
-                    else:
-                        self._engine.scoring.check(asked.request)
+                    match asked.request:
+                        case Request() as request:
+                            self._engine.limits.require_possible(request, asked.schedule)
+                        case ScoreRequest() as text:
+                            self._engine.scoring.check(text)
                 except SkipDecError as error:
                     self._link.send(Refused.of(error, message.request_id))
                 else:

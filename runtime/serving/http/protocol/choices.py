@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from ....schedule import ExitSchedule
 from ....schedule.plan import LayerRanges
-from ....schedule.text import format_schedule
 from ....tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
 from ....tokens.tokenizer import Tokenizer
 from .pieces import Blocks, Turns
@@ -33,10 +32,10 @@ class TokenNames(dict[int, str]):
 
 
 class ShownSchedule:
-    """The schedule of a stream as its chunks show it; each number's layers are found once."""
+    """The schedule of a stream as its chunks show it, with the layers of each depth, cached."""
 
-    def __init__(self, schedule: ExitSchedule) -> None:
-        self.text = format_schedule(schedule)
+    def __init__(self, schedule: ExitSchedule, text: str) -> None:
+        self.text = text
         self._schedule = schedule
         self._ranges: dict[int, LayerRanges] = {}
 

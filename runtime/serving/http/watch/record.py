@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from ...times import RequestTimes
+from ...stream import RequestTimes
 
 _MOST_PATH = 500  # characters that are kept
 

@@ -11,7 +11,8 @@ import pytest
 from skipdec import RequestStream, SamplingParams, UsageError, WorkerDiedError
 from skipdec.runtime.requests.request import Request
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.serving.engine_loop import Cancellation, EngineRequest
+from skipdec.runtime.serving.engine_loop import Cancellation
+from skipdec.runtime.serving.open_request import ServedRequest
 from skipdec.runtime.serving.open_requests import OpenRequests
 from skipdec.runtime.serving.process.dispatcher import Dispatcher
 from skipdec.runtime.serving.process.link import Outbox
@@ -50,14 +51,16 @@ class Front:
 
     def submit(self, name: str, token: int, deadline: float | None = None) -> RequestStream:
         request = Request(0, name, (token,), SamplingParams(seed=1), 16)
-        asked = EngineRequest(name, request, ExitSchedule.full(2), deadline)
+        asked = ServedRequest(name, request, ExitSchedule.full(2), deadline)
+        stream = RequestStream(asked)
         self.dispatcher.require_sound(asked)
-        return self.requests.open(
-            asked,
-            cancel=lambda reason: self.dispatcher.cancel(name, reason),
+        self.requests.open(
+            stream,
+            cancel=self.dispatcher.cancel,
             send=self.dispatcher.send,
             retry_after=lambda: 1.0,
         )
+        return stream
 
     def begin(self, *names: str) -> None:
         self.dispatcher.begin(Begun(names))
