@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
 
+from typing_extensions import override
+
 from ...engines.bundle import Verify, WeightsPlace
 from ...engines.errors import ClosedError
 from ..generator import Generator
@@ -112,32 +114,32 @@ class AsyncEngine(EngineService):
         return self._generator
 
     @property
+    @override
     def outline(self) -> BundleOutline:
-        """See EngineService."""
         return self._outline
 
     @property
+    @override
     def refusal(self) -> str | None:
-        """See EngineService."""
         return self._requests.refusal
 
     @property
+    @override
     def unready(self) -> str | None:
-        """See EngineService."""
         return self._requests.refusal
 
     @property
+    @override
     def failure(self) -> Future[str]:
-        """See EngineService."""
         return self._requests.failure
 
     @property
+    @override
     def seconds_in_step(self) -> float:
-        """See EngineService."""
         return self._loop.seconds_in_step
 
+    @override
     def enter(self, opened: OpenRequest) -> None:
-        """See EngineService."""
         self._requests.require_home()
         match opened.asked.request:
             case Request() as request:
@@ -151,12 +153,12 @@ class AsyncEngine(EngineService):
             retry_after=lambda: seconds_until_room(self._engine.stats()),
         )
 
+    @override
     def require_home(self) -> None:
-        """See EngineService."""
         self._requests.require_home()
 
+    @override
     async def abort(self, request_id: str) -> None:
-        """See EngineService."""
         self._requests.require_home()
         self._loop.send(Cancellation(request_id, "cancelled"))
 
@@ -165,18 +167,18 @@ class AsyncEngine(EngineService):
         self._requests.require_home()
         return replace(self._engine.stats(), waiting=self._requests.waiting)
 
+    @override
     async def drain(self, timeout: float | None = None) -> bool:
-        """See EngineService."""
         self._requests.require_home()
         self._requests.refuse("is draining")
         return await self._requests.wait_until_idle(timeout)
 
+    @override
     def end_all(self, error: Exception) -> None:
-        """See EngineService."""
         self._requests.end(self._requests.all(), error)
 
+    @override
     def close(self) -> None:
-        """See EngineService."""
         if self._requests.is_inherited:
             return
         self._requests.refuse("is closed")

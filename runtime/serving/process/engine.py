@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
 
+from typing_extensions import override
+
 from ....engines.bundle import Verify, WeightsPlace
 from ....engines.errors import BundleError, ClosedError
 from ...kv.prefix_sharing import PrefixSharing
@@ -130,25 +132,25 @@ class ProcessEngine(EngineService):
             await asyncio.to_thread(engine.close)
 
     @property
+    @override
     def outline(self) -> BundleOutline:
-        """See EngineService."""
         return self._outline
 
     @property
+    @override
     def refusal(self) -> str | None:
-        """See EngineService."""
         return self._requests.refusal
 
     @property
+    @override
     def unready(self) -> str | None:
-        """See EngineService."""
         if self.refusal is None and not self._dispatcher.is_up:
             return "is loading again, its worker died" if self.loaded.done() else "is loading"
         return self.refusal
 
     @property
+    @override
     def failure(self) -> Future[str]:
-        """See EngineService."""
         return self._requests.failure
 
     @property
@@ -196,12 +198,12 @@ class ProcessEngine(EngineService):
             retry_after=self._seconds_until_room,
         )
 
+    @override
     def require_home(self) -> None:
-        """See EngineService."""
         self._requests.require_home()
 
+    @override
     async def abort(self, request_id: str) -> None:
-        """See EngineService."""
         self._requests.require_home()
         self._dispatcher.cancel(request_id, "cancelled")
 
@@ -213,18 +215,18 @@ class ProcessEngine(EngineService):
             raise ClosedError("ProcessEngine", "has no figures: its worker never loaded")
         return replace(EngineStats.total(known), waiting=self._requests.waiting)
 
+    @override
     async def drain(self, timeout: float | None = None) -> bool:
-        """See EngineService."""
         self._requests.require_home()
         self._requests.refuse("is draining")
         return await self._requests.wait_until_idle(timeout)
 
+    @override
     def end_all(self, error: Exception) -> None:
-        """See EngineService."""
         self._requests.end(self._requests.all(), error)
 
+    @override
     def close(self) -> None:
-        """See EngineService."""
         if self._requests.is_inherited:
             return
         self._requests.refuse("is closed")

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Self
 
+from typing_extensions import override
+
 from ....engines.errors import OverloadedError, UsageError
 from ....engines.host.process import HomeProcess
 from ...scheduling.stats import EngineStats
@@ -49,13 +51,13 @@ class Replicas(EngineService):
             yield cls(engines, settings[0].service.max_waiting)
 
     @property
+    @override
     def outline(self) -> BundleOutline:
-        """See EngineService."""
         return self._engines[0].outline
 
     @property
+    @override
     def refusal(self) -> str | None:
-        """See EngineService."""
         return next((engine.refusal for engine in self._engines if engine.refusal), None)
 
     @property
@@ -65,8 +67,8 @@ class Replicas(EngineService):
         return self.refusal or (None if None in reasons else reasons[0])
 
     @property
+    @override
     def failure(self) -> Future[str]:
-        """See EngineService."""
         return self._failure
 
     @property
@@ -74,16 +76,16 @@ class Replicas(EngineService):
         """The longest of all."""
         return max(engine.seconds_in_step for engine in self._engines)
 
+    @override
     def enter(self, opened: OpenRequest) -> None:
-        """See EngineService."""
         self._least_busy(opened.request_id).enter(opened)
 
+    @override
     def require_home(self) -> None:
-        """See EngineService."""
         self._home.require()
 
+    @override
     async def abort(self, request_id: str) -> None:
-        """See EngineService."""
         for engine in self._engines:
             await engine.abort(request_id)
 
@@ -91,18 +93,18 @@ class Replicas(EngineService):
         """The sum of all."""
         return EngineStats.total([engine.stats() for engine in self._engines])
 
+    @override
     async def drain(self, timeout: float | None = None) -> bool:
-        """See EngineService."""
         self._home.require()
         return all(await asyncio.gather(*(engine.drain(timeout) for engine in self._engines)))
 
+    @override
     def end_all(self, error: Exception) -> None:
-        """See EngineService."""
         for engine in self._engines:
             engine.end_all(error)
 
+    @override
     def close(self) -> None:
-        """See EngineService."""
         for engine in self._engines:
             engine.close()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import h11
+from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..protocol.errors import ApiError, unavailable
@@ -114,8 +115,8 @@ class BoundedProtocol(H11Protocol):
         self._phase_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
+    @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio.Protocol."""
         super().connection_made(transport)
         # Any byte that the system does not take at once starts the time to write, also of what is
         # left when the connection is closed.
@@ -125,8 +126,8 @@ class BoundedProtocol(H11Protocol):
             self.app_state = {**self.app_state, REFUSED: True}
         self._settle()
 
+    @override
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         if self._phase == "rest":
             self._discarded += len(data)
             if self._discarded > _ANSWERED_BODIES * self._limits.max_body:
@@ -135,8 +136,8 @@ class BoundedProtocol(H11Protocol):
         super().data_received(data)
         self._settle()
 
+    @override
     def on_response_complete(self) -> None:
-        """See H11Protocol."""
         super().on_response_complete()
         self._settle()
 
@@ -149,33 +150,33 @@ class BoundedProtocol(H11Protocol):
             self._refuse(ApiError(400, f"{msg} Send HTTP/1.1."))
         self.close()
 
+    @override
     def timeout_keep_alive_handler(self) -> None:
-        """See H11Protocol."""
         self.close()
 
+    @override
     def shutdown(self) -> None:
-        """See H11Protocol."""
         if self._phase == "answer":
             super().shutdown()
         else:
             self.close()
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._enter(None)
         self._stop_write_timer()
         self._room.leave(self)
         super().connection_lost(exc)
 
+    @override
     def pause_writing(self) -> None:
-        """See asyncio.Protocol."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(
             self._limits.write_timeout, lambda: self.transport.abort()
         )
 
+    @override
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
         super().resume_writing()
         self._stop_write_timer()
         self._settle()
