@@ -12,7 +12,6 @@ own thread, which other programs hardly affect; the best of ``--tries`` counts. 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import http.client
 import json
 import random
@@ -28,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import tiny_bundle
+from harness import timed_callbacks, tiny_bundle
 
 from skipdec.runtime.serving.http.protocol.request import CompletionRequest
 
@@ -201,27 +200,16 @@ def serve(times: Path, bundle: str) -> None:
     """Run the command with an event loop that times callbacks and writes the longest on SIGUSR1."""
     from skipdec.cli import main
 
-    longest = 0.0
-    original = asyncio.Handle._run
-
-    def run(handle: asyncio.Handle) -> None:
-        nonlocal longest
-        start = time.thread_time()
-        original(handle)
-        longest = max(longest, time.thread_time() - start)
-
     def tell(*_: object) -> None:
-        nonlocal longest
         partial = times.with_suffix(".partial")
-        partial.write_text(str(longest))
+        partial.write_text(str(longest.take()))
         partial.rename(times)
-        longest = 0.0
 
-    asyncio.Handle._run = run  # type: ignore[method-assign, assignment]
     signal.signal(signal.SIGUSR1, tell)
     sys.argv = ["skipdec", "serve", f"tiny={bundle}", "--port", "0", "--threads", "1"]
     sys.argv += ["--log-format", "json", "--allow-schedule", "any"]
-    main()
+    with timed_callbacks() as longest:
+        main()
 
 
 def _sent(port: int, case: Case) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Tiny bundles to attack, and forked children that attack them with limits of memory and time.
+"""Tiny bundles to attack, forked children that attack them within limits, and timed event loops.
 
 Forking a warm parent takes milliseconds; a new Python that imports skipdec takes a second. The
 parent must not have started threads, so it may import engines but not load any.
@@ -6,6 +6,7 @@ parent must not have started threads, so it may import engines but not load any.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import json
 import os
@@ -14,8 +15,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -128,3 +131,40 @@ def _address_space() -> int:
     """Return the bytes of virtual memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class LongestCallback:
+    """The largest processor time of one callback, in seconds, since it was last taken.
+
+    The time is that of the loop's own thread, which other programs on the machine hardly change.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def take(self) -> float:
+        """Return the time and start anew."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def add(self, seconds: float) -> None:
+        """Count one more callback."""
+        self._seconds = max(self._seconds, seconds)
+
+
+@contextmanager
+def timed_callbacks() -> Iterator[LongestCallback]:
+    """Time every callback within the block."""
+    longest = LongestCallback()
+    original = asyncio.Handle._run
+
+    def run(handle: asyncio.Handle) -> None:
+        start = time.thread_time()
+        original(handle)
+        longest.add(time.thread_time() - start)
+
+    asyncio.Handle._run = run  # type: ignore[method-assign, assignment]
+    try:
+        yield longest
+    finally:
+        asyncio.Handle._run = original  # type: ignore[method-assign]

@@ -6,13 +6,12 @@ programs on the machine do not matter.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from attack.harness import timed_callbacks
 from http_servers import Running, serving
 
 from skipdec.runtime.serving.http.protocol.bodies import (
@@ -45,25 +44,16 @@ def lenient(bundle: Path) -> Iterator[Running]:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_costs_the_event_loop_little_and_gets_a_short_refusal(
-    lenient: Running, monkeypatch: pytest.MonkeyPatch, name: str
+    lenient: Running, name: str
 ) -> None:
-    longest = 0.0
-    original = asyncio.Handle._run
-
-    def timed(handle: asyncio.Handle) -> None:
-        nonlocal longest
-        start = time.thread_time()
-        original(handle)
-        longest = max(longest, time.thread_time() - start)
-
-    monkeypatch.setattr(asyncio.Handle, "_run", timed)
     least = float("inf")
-    for _ in range(3):
-        longest = 0.0
-        answer = lenient.http.post("/v1/completions", content=BODIES[name])
-        least = min(least, longest)
-        assert answer.status_code in (400, 404)
-        assert len(answer.content) < 5000
+    with timed_callbacks() as longest:
+        for _ in range(3):
+            longest.take()
+            answer = lenient.http.post("/v1/completions", content=BODIES[name])
+            least = min(least, longest.take())
+            assert answer.status_code in (400, 404)
+            assert len(answer.content) < 5000
     assert least < MOST_SECONDS
 
 
