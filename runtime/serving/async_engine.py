@@ -110,7 +110,7 @@ class AsyncEngine(EngineService):
 
     @property
     def generator(self) -> Generator:
-        """What it runs on: its model, tokenizer, bundle. It is busy as long as this is open."""
+        """The generator with model, tokenizer and bundle. It is busy while this engine is open."""
         return self._generator
 
     @property

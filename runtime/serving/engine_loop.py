@@ -1,4 +1,4 @@
-"""EngineLoop: steps an engine in one thread, and takes in what other threads send."""
+"""EngineLoop: steps an engine in one thread and takes messages from other threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .scoring import ScoreQueue, ScoreResult
 
 @dataclass(frozen=True)
 class Cancellation:
-    """The wish that a request ends, with this stop_reason."""
+    """A message that asks the engine to end a request with this stop_reason."""
 
     request_id: str
     reason: str
@@ -28,7 +28,7 @@ Message = ServedRequest | Cancellation
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: deltas by request_id, and the results of the requests that it ended.
+    """The result of a step: deltas by request_id, and the results of the requests that it ended.
 
     ``scored``: texts, of which one is scored between two steps.
     """
@@ -39,7 +39,7 @@ class StepResult:
 
 
 class StepSink(Protocol):
-    """Who gets what an `EngineLoop` does; called in its thread, which waits meanwhile."""
+    """Receives the results of an `EngineLoop`, in its thread, which waits meanwhile."""
 
     def begin(self, request_ids: Sequence[str]) -> None:
         """These requests no longer wait: their prompts run next."""
@@ -63,7 +63,7 @@ class EngineLoop:
 
     @property
     def seconds_in_step(self) -> float:
-        """How long the step that runs has taken so far; 0.0 where none does."""
+        """Seconds that the current step has taken so far; 0.0 between steps."""
         start = self._step_start
         return 0.0 if start is None else monotonic() - start
 

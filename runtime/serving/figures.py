@@ -1,4 +1,4 @@
-"""What a server tells of its engines and requests: names, helps and values, for any registry.
+"""Metrics of engines and requests: names, help texts and values, for any registry.
 
 Every name begins with ``skipdec_`` where it is exposed; a counter's then ends in ``_total``.
 """

@@ -41,12 +41,12 @@ class OpenRequests:
 
     @property
     def refusal(self) -> str | None:
-        """Why no more are let in."""
+        """The reason why requests are refused, or None."""
         return self._home.refusal if self._home.is_left else self._refusal
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that made the engine."""
+        """True in a fork of the process that made the engine."""
         return self._home.is_left
 
     def require_home(self) -> None:
@@ -55,12 +55,12 @@ class OpenRequests:
 
     @property
     def waiting(self) -> int:
-        """How many have not begun."""
+        """The number of requests that have not begun."""
         return self._num_waiting
 
     @property
     def outstanding_tokens(self) -> int:
-        """Of all of them."""
+        """The sum over all open requests."""
         return sum(opened.outstanding_tokens for opened in self.all())
 
     def __contains__(self, request_id: object) -> bool:
@@ -122,7 +122,7 @@ class OpenRequests:
             self.failure.set_result(reason)
 
     async def wait_until_idle(self, timeout: float | None) -> bool:
-        """Wait for all clients to have their ends, ``timeout`` seconds at most; whether they do."""
+        """Wait until all clients have their ends; False if ``timeout`` seconds passed first."""
         idle = asyncio.Event()
         wake = partial(_call_soon, asyncio.get_running_loop(), idle.set)
         with self._lock:
@@ -204,7 +204,7 @@ class OpenRequests:
 
 @dataclass
 class _Post:
-    """What a step has for the clients of one event loop."""
+    """A step's results for the clients of one event loop."""
 
     deltas: list[tuple[RequestStream, StreamDelta]] = field(default_factory=list)
     ends: list[Callable[[], None]] = field(default_factory=list)
@@ -217,6 +217,6 @@ class _Post:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """In the loop's thread; nothing if the loop is closed, and with it all who could read."""
+    """Call in the loop's thread; do nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call)

@@ -53,7 +53,7 @@ class BundleOutline:
 
     @classmethod
     def of_generator(cls, generator: Generator) -> Self:
-        """What ``generator`` runs."""
+        """Describe the bundle that ``generator`` runs."""
         return cls(
             generator.bundle.manifest.digest,
             generator.model,

@@ -16,7 +16,7 @@ from .open_request import OpenRequest, ServedRequest
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """What became of a text: its scores, or why there are none."""
+    """The scores of a text, or the error."""
 
     request_id: str
     output: ScoreOutput | None = None
@@ -117,7 +117,7 @@ class ScoreQueue:
 
 
 def given_up(reason: str) -> Exception:
-    """What a client is told whose text was not scored; ``reason`` is "deadline" or another."""
+    """Return the error of a text that was not scored; ``reason`` may be "deadline"."""
     if reason == "deadline":
         return TimeoutError("the deadline was over before the text was scored")
     return ClosedError("AsyncEngine", "the text was given up before it was scored")

@@ -1,4 +1,4 @@
-"""EngineService: what a server asks of a bundle's engine, in this process or in others."""
+"""EngineService: the interface of a bundle's engine, in this process or in others."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class EngineService(ABC):
     @property
     @abstractmethod
     def refusal(self) -> str | None:
-        """Why new requests are refused: it is draining, closed, or has failed; None: they aren't.
+        """The reason why new requests are refused (draining, closed, failed), or None.
 
-        The end of a sentence that begins with its name.
+        A message puts the name of the engine before it.
         """
 
     @property
     @abstractmethod
     def unready(self) -> str | None:
-        """Why new requests should go elsewhere: `refusal`, or they would wait for a new start."""
+        """The reason why new requests should go elsewhere: `refusal`, or a restart to wait for."""
 
     @property
     @abstractmethod
@@ -59,7 +59,7 @@ class EngineService(ABC):
     @property
     @abstractmethod
     def seconds_in_step(self) -> float:
-        """How long the step that runs has taken so far; 0.0 where none does."""
+        """Seconds that the current step has taken so far; 0.0 between steps."""
 
     @abstractmethod
     def enter(self, opened: OpenRequest) -> None:
@@ -158,11 +158,11 @@ class EngineService(ABC):
 
     @abstractmethod
     def stats(self) -> EngineStats:
-        """What runs, waits and was done so far."""
+        """Return the number of running and waiting requests, and the totals so far."""
 
     @abstractmethod
     async def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests and wait until those there are have ended; whether they have."""
+        """Refuse new requests and wait for the open ones to end; False if the time ran out."""
 
     @abstractmethod
     def end_all(self, error: Exception) -> None:
@@ -177,7 +177,7 @@ class EngineService(ABC):
 
 
 def seconds_until_room(stats: EngineStats) -> float:
-    """When to try again where too many wait: guessed from what a request has taken so far."""
+    """Estimate when a place in the queue is free, from the mean time of past requests."""
     ended = stats.finished + stats.aborted
     busy = stats.prefill_seconds + stats.decode_seconds + stats.sampling_seconds
     busy += stats.scoring_seconds

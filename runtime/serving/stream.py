@@ -93,7 +93,7 @@ class RequestStream(OpenRequest):
         return self._unread.popleft()
 
     async def read(self) -> list[StreamDelta]:
-        """All deltas that are there, once there is one; none when the request has ended."""
+        """Wait for a delta and return all unread ones; the list is empty at the end."""
         await self._wait()
         deltas = list(self._unread)
         self._unread.clear()
@@ -145,7 +145,7 @@ class RequestStream(OpenRequest):
         self.finish(output)
 
     async def _wait(self) -> None:
-        """Until there is a delta or the end."""
+        """Wait for a delta or the end."""
         while not self._unread and not self._has_ended:
             self._changed.clear()
             await self._changed.wait()

@@ -146,7 +146,7 @@ class _Routes:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """OpenAI's shape for whatever went wrong; what nobody expected is told without its words."""
+    """Answer in OpenAI's error format; unexpected errors are reported without details."""
     match error:
         case ApiError():
             answer = error

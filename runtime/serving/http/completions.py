@@ -52,7 +52,7 @@ class Completion:
 
     @property
     def head(self) -> dict[str, object]:
-        """What all documents of an answer begin with."""
+        """The fields that every document of an answer begins with."""
         return {
             "id": self.id,
             "object": "text_completion",
@@ -61,7 +61,7 @@ class Completion:
         }
 
     def echoed(self, index: int) -> str:
-        """What stands before the texts of prompt ``index``; "" unless that was asked for."""
+        """Return the echo of prompt ``index``; "" without ``echo``."""
         if not self.asked.echo:
             return ""
         prompt = self.asked.prompts[index]

@@ -75,7 +75,7 @@ class Metrics:
         self._failed.labels(model or "", reason).inc()
 
     def text(self) -> bytes:
-        """All figures in Prometheus' text format."""
+        """Return all figures in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, help: str, label: str) -> Counter:
@@ -92,13 +92,13 @@ class Metrics:
 
 
 class _Engines(Collector):
-    """What engines count themselves, read when it is asked for."""
+    """The engines' own counters, read at each scrape."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: names are known once there are engines."""
+        """Return nothing, since metric names depend on the engines."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""What every request passes: a record and its line in the log, keys, a limit of its body.
+"""Middleware of every request: its record and log line, keys, a limit on the body.
 
 Plain ASGI: a middleware that buffers or wraps messages in tasks would hide that a client has gone.
 """
@@ -94,7 +94,7 @@ class CutMiddleware:
 
 
 class RoomMiddleware:
-    """Answers 503 on a connection beyond the limit; health is told there, too."""
+    """Answers 503 on a connection beyond the limit; /health/ is answered there, too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

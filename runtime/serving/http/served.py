@@ -43,11 +43,11 @@ class ServedModel:
         return tuple(text for text in self.schedules if text != ANY_SCHEDULE)
 
     def lists(self, wanted: str | None) -> bool:
-        """Whether ``wanted`` is the default or one of the texts that were given."""
+        """Return True if ``wanted`` is the default or a listed text."""
         return wanted is None or wanted in self.listed
 
     def default_schedule(self, max_tokens: int = 16) -> str:
-        """What a request that names none runs."""
+        """Return the schedule of a request that names none."""
         return format_schedule(self.engine.outline.resolve_schedule(None, max_tokens=max_tokens))
 
     def require_allowed(self, wanted: str | None, max_tokens: int) -> None:
@@ -68,7 +68,7 @@ class ServedModel:
             raise ScheduleError("schedule", f"{shown(wanted)} is not allowed; {self._remedy}")
 
     def label(self, wanted: str | None) -> str:
-        """What figures of requests that asked for ``wanted`` are kept under: few names."""
+        """Return the metric label of requests for ``wanted``; there are few labels."""
         if wanted is None:
             return "default"
         return wanted if wanted in self.listed else "other"
@@ -79,7 +79,7 @@ class ServedModel:
 
 
 class ServedModels(Mapping[str, ServedModel]):
-    """What is served: filled while bundles are loaded, emptied of requests when it drains."""
+    """The served models by name: filled while bundles load, drained at the end."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Raises UsageError for a name that stands for two bundles."""
@@ -120,7 +120,7 @@ class ServedModels(Mapping[str, ServedModel]):
 
     @property
     def unready(self) -> str | None:
-        """Why requests are refused; None if they are taken."""
+        """The reason why requests are refused, or None."""
         if self.is_draining:
             return "is draining"
         if loading := [name for name in self.names if name not in self._models]:
@@ -129,7 +129,7 @@ class ServedModels(Mapping[str, ServedModel]):
         return next((f"{name} {why}" for name, why in reasons.items() if why is not None), None)
 
     def hung(self, timeout: float) -> str | None:
-        """Which engine has been in one step for longer than ``timeout`` seconds, or has failed."""
+        """Name an engine that has failed, or has been in one step for over ``timeout`` seconds."""
         for name, model in self._models.items():
             if (seconds := model.engine.seconds_in_step) > timeout:
                 return f"{name} has been in one step for {seconds:.0f} s"

@@ -92,7 +92,7 @@ def _chunks(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
 async def _merged(
     streams: Sequence[RequestStream],
 ) -> AsyncIterator[tuple[int, Sequence[StreamDelta]]]:
-    """What the streams have, each with its place, as it comes."""
+    """Yield the streams' deltas as they come, each with the place of its stream."""
     tasks = {asyncio.create_task(stream.read()): place for place, stream in enumerate(streams)}
     try:
         while tasks:

@@ -1,4 +1,4 @@
-"""Dispatcher: which requests the worker has, which wait for one, and which are never run again."""
+"""Dispatcher: hands requests to the worker, and to the next one after a crash."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Dispatcher:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a worker."""
+        """True while a worker takes requests."""
         return self._outbox is not None
 
     @property
     def seconds_silent(self) -> float:
-        """How long a worker that has something to do has told nothing."""
+        """Seconds since a busy worker last sent a message."""
         with self._lock:
             is_busy = self._outbox is not None and self._sent
             return monotonic() - self._heard if is_busy else 0.0
@@ -133,7 +133,7 @@ class Dispatcher:
         return len(ran)
 
     def begin(self, message: Begun) -> None:
-        """What the worker tells of requests whose prompts run."""
+        """Note the requests whose prompts run now."""
         self._hear()
         self._requests.begin(message.request_ids)
 
@@ -143,7 +143,7 @@ class Dispatcher:
         self._parts.take(message)
 
     def step(self, message: Stepped) -> None:
-        """What a step gave; texts of prompts and log-probabilities are put back."""
+        """Pass on a step's results, with prompt texts and log-probabilities restored."""
         self._parts.take(message)
         result = StepResult(list(message.deltas))
         with self._lock:

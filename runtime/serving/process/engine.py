@@ -155,7 +155,7 @@ class ProcessEngine(EngineService):
 
     @property
     def seconds_in_step(self) -> float:
-        """How long the worker has told nothing though it has something to do."""
+        """Seconds since the busy worker last sent a message."""
         return self._dispatcher.seconds_silent
 
     @property
@@ -174,7 +174,7 @@ class ProcessEngine(EngineService):
         return self._requests.outstanding_tokens
 
     def has(self, request_id: str) -> bool:
-        """Whether a request of this name has not ended."""
+        """Return True while a request of this name is open."""
         return request_id in self._requests
 
     def enter(self, opened: OpenRequest) -> None:
@@ -208,7 +208,7 @@ class ProcessEngine(EngineService):
         self._dispatcher.cancel(request_id, "cancelled")
 
     def stats(self) -> EngineStats:
-        """Of all workers together, those that died too."""
+        """Return the totals of all workers, including those that died."""
         self._requests.require_home()
         known = [one for one in (self._stats, self._ended_stats) if one is not None]
         if not known:
@@ -251,7 +251,7 @@ class ProcessEngine(EngineService):
             self.loaded.set_result(None)
 
     def on_message(self, message: Message) -> None:
-        """Pass on what the worker tells."""
+        """Pass on a message of the worker."""
         match message:
             case Stepped():
                 self._stats = message.stats or self._stats
@@ -277,7 +277,7 @@ class ProcessEngine(EngineService):
             self._stats = None
 
     def on_failure(self, error: Exception) -> None:
-        """The end: what waits is told, and so is who waits for the first worker."""
+        """Fail all open requests and `loaded`."""
         if not self.loaded.done():
             self.loaded.set_exception(error)
         self._requests.fail(str(error), error)

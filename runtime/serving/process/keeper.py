@@ -24,22 +24,22 @@ _START_SECONDS = 1.0  # between two attempts to start a worker while the system 
 
 
 class WorkerClient(Protocol):
-    """Who is told what the keeper sees, all in the keeper's thread."""
+    """Callbacks of the keeper's thread."""
 
     def on_loaded(self, loaded: Loaded, outbox: Outbox) -> None:
         """A worker takes messages. Raises SkipDecError if it is not what is wanted."""
 
     def on_message(self, message: Message) -> None:
-        """It tells something of a request."""
+        """The worker has sent a message about requests."""
 
     def on_tick(self) -> None:
-        """No worker is there; some time has passed."""
+        """Some time has passed without a worker."""
 
     def on_death(self, reason: str) -> None:
         """The worker has ended; what it had is lost."""
 
     def on_failure(self, error: Exception) -> None:
-        """There will be no other one. Not called by `close`."""
+        """No further worker will start. Not called by `close`."""
 
 
 class WorkerKeeper:

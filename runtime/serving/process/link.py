@@ -36,8 +36,8 @@ class Link:
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None if none has come whole after ``timeout`` seconds.
 
-        Raises EOFError if the other side has ended, in the middle of a message perhaps, and
-        ValueError for what is no message.
+        Raises EOFError if the other side has ended, even in the middle of a message, and
+        ValueError for an invalid message.
         """
         while (end := self._received.find(b"\n", self._searched)) < 0:
             self._searched = len(self._received)

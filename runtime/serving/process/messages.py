@@ -1,4 +1,4 @@
-"""What a server's process and its workers tell each other: a JSON document a line, checked."""
+"""Messages between a server's process and its workers: one validated JSON document per line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _parsed_schedule(text: str, num_layers: int) -> ExitSchedule:
 
 @dataclass(frozen=True)
 class Submission:
-    """A request for the worker, or a text to score. A prompt's text stays where it came from."""
+    """Wire form of a request to generate or to score; the prompt's text stays behind."""
 
     request_id: str
     request: Request | ScoreRequest
@@ -68,7 +68,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Refused:
-    """What went wrong: with one request, or, without a request_id, with opening the bundle."""
+    """An error of one request or, without a request_id, of opening the bundle."""
 
     kind: str  # the class's name
     subject: str
@@ -77,7 +77,7 @@ class Refused:
 
     @classmethod
     def of(cls, error: Exception, request_id: str | None = None) -> Self:
-        """The message that `error` makes ``error`` of again."""
+        """Encode ``error``; `error` decodes it."""
         if isinstance(error, SkipDecError):
             return cls(type(error).__name__, error.subject, error.problems, request_id)
         return cls(type(error).__name__, "", (str(error),), request_id)
@@ -93,14 +93,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Begun:
-    """These requests no longer wait: if the worker dies now, it was with them."""
+    """These requests no longer wait, so a crash from here on is blamed on them."""
 
     request_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step gave, and all figures after it where they are worth their bytes.
+    """The result of a step, with the engine's figures if they are due.
 
     Results are without the log-probabilities that came before them (see `parts`).
     """

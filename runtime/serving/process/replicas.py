@@ -109,7 +109,7 @@ class Replicas(EngineService):
             engine.close()
 
     def _least_busy(self, request_id: str) -> ProcessEngine:
-        """Who gets a request. Raises UsageError for a name in use, OverloadedError."""
+        """Return the engine for a request. Raises UsageError for a name in use, OverloadedError."""
         self._home.require()
         if any(engine.has(request_id) for engine in self._engines):
             raise UsageError(

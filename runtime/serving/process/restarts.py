@@ -1,4 +1,4 @@
-"""When a worker that died is started again, and what is not run again."""
+"""Policy for restarting workers that died, and for refusing requests that killed them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....engines.checking import Option, ValidatedConfig
 
 
 class RestartPolicy(ValidatedConfig):
-    """How often a worker may die, and how long after each death the next one starts.
+    """Limits on the deaths of a worker, and the delay before each restart.
 
     ``poison_timeout``: seconds in which a request is refused with which two workers died; then it
     is tried once more.

@@ -13,7 +13,7 @@ _DEATHS = 2  # with which a request is refused
 
 @dataclass(frozen=True)
 class _Blame:
-    """How many deaths a request was blamed for, and when the last one was."""
+    """The number of deaths that a request was blamed for, and the time of the last one."""
 
     deaths: int
     time: float

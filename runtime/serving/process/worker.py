@@ -1,7 +1,7 @@
 """``python -m … SETTINGS DESCRIPTOR``: the process that runs a bundle for `ProcessEngine`.
 
 SETTINGS are JSON, DESCRIPTOR is this side's end of a socket. It ends with its parent, whatever it
-does at that moment: the socket's end tells.
+does at that moment; it sees EOF on the socket.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class _Intake(Thread):
 
 
 class _LinkSink:
-    """Tells the parent what an engine's loop does.
+    """Sends the results of an engine's loop to the parent.
 
-    With figures where a request has begun or ended, or they are a twentieth of a second old.
+    Figures go with it when a request has begun or ended, else at most every 50 ms.
     """
 
     def __init__(self, link: Link, engine: RunningBatch) -> None:

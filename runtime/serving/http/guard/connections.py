@@ -195,7 +195,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _has_begun(self) -> bool:
-        """Whether bytes have come that are not a whole head yet."""
+        """True if a part of a request's head has come."""
         return bool(self.conn.trailing_data[0])
 
     def _settle(self) -> None:

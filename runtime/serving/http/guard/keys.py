@@ -42,7 +42,7 @@ class ApiKeys:
 
     @property
     def are_needed(self) -> bool:
-        """Whether there is a key at all."""
+        """True if there is a key at all."""
         return bool(self._keys)
 
     def client(self, authorization: bytes) -> str | None:
@@ -56,7 +56,7 @@ class ApiKeys:
         return f"key {matches.index(True)}" if any(matches) else None
 
     def accept(self, authorization: bytes) -> bool:
-        """Whether the header ``Bearer KEY`` has one of the keys, or none is needed."""
+        """Return True if the header ``Bearer KEY`` has one of the keys, or none is needed."""
         scheme, _, given = authorization.partition(b" ")
         found = not self._keys
         for key in self._keys:  # all of them, so that time says nothing of which

@@ -18,7 +18,7 @@ _SMALL = 4_096  # bytes; fewer can't hold enough of anything to take a milliseco
 
 
 def is_small(body: bytes) -> bool:
-    """Whether the body may be read in the event loop's own thread."""
+    """Return True if the body is short enough to be read in the event loop's own thread."""
     return len(body) <= _SMALL
 
 

@@ -73,7 +73,7 @@ def delta_choice(
     names: TokenNames,
     offset: int,
 ) -> dict[str, Any]:
-    """What one completion got since the last chunk; ``offset``: characters of its text before."""
+    """Return a completion's news since the last chunk, ``offset`` characters into its text."""
     tokens = [token for delta in deltas for token in delta.token_ids]
     logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
     layers = [delta.layers for delta in deltas for _ in delta.token_ids]

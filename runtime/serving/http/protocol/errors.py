@@ -52,7 +52,7 @@ class ApiError(Exception):
 
 
 def api_error(error: SkipDecError) -> ApiError:
-    """What a client is told of an error of skipdec's."""
+    """Translate an error of skipdec into an answer."""
     message = brief("; ".join(error.problems))
     match error:
         case OverloadedError():

@@ -151,17 +151,17 @@ class CompletionRequest(SamplingParams):
 
     @property
     def scores_prompts(self) -> bool:
-        """Whether the prompts' own log-probabilities are asked for."""
+        """True if the prompts' own log-probabilities are requested."""
         return self.echo and self.logprobs is not None
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream ends with what was used."""
+        """True if a stream ends with the usage."""
         return (self.stream_options or {}).get("include_usage", False)
 
     @property
     def params(self) -> SamplingParams:
-        """How each prompt is continued."""
+        """The sampling parameters of each prompt."""
         return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
 
 

@@ -1,4 +1,4 @@
-"""What is known of an HTTP request when it ends: for its line in the log, and for the metrics."""
+"""RequestRecord: the facts about an HTTP request that its log line and the metrics show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_PATH = 500  # characters that are kept
 
 @dataclass
 class RequestRecord:
-    """Filled by whoever learns it; never a prompt or a text."""
+    """Facts about a request, never its prompt or text. Each part of the server adds its own."""
 
     request_id: str
     method: str
@@ -58,7 +58,7 @@ class RequestRecord:
         self.realised_depth = usage["realised_depth"]
 
     def fields(self) -> dict[str, Any]:
-        """What is known, for a log."""
+        """Return the known fields for a log line."""
         known = vars(self) | {"seconds": round(perf_counter() - self.start, 4)}
         for name in ("start", "start_ns", "client", "texts"):
             del known[name]
