@@ -47,8 +47,9 @@ class Option:
     text is the field's description.
 
     ``flag``: a short flag is added to ``--field-name``; a long one, or both as in ``-p --prompt``,
-    replaces it, and messages use the first.
-    ``help``: replaces the description. ``null``: the text that means None.
+    replaces it, and messages use the first. ``help``: replaces the description. ``null``: the text
+    that means None. ``only`` names the fields of a nested configuration that are options of this
+    command; None: all of them.
     """
 
     flag: str = ""
@@ -59,6 +60,7 @@ class Option:
     repeated: bool = True  # for a tuple: one option per entry; False: one text for all
     is_argument: bool = False
     show_default: bool = True
+    only: tuple[str, ...] | None = None
 
 
 class FrozenModel(BaseModel):

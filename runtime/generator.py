@@ -6,15 +6,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Unpack, cast
 
 from ..engines.backends.device import Device
-from ..engines.backends.session import EngineBackend, open_backend
-from ..engines.bundle import EngineBundle, Verify, WeightsPlace
+from ..engines.backends.session import EngineBackend
+from ..engines.bundle import EngineBundle
 from ..engines.bundle.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
 from .kv.pool import KVMemory
 from .kv.prefix_sharing import PrefixSharing
+from .opening import OpenKeywords, OpenOptions
 from .requests.prompts import Prompts
 from .requests.request import Request, make_requests
 from .requests.scoring import make_score_requests
@@ -24,7 +25,7 @@ from .schedule.resolver import ScheduleResolver
 from .schedule.tuning import UntunedWarning
 from .scheduling.call import Call
 from .scheduling.config import RunningBatchConfig
-from .scheduling.loaded_bundle import GeneratorConfig, LoadedBundle
+from .scheduling.loaded_bundle import LoadedBundle
 from .scheduling.running_batch import RunningBatch, open_running_batch
 from .scheduling.scorer import Scorer
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
@@ -57,19 +58,17 @@ class Generator:
         self,
         bundle: EngineBundle,
         backend: EngineBackend,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        max_batch_size: int = 8,
-        kv_memory: int | str | None = None,
-        kv_shares: int = 1,
-        raw_prompts: bool = False,
+        options: OpenOptions | None = None,
+        **changes: Unpack[OpenKeywords],
     ) -> None:
-        """See `open`. ``backend`` is the generator's from here on: closed with it, or if this
-        fails. ``kv_shares``: of how many processes this is one, each of which takes an equal part
-        of what one alone would take where no ``kv_memory`` is given.
+        """Load the engines of ``bundle`` by ``backend``; see `open`.
+
+        The generator owns ``backend``: it closes it at its end, or if this fails. Of the options,
+        those that choose and configure a backend have no effect here.
         """
         with ExitStack() as on_failure:
             on_failure.callback(backend.close)
+            options = OpenOptions.of(options, **changes)
             check_contract(bundle.manifest)
             self.bundle = bundle
             self.bundle_schedule = bundle_schedule(bundle)
@@ -77,18 +76,16 @@ class Generator:
             self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
             self._schedules = ScheduleResolver(
-                self.model.num_layers, self.bundle_schedule, schedule, self.model.max_seq_len
+                self.model.num_layers,
+                self.bundle_schedule,
+                options.schedule,
+                self.model.max_seq_len,
             )
             self._schedules.resolve(None, 1)
-            config = GeneratorConfig(
-                max_batch_size=max_batch_size,
-                kv_memory=kv_memory,  # type: ignore[arg-type]  # a text is read
-                kv_shares=kv_shares,
-            )
-            template = None if raw_prompts else bundle.manifest.prompt_template
+            template = None if options.raw_prompts else bundle.manifest.prompt_template
             self.tokenizer = Tokenizer.of(bundle, template)
             self._loaded = LoadedBundle.load(
-                bundle, backend, config, self.tokenizer, self._schedules
+                bundle, backend, options, self.tokenizer, self._schedules
             )
             self._engines = self._loaded.engines
             on_failure.pop_all()
@@ -97,48 +94,41 @@ class Generator:
     def open(
         cls,
         path: str | Path,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        device: str | None = None,
-        threads: int | None = None,
-        max_batch_size: int = 8,
-        kv_memory: int | str | None = None,
-        raw_prompts: bool = False,
-        weights: WeightsPlace = "mapped",
-        verify: Verify = "full",
+        options: OpenOptions | None = None,
+        **changes: Unpack[OpenKeywords],
     ) -> Generator:
-        """Open a bundle directory.
+        """Open a bundle directory with ``options``, changed by keyword arguments of their names.
 
-        ``schedule``: default of all calls, an ExitSchedule or its text (``2x``, ``full``, …);
-        None is the bundle's own. ``device``: ``cpu``, ``cuda``, ``cuda:1`` or ``rehearsal``, None
-        for what the bundle's target runs on (``onnxruntime``: the CPU). ``threads``: of each
-        engine's pool on a CPU, where the process has not called ``use_shared_thread_pool``; at
-        most the processors that this process may use.
-        ``kv_memory``: for KV caches, bytes or a text such as ``2GiB``; None for half of the memory
-        that this process may use, or four fifths of what engines leave free on a GPU.
-        ``raw_prompts``: text prompts stand alone, although the model was tuned with a
-        ``prompt_template``. ``weights``, of skipdec's kernels on a CPU: "mapped" files, which open
-        at once and which processes share, or "copied" to huge pages of this process's memory, for
-        steps some per cent faster. ``verify``: "full" hashes weights while they are loaded,
-        "graphs" everything else only.
-
+        `OpenOptions` describes them, for example ``schedule``, ``threads`` and ``kv_memory``.
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
+        """
+        options = OpenOptions.of(options, **changes)
+
+        def load(bundle: EngineBundle) -> Generator:
+            return cls(bundle, options.open_backend(bundle.manifest.target), options)
+
+        return EngineBundle.load(path, load, verify=options.verify)
+
+    @classmethod
+    def open_with_shared_pool(
+        cls,
+        path: str | Path,
+        options: OpenOptions,
+        *,
+        wrap: Callable[[EngineBackend], EngineBackend] = lambda backend: backend,
+    ) -> Generator:
+        """Open a bundle for a program that owns its process: one thread pool runs all engines.
+
+        ``wrap`` is called with the backend and returns the one that the generator uses. Raises
+        what `open` raises.
         """
 
         def load(bundle: EngineBundle) -> Generator:
-            backend = open_backend(
-                bundle.manifest.target, device=device, threads=threads, weights=weights
-            )
-            return cls(
-                bundle,
-                backend,
-                schedule=schedule,
-                max_batch_size=max_batch_size,
-                kv_memory=kv_memory,
-                raw_prompts=raw_prompts,
-            )
+            target = bundle.manifest.target
+            backend = options.open_backend(target, pool_threads=options.process_threads)
+            return cls(bundle, wrap(backend), options)
 
-        return EngineBundle.load(path, load, verify=verify)
+        return EngineBundle.load(path, load, verify=options.verify)
 
     def __repr__(self) -> str:
         return f"Generator({self.bundle!r})"

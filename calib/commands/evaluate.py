@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from ...engines.host.console import (
 from ...engines.host.installation import install_command
 from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
-from ...runtime.commands.options import EngineOptions
+from ...runtime.commands.options import EngineChoice, opener
 from ..evaluation.config import EvaluationConfig
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def register(app: typer.Typer) -> None:
 @from_options
 def evaluate(
     config: EvaluationConfig,
-    engines: EngineOptions,
+    engines: EngineChoice,
     *,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="report, JSON, picture")
@@ -76,7 +75,7 @@ def evaluate(
 
     if output and (problems := evaluation_place(output).problems(force=force)):
         raise UsageError(f"--output {output}", *problems)
-    open_generator = partial(engines.open, max_batch_size=config.batch_size)
+    open_generator = opener(engines, max_batch_size=config.batch_size)
     with ConsoleProgress(quiet=quiet) as progress:
         evaluation = run(config, open_generator, progress)
     document = report_document(evaluation, threads=engines.threads or available_cores())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from ...engines.errors import UsageError
 from ...engines.host.console import print_json, result_console, stderr_console
 from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
-from ...runtime.commands.options import EngineOptions
+from ...runtime.commands.options import EngineChoice, opener
 from ..fitting.inputs import FitConfig
 from ..fitting.options import ModelOptions, choose_goal, choose_source
 
@@ -78,7 +77,7 @@ def fit(
         ),
     ],
     given: Given[FitConfig],
-    engines: EngineOptions,
+    engines: EngineChoice,
     model: ModelOptions,
     *,
     target_speedup: Annotated[
@@ -110,7 +109,7 @@ def fit(
     )
     _check_files(output, plot, force=force)
     with ConsoleProgress(quiet=quiet) as progress:
-        found = run(config, partial(engines.open, max_batch_size=config.rows), progress)
+        found = run(config, opener(engines, max_batch_size=config.rows), progress)
     if output is not None:
         _write_schedule(output, found.chosen.schedule)
         if not quiet:

@@ -64,18 +64,22 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
     found: dict[str, tuple[type[ValidatedConfig], list[_Field]]] = {}
     for parameter in inspect.signature(command).parameters.values():
         kind = hints[parameter.name]
+        settings = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+        kind = get_args(kind)[0] if settings else kind
         if config := _configuration(get_args(kind)[0] if get_origin(kind) is Given else kind):
-            found[parameter.name] = config, list(_fields_of(config))
+            only = next((entry.only for entry in settings if isinstance(entry, Option)), None)
+            found[parameter.name] = config, list(_fields_of(config, only=only))
             parameters += [field.parameter() for field in found[parameter.name][1]]
         else:
-            parameters.append(parameter.replace(annotation=kind, kind=_KEYWORD))
+            annotation = hints[parameter.name]
+            parameters.append(parameter.replace(annotation=annotation, kind=_KEYWORD))
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:  # noqa: ANN401  (typer's)
         for name, (config, fields) in found.items():
             typed = {field: values.pop(field.parameter_name) for field in fields}
             given = _given(config, typed, context)
-            values[name] = given.build() if hints[name] is config else given
+            values[name] = given if get_origin(hints[name]) is Given else given.build()
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -177,15 +181,23 @@ def _fields_of(
     panel: str | None = None,
     *,
     is_required: bool = True,
+    only: tuple[str, ...] | None = None,
 ) -> Iterator[_Field]:
-    """Yield the options of a configuration and of nested ones; ``panel`` is the default panel."""
+    """Yield the options of a configuration and of nested ones, or ``only`` the named fields.
+
+    ``panel`` is the default panel.
+    """
     for name, info in config.model_fields.items():
+        if only is not None and name not in only:
+            continue
         for option in (entry for entry in info.metadata if isinstance(entry, Option)):
             place, needed = (*path, name), is_required and info.is_required()
             shown = replace(option, panel=option.panel or panel)
             inner = _configuration(info.annotation)
             if inner and not option.metavar:
-                yield from _fields_of(inner, place, shown.panel, is_required=needed)
+                yield from _fields_of(
+                    inner, place, shown.panel, is_required=needed, only=option.only
+                )
             else:
                 yield _Field(place, info, shown, needed)
 

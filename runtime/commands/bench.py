@@ -10,7 +10,7 @@ import typer
 from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ..measuring.config import BenchConfig
-from .options import EngineOptions
+from .options import EngineChoice, open_bundle
 
 if TYPE_CHECKING:
     from ..generator import Generator
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
 def bench(
     bundle: BundlePath,
     config: BenchConfig,
-    engines: EngineOptions,
+    engines: EngineChoice,
     *,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -80,6 +80,7 @@ def bench(
     from ..measuring.bench import run_benchmark
 
     threads, most_rows = engines.threads, max(config.batch_sizes)
+    opening = engines.updated(max_batch_size=most_rows)
     with ConsoleProgress(quiet=quiet) as progress, ExitStack() as opened:
         progress.stage("loading")
         native = None
@@ -88,7 +89,7 @@ def bench(
                 NativeCalls.open(bundle, threads=threads, max_batch_size=most_rows)
             )
         with (
-            engines.open(bundle, max_batch_size=most_rows) as generator,
+            open_bundle(bundle, opening) as generator,
             open_probe(generator.device, threads) as probe,
         ):
             report = run_benchmark(generator, config, probe, progress, native)

@@ -98,8 +98,8 @@ def _run(
         runner = RecordRunner(
             generator,
             records,
-            options.schedule,
-            chunk_size=BATCHES_PER_CHUNK * options.max_batch_size,
+            options.opening.schedule,
+            chunk_size=BATCHES_PER_CHUNK * options.opening.max_batch_size,
             done=frozenset() if file is None else file.done,
             cancelled=interruption.is_requested,
         )
@@ -173,7 +173,7 @@ class RecordRunner:
         self,
         generator: Generator,
         records: Sequence[Record | BadRecord],
-        schedule: str | None,
+        schedule: str | ExitSchedule | None,
         *,
         chunk_size: int,
         done: Set[RecordId] = frozenset(),
@@ -241,7 +241,7 @@ class RecordRunner:
             return BadRecord(record.line, record.record_id, text)
         return Checked(record, request, schedule)
 
-    def _resolve(self, schedule: str | None, max_tokens: int) -> ExitSchedule:
+    def _resolve(self, schedule: str | ExitSchedule | None, max_tokens: int) -> ExitSchedule:
         """Return the schedule of a request; resolving one takes as long as reading a line."""
         key = schedule, max_tokens
         if key not in self._resolved:

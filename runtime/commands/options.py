@@ -1,92 +1,57 @@
-"""Options of the commands that run engines, and of ``skipdec generate``."""
+"""Options that commands share, and those of ``skipdec generate``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ...engines.bundle import Verify, WeightsPlace
 from ...engines.checking import MemorySize, Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
-from ...engines.host.processor import available_cores, thread_problems
+from ..opening import ENGINE_OPTIONS, GENERATOR_OPTIONS, OpenOptions
 from ..tokens.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from ...engines.backends.session import EngineBackend
-    from ..generator import Generator
+    from ..generator import Generator, OpenGenerator
     from ..schedule import ExitSchedule
 
-_RUNNING = Option(panel="Running")
+EngineChoice = Annotated[OpenOptions, Option(only=ENGINE_OPTIONS)]
+"""A command's parameter: the device, threads, weights and verification of its engines."""
 
 
-class EngineOptions(ValidatedConfig):
-    """Where engines run."""
+def open_bundle(
+    path: Path,
+    options: OpenOptions,
+    *,
+    wrap: Callable[[EngineBackend], EngineBackend] = lambda backend: backend,
+) -> Generator:
+    """Open a command's bundle with one thread pool for the whole process.
 
-    device: Annotated[str | None, _RUNNING] = Field(
-        default=None, description="cpu, cuda, cuda:1 or rehearsal (cpu; TensorRT: cuda)"
-    )
-    threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
-    weights: Annotated[WeightsPlace, _RUNNING] = Field(
-        default="mapped",
-        description="mapped files, or copied: slower to open, faster steps on a CPU",
-    )
-    verify: Annotated[Verify, _RUNNING] = Field(
-        default="full", description="hash weights while they are loaded, or graphs only"
-    )
+    Raises what `Generator.open` raises; a UsageError about an option names it as on the command
+    line, for example ``--threads`` where engines run on a GPU.
+    """
+    from ..generator import Generator
 
-    def _problems(self) -> Iterator[str]:
-        yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
-
-    def open(
-        self,
-        path: Path,
-        *,
-        max_batch_size: int,
-        schedule: str | None = None,
-        kv_memory: int | None = None,
-        raw_prompts: bool = False,
-        around: Callable[[EngineBackend], EngineBackend] = lambda backend: backend,
-    ) -> Generator:
-        """Open the bundle at ``path``; on a CPU, with one thread pool for the whole process.
-
-        ``around``: what is put around the backend that runs its engines.
-
-        Raises what ``Generator.open`` raises, and UsageError for threads where engines run on a
-        GPU.
-        """
-        from ...engines.backends.session import default_device, open_backend
-        from ...engines.bundle import EngineBundle
-        from ..generator import Generator
-
-        def load(bundle: EngineBundle) -> Generator:
-            target = bundle.manifest.target
-            where = self.device or default_device(target)
-            if where == "cpu":
-                from ...engines.backends.ort import use_shared_thread_pool
-
-                use_shared_thread_pool(self.threads or available_cores())
-            elif self.threads is not None:
-                raise UsageError(
-                    "--threads", f"is {self.threads}, but engines run on {where}; leave it out"
-                )
-            return Generator(
-                bundle,
-                around(open_backend(target, device=where, weights=self.weights)),
-                schedule=schedule,
-                max_batch_size=max_batch_size,
-                kv_memory=kv_memory,
-                raw_prompts=raw_prompts,
-            )
-
-        return EngineBundle.load(path, load, verify=self.verify)
+    try:
+        return Generator.open_with_shared_pool(path, options, wrap=wrap)
+    except UsageError as error:
+        if error.subject not in ENGINE_OPTIONS:
+            raise
+        raise UsageError(f"--{error.subject}", *error.problems) from error
 
 
-class GenerateOptions(EngineOptions):
-    """What ``skipdec generate`` was asked to do: what does not go together is refused."""
+def opener(options: OpenOptions, *, max_batch_size: int) -> OpenGenerator:
+    """Return a function that opens a bundle by `open_bundle` with ``max_batch_size`` rows."""
+    return partial(open_bundle, options=options.updated(max_batch_size=max_batch_size))
+
+
+class GenerateOptions(ValidatedConfig):
+    """The options of ``skipdec generate``; contradictory ones are refused."""
 
     bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
         description="a bundle's directory"
@@ -100,9 +65,6 @@ class GenerateOptions(EngineOptions):
     input: Annotated[str | None, Option(metavar="FILE.jsonl|-")] = Field(
         default=None, description="lines; - is stdin"
     )
-    raw_prompt: Annotated[bool, Option()] = Field(
-        default=False, description="without the template that the model was tuned with"
-    )
     output: Annotated[Path | None, Option(metavar="FILE.jsonl")] = Field(
         default=None, description="else stdout"
     )
@@ -115,25 +77,16 @@ class GenerateOptions(EngineOptions):
         default=False, description="results of -p, or figures of --output, as JSON"
     )
     quiet: Annotated[bool, Option("-q")] = Field(default=False, description="on stderr only errors")
-    schedule: Annotated[str | None, _RUNNING] = Field(
-        default=None, description="full, 2x, linear:max=16,min=8,… or a file (bundle's own)"
-    )
-    max_batch_size: Annotated[int, _RUNNING] = Field(
-        default=8, ge=1, description="most completions at once"
-    )
-    kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
-        default=None, description="most memory of KV caches, e.g. 2GiB (half of what is left)"
-    )
+    opening: Annotated[OpenOptions, Option(only=GENERATOR_OPTIONS)] = OpenOptions()
     record: Annotated[Path | None, Option(panel="Running", metavar="DIR")] = Field(
         default=None, description="keep the inputs of all engine calls in a new DIR, for compare"
     )
-    record_limit: Annotated[MemorySize, _RUNNING] = Field(
+    record_limit: Annotated[MemorySize, Option(panel="Running")] = Field(
         default=256 << 20, ge=1, description="most that --record keeps"
     )
     params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
 
     def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
         if self.texts and self.input is not None:
             yield "give either `prompts` or `input`"
         if self.texts.count("-") > 1:
@@ -155,33 +108,28 @@ class GenerateOptions(EngineOptions):
         return self.prompts if self.prompt is None else (self.prompt, *self.prompts)
 
     def open_generator(self) -> Generator:
-        """Load the bundle's engines; say on stderr what text prompts are put into, if anything."""
+        """Load the bundle's engines; report its prompt template on stderr, if it has one."""
         from ...engines.host.progress import ConsoleProgress
 
         with ConsoleProgress(quiet=self.quiet) as events:
             events.stage("loading")
-            generator = self.open(
-                self.bundle,
-                max_batch_size=self.max_batch_size,
-                kv_memory=self.kv_memory,
-                raw_prompts=self.raw_prompt,
-                around=self._around,
-            )
+            generator = open_bundle(self.bundle, self.opening, wrap=self._wrap)
             if (template := generator.prompt_template) is not None:
                 events.note(
-                    f"text prompts are put into {template!r}, as in tuning (--raw-prompt: not)"
+                    f"text prompts are put into {template!r}, as in tuning (--raw-prompt disables "
+                    "this)"
                 )
         return generator
 
     def warn_if_untuned(self, generator: Generator, schedules: Iterable[ExitSchedule]) -> None:
-        """Say on stderr where texts will be poor: of weights that skip what they need."""
+        """Warn on stderr of a schedule that skips layers of a model not tuned for it."""
         from ..schedule.tuning import untuned_warning
 
         warning = untuned_warning(generator.bundle.manifest, generator.bundle_schedule, schedules)
         if warning is not None and not self.quiet:
             stderr_console().print(f"warning: {warning}", markup=False, soft_wrap=True)
 
-    def _around(self, backend: EngineBackend) -> EngineBackend:
+    def _wrap(self, backend: EngineBackend) -> EngineBackend:
         if self.record is None:
             return backend
         from ...engines.backends.recording import RecordingBackend

@@ -24,7 +24,7 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
 
     with options.open_generator() as generator, Interruption() as interruption:
         requests = generator.make_requests(prompts, options.params)
-        schedules = generator.resolve_schedules(requests, options.schedule)
+        schedules = generator.resolve_schedules(requests, options.opening.schedule)
         options.warn_if_untuned(generator, schedules)
         total = len(prompts) * options.params.n
         quiet = options.quiet or options.stream

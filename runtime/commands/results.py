@@ -14,6 +14,7 @@ from ...engines.bundle.place import WriterLock
 from ...engines.documents import read_json
 from ...engines.errors import BundleError, SkipDecError, UsageError
 from ..requests.records import RecordId, json_object
+from ..schedule import ExitSchedule
 from ..schedule.resolved import bundle_schedule
 from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.sampling import SamplingParams
@@ -29,15 +30,17 @@ def run_parameters(options: GenerateOptions) -> dict[str, Any]:
     """
     bundle = EngineBundle.open(options.bundle)
     num_layers = bundle.manifest.model.num_layers
-    schedule = options.schedule
+    schedule = options.opening.schedule
     if schedule is None:
-        schedule = format_schedule(bundle_schedule(bundle))
+        schedule = bundle_schedule(bundle)
+    if isinstance(schedule, ExitSchedule):
+        schedule = format_schedule(schedule)
     elif schedule.strip().endswith(".json"):
         schedule = format_schedule(parse_schedule(schedule, num_layers=num_layers))
     return {
         "bundle": bundle.manifest.digest,
         "schedule": schedule,
-        "raw_prompt": options.raw_prompt,
+        "raw_prompt": options.opening.raw_prompts,
         **options.params.to_dict(),
     }
 

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from pydantic import Field
-
 from ...engines.backends.session import EngineBackend
 from ...engines.bundle import EngineBundle
-from ...engines.checking import MemorySize, ValidatedConfig
 from ...engines.manifest import ModelSpec, TensorRole
 from ..kv.layout import KVLayout
 from ..kv.pool import BufferPool
+from ..opening import OpenOptions
 from ..requests.planning import BatchLimits
 from ..requests.request import Request
 from ..schedule.resolver import ScheduleResolver
@@ -22,19 +20,6 @@ from ..stitching.loaded import LoadedEngines
 from ..stitching.loading import load_stitcher
 from ..stitching.protocol import SlotLimits, SlotStitcher
 from ..tokens.tokenizer import Tokenizer
-
-_MAX_ROWS = 1 << 16  # the plan of a batch takes memory for each row before it runs
-
-
-class GeneratorConfig(ValidatedConfig):
-    """The most that a generator may hold at once; ``kv_memory`` is bytes, or a text like ``2GiB``.
-
-    Without it, each of ``kv_shares`` processes takes an equal part of the default.
-    """
-
-    max_batch_size: int = Field(default=8, ge=1, le=_MAX_ROWS)
-    kv_memory: MemorySize | None = Field(default=None, ge=1)
-    kv_shares: int = Field(default=1, ge=1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +38,7 @@ class LoadedBundle:
         cls,
         bundle: EngineBundle,
         backend: EngineBackend,
-        config: GeneratorConfig,
+        options: OpenOptions,
         tokenizer: Tokenizer | None,
         schedules: ScheduleResolver,
     ) -> Self:
@@ -61,13 +46,13 @@ class LoadedBundle:
         on_device = backend.device is not None
         limits = BatchLimits.of(
             bundle.manifest,
-            max_batch_size=config.max_batch_size,
-            kv_bytes=config.kv_memory or 0,
+            max_batch_size=options.max_batch_size,
+            kv_bytes=options.kv_memory or 0,
             on_device=on_device,
         )
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.
-        kv_bytes = config.kv_memory or backend.memory.available_bytes() // config.kv_shares
+        kv_bytes = options.kv_memory or backend.memory.available_bytes() // options.kv_shares
         pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
         return cls(
             model=bundle.manifest.model,

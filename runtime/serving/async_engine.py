@@ -10,20 +10,18 @@ from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, cast
+from typing import Self, Unpack
 
 from typing_extensions import override
 
-from ...engines.bundle import Verify, WeightsPlace
 from ...engines.errors import ClosedError
 from ..generator import Generator
-from ..kv.prefix_sharing import PrefixSharing
+from ..opening import OpenKeywords, OpenOptions
 from ..requests.request import Request
 from ..requests.scoring import ScoreRequest
-from ..schedule import ExitSchedule
 from ..scheduling.admission import parse_admission
 from ..scheduling.stats import EngineStats
-from .config import ServiceConfig
+from .config import hold_engine
 from .engine_loop import Cancellation, EngineLoop
 from .open_request import OpenRequest
 from .open_requests import OpenRequests
@@ -45,13 +43,13 @@ class AsyncEngine(EngineService):
     One thread owns the engines; `submit` may be called from any thread that runs an event loop.
     """
 
-    def __init__(self, generator: Generator, config: ServiceConfig) -> None:
+    def __init__(self, generator: Generator, options: OpenOptions) -> None:
         """See `open`. ``generator`` is the engine's from here on: closed with it."""
         self._generator = generator
         self._outline = BundleOutline.of_generator(generator)
-        self._requests = OpenRequests("AsyncEngine", config.max_waiting)
+        self._requests = OpenRequests("AsyncEngine", options.max_waiting)
         self._held = ExitStack()
-        self._engine = self._held.enter_context(config.engine(generator))
+        self._engine = self._held.enter_context(hold_engine(generator, options))
         self._loop = EngineLoop(self._engine, self._requests)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)
         self._thread.start()
@@ -61,48 +59,17 @@ class AsyncEngine(EngineService):
     async def open(
         cls,
         path: str | Path,
-        *,
-        schedule: str | ExitSchedule | None = None,
-        device: str | None = None,
-        threads: int | None = None,
-        max_batch_size: int = 8,
-        kv_memory: int | str | None = None,
-        raw_prompts: bool = False,
-        weights: WeightsPlace = "mapped",
-        verify: Verify = "full",
-        max_waiting: int = 256,
-        max_prefill_tokens: int | None = None,
-        max_model_len: int | None = None,
-        admission: str | None = None,
-        prefix_cache: bool | PrefixSharing = "shared",
+        options: OpenOptions | None = None,
+        **changes: Unpack[OpenKeywords],
     ) -> AsyncIterator[Self]:
         """Open a bundle directory; leaving the block cancels what runs and frees all.
 
-        ``max_waiting``, ``max_prefill_tokens``, ``max_model_len``, ``admission`` and
-        ``prefix_cache``: see `ServiceConfig`; everything else as in `Generator.open`, whose errors
-        it raises.
+        Options are given, and errors raised, as in `Generator.open`.
         """
-        config = ServiceConfig(
-            max_waiting=max_waiting,
-            max_prefill_tokens=max_prefill_tokens,
-            max_model_len=max_model_len,
-            admission=admission,
-            prefix_cache=cast(PrefixSharing, prefix_cache),
-        )
-        parse_admission(config.admission)
-        generator = await asyncio.to_thread(
-            Generator.open,
-            path,
-            schedule=schedule,
-            device=device,
-            threads=threads,
-            max_batch_size=max_batch_size,
-            kv_memory=kv_memory,
-            raw_prompts=raw_prompts,
-            weights=weights,
-            verify=verify,
-        )
-        engine = cls(generator, config)
+        options = OpenOptions.of(options, **changes)
+        parse_admission(options.admission)
+        generator = await asyncio.to_thread(Generator.open, path, options)
+        engine = cls(generator, options)
         try:
             yield engine
         finally:

@@ -23,11 +23,12 @@ from typing import Any
 
 from pydantic import Field
 
-from ...engines.checking import MemorySize, ValidatedConfig, plain
+from ...engines.checking import plain
 from ...engines.documents import open_regular
 from ...engines.errors import SkipDecError, UsageError, did_you_mean
 from ...engines.host.installation import require_extra
 from ...engines.writing import naming_file
+from ..opening import OpenOptions
 from ..requests.records import (
     BadRecord,
     PromptLine,
@@ -47,26 +48,28 @@ _RESULTS = (*_NO_RESULT, "error")
 _READ = PromptLine.model_fields.keys() - {"id", "prompt"}  # of a row's columns
 
 
-class PredictorConfig(ValidatedConfig):
-    """What each actor opens, and how it continues prompts; see `Generator.open`.
+class PredictorConfig(OpenOptions):
+    """The options with which each actor opens its bundle, and how it continues prompts.
 
     ``params`` and ``schedule`` are for rows that have no columns, and lines that have no fields, of
-    these names.
+    these names. An actor has one thread unless ``threads`` says more; its machine is not the one
+    that makes this configuration, so their number is not compared with the processors here.
     """
 
     bundle: Path = Field(description="its directory, which every machine must have")
     params: SamplingParams = SamplingParams()
-    schedule: str | None = Field(default=None, description="(the bundle's own)")
     prompt_column: str = Field(
         default="prompt", description="of rows; holds texts, or lists of token ids"
     )
-    threads: int = Field(default=1, ge=1, description="of an actor; give Ray num_cpus as many")
     max_batch_size: int = Field(default=16, ge=1, description="rows of an actor at once")
-    kv_memory: MemorySize | None = Field(default=None, description="of an actor's KV caches")
-    raw_prompts: bool = Field(default=False, description="without the template of the model")
 
     def _problems(self) -> Iterator[str]:
         yield from (f"`params` has {problem}" for problem in _row_problems(self.params))
+
+    @property
+    def process_threads(self) -> int:
+        """The size of an actor's thread pool, and the CPUs that Ray reserves for it."""
+        return self.threads or 1
 
 
 class SkipDecPredictor:
@@ -79,18 +82,10 @@ class SkipDecPredictor:
 
     def __init__(self, config: PredictorConfig) -> None:
         """Open the bundle. Raises what `Generator.open` does."""
-        from ...engines.backends import ort
         from ..generator import Generator
 
         self._config = config
-        ort.use_shared_thread_pool(config.threads)
-        self._generator = Generator.open(
-            config.bundle,
-            schedule=config.schedule,
-            max_batch_size=config.max_batch_size,
-            kv_memory=config.kv_memory,
-            raw_prompts=config.raw_prompts,
-        )
+        self._generator = Generator.open_with_shared_pool(config.bundle, config)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return all columns of ``batch`` and those of the results, an entry a row.
@@ -168,9 +163,9 @@ def continue_files(
     A line has the fields of `PromptLine`; the line that comes out holds them and the predictor's,
     that of a bad line ``{"id", "line", "error"}``. Files whose output is there are left alone, so
     that a job that was stopped goes on where it was: an output gets its name when it is whole.
-    ``actors`` of config.threads CPUs each take a file at a time, whose lines run together; of some
-    hundred lines no slot is empty for long. Returns what was written. All machines must see the
-    files under the same paths.
+    ``actors`` of config.process_threads CPUs each take a file at a time, whose lines run together;
+    of some hundred lines no slot is empty for long. Returns what was written.
+    All machines must see the files under the same paths.
 
     Raises UsageError for inputs of one name and for another prompt_column, MissingExtraError
     without Ray, and what an actor fails with.
@@ -197,7 +192,7 @@ def continue_files(
         FileContinuer,
         fn_constructor_args=[config],
         batch_size=1,
-        num_cpus=config.threads,
+        num_cpus=config.process_threads,
         compute=ray.data.ActorPoolStrategy(size=min(actors, len(missing))),
     )
     return [Path(row["output"]) for row in written.take_all()]

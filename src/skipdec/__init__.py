@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .runtime.measuring.config import BenchConfig
     from .runtime.measuring.doctor import examine_machine
     from .runtime.measuring.inspection import Workload, inspect_bundle
+    from .runtime.opening import OpenOptions as OpenOptions
     from .runtime.schedule import ExitSchedule
     from .runtime.schedule.decays import Decay, FallingDecay
     from .runtime.schedule.default import write_schedule
@@ -116,6 +117,7 @@ _RUNNING = {  # everything a service needs; no torch, no onnx
     "LogitsError": ".engines.errors",
     "MissingExtraError": ".engines.errors",
     "NativePaths": ".runtime.libskipdec.paths",
+    "OpenOptions": ".runtime.opening",
     "OverloadedError": ".engines.errors",
     "Placement": ".runtime.schedule.placements",
     "ProcessEngine": ".runtime.serving.process.engine",
@@ -207,6 +209,7 @@ __all__ = [  # a star import takes only _RUNNING, as the others would load torch
     "LogitsError",
     "MissingExtraError",
     "NativePaths",
+    "OpenOptions",
     "OverloadedError",
     "Placement",
     "ProcessEngine",

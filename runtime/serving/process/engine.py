@@ -8,17 +8,15 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, cast
+from typing import Self, Unpack
 
 from typing_extensions import override
 
-from ....engines.bundle import Verify, WeightsPlace
 from ....engines.errors import BundleError, ClosedError
-from ...kv.prefix_sharing import PrefixSharing
+from ...opening import OpenKeywords, OpenOptions
 from ...requests.request import Request
 from ...scheduling.request_limits import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
-from ..config import ServiceConfig
 from ..open_request import OpenRequest
 from ..open_requests import OpenRequests
 from ..outline import BundleOutline
@@ -55,7 +53,7 @@ class ProcessEngine(EngineService):
         """Start the worker; `loaded` is done once it takes requests. ``outline``: its bundle's."""
         self._settings = settings
         self._outline = outline
-        self._requests = OpenRequests("ProcessEngine", settings.service.max_waiting)
+        self._requests = OpenRequests("ProcessEngine", settings.max_waiting)
         policy = policy or RestartPolicy()
         self._dispatcher = Dispatcher(self._requests, Suspects(policy.poison_timeout))
         self._stats: EngineStats | None = None  # of the worker that runs; None until the first
@@ -69,47 +67,19 @@ class ProcessEngine(EngineService):
     async def open(
         cls,
         path: str | Path,
+        options: OpenOptions | None = None,
         *,
-        schedule: str | None = None,
-        device: str | None = None,
-        threads: int | None = None,
-        max_batch_size: int = 8,
-        kv_memory: int | str | None = None,
-        raw_prompts: bool = False,
-        weights: WeightsPlace = "mapped",
-        verify: Verify = "full",
-        max_waiting: int = 256,
-        max_prefill_tokens: int | None = None,
-        max_model_len: int | None = None,
-        admission: str | None = None,
-        prefix_cache: bool | PrefixSharing = "shared",
         policy: RestartPolicy | None = None,
+        **changes: Unpack[OpenKeywords],
     ) -> AsyncIterator[Self]:
         """Load a bundle in a worker; leaving the block kills it. Options as `AsyncEngine.open`.
 
-        ``threads``: of the worker's one pool, None for all processors. ``policy``: how often the
-        worker may die, and how long a request is refused that killed two. Raises what
+        ``threads`` is the size of the worker's one pool, None for all processors. ``policy``: how
+        often the worker may die, and how long a request is refused that killed two. Raises what
         `Generator.open` does, whatever process it happened in, and WorkerDiedError.
         """
-        service = ServiceConfig(
-            max_waiting=max_waiting,
-            max_prefill_tokens=max_prefill_tokens,
-            max_model_len=max_model_len,
-            admission=admission,
-            prefix_cache=cast(PrefixSharing, prefix_cache),
-        )
-        settings = WorkerSettings(
-            path=Path(path),
-            schedule=schedule,
-            device=device,
-            threads=threads,
-            max_batch_size=max_batch_size,
-            kv_memory=kv_memory,  # type: ignore[arg-type]  # a text is read
-            raw_prompts=raw_prompts,
-            weights=weights,
-            verify=verify,
-            service=service,
-        )
+        opened = dict(OpenOptions.of(options, **changes))
+        settings = WorkerSettings(path=Path(path), **opened)
         async with cls.opened(settings, policy) as engine:
             yield engine
 

@@ -20,6 +20,7 @@ from ....engines.host.signals import SIGNALS
 from ...requests.request import Request
 from ...requests.scoring import ScoreRequest
 from ...scheduling.running_batch import RunningBatch
+from ..config import hold_engine
 from ..engine_loop import Cancellation, EngineLoop, StepResult
 from .link import Link
 from .messages import Begun, Loaded, Logged, Refused, Submission
@@ -45,7 +46,7 @@ def main() -> None:
     except SkipDecError as error:
         link.send(Refused.of(error))
         return
-    with settings.service.engine(generator) as engine:
+    with hold_engine(generator, settings) as engine:
         loop = EngineLoop(engine, _LinkSink(link, engine))
         intake.serve(engine, loop, generator.model.num_layers)
         digest = generator.bundle.manifest.digest

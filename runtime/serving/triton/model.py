@@ -22,7 +22,6 @@ from ....engines.errors import ClosedError, OverloadedError, SkipDecError, Usage
 from ...generator import Generator
 from ...tokens.outputs import StreamDelta
 from ..async_engine import AsyncEngine
-from ..config import ServiceConfig
 from ..stream import RequestStream
 from .metrics import ModelMetrics
 from .request import TritonRequest, input_types
@@ -144,29 +143,11 @@ class TritonPythonModel:
 
 
 def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) -> AsyncEngine:
-    device = settings.device
     if args["model_instance_kind"] == "GPU":
-        device = f"cuda:{args['model_instance_device_id']}"
-    generator = Generator.open(
-        bundle,
-        schedule=settings.schedule,
-        device=device,
-        threads=settings.threads,
-        max_batch_size=settings.max_batch_size,
-        kv_memory=settings.kv_memory,
-        raw_prompts=settings.raw_prompt,
-        weights=settings.weights,
-        verify=settings.verify,
-    )
-    config = ServiceConfig(
-        max_waiting=settings.max_waiting,
-        max_prefill_tokens=settings.max_prefill_tokens,
-        max_model_len=settings.max_model_len,
-        admission=settings.admission,
-        prefix_cache=settings.prefix_cache,
-    )
+        settings = settings.updated(device=f"cuda:{args['model_instance_device_id']}")
+    generator = Generator.open(bundle, settings)
     try:
-        return AsyncEngine(generator, config)
+        return AsyncEngine(generator, settings)
     except SkipDecError:
         generator.close()
         raise

@@ -10,68 +10,24 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from ....engines.bundle import Verify, WeightsPlace
-from ....engines.checking import MemorySize, Option, ValidatedConfig, expanded
+from ....engines.checking import Option, expanded
 from ....engines.errors import UsageError, shown
-from ....engines.host.processor import thread_problems
-from ...kv.prefix_sharing import PrefixSharing
+from ...opening import OpenOptions
 
 BUNDLE_NAME = "bundle"  # beside model.py: a copy, or a link
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_RUNNING = Option(panel="Running")
+_PARAMETERS = {"raw_prompts": "raw_prompt"}  # names that repositories were written with
+_FIELDS = {parameter: field for field, parameter in _PARAMETERS.items()}
 
 
-class ModelSettings(ValidatedConfig):
-    """What `AsyncEngine` is opened with. In config.pbtxt every value is a text."""
-
-    schedule: Annotated[str | None, _RUNNING] = Field(
-        default=None, description="of requests that name none: 2x, full, … (bundle's own)"
-    )
-    device: Annotated[str | None, _RUNNING] = Field(
-        default=None, description="cpu or cuda (cpu; TensorRT: cuda)"
-    )
-    threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
-    max_batch_size: Annotated[int, _RUNNING] = Field(
-        default=8, ge=1, description="most completions at once"
-    )
-    kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
-        default=None, description="most memory of KV caches, e.g. 2GiB (half of what is left)"
-    )
-    max_waiting: Annotated[int, _RUNNING] = Field(
-        default=256, ge=1, description="requests that wait at most"
-    )
-    max_prefill_tokens: Annotated[int | None, _RUNNING] = Field(
-        default=None, ge=16, description="prompt tokens of one call (2048)"
-    )
-    max_model_len: Annotated[int | None, _RUNNING] = Field(
-        default=None, ge=1, description="positions of a request, prompt and text (the bundle's)"
-    )
-    admission: Annotated[str | None, _RUNNING] = Field(
-        default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
-    )
-    prefix_cache: Annotated[PrefixSharing, _RUNNING] = Field(
-        default="shared",
-        description="on a CPU, reuse what prompts' beginnings made: all clients', each client's "
-        "own only, or off (shared)",
-    )
-    raw_prompt: Annotated[bool, Option()] = Field(
-        default=False, description="without the template that the model was tuned with"
-    )
-    weights: Annotated[WeightsPlace, _RUNNING] = Field(
-        default="mapped", description="mapped files, or copied: slower to open, faster steps"
-    )
-    verify: Annotated[Verify, _RUNNING] = Field(
-        default="full", description="hash weights while they are loaded, or graphs only"
-    )
-
-    def _problems(self) -> Iterator[str]:
-        yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
+class ModelSettings(OpenOptions):
+    """The options with which a model opens its bundle. In config.pbtxt every value is a text."""
 
     def to_parameters(self) -> dict[str, str]:
         """The values that are set, as the parameters of a config.pbtxt."""
-        fields = ModelSettings.model_fields
-        values = {name: getattr(self, name) for name in fields}
+        fields = OpenOptions.model_fields.keys() - {"kv_shares"}
+        values = {_PARAMETERS.get(name, name): getattr(self, name) for name in sorted(fields)}
         return {name: str(value) for name, value in values.items() if value is not None}
 
     @classmethod
@@ -87,7 +43,7 @@ class ModelSettings(ValidatedConfig):
         for name, value in parameters.items():
             if not isinstance(value, Mapping) or not isinstance(value.get("string_value"), str):
                 raise UsageError(f"parameter {name}", f"is {shown(value)}; allowed: a string_value")
-            texts[name] = value["string_value"]
+            texts[_FIELDS.get(name, name)] = value["string_value"]
         return cls(**texts)
 
 

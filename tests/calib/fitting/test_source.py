@@ -25,8 +25,8 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, MissingExtraError, SkipDecError, UsageError
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
-from skipdec.runtime.commands.options import EngineOptions
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import read_schedule
 
@@ -145,7 +145,7 @@ def test_bad_rows_and_a_taken_place_are_named_together(config: FitConfig, tmp_pa
         fit(config.updated(data=DataConfig(path=rows), source=source), Generator.open)
 
 
-def open_alone(path: Path, **options: object) -> Generator:
+def open_alone(path: Path, options: OpenOptions, **others: object) -> Generator:
     """Open a bundle as commands do, but without a thread pool that outlives it."""
     return Generator.open(path)
 
@@ -156,7 +156,7 @@ def test_the_schedule_and_the_kept_bundle_are_what_export_makes(
     schedule, kept, made = tmp_path / "schedule.json", tmp_path / "kept", tmp_path / "made"
     command = ["fit", model, "--quantize", "int8", "--data", data, "--target-speedup", "1.2"]
     command += [*QUICK, "-o", schedule, "--keep-bundle", kept, "--json"]
-    with patch.object(EngineOptions, "open", staticmethod(open_alone)):
+    with patch.object(Generator, "open_with_shared_pool", staticmethod(open_alone)):
         result = CliRunner().invoke(build_app(), list(map(str, command)))
     assert result.exit_code == 0, result.stderr
     assert "exporting" in result.stderr

@@ -17,7 +17,7 @@ from skipdec.engines.backends.ort import (
 )
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host import processor
-from skipdec.runtime.commands.options import EngineOptions
+from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
 
 
@@ -71,4 +71,4 @@ def test_more_threads_than_processors_are_refused_everywhere(threads: Any) -> No
             use(threads)
     if type(threads) is int:  # an option's text becomes a number
         with pytest.raises(UsageError, match=f"threads is {threads}; allowed: 1"):
-            EngineOptions(threads=threads)
+            OpenOptions(threads=threads)

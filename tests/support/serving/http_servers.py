@@ -18,9 +18,9 @@ from text_bundles import copy_with_tokenizer
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.async_engine import AsyncEngine
-from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBundle
 from skipdec.runtime.tokens.outputs import StreamDelta
@@ -100,7 +100,7 @@ def in_thread(
     @asynccontextmanager
     async def opened(bundle: ServedBundle) -> AsyncIterator[AsyncEngine]:
         generator = await asyncio.to_thread(opener, bundle.path)
-        engine = AsyncEngine(generator, ServiceConfig(max_waiting=max_waiting))
+        engine = AsyncEngine(generator, OpenOptions(max_waiting=max_waiting))
         try:
             yield engine
         finally:

@@ -9,7 +9,6 @@ from pathlib import Path
 from time import monotonic
 
 from skipdec import SamplingParams
-from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.restarts import RestartPolicy
 from skipdec.runtime.serving.process.settings import WorkerSettings
@@ -30,7 +29,7 @@ async def steered(
     bundle: Path, policy: RestartPolicy = AT_ONCE, max_waiting: int = 256, **options: object
 ) -> AsyncIterator[ProcessEngine]:
     """An engine whose worker the first token of a prompt steers."""
-    asked = settings(bundle, service=ServiceConfig(max_waiting=max_waiting), **options)
+    asked = settings(bundle, max_waiting=max_waiting, **options)
     async with ProcessEngine.opened(asked, policy, worker_module="steered_worker") as engine:
         yield engine
 

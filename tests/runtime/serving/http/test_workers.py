@@ -20,7 +20,6 @@ from steered_worker import DIE, HOLD, STUCK
 from workers import AT_ONCE, settings
 
 from skipdec import SkipDecError
-from skipdec.runtime.serving.config import ServiceConfig
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
 from skipdec.runtime.serving.process.engine import ProcessEngine
@@ -57,7 +56,7 @@ def served(bundle: Path, **config: object) -> Iterator[Running]:
     ("options", "problem"),
     [
         ({"kv_memory": 40_000}, "kv_memory allows 40,000"),
-        ({"service": ServiceConfig(max_model_len=20)}, "max_model_len allows 20"),
+        ({"max_model_len": 20}, "max_model_len allows 20"),
     ],
 )
 def test_what_can_never_fit_is_refused_before_a_stream_begins(

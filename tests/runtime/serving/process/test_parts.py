@@ -254,7 +254,7 @@ def test_workers_share_threads(
         WorkerSettings(path=Path(), threads=threads, worker=place, workers=workers)
         for place in range(workers)
     ]
-    assert [one.own_threads for one in made] == shares
+    assert [one.process_threads for one in made] == shares
 
 
 @pytest.mark.parametrize("kv_memory", [None, 1_000_000])
@@ -267,7 +267,8 @@ def test_workers_together_take_no_more_kv_memory_than_one_would(
         asked = WorkerSettings(path=bundle, kv_memory=kv_memory, workers=workers)
 
         def load(opened: EngineBundle) -> Generator:
-            return asked.generator(opened, open_backend(opened.manifest.target, threads=1))
+            backend = open_backend(opened.manifest.target, threads=1)
+            return Generator(opened, backend, asked.own_options())
 
         with EngineBundle.load(bundle, load) as generator:
             return generator.kv_memory.limit
@@ -279,7 +280,7 @@ def test_settings_come_back_from_json_and_are_checked() -> None:
     made = WorkerSettings(path=Path("a"), threads=1, kv_memory="1MiB", workers=2)
     assert WorkerSettings.from_json(made.to_json()) == made
     with pytest.raises(UsageError, match="admission"):
-        WorkerSettings(path=Path("a"), service={"admission": "best"})  # type: ignore[arg-type]
+        WorkerSettings(path=Path("a"), admission="best")
 
 
 def test_figures_of_workers_add_up_and_a_dead_ones_stay() -> None:

@@ -44,7 +44,7 @@ def test_a_model_is_a_configuration_a_module_and_the_bundle(
 def test_all_settings_come_back_from_the_configuration() -> None:
     settings = ModelSettings(
         schedule="2x:horizon=64", threads=1, max_batch_size=3, kv_memory=2**30, max_waiting=5,
-        max_prefill_tokens=64, admission="gang:min_free=2,hold_ms=8", raw_prompt=True,
+        max_prefill_tokens=64, admission="gang:min_free=2,hold_ms=8", raw_prompts=True,
         weights="copied", verify="graphs", device="cpu",
     )  # fmt: skip
     text = config_text("m", settings.to_parameters(), on_gpu=False)

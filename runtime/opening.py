@@ -1,0 +1,163 @@
+"""The options with which every part of skipdec opens a bundle: one list, checked in one place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+
+from pydantic import Field, PlainSerializer
+
+from ..engines.backends.session import EngineBackend, default_device, open_backend
+from ..engines.bundle import Verify, WeightsPlace
+from ..engines.checking import MemorySize, Option, ValidatedConfig
+from ..engines.host.processor import available_cores, thread_problems
+from .kv.prefix_sharing import PrefixSharing
+from .schedule import ExitSchedule
+
+if TYPE_CHECKING:
+    ScheduleChoice = str | ExitSchedule | None
+else:
+    ScheduleChoice = Any  # checked against the depth of a bundle, which is not known here
+
+ENGINE_OPTIONS = ("device", "threads", "weights", "verify")
+"""Options of a command that chooses schedules and batch sizes itself."""
+GENERATOR_OPTIONS = (*ENGINE_OPTIONS, "schedule", "max_batch_size", "kv_memory", "raw_prompts")
+"""Options of a command that runs one call after another."""
+
+_MAX_ROWS = 1 << 16  # the plan of a batch takes memory for each row before it runs
+_RUNNING = Option(panel="Running")
+_LIMITS = Option(panel="Limits")
+
+
+def _schedule_text(schedule: str | ExitSchedule | None) -> str | None:
+    if not isinstance(schedule, ExitSchedule):
+        return schedule
+    return json.dumps({"schedule": schedule.to_document()})
+
+
+class OpenKeywords(TypedDict, total=False):
+    """The fields of `OpenOptions` as keyword arguments, with every type that a field accepts."""
+
+    schedule: str | ExitSchedule | None
+    device: str | None
+    threads: int | None
+    max_batch_size: int
+    kv_memory: int | str | None
+    raw_prompts: bool
+    weights: WeightsPlace
+    verify: Verify
+    max_waiting: int
+    max_prefill_tokens: int | None
+    max_model_len: int | None
+    admission: str | None
+    prefix_cache: bool | PrefixSharing
+    kv_shares: int
+
+
+class OpenOptions(ValidatedConfig):
+    """How a bundle is opened: where its engines run, what they may hold, what a request waits for.
+
+    >>> options = OpenOptions(schedule="2x", threads=2, kv_memory="2GiB")
+    >>> with Generator.open("opt-1.3b", options) as generator: ...
+
+    `Generator.open`, `AsyncEngine.open`, `ProcessEngine.open`, the commands, Triton's model and
+    Ray's predictor take it whole; libskipdec's ``skipdec_options`` has its names and defaults.
+    ``max_waiting`` and the fields after it concern running batches, which serve requests that
+    arrive at any time; a `Generator` reads them in `Generator.engine` only.
+
+    ``schedule`` is the default of all requests: an ExitSchedule or its text; None is the bundle's
+    own. ``threads`` is the size of each engine's thread pool on a CPU, or of the process's one
+    pool in a command, a server or Ray. ``kv_memory`` is in bytes, or a text such as ``2GiB``;
+    None allows half of the memory that the process may use, or on a GPU four fifths of what the
+    engines leave free. ``weights``: skipdec's kernels read weights from "mapped" files, which
+    open at once and which processes share, or "copied" into this process's memory, in huge pages,
+    which makes steps a few per cent faster. ``verify``: "full" hashes weights while they are
+    loaded, "graphs" hashes everything else only. ``max_prefill_tokens`` bounds one call for
+    prompts; a smaller value delays running requests less. ``max_model_len``: on a device each
+    slot has memory for that many positions. ``prefix_cache``: "shared" and "client" keep, in up
+    to a quarter of the KV memory, what prompts began with; True and False mean "shared" and
+    "off". With "shared" a client can learn from the time of its first token what others sent.
+    ``kv_shares`` is the number of processes that divide the default of ``kv_memory`` between
+    them.
+    """
+
+    schedule: Annotated[ScheduleChoice, PlainSerializer(_schedule_text), _RUNNING] = Field(
+        default=None,
+        description="full, 2x, linear:max=16,min=8,… or a file, for requests without one "
+        "(bundle's own)",
+    )
+    device: Annotated[str | None, _RUNNING] = Field(
+        default=None, description="cpu, cuda, cuda:1 or rehearsal (cpu; TensorRT: cuda)"
+    )
+    threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
+    max_batch_size: Annotated[int, _RUNNING] = Field(
+        default=8, ge=1, le=_MAX_ROWS, description="maximum number of completions at once"
+    )
+    kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
+        default=None,
+        ge=1,
+        description="maximum memory of KV caches, e.g. 2GiB (half of the free memory)",
+    )
+    raw_prompts: Annotated[bool, Option("--raw-prompt", panel="Running")] = Field(
+        default=False, description="ignore the prompt template that the model was tuned with"
+    )
+    weights: Annotated[WeightsPlace, _RUNNING] = Field(
+        default="mapped",
+        description="map the files, or copy them: slower to open, faster steps on a CPU",
+    )
+    verify: Annotated[Verify, _RUNNING] = Field(
+        default="full", description="hash weights while they are loaded, or only graphs"
+    )
+    max_waiting: Annotated[int, _LIMITS] = Field(
+        default=256, ge=1, description="maximum number of waiting requests"
+    )
+    max_prefill_tokens: Annotated[int | None, _LIMITS] = Field(
+        default=None,
+        ge=16,
+        description="prompt tokens of one call; fewer delay running requests less (2048)",
+    )
+    max_model_len: Annotated[int | None, _LIMITS] = Field(
+        default=None,
+        ge=1,
+        description="maximum positions of a request, prompt and completion (the bundle's)",
+    )
+    admission: Annotated[str | None, _LIMITS] = Field(
+        default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
+    )
+    prefix_cache: Annotated[PrefixSharing, _LIMITS] = Field(
+        default="shared",
+        description="on a CPU, reuse the beginnings of earlier prompts: those of all clients, "
+        "of the same client, or off",
+    )
+    kv_shares: int = Field(default=1, ge=1)
+
+    def _problems(self) -> Iterator[str]:
+        yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
+
+    @classmethod
+    def of(cls, options: OpenOptions | None, /, **changes: Unpack[OpenKeywords]) -> OpenOptions:
+        """Return ``options``, or the defaults, with ``changes``. Raises UsageError."""
+        if options is None:
+            return OpenOptions(**changes)  # type: ignore[arg-type]  # pydantic converts
+        return options.updated(**changes) if changes else options
+
+    def open_backend(self, target: str, *, pool_threads: int | None = None) -> EngineBackend:
+        """Make the backend that runs bundles of ``target``.
+
+        With ``pool_threads``, all engines on a CPU share one pool of that many threads, which is
+        the process's only one. Raises UsageError for options that do not fit the device, for
+        example threads where engines run on a GPU, and EnvironmentMismatchError without the device.
+        """
+        device, threads = self.device or default_device(target), self.threads
+        if pool_threads is not None and device == "cpu":
+            from ..engines.backends.ort import use_shared_thread_pool
+
+            use_shared_thread_pool(pool_threads)
+            threads = None
+        return open_backend(target, device=device, threads=threads, weights=self.weights)
+
+    @property
+    def process_threads(self) -> int:
+        """The size of the process's one thread pool."""
+        return self.threads or available_cores()

@@ -1,0 +1,79 @@
+"""Options with which a bundle is opened: one list, in Python and in skipdec.h."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from skipdec import AsyncEngine, ExitSchedule, Generator, OpenOptions, ProcessEngine
+from skipdec.engines.errors import UsageError
+from skipdec.engines.host.options import from_options
+from skipdec.runtime.commands.options import EngineChoice
+from skipdec.runtime.opening import OpenKeywords
+from skipdec.runtime.serving.process.settings import WorkerSettings
+from skipdec.runtime.serving.ray_data import PredictorConfig
+from skipdec.runtime.serving.triton.settings import ModelSettings
+
+PYTHON_ONLY = {"device", "kv_shares"}  # libskipdec runs on CPUs, in one process
+C_ONLY = {"size", "onnxruntime"}  # Python imports the onnxruntime of its environment
+
+
+def header_defaults() -> dict[str, Any]:
+    """The fields of ``skipdec_options`` and the defaults that its comments state."""
+    header = Path(__file__).parents[2] / "runtime/native/include/skipdec/skipdec.h"
+    (body,) = re.findall(r"typedef struct skipdec_options \{(.*?)\} ", header.read_text(), re.S)
+    fields = re.findall(r"\b(\w+);\s*(?:/\*(.*?)\*/)?", body, re.S)
+    return {name: re.findall(r"default (\d+|SKIPDEC_\w+)", note) for name, note in fields}
+
+
+def test_c_options_have_the_names_and_defaults_of_pythons() -> None:
+    fields, stated = OpenOptions.model_fields, header_defaults()
+    assert fields.keys() - PYTHON_ONLY == stated.keys() - C_ONLY
+    python = OpenOptions().updated(max_prefill_tokens=2048)  # None stands for it
+    for name, default in stated.items():
+        if default:
+            value = default[0].rpartition("_")[2].lower()
+            assert value == str(getattr(python, name)), name
+
+
+def test_keywords_are_the_fields() -> None:
+    assert OpenKeywords.__annotations__.keys() == OpenOptions.model_fields.keys()
+
+
+@pytest.mark.parametrize("function", [Generator.open, AsyncEngine.open, ProcessEngine.open])
+def test_every_way_to_open_takes_options_and_keywords(function: Any) -> None:  # noqa: ANN401
+    parameters = inspect.signature(inspect.unwrap(function)).parameters
+    assert "options" in parameters
+    assert "OpenKeywords" in parameters["changes"].annotation
+
+
+def test_settings_of_workers_triton_and_ray_are_open_options() -> None:
+    for settings in (WorkerSettings, ModelSettings, PredictorConfig):
+        assert issubclass(settings, OpenOptions)
+
+
+def test_keywords_change_options_and_wrong_ones_are_refused() -> None:
+    options = OpenOptions.of(OpenOptions(max_batch_size=2, verify="graphs"), max_batch_size=3)
+    assert (options.max_batch_size, options.verify) == (3, "graphs")
+    with pytest.raises(UsageError, match="raw_prompt is unknown; did you mean"):
+        OpenOptions.of(None, raw_prompt=True)  # type: ignore[call-arg]
+
+
+def test_a_schedule_crosses_processes_as_json() -> None:
+    made = OpenOptions(schedule=ExitSchedule.full(6))
+    read = OpenOptions.from_json(made.to_json())
+    assert isinstance(read.schedule, str)
+    assert ExitSchedule.parse(read.schedule, num_layers=6) == ExitSchedule.full(6)
+
+
+def test_a_command_can_offer_some_of_the_options() -> None:
+    @from_options
+    def command(engines: EngineChoice) -> None: ...
+
+    shown = set(inspect.signature(command).parameters) - {"context"}
+    assert shown == {"device", "threads", "weights", "verify"}
+    assert get_type_hints(OpenOptions)["max_batch_size"] is int
