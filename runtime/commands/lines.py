@@ -183,7 +183,7 @@ class RecordRunner:
         self._chunk_size = chunk_size
         self._cancelled = cancelled
         self._schedule = schedule
-        self._resolved: dict[tuple[str | None, int], ExitSchedule] = {}
+        self._resolved: dict[tuple[str | ExitSchedule | None, int], ExitSchedule] = {}
         own = self._resolve(schedule, 1)
         self._todo = [self._check(record) for record in records if not _is_done(record, done)]
         schedules = [item.schedule for item in self._todo if isinstance(item, Checked)]

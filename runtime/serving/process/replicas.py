@@ -48,7 +48,7 @@ class Replicas(EngineService):
                 await stack.enter_async_context(ProcessEngine.opened(one, policy))
                 for one in settings
             ]
-            yield cls(engines, settings[0].service.max_waiting)
+            yield cls(engines, settings[0].max_waiting)
 
     @property
     @override
